@@ -1,0 +1,43 @@
+"""The base of every job model: frozen, closed to unknown fields, and with errors that a person can act on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cloudtrain.errors import JobError
+from cloudtrain.problems import problems_of
+
+if TYPE_CHECKING:
+    _Meta = type(BaseModel)
+else:
+
+    class _Meta(type(BaseModel)):
+        """Turns pydantic's error into a JobError where a person calls a model: `ct.Resources(instance_cout=2)`.
+
+        Only the outermost call comes through here; nested models are validated by pydantic itself, so all
+        problems of a job arrive together, each with its full path.
+        """
+
+        def __call__(cls, *args, **kwargs):
+            try:
+                return super().__call__(*args, **kwargs)
+            except ValidationError as error:
+                raise JobError(problems_of(error, cls)) from None
+
+
+class Model(BaseModel, metaclass=_Meta):
+    """Frozen; unknown fields are errors; no coercion from a number to a string or from a string to a number."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=False, coerce_numbers_to_str=False, use_attribute_docstrings=False
+    )
+
+    def replace(self, **changes: Any) -> Any:
+        """A copy with some fields changed, validated again.
+
+        Raises:
+            JobError: the changed values do not fit.
+        """
+        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | changes)

@@ -1,0 +1,95 @@
+"""What a backend promises. The contract suite in `tests/backends/` holds every backend to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from cloudtrain.job import TrainingJob
+from cloudtrain.plan import CompileContext, Finding, Plan
+from cloudtrain.states import LogLine, RunRef, RunStatus
+
+
+class BundleWriter(Protocol):
+    """The user's code, ready to be written as an archive when a backend turns out to need it."""
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the content; the archive's name."""
+        ...
+
+    def write(self, path: Path) -> None:
+        """Write the archive. Atomic: `path` either holds the whole archive or does not exist."""
+        ...
+
+
+class Backend(Protocol):
+    """The code that compiles for one target and talks to it.
+
+    1. `compile` is pure. `account` reads what it needs to know beforehand and is the only method of the two that
+       may look at the machine or the network.
+    2. The same job, target and context give the same request, byte for byte.
+    3. `submit` sends exactly `plan.request`. It is called once per run name; when it raises, `find` tells whether
+       the run exists all the same.
+    4. An unknown run is `RunNotFound`, in every method that takes a reference.
+    5. `stop` is idempotent and returns at once; a finished run stays as it is.
+    6. `logs` of a finished run yields every line and ends. While following it ends when the run does, after the
+       last line; it loses and repeats none, a lost connection included. Every process's output can be read.
+    7. `status` maps every state of the provider to a `RunState`; a failed run has a reason.
+    8. Throttling and lost connections are retried with backoff; what cannot be retried is a `TargetError`.
+    9. No method prints, and none asks.
+    """
+
+    name: str
+
+    def account(self, target: Any) -> Any:
+        """The account settings for the compile context."""
+        ...
+
+    def compile(self, job: TrainingJob, target: Any, context: CompileContext) -> Plan:
+        """The plan, without findings. Raises `TargetUnavailable` or `JobError` for what the target lacks."""
+        ...
+
+    def check(self, job: TrainingJob, target: Any, plan: Plan) -> list[Finding]:
+        """Checks that need the account: role, quota, workspace. Empty for targets without one."""
+        ...
+
+    def upload(self, plan: Plan, bundle: BundleWriter) -> bool:
+        """Put the bundle in place; False when it was there already."""
+        ...
+
+    def submit(self, plan: Plan) -> RunRef:
+        """Send the request. The run exists when this returns."""
+        ...
+
+    def find(self, run_name: str) -> RunRef | None:
+        """The run of that name, if the target has it: how a broken submission is finished or forgotten."""
+        ...
+
+    def status(self, ref: RunRef) -> RunStatus:
+        """Where the run is now."""
+        ...
+
+    def logs(
+        self,
+        ref: RunRef,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:
+        """The output so far, line by line, of one rank or of all; with `follow`, until the run ends."""
+        ...
+
+    def stop(self, ref: RunRef) -> None:
+        """Ask the run to save and leave."""
+        ...
+
+    def list(self) -> list[RunRef]:
+        """The runs that the target knows, newest first."""
+        ...
+
+    def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
+        """Copy what the run wrote under `path` (`model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or `` for all)."""
+        ...

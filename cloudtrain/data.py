@@ -1,0 +1,58 @@
+"""What a job reads, writes and resumes from. Places differ by target; names and meaning do not."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from cloudtrain._model import Model
+
+
+class _Places(Model):
+    sagemaker: str | None = None
+    """An `s3://` URI."""
+    azureml: str | None = None
+    """`azureml:name:version`, an `azureml://` datastore path, or an `https://` blob address."""
+    local: str | None = None
+    """A path on this machine, relative to the job file."""
+
+    def of(self, target: str) -> str | None:
+        """The place on one target, or None."""
+        value = getattr(self, target, None)
+        assert value is None or isinstance(value, str)
+        return value
+
+
+class Input(_Places):
+    """Data that the script reads. `${{inputs.NAME}}` becomes its path."""
+
+    mode: Literal["mount", "download", "pipe", "direct"] = "mount"
+    """mount: read on demand (FastFile; ro_mount). download: copied before the start (File). pipe: SageMaker's FIFO.
+    direct: Azure ML passes the URI as it is."""
+    type: Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"] = "uri_folder"
+    """Azure ML's kind of data."""
+    shard: bool = False
+    """SageMaker: each instance gets its own part (ShardedByS3Key) instead of all of it."""
+    content_type: str | None = None
+    compression: Literal["gzip"] | None = None
+
+    @model_validator(mode="after")
+    def _has_a_place(self) -> Input:
+        if self.sagemaker is None and self.azureml is None and self.local is None:
+            raise ValueError("an input needs a place on at least one target, for example `local: data/train`")
+        return self
+
+
+class Output(_Places):
+    """Data that the script writes. `${{outputs.NAME}}` becomes its path; the target keeps it after the run."""
+
+    mode: Literal["upload", "mount"] = "mount"
+    """upload: copied when the script ends. mount: written through while it runs."""
+
+
+class Checkpoint(_Places):
+    """Where checkpoints live. A run that finds whole checkpoints there resumes; `${{checkpoint}}` becomes its path."""
+
+    keep: int = Field(default=3, ge=1, strict=True)
+    """How many checkpoints the runtime keeps."""

@@ -1,0 +1,95 @@
+"""The states of a run, its reference, and what a backend reports about it. The same words on every target."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+
+from cloudtrain.errors import UsageError
+
+
+class RunState(str, Enum):
+    """Where a run is in its life. The tables that map a provider's states to these live in the backends."""
+
+    PENDING = "pending"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+    @property
+    def is_final(self) -> bool:
+        """True when the run will never change again."""
+        return self in _FINAL
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_FINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.LOST})
+
+_REFERENCE = re.compile(r"(?P<target>[a-z][a-z0-9]*)://(?P<place>[^/]+)/(?P<name>[^/]+)")
+
+
+@dataclass(frozen=True, order=True)
+class RunRef:
+    """`target://place/name`: `sagemaker://eu-west-1/cifar10-3f9a1c22-1`, `local://host/cifar10-3f9a1c22-1`.
+
+    `place` is the region, the workspace, or for local runs the host.
+    """
+
+    target: str
+    place: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.target}://{self.place}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> RunRef:
+        """The reference that `str` wrote.
+
+        Raises:
+            UsageError: the text is not a run reference.
+        """
+        match = _REFERENCE.fullmatch(text)
+        if match is None:
+            raise UsageError(
+                f"`{text}` is not a run reference", hint="a reference looks like `local://host/name`"
+            )
+        return cls(**match.groupdict())
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """What a backend knows about a run now. Times are seconds since the epoch (UTC).
+
+    `reason` is one line that says why a run failed, stopped or was lost: the provider's reason, and for a failed
+    rank its number, its exit code and the last line of its traceback. `details` holds the last lines of output that
+    explain it.
+    """
+
+    state: RunState
+    reason: str | None = None
+    started: float | None = None
+    ended: float | None = None
+    details: tuple[str, ...] = ()
+    failed_rank: int | None = None
+    exit_code: int | None = None
+    restarts: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line of output of one process. `rank` is None for what the launcher itself says."""
+
+    time: float
+    instance: int
+    rank: int | None
+    stream: str
+    text: str

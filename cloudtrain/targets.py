@@ -1,0 +1,87 @@
+"""Where a job runs and with which account settings. Never part of a job: profiles, flags or these models hold them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from cloudtrain._model import Model
+from cloudtrain.units import Duration
+
+Count = Annotated[int, Field(ge=1, strict=True)]
+
+
+class Local(Model):
+    """This machine. Instances are simulated: each is one launcher with its own environment, joined over loopback."""
+
+    type: Literal["local"] = "local"
+    python: str | None = None
+    """The interpreter that runs the script; the one that runs cloudtrain unless given."""
+    instance_count: Count | None = None
+    """Simulated instances, instead of the job's count scaled down to this machine."""
+    processes_per_instance: Count | None = None
+    """Processes per simulated instance, instead of the job's count scaled down to this machine."""
+    max_restarts: int = Field(default=0, ge=0, strict=True)
+    """How many times all ranks are started again after one of them dies (torchrun's --max-restarts)."""
+    grace_period: Duration = 30
+    """After SIGTERM, how long processes may take to save and leave before SIGKILL."""
+
+
+class SageMaker(Model):
+    """An Amazon SageMaker account. What is not given comes from the AWS profile and environment at submit."""
+
+    type: Literal["sagemaker"] = "sagemaker"
+    role: str | None = None
+    """ARN of the execution role."""
+    region: str | None = None
+    profile: str | None = None
+    """Name of an AWS profile."""
+    bucket: str | None = None
+    prefix: str = "cloudtrain"
+    """Keys of uploads and outputs start with this."""
+    launch: Literal["auto", "toolkit", "entrypoint"] = "auto"
+    """Who starts the processes: the container's training toolkit, or our launcher through ContainerEntrypoint."""
+    subnets: tuple[str, ...] = ()
+    security_group_ids: tuple[str, ...] = ()
+    volume_kms_key: str | None = None
+    output_kms_key: str | None = None
+    network_isolation: bool = False
+    encrypt_inter_container_traffic: bool = False
+    keep_alive: Duration | None = None
+    """Warm pool: how long instances wait for the next job (at most 6h)."""
+    max_retries: int | None = Field(default=None, ge=1, le=30, strict=True)
+    """Restarts after an InternalServerError of the service."""
+    max_pending: Duration | None = None
+    training_plan: str | None = None
+    """ARN of a training plan."""
+    remote_debug: bool = False
+    profiler: bool = False
+
+
+class AzureML(Model):
+    """An Azure Machine Learning workspace. Without `compute` the job runs serverless."""
+
+    type: Literal["azureml"] = "azureml"
+    subscription_id: str | None = None
+    resource_group: str | None = None
+    workspace: str | None = None
+    compute: str | None = None
+    """Name of a compute cluster."""
+    experiment: str | None = None
+    job_tier: Literal["spot", "basic", "standard", "premium"] | None = None
+    priority: Literal["low", "medium", "high"] | None = None
+    identity: Literal["user", "managed", "aml_token"] | None = None
+    managed_identity_client_id: str | None = None
+    docker_args: str | None = None
+    locations: tuple[str, ...] = ()
+    max_instance_count: Count | None = None
+
+
+Target = Annotated[Local | SageMaker | AzureML, Field(discriminator="type")]
+
+TARGETS: dict[str, type[Local] | type[SageMaker] | type[AzureML]] = {
+    "local": Local,
+    "sagemaker": SageMaker,
+    "azureml": AzureML,
+}
