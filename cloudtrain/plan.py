@@ -73,10 +73,19 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Machine:
-    """What this machine has: logical CPUs and GPUs."""
+    """What this machine has: logical CPUs, and the ids of the GPUs that may be used (as in CUDA_VISIBLE_DEVICES)."""
 
     cpus: int
-    gpus: int = 0
+    gpu_ids: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs may be used."""
+        return len(self.gpu_ids)
+
+    def __str__(self) -> str:
+        gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''}" if self.gpus else "no GPU"
+        return f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}, {gpus}"
 
 
 @dataclass(frozen=True)
@@ -133,7 +142,11 @@ class Plan:
     @property
     def sha256(self) -> str:
         """Hash of the target, the request and the uploads."""
-        content = {"target": self.target, "request": self.request, "uploads": [asdict(u) for u in self.uploads]}
+        content = {
+            "target": self.target,
+            "request": self.request,
+            "uploads": [asdict(u) for u in self.uploads],
+        }
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
     @property

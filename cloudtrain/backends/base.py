@@ -86,7 +86,7 @@ class Backend(Protocol):
         """Ask the run to save and leave."""
         ...
 
-    def list(self) -> list[RunRef]:
+    def runs(self) -> list[RunRef]:
         """The runs that the target knows, newest first."""
         ...
 

@@ -1,0 +1,58 @@
+"""How a job's instances and processes fit on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cloudtrain.job import TrainingJob
+from cloudtrain.plan import Machine
+from cloudtrain.targets import Local
+
+REHEARSAL_PROCESSES = 2
+"""Processes per instance on a machine without GPUs, where the job does not say: enough to be distributed."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Instances times processes."""
+
+    instances: int
+    processes_per_instance: int
+
+    @property
+    def world_size(self) -> int:
+        """Processes in all."""
+        return self.instances * self.processes_per_instance
+
+    def __str__(self) -> str:
+        return f"{self.instances} x {self.processes_per_instance}"
+
+
+def requested_shape(job: TrainingJob, machine: Machine) -> Shape:
+    """What the job asks for. Where it leaves the processes open: one per GPU, or two on a machine without GPUs."""
+    resources = job.resources
+    instances = sum(group.instance_count for group in resources.instance_groups) or resources.instance_count
+    if job.distribution.type == "none":
+        return Shape(instances, 1)
+    processes = getattr(job.distribution, "processes_per_instance", None) or resources.gpus_per_instance
+    return Shape(instances, processes or machine.gpus or min(machine.cpus, REHEARSAL_PROCESSES))
+
+
+def local_shape(job: TrainingJob, target: Local, machine: Machine) -> Shape:
+    """What will run here. The target's own counts are taken as they are; the job's are scaled to the machine.
+
+    The capacity is the GPUs, or the CPUs where there is none. Instances are kept before processes, because a job
+    on several instances rehearses more when it still has several.
+    """
+    wanted = requested_shape(job, machine)
+    capacity = machine.gpus or machine.cpus
+    if target.instance_count is not None:
+        instances = target.instance_count
+    else:
+        room = max(1, capacity // (target.processes_per_instance or 1))
+        instances = min(wanted.instances, room)
+    if target.processes_per_instance is not None:
+        processes = target.processes_per_instance
+    else:
+        processes = min(wanted.processes_per_instance, max(1, capacity // instances))
+    return Shape(instances, processes)

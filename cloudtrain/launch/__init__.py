@@ -1,0 +1,1 @@
+"""What the machines really execute: pure functions from a request to argv and environment, process by process."""

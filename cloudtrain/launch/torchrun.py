@@ -1,0 +1,87 @@
+"""torchrun: the command line of each agent, and the ranks that it starts.
+
+Verified against torch 2.13 (`torch/distributed/run.py`). Each instance is one agent. A single agent uses
+`--standalone`, which finds its own free port; several meet at a c10d rendezvous on loopback. The ranks' output goes
+to `<log_dir>/<random>/attempt_<n>/<local rank>/stdout.log` and `stderr.log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cloudtrain.plan import Process
+
+RENDEZVOUS_PORT = "${{ports.rendezvous}}"
+"""Replaced at start by a port that is free then; the only thing about a local run that a plan cannot know."""
+
+ELASTIC_ENV = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""Without it, ranks restarted under gloo read the dead ranks' addresses from the shared store and fail
+(pytorch issue 135712, seen on torch 2.13)."""
+
+
+def agent_argv(
+    program: Sequence[str],
+    *,
+    python: str,
+    name: str,
+    instance: int,
+    instance_count: int,
+    processes_per_instance: int,
+    max_restarts: int,
+    log_dir: str,
+) -> list[str]:
+    """The argv of one instance's agent. `program` is the script and its arguments, or a command of any kind."""
+    if instance_count == 1:
+        meeting = ["--standalone"]
+    else:
+        meeting = [
+            "--rdzv-backend", "c10d",
+            "--rdzv-endpoint", f"127.0.0.1:{RENDEZVOUS_PORT}",
+            "--rdzv-id", name,
+            "--rdzv-conf", f"is_host={int(instance == 0)}",
+            "--local-addr", "127.0.0.1",
+        ]  # fmt: skip
+    return [
+        python, "-m", "torch.distributed.run",
+        "--nnodes", str(instance_count),
+        "--nproc-per-node", str(processes_per_instance),
+        *meeting,
+        "--max-restarts", str(max_restarts),
+        "--redirects", "3",
+        "--log-dir", log_dir,
+        *([] if _is_python(program) else ["--no-python"]),
+        *program,
+    ]  # fmt: skip
+
+
+def ranks(
+    program: Sequence[str],
+    *,
+    python: str,
+    instance_count: int,
+    processes_per_instance: int,
+) -> list[Process]:
+    """The processes that the agents start, with the variables that a script can rely on."""
+    argv = (python, "-u", *program) if _is_python(program) else tuple(program)
+    return [
+        Process(
+            instance=instance,
+            role="rank",
+            rank=instance * processes_per_instance + local_rank,
+            local_rank=local_rank,
+            argv=argv,
+            env={
+                "GROUP_RANK": str(instance),
+                "LOCAL_RANK": str(local_rank),
+                "LOCAL_WORLD_SIZE": str(processes_per_instance),
+                "RANK": str(instance * processes_per_instance + local_rank),
+                "WORLD_SIZE": str(instance_count * processes_per_instance),
+            },
+        )
+        for instance in range(instance_count)
+        for local_rank in range(processes_per_instance)
+    ]
+
+
+def _is_python(program: Sequence[str]) -> bool:
+    return program[0].endswith(".py")
