@@ -1,0 +1,113 @@
+"""The archive: a tar with nothing in it but the content, compressed in blocks by several threads."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from cloudtrain.bundle.entries import Entry, shown
+from cloudtrain.bundle.gzip_blocks import compressed
+from cloudtrain.bundle.hashing import PIECE, open_regular
+from cloudtrain.errors import CloudtrainError
+
+MTIME = 315532800
+"""1980-01-01 UTC, the first moment that zip can hold: a wheel may be built from what was unpacked."""
+
+_BLOCK = 512
+_RECORD = 20 * _BLOCK
+
+
+class SourceChanged(CloudtrainError):
+    """A file changed between the moment its bundle was named and the moment it was written."""
+
+    exit_code = 2
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"`{shown(path)}` changed while its bundle was being made; nothing was written",
+            hint="run the command again when nothing writes to `source_dir`",
+        )
+
+
+def write_archive(sources: Iterable[tuple[Entry, str]], path: Path) -> None:
+    """Write a tar.gz of entries, each with its place on disk. All of it appears at `path`, or nothing.
+
+    Raises:
+        SourceChanged: a file's bytes are not those of its entry.
+    """
+    from tempfile import mkstemp
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for piece in compressed(_tar(sources)):
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name in the folder outlast a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _tar(sources: Iterable[tuple[Entry, str]]) -> Iterator[bytes]:
+    """The bytes of the tar, in pieces of any size."""
+    length = 0
+    for entry, place in sources:
+        header = _header(entry)
+        padding = -entry.size % _BLOCK
+        yield header
+        if entry.target is None:
+            yield from _content(entry, place)
+        yield bytes(padding)
+        length += len(header) + entry.size + padding
+    end = 2 * _BLOCK
+    yield bytes(end + -(length + end) % _RECORD)
+
+
+def _header(entry: Entry) -> bytes:
+    """GNU format: a name of any bytes and any length, as it is, readable by every tar there is."""
+    import tarfile
+
+    info = tarfile.TarInfo(entry.path)
+    info.size = entry.size
+    info.mtime = MTIME
+    info.mode = 0o755 if entry.executable else 0o644
+    if entry.target is not None:
+        info.type, info.linkname, info.mode = tarfile.SYMTYPE, entry.target, 0o777
+    return info.tobuf(tarfile.GNU_FORMAT, sys.getfilesystemencoding(), "surrogateescape")
+
+
+def _content(entry: Entry, place: str) -> Iterator[bytes]:
+    """The file's bytes, which must be those that the entry was made of."""
+    digest, left = hashlib.sha256(), entry.size
+    try:
+        descriptor = open_regular(place)
+    except OSError:
+        raise SourceChanged(entry.path) from None
+    try:
+        while left >= 0:
+            piece = os.read(descriptor, min(left + 1, PIECE))
+            if not piece:
+                break
+            left -= len(piece)
+            digest.update(piece)
+            yield piece
+    finally:
+        os.close(descriptor)
+    if left != 0 or digest.hexdigest() != entry.sha256:
+        raise SourceChanged(entry.path)

@@ -1,0 +1,82 @@
+"""One gzip stream, compressed block by block in several threads.
+
+Every block ends on a byte boundary and refers to nothing before it, so the blocks are simply put one after the
+other: the result is a single ordinary gzip member, and it does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.bundle.hashing import workers
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+BLOCK = 1 << 20
+"""Bytes per block. Smaller blocks compress worse, larger ones need more memory; 1 MiB costs 0.3% of the size."""
+
+_HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x00\xff"
+"""Deflate; no name, no time, no level, no operating system."""
+_LAST_BLOCK = b"\x03\x00"
+
+
+def compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The gzip stream of all pieces. Holds a few blocks in memory, however long the stream."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    library, level = _library()
+    threads = workers()
+    checksum = length = 0
+    yield _HEADER
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[bytes]] = deque()
+        for block in _blocks(pieces):
+            checksum = library.crc32(block, checksum)
+            length += len(block)
+            waiting.append(pool.submit(_deflate, library.compressobj, level, block))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    yield _LAST_BLOCK + struct.pack("<II", checksum, length & 0xFFFFFFFF)
+
+
+def _library() -> tuple[Any, int]:
+    """isal at level 2, which is four times as fast as zlib's fastest level and compresses better (docs/bundle.md).
+
+    Where isal has no wheel, the standard library does the same work more slowly.
+    """
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        import zlib
+
+        return zlib, 1
+    return isal_zlib, 2
+
+
+def _deflate(compressobj: Callable[[int, int, int], Any], level: int, block: bytes) -> bytes:
+    raw, sync_flush, deflated = -15, 2, 8  # the same numbers in zlib and isal
+    stream = compressobj(level, deflated, raw)
+    head: bytes = stream.compress(block)
+    tail: bytes = stream.flush(sync_flush)
+    return head + tail
+
+
+def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes, cut into blocks of one size, the last one shorter."""
+    gathered: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        while size + len(piece) >= BLOCK:
+            cut = BLOCK - size
+            yield b"".join((*gathered, piece[:cut]))
+            piece, gathered, size = piece[cut:], [], 0
+        gathered.append(piece)
+        size += len(piece)
+    if size:
+        yield b"".join(gathered)

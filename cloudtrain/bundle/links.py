@@ -1,0 +1,71 @@
+"""Symbolic links: each must arrive at something in the bundle without leaving it on the way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+
+_MOST_HOPS = 40
+"""As Linux: a longer chain of links is a loop."""
+
+Place = tuple[str, ...]
+
+
+class BrokenLink(Exception):
+    """A link that cannot be in a bundle. The text says what is wrong with it."""
+
+
+class Links:
+    """Follows links inside a tree that is known only by its paths, as the kernel will once it is unpacked."""
+
+    def __init__(self, roots: Collection[str], files: Collection[str], links: Mapping[str, str]) -> None:
+        """`roots` are the absolute spellings of the root; `files` and the keys of `links` are relative to it."""
+        self._roots = sorted(roots, key=len, reverse=True)
+        self._files = {tuple(path.split("/")) for path in files}
+        self._links = {tuple(path.split("/")): target for path, target in links.items()}
+        self._folders: set[Place] = {()}
+        for place in (*self._files, *self._links):
+            parent = place[:-1]
+            while parent not in self._folders:
+                self._folders.add(parent)
+                parent = parent[:-1]
+
+    def canonical(self, path: str) -> str:
+        """The target of the link at `path`, relative to it, with `..` only at the start.
+
+        Raises:
+            BrokenLink: it leaves the tree, runs in a circle, or arrives at nothing that is in the bundle.
+        """
+        place = tuple(path.split("/"))
+        start, parts = self._split(place[:-1], self._links[place])
+        last = parts.pop() if parts and parts[-1] != ".." else None
+        parent = self._follow(start, parts, iter(range(_MOST_HOPS)))
+        aim = parent if last is None else (*parent, last)
+        self._follow(parent, [] if last is None else [last], iter(range(_MOST_HOPS)))
+        return os.path.relpath("/" + "/".join(aim), "/" + "/".join(place[:-1]))
+
+    def _split(self, folder: Place, target: str) -> tuple[Place, list[str]]:
+        """Where to start, and the names to follow from there."""
+        if target.startswith("/"):
+            base = next((root for root in self._roots if target == root or target.startswith(root + "/")), None)
+            if base is None:
+                raise BrokenLink("is outside `source_dir`")
+            folder, target = (), target[len(base) :]
+        return folder, [part for part in target.split("/") if part not in ("", ".")]
+
+    def _follow(self, place: Place, parts: list[str], hops: Iterator[int]) -> Place:
+        """The real place that the names lead to from a real place. `hops` runs out where the kernel gives up."""
+        for part in parts:
+            if part == "..":
+                if not place:
+                    raise BrokenLink("is outside `source_dir`")
+                place = place[:-1]
+                continue
+            place = (*place, part)
+            if place in self._links:
+                if next(hops, None) is None:
+                    raise BrokenLink("comes back to itself")
+                place = self._follow(*self._split(place[:-1], self._links[place]), hops)
+            elif place not in self._files and place not in self._folders:
+                raise BrokenLink(f"is not in the bundle: `{'/'.join(place)}` is ignored, an empty folder or missing")
+        return place

@@ -1,0 +1,38 @@
+"""How large a bundle may be, and what makes it large."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from cloudtrain.bundle.entries import shown
+from cloudtrain.bundle.ignore import IGNORE_FILE, ignore_line
+from cloudtrain.units import format_size
+
+LIMIT = 300 << 20
+"""Bytes. Azure ML's documented limit for a job's snapshot of code; far beyond what code needs on any target."""
+
+NOTABLE = 50 << 20
+"""Bytes from which a bundle makes every changed submit slow enough to say so."""
+
+
+def largest_files(sizes: Mapping[str, int], count: int) -> list[str]:
+    """`a/b.bin (1.5 GiB)`, the largest first; equal sizes by name."""
+    ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
+    return [f"{shown(path)} ({format_size(size)})" for path, size in ranked[:count]]
+
+
+def size_hint(sizes: Mapping[str, int]) -> str:
+    """Which lines to add to the ignore file: whatever at the top of the tree holds most bytes, or a file in it."""
+    totals: Counter[str] = Counter()
+    for path, size in sizes.items():
+        top, slash, _ = path.partition("/")
+        totals[top + slash] += size
+    heavy, weight = totals.most_common(1)[0]
+    largest = max(sizes, key=lambda path: (sizes[path], path))
+    name = largest if sizes[largest] > weight / 2 else heavy
+    line = shown(ignore_line(name))
+    return (
+        f"leave out what the script does not import, for example with the line `{line}` in `{IGNORE_FILE}` in "
+        "`source_dir`; data goes into the job's `inputs`"
+    )

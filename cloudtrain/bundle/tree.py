@@ -1,0 +1,154 @@
+"""A folder read once: what goes into its bundle, the hash that names it, and the way to write it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cloudtrain.bundle.archive import write_archive
+from cloudtrain.bundle.entries import Entry, Ignored, content_hash, shown
+from cloudtrain.bundle.hashing import Digest, hash_files
+from cloudtrain.bundle.links import BrokenLink, Links
+from cloudtrain.bundle.sizes import LIMIT, largest_files, size_hint
+from cloudtrain.bundle.walk import Walk, walk
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.plan import Bundle
+from cloudtrain.units import format_size
+
+CEILING = 10 * LIMIT
+"""Bytes beyond which a folder is refused without being hashed: reading it would take minutes."""
+
+_OURS = ("cloudtrain", "cloudtrain.py")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The content of a bundle. Frozen: it describes the folder as it was read."""
+
+    root: Path
+    entries: tuple[Entry, ...]
+    """Sorted by the bytes of their paths; the runtime and other added files among them."""
+    ignored: tuple[Ignored, ...]
+    identity: Bundle
+    added: Mapping[str, Path] = field(default_factory=dict, hash=False)
+    """Files that do not come from `root`: path in the archive to path on disk."""
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the content, not of the compressed bytes; the archive's name."""
+        return self.identity.sha256
+
+    def location(self, entry: Entry) -> str:
+        """Where the entry's file is on disk."""
+        return os.fspath(self.added.get(entry.path) or self.root / entry.path)
+
+    def write(self, path: Path) -> None:
+        """Write the archive: a tar.gz, the same bytes for the same content and the same compression library.
+
+        Atomic: `path` either holds the whole archive or does not exist. Its folder is made where it is missing.
+
+        Raises:
+            SourceChanged: a file is not what it was when the tree was read.
+        """
+        write_archive(((entry, self.location(entry)) for entry in self.entries), path)
+
+
+def scan(source_dir: Path, *, extra: Mapping[str, Path] | None = None, ceiling: int = CEILING) -> Tree:
+    """Read the user's folder: find what is not ignored and hash it. Nothing is written.
+
+    Args:
+        source_dir: the folder with the user's code.
+        extra: more files, path in the archive to path on disk, beside cloudtrain's own runtime.
+        ceiling: bytes beyond which the folder is refused unread.
+
+    Raises:
+        JobError: no such folder, or it holds what cannot be in a bundle; every problem is listed.
+    """
+    _check_folder(source_dir)
+    root = os.path.abspath(source_dir)  # noqa: PTH100 - Path.absolute() keeps `..`
+    found = walk(root)
+    _check_ceiling(found, ceiling)
+    added = {path: Path(os.path.realpath(file)) for path, file in {**runtime_files(), **(extra or {})}.items()}
+    _check_names(found, extra or {})
+    links = _link_entries(root, found)
+    entries = [*_file_entries(root, found, added), *links]
+    if found.problems:
+        raise JobError(found.problems)
+    entries.sort(key=lambda entry: os.fsencode(entry.path))
+    size = sum(entry.size for entry in entries)
+    identity = Bundle(content_hash(entries), size, len(entries))
+    return Tree(Path(root), tuple(entries), tuple(sorted(found.ignored)), identity, added)
+
+
+def runtime_files() -> dict[str, Path]:
+    """cloudtrain's own files that go into every bundle: what a script imports as `cloudtrain.runtime`."""
+    import cloudtrain
+
+    package = Path(cloudtrain.__file__).parent
+    files = [package / "__init__.py", *(package / "runtime").rglob("*.py")]
+    return {f"cloudtrain/{file.relative_to(package).as_posix()}": file for file in files}
+
+
+def _problem(message: str, hint: str) -> JobError:
+    return JobError([Problem(("source_dir",), message, hint)])
+
+
+def _check_folder(source_dir: Path) -> None:
+    name = shown(os.fspath(source_dir))
+    if source_dir.is_dir():
+        return
+    if source_dir.exists():
+        hint = f"write the folder that holds it: `source_dir: {shown(os.fspath(source_dir.parent))}`"
+        raise _problem(f"`{name}` is a file, not a folder", hint)
+    hint = "write the folder with your code, relative to the job file, or `.` for the job file's own folder"
+    raise _problem(f"the folder `{name}` does not exist", hint)
+
+
+def _check_ceiling(found: Walk, ceiling: int) -> None:
+    size = sum(file.size for file in found.files)
+    if size > ceiling:
+        sizes = {file.path: file.size for file in found.files}
+        listing = ", ".join(largest_files(sizes, 3))
+        message = f"`source_dir` holds {format_size(size)}, too much for a bundle of code; the largest: {listing}"
+        raise _problem(message, size_hint(sizes))
+
+
+def _check_names(found: Walk, extra: Mapping[str, Path]) -> None:
+    paths = [*(file.path for file in found.files), *found.links]
+    for name in sorted({path.split("/", 1)[0] for path in paths} & set(_OURS)):
+        message = f"`{name}` in `source_dir` has the name of cloudtrain's own package, which is added to every bundle"
+        found.refuse(name, message, remedy="give it another name")
+    for path in sorted(set(paths) & set(extra)):
+        message = f"`{shown(path)}` in `source_dir` has the name of a file that is added to the bundle"
+        found.refuse(path, message, remedy="give it another name")
+
+
+def _file_entries(root: str, found: Walk, added: Mapping[str, Path]) -> list[Entry]:
+    paths = [*(file.path for file in found.files), *added]
+    places = [*(f"{root}/{file.path}" for file in found.files), *map(os.fspath, added.values())]
+    sizes = [*(file.size for file in found.files), *(file.stat().st_size for file in added.values())]
+    executable = [*(file.executable for file in found.files), *(False for _ in added)]
+    entries = []
+    for path, bit, digest in zip(paths, executable, hash_files(places, sizes), strict=True):
+        if isinstance(digest, Digest):
+            entries.append(Entry(path, digest.size, bit, digest.sha256, None, digest.secret))
+        else:
+            message = f"`{shown(path)}` cannot be read: {digest.strerror}"
+            found.refuse(path, message, remedy="make it readable for you")
+    return entries
+
+
+def _link_entries(root: str, found: Walk) -> list[Entry]:
+    if not found.links:
+        return []
+    links = Links({root, os.path.realpath(root)}, [file.path for file in found.files], found.links)
+    entries = []
+    for path in sorted(found.links):
+        try:
+            entries.append(Entry(path, target=links.canonical(path)))
+        except BrokenLink as reason:
+            message = f"the link `{shown(path)}` points to `{shown(found.links[path])}`, which {shown(str(reason))}"
+            found.refuse(path, message, remedy="put a copy of the file in its place")
+    return entries
