@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from typing import Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.units import format_size
+
+if TYPE_CHECKING:
+    from cloudtrain.render.document import Block, Document, Notice
+    from cloudtrain.render.text import RichDocument
 
 
 class Level(str, Enum):
@@ -31,6 +39,14 @@ class Finding:
     path: tuple[str | int, ...] = ()
     place: str | None = None
     details: tuple[str, ...] = ()
+
+    def notice(self) -> Notice:
+        """The finding for a reader."""
+        from cloudtrain.errors import Problem
+        from cloudtrain.render.document import Notice
+
+        where = "  ".join(part for part in (self.place, Problem(self.path, "").dotted) if part)
+        return Notice(self.level.value, self.message, self.code, where or None, self.details, self.hint)
 
 
 @dataclass(frozen=True)
@@ -177,6 +193,42 @@ class Plan:
         """The whole plan as indented JSON, keys in order, ending with a newline."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
+    def document(self, *, whole: bool = True) -> Document:
+        """The plan for a reader: all of it, or only what it will do and what the checks found."""
+        from cloudtrain.render.document import Document, Heading, Pairs
+
+        blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs(self.summary)]
+        if whole:
+            blocks += _upload_blocks(self.uploads)
+            blocks += _process_blocks(self.processes)
+            blocks += _request_blocks(self.request, self.sha256)
+        blocks += _note_blocks(self.notes)
+        blocks += [finding.notice() for finding in self.findings]
+        return Document(blocks)
+
+    def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
+        """The whole plan as text. Command lines are wrapped to `width` columns; data and paths are never cut."""
+        from cloudtrain.render.text import to_text
+
+        return to_text(self.document(), width=width, color=color)
+
+    def to_html(self) -> str:
+        """The whole plan as one self-contained `<div>`."""
+        from cloudtrain.render.html import to_html
+
+        return to_html(self.document())
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": self.to_text(), "text/html": self.to_html()}
+
+    def __rich__(self) -> RichDocument:
+        from cloudtrain.render.text import RichDocument
+
+        return RichDocument(self.document())
+
 
 def canonical_json(value: Any) -> str:
     """One text per value: sorted keys, no white space, no NaN.
@@ -185,3 +237,73 @@ def canonical_json(value: Any) -> str:
         ValueError: the value holds NaN or infinity, which JSON has no word for.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _upload_blocks(uploads: Sequence[Upload]) -> Iterator[Block]:
+    from cloudtrain.render.document import Heading, Pairs
+
+    if uploads:
+        yield Heading("Uploads")
+        yield Pairs([(upload.kind, f"{_amount(upload)}\n{upload.destination}") for upload in uploads])
+
+
+def _amount(upload: Upload) -> str:
+    files = "1 file" if upload.file_count == 1 else f"{upload.file_count:,} files"
+    return f"{files}, {format_size(upload.size)}"
+
+
+def _process_blocks(processes: Sequence[Process]) -> Iterator[Block]:
+    """Every process that will run; neighbours that differ only in their number are shown as one."""
+    from cloudtrain.render.document import Command, Heading, Pairs
+
+    groups = [list(group) for _, group in groupby(processes, key=_likeness)]
+    shared = _shared_variables([group[0].env for group in groups if group[0].rank is None or group[0].role != "rank"])
+    if processes:
+        yield Heading("Processes")
+    for group in groups:
+        variables = _common(process.env for process in group)
+        yield Heading(_title(group))
+        yield Command(group[0].argv, [(key, value) for key, value in variables.items() if key not in shared])
+    if shared:
+        yield Heading("Variables of every process")
+        yield Pairs(list(shared.items()))
+
+
+def _likeness(process: Process) -> tuple[object, ...]:
+    """Equal for processes that one block can show: ranks are told apart by RANK and LOCAL_RANK alone."""
+    alone = process.instance if process.role != "rank" else None
+    return (process.role, process.argv, alone, process.rank if process.role != "rank" else None)
+
+
+def _title(group: Sequence[Process]) -> str:
+    first, last = group[0], group[-1]
+    if first.rank is None:
+        return f"{first.role} on instance {first.instance}"
+    if first is last:
+        return f"{first.role} {first.rank} on instance {first.instance}"
+    instances = dict.fromkeys((first.instance, last.instance))
+    where = ("instance " if len(instances) == 1 else "instances ") + " to ".join(map(str, instances))
+    return f"{first.role}s {first.rank} to {last.rank} on {where}"
+
+
+def _shared_variables(envs: Sequence[dict[str, str]]) -> dict[str, str]:
+    """What several processes have in common; nothing for a single one, whose variables stand with it."""
+    return _common(envs) if len(envs) > 1 else {}
+
+
+def _common(envs: Iterable[dict[str, str]]) -> dict[str, str]:
+    first, *others = envs
+    return {key: value for key, value in first.items() if all(env.get(key) == value for env in others)}
+
+
+def _request_blocks(request: dict[str, Any], sha256: str) -> Iterator[Block]:
+    from cloudtrain.render.document import Heading, Lines
+
+    yield Heading(f"Request (plan {sha256[:12]})")
+    yield Lines(json.dumps(request, indent=2, ensure_ascii=False).splitlines())
+
+
+def _note_blocks(notes: Sequence[str]) -> Iterator[Block]:
+    from cloudtrain.render.document import Notice
+
+    return (Notice("notice", note) for note in notes)

@@ -1,0 +1,153 @@
+"""A document laid out in lines of styled spans: the one layout behind plain text, coloured text and rich."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from cloudtrain.render.document import (
+    Block,
+    Cell,
+    Command,
+    Document,
+    Heading,
+    Lines,
+    Notice,
+    Pairs,
+    Span,
+    Style,
+    Table,
+    Text,
+)
+from cloudtrain.render.wrap import fill, literals, visible, width_of, wrap
+
+Line = list[Span]
+
+INDENT = 2
+GAP = 2
+
+LEVEL_STYLE: dict[str, Style] = {"error": "bad", "warning": "warn", "notice": "info", "hint": "info", "ok": "good"}
+
+
+def layout(document: Document, width: int | None) -> list[Line]:
+    """The lines of a document. With a width, running text and cells are wrapped to it; with None, nothing is."""
+    lines: list[Line] = []
+    previous: Block | None = None
+    for block in document.blocks:
+        if previous is not None and not isinstance(previous, Heading):
+            lines.append([])
+        lines += _LAYOUTS[type(block)](block, width)
+        previous = block
+    return lines
+
+
+def _heading(block: Heading, _: int | None) -> Iterator[Line]:
+    yield [Span(visible(block.text), "strong")]
+
+
+def _text(block: Text, width: int | None) -> Iterator[Line]:
+    for line in wrap(block.text, width):
+        yield literals(line)
+
+
+def _pairs(block: Pairs, width: int | None) -> Iterator[Line]:
+    label_width = max((width_of(label) for label, _ in block.rows), default=0)
+    taken = INDENT + label_width + GAP
+    for label, value in block.rows:
+        span = _span(value)
+        for number, line in enumerate(wrap(span.text, width, first=taken, rest=taken)):
+            name = visible(label) if number == 0 else ""
+            yield [Span(" " * INDENT), Span(_pad(name, label_width + GAP), "dim"), Span(line, span.style)]
+
+
+def _table(block: Table, width: int | None) -> Iterator[Line]:
+    rows = [[Span(visible(span.text).replace("\n", " "), span.style) for span in map(_span, row)] for row in block.rows]
+    widths = [
+        max([width_of(header), *(width_of(row[column].text) for row in rows)])
+        for column, header in enumerate(block.headers)
+    ]
+    if width is not None:
+        widths[0] = min(widths[0], _room_for_key(block.headers, widths, width))
+    yield _row([Span(header, "dim") for header in block.headers], widths)
+    for row in rows:
+        yield from _fitted(row, widths, width)
+
+
+def _room_for_key(headers: Sequence[str], widths: Sequence[int], width: int) -> int:
+    """Columns left for the first column when the last one may shrink to its header or 24, whichever is more."""
+    last = min(widths[-1], max(width_of(headers[-1]), 24)) if len(widths) > 1 else 0
+    others = sum(widths[1:-1]) + last + GAP * (len(widths) - 1)
+    return max(width - others, width_of(headers[0]))
+
+
+def _fitted(row: Sequence[Span], widths: Sequence[int], width: int | None) -> Iterator[Line]:
+    """One row: a key that is too long gets a line of its own, a last cell that is too long is wrapped."""
+    key, *others = row
+    if others and width_of(key.text) > widths[0]:
+        yield [key]
+        key = Span("")
+    taken = sum(widths[:-1]) + GAP * (len(widths) - 1)
+    last = wrap(row[-1].text, width, first=taken, rest=taken) if others else []
+    if not others:
+        yield [key]
+        return
+    yield _row([key, *others[:-1], Span(last[0], others[-1].style)], widths)
+    for line in last[1:]:
+        yield [Span(" " * taken), Span(line, others[-1].style)]
+
+
+def _row(cells: Sequence[Span], widths: Sequence[int]) -> Line:
+    padded = [Span(_pad(cell.text, size + GAP), cell.style) for cell, size in zip(cells[:-1], widths, strict=False)]
+    return [*padded, cells[-1]]
+
+
+def _lines(block: Lines, _: int | None) -> Iterator[Line]:
+    for line in block.lines:
+        yield [Span(" " * INDENT), Span(visible(line))]
+
+
+def _command(block: Command, width: int | None) -> Iterator[Line]:
+    words = [visible(shlex.quote(word)) for word in block.argv]
+    for number, line in enumerate(fill(words, width, indent=INDENT + 4)):
+        yield [Span(" " * INDENT), Span("$ " if number == 0 else "    ", "dim"), Span(line)]
+    for name, value in block.variables:
+        yield [Span(" " * (INDENT + 2)), Span(f"{name}=", "dim"), Span(visible(value))]
+
+
+def _notice(block: Notice, width: int | None) -> Iterator[Line]:
+    label = f"{block.level}: "
+    text = f"{block.message} [{block.code}]" if block.code else block.message
+    yield from _labelled(label, text, LEVEL_STYLE.get(block.level, ""), width)
+    if block.place:
+        yield [Span(" " * INDENT), Span(visible(block.place), "dim")]
+    for detail in block.details:
+        yield [Span(" " * INDENT), Span(visible(detail))]
+    if block.hint:
+        yield []
+        yield from _labelled("hint: ", block.hint, "info", width)
+
+
+def _labelled(label: str, text: str, style: Style, width: int | None) -> Iterator[Line]:
+    taken = len(label)
+    for number, line in enumerate(wrap(text, width, first=taken, rest=taken)):
+        yield [Span(label, style) if number == 0 else Span(" " * taken), *literals(line)]
+
+
+def _span(cell: Cell) -> Span:
+    return Span(cell) if isinstance(cell, str) else cell
+
+
+def _pad(text: str, size: int) -> str:
+    return text + " " * (size - width_of(text))
+
+
+_LAYOUTS: dict[type, Callable[[Any, int | None], Iterator[Line]]] = {
+    Heading: _heading,
+    Text: _text,
+    Pairs: _pairs,
+    Table: _table,
+    Lines: _lines,
+    Command: _command,
+    Notice: _notice,
+}

@@ -1,0 +1,77 @@
+"""Widths and wrapping, for text in which literals stand in backticks and must stay whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from cloudtrain.render.document import Span, Style
+
+_WORD = re.compile(r"(?:`[^`]*`|[^\s`]|`)+")
+_LITERAL = re.compile(r"(`[^`]*`)")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def visible(text: str) -> str:
+    """`text` with control characters written out, so that no value of a job can steer the terminal."""
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text.expandtabs(4))
+
+
+def width_of(text: str) -> int:
+    """Columns that `text` takes in a terminal: wide East Asian characters take two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def wrap(text: str, width: int | None, *, first: int = 0, rest: int = 0) -> list[str]:
+    """Lines of at most `width` columns, of which `first` and `rest` are already taken. Never breaks a word or a
+    literal: one that is longer than the line stands alone and overflows. A newline in `text` stays one."""
+    lines: list[str] = []
+    for paragraph in visible(text).split("\n"):
+        if width is None:
+            lines.append(paragraph)
+            continue
+        line, used = "", first if not lines else rest
+        for word in _WORD.findall(paragraph):
+            if line and used + width_of(line) + 1 + width_of(word) > width:
+                lines.append(line)
+                line, used = word, rest
+            else:
+                line = f"{line} {word}" if line else word
+        lines.append(line)
+    return lines
+
+
+def literals(text: str, style: Style = "") -> list[Span]:
+    """`text` as spans, its backticked literals in the style of code."""
+    return [
+        Span(part, "code" if part.startswith("`") and len(part) > 1 else style) for part in _LITERAL.split(text) if part
+    ]
+
+
+def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
+    """Words joined to lines that a shell reads as one: all but the last end in a backslash. An option stays with
+    its value."""
+    lines: list[str] = []
+    for word in _with_values(words):
+        room = None if width is None else width - indent - 2
+        if lines and (room is None or width_of(lines[-1]) + 1 + width_of(word) <= room):
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+
+
+def _with_values(words: Sequence[str]) -> list[str]:
+    units: list[str] = []
+    for word in words:
+        if units and units[-1].startswith("-") and " " not in units[-1] and not word.startswith("-"):
+            units[-1] += f" {word}"
+        else:
+            units.append(word)
+    return units

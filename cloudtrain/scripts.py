@@ -1,0 +1,92 @@
+"""The training scripts that ship with cloudtrain: found, described without importing them, and copied."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.job import BUNDLED
+
+_PACKAGE = Path(__file__).parent
+_FOLDERS = (_PACKAGE / "_training_scripts", _PACKAGE.parent / "training_scripts")
+"""In an installed wheel; in a checkout."""
+
+_ENTRY_POINT = "train.py"
+
+
+@dataclass(frozen=True)
+class Script:
+    """A bundled training script. `summary` is one line: what it trains and how."""
+
+    name: str
+    path: Path
+    """The folder that holds `train.py`, `job.yaml` and `README.md`."""
+    summary: str
+
+
+def list_scripts() -> list[Script]:
+    """Every bundled script, by name."""
+    return [Script(folder.name, folder, _summary(folder)) for folder in _script_folders()]
+
+
+def script_names() -> list[str]:
+    """The names alone, without reading the scripts."""
+    return [folder.name for folder in _script_folders()]
+
+
+def script_path(name: str) -> Path:
+    """The folder of one script. `name` may carry the `bundled:` of a job's `source_dir`.
+
+    Raises:
+        UsageError: no bundled script has that name.
+    """
+    name = name.removeprefix(BUNDLED)
+    folders = {folder.name: folder for folder in _script_folders()}
+    if name not in folders:
+        hint = did_you_mean(name, folders) or "see `cloudtrain scripts list`"
+        raise UsageError(f"there is no bundled script `{name}`", hint=hint)
+    return folders[name]
+
+
+def copy_script(name: str, destination: Path) -> Path:
+    """Copy a script's folder to `destination`, which must not exist yet or be empty. Returns it.
+
+    Raises:
+        UsageError: no such script, or the destination holds something already.
+    """
+    source = script_path(name)
+    if destination.is_file() or (destination.is_dir() and any(destination.iterdir())):
+        raise UsageError(
+            f"`{destination}` exists already",
+            hint=f"name another folder: `cloudtrain scripts copy {source.name} my-{source.name}`",
+        )
+    import shutil
+
+    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+    try:
+        shutil.copytree(source, destination, ignore=ignored, dirs_exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to `{destination}`: {error.strerror}", hint="name a folder that you may write to"
+        ) from None
+    return destination
+
+
+def _script_folders() -> list[Path]:
+    """The folders with an entry point, by name; those of the first place that exists."""
+    place = next((folder for folder in _FOLDERS if folder.is_dir()), None)
+    if place is None:
+        return []
+    return sorted(folder for folder in place.iterdir() if (folder / _ENTRY_POINT).is_file())
+
+
+def _summary(folder: Path) -> str:
+    """The first line of the entry point's docstring; where it has none, the README's title."""
+    docstring = ast.get_docstring(ast.parse((folder / _ENTRY_POINT).read_text(encoding="utf-8")))
+    if docstring:
+        return docstring.splitlines()[0]
+    readme = folder / "README.md"
+    lines = readme.read_text(encoding="utf-8").splitlines() if readme.is_file() else []
+    return next((line.lstrip("# ").strip() for line in lines if line.strip()), "")
