@@ -1,0 +1,76 @@
+"""The small helper that training scripts import: `from cloudtrain import runtime`.
+
+It answers the same way under torchrun, on SageMaker and on Azure ML: which rank am I, which device, where is my data,
+where do checkpoints go, am I being stopped. It travels inside every bundle, so it needs nothing but Python: standard
+library only, and torch, numpy or tensorflow only inside the functions that work with them. Each name is loaded on
+first use.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from .checkpoints import Checkpoints as Checkpoints
+    from .directories import checkpoint_dir as checkpoint_dir
+    from .directories import input_dir as input_dir
+    from .directories import model_dir as model_dir
+    from .directories import output_dir as output_dir
+    from .directories import run_dir as run_dir
+    from .environment import Environment as Environment
+    from .environment import detect_environment as detect_environment
+    from .errors import SetupError as SetupError
+    from .hyperparameters import arguments as arguments
+    from .metrics import format_metrics as format_metrics
+    from .metrics import parse_metrics as parse_metrics
+    from .metrics import report as report
+    from .notices import notice as notice
+    from .process_group import ProcessGroup as ProcessGroup
+    from .process_group import destroy_process_group as destroy_process_group
+    from .process_group import init_process_group as init_process_group
+    from .stopping import exit_preempted as exit_preempted
+    from .stopping import should_stop as should_stop
+    from .stopping import watch_for_stop as watch_for_stop
+    from .tf_config import apply_tf_config as apply_tf_config
+    from .tf_config import read_tf_config as read_tf_config
+
+# No name here may equal the name of a file in this folder: importing the file would replace the name.
+_HOME = {
+    "Checkpoints": "checkpoints",
+    "checkpoint_dir": "directories",
+    "input_dir": "directories",
+    "model_dir": "directories",
+    "output_dir": "directories",
+    "run_dir": "directories",
+    "Environment": "environment",
+    "detect_environment": "environment",
+    "SetupError": "errors",
+    "arguments": "hyperparameters",
+    "format_metrics": "metrics",
+    "parse_metrics": "metrics",
+    "report": "metrics",
+    "notice": "notices",
+    "ProcessGroup": "process_group",
+    "destroy_process_group": "process_group",
+    "init_process_group": "process_group",
+    "exit_preempted": "stopping",
+    "should_stop": "stopping",
+    "watch_for_stop": "stopping",
+    "apply_tf_config": "tf_config",
+    "read_tf_config": "tf_config",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

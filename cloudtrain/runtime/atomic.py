@@ -1,0 +1,117 @@
+"""Folders of files that are whole or not there: written aside, synced, renamed, and checked by length and digest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+MANIFEST = "checkpoint.json"
+
+
+class HashingFile:
+    """A binary file that knows length and digest of what was written, without reading it again."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        """Write all of `data` (any bytes-like object)."""
+        view = memoryview(data)
+        self._hash.update(view)
+        self.size += view.nbytes
+        return self._file.write(view)
+
+    def flush(self) -> None:
+        """Hand what is buffered to the operating system."""
+        self._file.flush()
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The file's line in the manifest."""
+        return {"size": self.size, "sha256": self._hash.hexdigest()}
+
+
+def write_hashed(path: Path, write: Callable[[BinaryIO], None]) -> dict[str, Any]:
+    """Let `write` fill a new file, sync it to disk, and return its line for the manifest."""
+    with path.open("wb") as file:
+        hashing = HashingFile(file)
+        write(cast(BinaryIO, hashing))
+        file.flush()
+        os.fsync(file.fileno())
+    return hashing.entry
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Replace a file: afterwards it holds all of `data`, or what it held before."""
+    aside = path.with_name(f".{path.name}.writing")
+    write_hashed(aside, lambda file: cast(None, file.write(data)))
+    aside.replace(path)
+    sync_folder(path.parent)
+
+
+def publish(aside: Path, final: Path, manifest: Mapping[str, Any]) -> None:
+    """Complete the folder `aside` with its manifest and give it its name. Before the rename, `final` is not there."""
+    text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
+    write_hashed(aside / MANIFEST, lambda file: cast(None, file.write(text.encode())))
+    sync_folder(aside)
+    aside.rename(final)
+    sync_folder(final.parent)
+
+
+def entries(folder: Path) -> dict[str, dict[str, Any]]:
+    """Name to length and digest of every file under `folder`, each synced to disk."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            found[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": digest(path)}
+    return found
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest, if it is whole and the files that it lists have their lengths; None otherwise."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        files = manifest["files"]
+        whole = all((folder / name).stat().st_size == entry["size"] for name, entry in files.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return cast(dict[str, Any], manifest) if whole else None
+
+
+def is_whole(folder: Path) -> bool:
+    """True when every file has the length and the digest that the manifest says."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        return False
+    try:
+        return all(digest(folder / name) == entry["sha256"] for name, entry in manifest["files"].items())
+    except (OSError, KeyError):
+        return False
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    hashed = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            hashed.update(block)
+    return hashed.hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder last. Mounted object stores refuse it, and keep names in their own way."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,73 @@
+"""Which backend carries the collectives: smddp, nccl, gloo or mpi. `auto` takes the fastest that can run."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from .errors import SetupError
+from .notices import notice
+
+AUTO = "auto"
+
+NCCL = "cpu:gloo,cuda:nccl"
+"""nccl for GPU tensors, gloo for the small CPU tensors beside them."""
+
+SMDDP_MODULE = "smdistributed.dataparallel.torch.torch_smddp"
+"""Importing it registers the backend `smddp`. It ships in SageMaker's images only."""
+
+
+def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool) -> str:
+    """The backend string for torch.distributed.
+
+    Args:
+        asked: `auto`, or a backend that must be used.
+        gpus: GPUs that this process sees.
+        folded: two processes share a GPU.
+        alone: the job has one process.
+
+    Raises:
+        SetupError: the backend asked for cannot run here.
+    """
+    if asked != AUTO:
+        problem = _problem(asked, gpus=gpus, folded=folded)
+        if problem:
+            raise SetupError(
+                f"the backend `{asked}` cannot run here: {problem}",
+                hint="use `auto`, which falls back to what can run",
+            )
+        return NCCL if asked == "nccl" else asked
+    if gpus and not folded and not alone and _smddp_problem() is None:
+        return "smddp"
+    return "gloo" if _problem("nccl", gpus=gpus, folded=folded) else NCCL
+
+
+def _problem(backend: str, *, gpus: int, folded: bool) -> str | None:
+    """Why a backend cannot run here; None when it can."""
+    import torch.distributed as dist
+
+    if "nccl" in backend or backend == "smddp":
+        if not gpus:
+            return "this process sees no GPU"
+        if folded:
+            return "several processes share one GPU"
+    if "nccl" in backend and not dist.is_nccl_available():
+        return "this PyTorch is built without nccl"
+    if backend == "smddp":
+        return _smddp_problem()
+    if backend == "mpi" and not dist.is_mpi_available():
+        return "this PyTorch is built without mpi"
+    known = {"gloo", "nccl", "mpi", "smddp", "ucc", "fake"}
+    parts = {part.rpartition(":")[2] for part in backend.split(",")}
+    unknown = sorted(parts - known)
+    return f"`{unknown[0]}` is no backend; there are `auto`, `smddp`, `nccl`, `gloo` and `mpi`" if unknown else None
+
+
+def _smddp_problem() -> str | None:
+    try:
+        import_module(SMDDP_MODULE)
+    except ModuleNotFoundError:
+        return "`smdistributed.dataparallel` is not installed; only SageMaker's images for PyTorch up to 2.5 have it"
+    except (ImportError, OSError, RuntimeError) as error:  # installed, but not for this instance type or driver
+        notice(f"smddp is installed but does not load: {error}")
+        return f"its library does not load: {error}"
+    return None

@@ -1,0 +1,182 @@
+"""Checkpoints that survive being killed at any moment, and are found again by the next run, whatever its size.
+
+    checkpoint/
+        000003-step-40/     the third save into this folder; `state.pt` opens with plain `torch.load`
+            state.pt
+            checkpoint.json     step, and length and digest of every file
+
+A save writes into a folder aside, syncs it and renames it, so a name means a finished save; length and digest tell
+what a disk, a crash or a half-done upload broke later. The number in front orders saves, not steps, so that a run
+started afresh in an old folder continues from its own saves. Torn checkpoints are skipped with a notice, never loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from . import plain_pickle
+from .atomic import entries, is_whole, publish, read_manifest, write_hashed
+from .directories import checkpoint_dir
+from .environment import detect_environment
+from .errors import SetupError
+from .notices import notice
+from .process_group import any_rank, from_main, wait_for_all
+
+_NAME = re.compile(r"(\d{6,})-step-(\d+)")
+_ASIDE = ".writing-"
+_TORCH, _PICKLE = "state.pt", "state.pickle"
+
+
+class Saved(NamedTuple):
+    """A checkpoint on disk."""
+
+    number: int
+    step: int
+    path: Path
+
+
+class Loaded(NamedTuple):
+    """A checkpoint in memory: what was given to `save`."""
+
+    state: Any
+    step: int
+
+
+class Checkpoints:
+    """The newest `keep` checkpoints of a run, in one folder.
+
+    `directory` is `checkpoint_dir()` unless given; `keep` is `CLOUDTRAIN_CHECKPOINT_KEEP`, else 3.
+    """
+
+    def __init__(self, directory: str | Path | None = None, keep: int | None = None) -> None:
+        self.directory = Path(directory) if directory is not None else checkpoint_dir()
+        self.keep = keep if keep is not None else _keep_from_environment()
+        if self.keep < 1:
+            raise SetupError(f"`keep` is {self.keep}, so no checkpoint would stay", hint="keep at least 1")
+
+    def save(self, state: Any, step: int) -> Path | None:
+        """Write `state` on rank 0; the other ranks return at once, with None.
+
+        With torch loaded the state is what `torch.load(weights_only=True)` reads back: tensors, numbers, texts and
+        containers of them, such as state dicts. Without torch it is the same with numpy arrays.
+        """
+        if not detect_environment().is_main:
+            return None
+        aside = self._make_aside(step)
+        name, write = (_TORCH, _torch_save) if "torch" in sys.modules else (_PICKLE, plain_pickle.dump)
+        files = {name: write_hashed(aside / name, lambda file: write(state, file))}
+        return self._publish(aside, step, files)
+
+    def save_sharded(self, write: Callable[[Path], object], step: int) -> Path | None:
+        """Let every rank write its part: `write(folder)` is called on all ranks with one folder that they share.
+
+        For states that no single process holds, for example with `torch.distributed.checkpoint`. Every rank must call
+        it. Rank 0 returns the path.
+        """
+        main = detect_environment().is_main
+        aside = self._make_aside(step) if main else self.directory / f"{_ASIDE}{step}"
+        wait_for_all()
+        write(aside)
+        wait_for_all()
+        path = self._publish(aside, step, entries(aside)) if main else None
+        wait_for_all()
+        return path
+
+    def latest(self) -> Saved | None:
+        """The newest whole checkpoint, as this process sees it. Torn ones are skipped with a notice."""
+        for saved in self._all():
+            if is_whole(saved.path):
+                return saved
+            notice(f"skipped the torn checkpoint `{saved.path}`")
+        return None
+
+    def agree(self) -> Saved | None:
+        """The newest checkpoint that is whole on every rank. Every rank must call it."""
+        names = from_main([saved.path.name for saved in self._all()])
+        for name in names:
+            saved = _parse(self.directory / name)
+            whole = saved is not None and is_whole(saved.path)
+            if not any_rank(not whole):
+                return saved
+            if not whole:
+                notice(f"skipped the checkpoint `{self.directory / name}`: torn or missing", every_rank=True)
+        return None
+
+    def load(self, map_location: Any = "cpu") -> Loaded | None:
+        """The newest checkpoint that is whole on every rank, or None. Every rank must call it.
+
+        Raises:
+            SetupError: it is whole but holds what cannot be loaded safely, or needs torch and there is none.
+        """
+        saved = self.agree()
+        if saved is None:
+            return None
+        return Loaded(_read_state(saved.path, map_location), saved.step)
+
+    def _all(self) -> list[Saved]:
+        """What looks like a checkpoint, newest first, whole or not."""
+        found = [_parse(path) for path in self.directory.iterdir()] if self.directory.is_dir() else []
+        return sorted((saved for saved in found if saved is not None), reverse=True)
+
+    def _make_aside(self, step: int) -> Path:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for left in self.directory.glob(f"{_ASIDE}*"):  # of a save that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        aside = self.directory / f"{_ASIDE}{step}"
+        aside.mkdir()
+        return aside
+
+    def _publish(self, aside: Path, step: int, files: dict[str, Any]) -> Path:
+        older = self._all()
+        number = older[0].number + 1 if older else 1
+        final = self.directory / f"{number:06d}-step-{step}"
+        publish(aside, final, {"version": 1, "step": step, "number": number, "files": files})
+        whole = [saved for saved in older if read_manifest(saved.path) is not None]
+        for saved in {*older} - {*whole[: self.keep - 1]}:
+            shutil.rmtree(saved.path, ignore_errors=True)
+        return final
+
+
+def _parse(path: Path) -> Saved | None:
+    match = _NAME.fullmatch(path.name)
+    return Saved(int(match[1]), int(match[2]), path) if match else None
+
+
+def _keep_from_environment() -> int:
+    text = os.environ.get("CLOUDTRAIN_CHECKPOINT_KEEP", "3")
+    if not text.isdecimal():
+        raise SetupError(f"`CLOUDTRAIN_CHECKPOINT_KEEP` is `{text}`, which is not a whole number")
+    return int(text)
+
+
+def _torch_save(state: Any, file: BinaryIO) -> None:
+    import torch
+
+    torch.save(state, file)
+
+
+def _read_state(folder: Path, map_location: Any) -> Any:
+    if (folder / _PICKLE).exists():
+        return plain_pickle.load(folder / _PICKLE)
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise SetupError(
+            f"the checkpoint `{folder}` was written with torch, which is not installed", hint="pip install torch"
+        ) from None
+    import pickle
+
+    try:
+        return torch.load(folder / _TORCH, map_location=map_location, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise SetupError(
+            f"the checkpoint `{folder}` is whole but holds more than tensors and plain data: "
+            f"{str(error).splitlines()[0]}",
+            hint="save `model.state_dict()`, `optimizer.state_dict()` and numbers, not the objects themselves",
+        ) from None

@@ -1,0 +1,116 @@
+"""Where the data is, and where results go, by name, on every target.
+
+The launcher's own variables come first, then SageMaker's, then Azure ML's, then a folder under the working directory,
+so that the same line works in a notebook. Folders for results are created; data must be there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from .environment import detect_environment
+from .errors import SetupError
+
+Variables = Mapping[str, str]
+
+INPUTS = (
+    "CLOUDTRAIN_INPUT_{upper}",
+    "SM_CHANNEL_{upper}",
+    "AZURE_ML_INPUT_{name}",
+    "AZURE_ML_INPUT_{upper}",
+    "AZUREML_INPUT_{name}",
+    "AZUREML_INPUT_{upper}",
+    "AZUREML_DATAREFERENCE_{name}",
+)
+OUTPUTS = (
+    "CLOUDTRAIN_OUTPUT_{upper}",
+    "SM_OUTPUT_DATA_DIR",
+    "AZURE_ML_OUTPUT_{name}",
+    "AZURE_ML_OUTPUT_{upper}",
+    "AZUREML_OUTPUT_{name}",
+    "AZUREML_OUTPUT_{upper}",
+)
+MODEL = (
+    "CLOUDTRAIN_MODEL_DIR",
+    "CLOUDTRAIN_OUTPUT_MODEL",
+    "SM_MODEL_DIR",
+    "AZURE_ML_OUTPUT_model",
+    "AZURE_ML_OUTPUT_MODEL",
+    "AZUREML_OUTPUT_model",
+    "AZUREML_OUTPUT_MODEL",
+)
+CHECKPOINT = (
+    "CLOUDTRAIN_CHECKPOINT_DIR",
+    "AZURE_ML_OUTPUT_checkpoint",
+    "AZURE_ML_OUTPUT_CHECKPOINT",
+    "AZUREML_OUTPUT_checkpoint",
+    "AZUREML_OUTPUT_CHECKPOINT",
+)
+"""Variables that hold a folder, first one set wins. `{name}` is the name as written, `{upper}` in capitals."""
+
+SHARED = frozenset({"SM_OUTPUT_DATA_DIR"})
+"""Folders that all outputs share, so each gets a folder of its name inside."""
+
+SAGEMAKER_CHECKPOINTS = "/opt/ml/checkpoints"
+"""Exists on SageMaker when the job has a checkpoint configuration; the service keeps it in step with S3."""
+
+
+def input_dir(name: str, *, default: str | Path | None = None) -> Path:
+    """The folder (or file) of the input `name`, else `default`, else `data/NAME` under the working directory.
+
+    Raises:
+        SetupError: nothing is there.
+    """
+    found = _first(INPUTS, name, os.environ)
+    path = found or Path(default if default is not None else Path("data", name))
+    if not path.exists():
+        raise SetupError(
+            f"the input `{name}` is not there: `{path}` does not exist",
+            hint=f"put the data into `{Path('data', name)}`, or set `CLOUDTRAIN_INPUT_{name.upper()}` to its folder",
+        )
+    return path
+
+
+def output_dir(name: str) -> Path:
+    """The folder of the output `name`, created; `model` is `model_dir()`."""
+    return model_dir() if name == "model" else _created(_first(OUTPUTS, name, os.environ) or _kept(name))
+
+
+def model_dir() -> Path:
+    """The folder that the target keeps as the trained model, created."""
+    return _created(_first(MODEL, "model", os.environ) or _kept("model"))
+
+
+def checkpoint_dir() -> Path:
+    """The folder that outlives the run and is there again when it resumes, created."""
+    found = _first(CHECKPOINT, "checkpoint", os.environ)
+    on_sagemaker = Path(SAGEMAKER_CHECKPOINTS)
+    if found is None and detect_environment().platform == "sagemaker" and on_sagemaker.is_dir():
+        return on_sagemaker
+    return _created(found or _kept("checkpoint"))
+
+
+def run_dir() -> Path | None:
+    """The folder of the run on this machine; None on the clouds and without cloudtrain."""
+    text = os.environ.get("CLOUDTRAIN_RUN_DIR")
+    return Path(text) if text else None
+
+
+def _first(templates: tuple[str, ...], name: str, variables: Variables) -> Path | None:
+    for template in templates:
+        value = variables.get(template.format(name=name, upper=name.upper()))
+        if value:
+            return Path(value, name) if template in SHARED else Path(value)
+    return None
+
+
+def _kept(name: str) -> Path:
+    """The default folder. Azure ML uploads `outputs/` of the working directory by itself."""
+    return Path("outputs", name) if detect_environment().platform == "azureml" else Path(name)
+
+
+def _created(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path

@@ -1,0 +1,225 @@
+"""Which process am I? Rank, world size and master from the variables of whoever started the processes.
+
+Launchers differ in names, not in ideas, so they are rows of a table. The first row whose variables are present wins:
+torchrun's own (SageMaker runs torchrun too), Azure ML's PyTorch flavour, Open MPI (Azure ML's and SageMaker's MPI),
+SLURM, then `TF_CONFIG`; without any of them the process is alone. `MASTER_ADDR` and `MASTER_PORT` decide nothing:
+SageMaker's PyTorch toolkit sets them for a single process as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from . import slurm
+from .errors import SetupError
+from .master import find_master
+from .tf_config import read_tf_config
+
+Variables = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One process among the processes of a job. Ranks count from 0.
+
+    Attributes:
+        launcher: the row of the table that matched; `single` without a launcher.
+        platform: `sagemaker`, `azureml` or `local`: where the process runs (or what is emulated).
+        rank: 0 to `world_size - 1`. Parameter servers and evaluators of TensorFlow rank behind the workers.
+        world_size: processes that train, on all instances.
+        local_rank: this process among those of its instance; chooses the GPU.
+        local_world_size: processes that train on this instance.
+        node_rank: this instance among the instances.
+        node_count: instances.
+        master_addr: where rank 0 can be reached; None where nothing says so.
+        master_port: the port that rank 0 listens on.
+        role: `worker`, or TensorFlow's `chief`, `ps`, `evaluator`.
+    """
+
+    launcher: str = "single"
+    platform: str = "local"
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    node_rank: int = 0
+    node_count: int = 1
+    master_addr: str | None = None
+    master_port: int | None = None
+    role: str = "worker"
+
+    @property
+    def is_main(self) -> bool:
+        """True for the one process that prints, and writes files."""
+        return self.rank == 0
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """One row: the variables that hold each number, first one present wins. Numbers without a variable are derived.
+
+    `tasks_on_node` reads the local world size where it is not a plain number; `is_task` tells a process of the
+    launcher from one that merely inherited its variables.
+    """
+
+    name: str
+    rank: str
+    world_size: tuple[str, ...]
+    local_rank: tuple[str, ...]
+    local_world_size: tuple[str, ...] = ()
+    node_rank: tuple[str, ...] = ()
+    node_count: tuple[str, ...] = ()
+    tasks_on_node: Callable[[Variables], int | None] = lambda _: None
+    is_task: Callable[[Variables], bool] = lambda _: True
+
+    def started(self, variables: Variables) -> bool:
+        """True when this launcher started the process."""
+        return self.rank in variables and any(name in variables for name in self.world_size) and self.is_task(variables)
+
+
+LAUNCHERS = (
+    Launcher(
+        "torchrun",
+        rank="RANK",
+        world_size=("WORLD_SIZE",),
+        local_rank=("LOCAL_RANK",),
+        local_world_size=("LOCAL_WORLD_SIZE",),
+        node_rank=("GROUP_RANK",),
+        node_count=("GROUP_WORLD_SIZE",),
+        is_task=lambda variables: "LOCAL_WORLD_SIZE" in variables,
+    ),
+    Launcher(  # Azure ML's PyTorch flavour starts the processes itself; so does anyone who sets RANK by hand
+        "pytorch",
+        rank="RANK",
+        world_size=("WORLD_SIZE",),
+        local_rank=("LOCAL_RANK",),
+        node_rank=("NODE_RANK",),
+        node_count=("AZUREML_NODE_COUNT",),
+    ),
+    Launcher(  # OMPI_COMM_WORLD_NODE_RANK is the rank within the node, so the node's own rank is derived
+        "openmpi",
+        rank="OMPI_COMM_WORLD_RANK",
+        world_size=("OMPI_COMM_WORLD_SIZE",),
+        local_rank=("OMPI_COMM_WORLD_LOCAL_RANK",),
+        local_world_size=("OMPI_COMM_WORLD_LOCAL_SIZE",),
+    ),
+    Launcher(
+        "slurm",
+        rank="SLURM_PROCID",
+        world_size=("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+        local_rank=("SLURM_LOCALID",),
+        node_rank=("SLURM_NODEID",),
+        node_count=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
+        tasks_on_node=slurm.tasks_on_this_node,
+        is_task=slurm.started_by_srun,
+    ),
+)
+
+PLATFORMS = (
+    ("sagemaker", ("SM_HOSTS", "SM_CURRENT_HOST", "SM_MODEL_DIR")),
+    ("azureml", ("AZUREML_RUN_ID", "AZUREML_EXPERIMENT_ID", "AZUREML_NODE_COUNT")),
+)
+"""Variables that give a platform away."""
+
+
+def detect_environment(variables: Variables | None = None) -> Environment:
+    """The environment of this process, from `os.environ` unless other variables are given.
+
+    Raises:
+        SetupError: a variable is not a number, or the numbers contradict each other.
+    """
+    variables = os.environ if variables is None else variables
+    platform = next((name for name, marks in PLATFORMS if any(mark in variables for mark in marks)), "local")
+    for launcher in LAUNCHERS:
+        if launcher.started(variables):
+            return _of_launcher(launcher, variables, platform)
+    return _of_tensorflow(variables, platform) or Environment(platform=platform)
+
+
+def _of_launcher(launcher: Launcher, variables: Variables, platform: str) -> Environment:
+    rank, world_size = _number(variables, (launcher.rank,), 0), _number(variables, launcher.world_size, 1)
+    local_rank = _number(variables, launcher.local_rank, 0)
+    local_world_size = _local_world_size(launcher, variables, rank, world_size, local_rank)
+    if not (0 <= rank < world_size and 0 <= local_rank < local_world_size <= world_size):
+        raise SetupError(
+            f"the variables of {launcher.name} contradict each other: rank {rank} of {world_size}, "
+            f"local rank {local_rank} of {local_world_size}",
+            hint=f"unset `{launcher.rank}` to run a single process, or start the script with `torchrun`",
+        )
+    node_count = _number(variables, launcher.node_count, -(-world_size // local_world_size))
+    address, port = find_master(variables, one_node=node_count == 1)
+    return Environment(
+        launcher=launcher.name,
+        platform=platform,
+        rank=rank,
+        world_size=world_size,
+        local_rank=local_rank,
+        local_world_size=local_world_size,
+        node_rank=_number(variables, launcher.node_rank, rank // local_world_size),
+        node_count=node_count,
+        master_addr=address,
+        master_port=port,
+    )
+
+
+def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world_size: int, local_rank: int) -> int:
+    """The variable where there is one, else what the other numbers leave."""
+    given = _number(variables, launcher.local_world_size, 0) or launcher.tasks_on_node(variables)
+    if given:
+        return given
+    nodes = _number(variables, launcher.node_count, 0)
+    if nodes and world_size % nodes == 0:
+        return world_size // nodes
+    node_rank = _number(variables, launcher.node_rank, 0)
+    if node_rank > 0:  # the ranks below this instance's first one fill the instances before it
+        return max(1, (rank - local_rank) // node_rank)
+    return world_size if any(name in variables for name in launcher.local_rank) else 1
+
+
+def _of_tensorflow(variables: Variables, platform: str) -> Environment | None:
+    """Chief first, then workers; they are the world. Other roles rank behind it. None without a cluster."""
+    config = read_tf_config(variables)
+    cluster = (config or {}).get("cluster") or {}
+    if not cluster:
+        return None
+    task = config["task"] if config else {}
+    role, index = str(task.get("type", "worker")), int(task.get("index", 0))
+    order = [(kind, i) for kind in ("chief", "worker", "ps", "evaluator") for i in range(len(cluster.get(kind, ())))]
+    if (role, index) not in order:
+        if role != "evaluator":  # TensorFlow keeps the evaluator out of the cluster
+            raise SetupError(f"`TF_CONFIG` has no `{role}` {index} in its cluster")
+        order.append((role, index))
+    hosts = {task: _host(cluster, *task) for task in order}
+    trainers = [task for task in order if task[0] in ("chief", "worker")]
+    names = list(dict.fromkeys(hosts.values()))
+    mine = hosts[role, index]
+    neighbours = [task for task in trainers if hosts[task] == mine]
+    return Environment(
+        launcher="tensorflow",
+        platform=platform,
+        rank=order.index((role, index)),
+        world_size=len(trainers),
+        local_rank=neighbours.index((role, index)) if (role, index) in neighbours else 0,
+        local_world_size=max(1, len(neighbours)),
+        node_rank=names.index(mine),
+        node_count=len([name for name in names if name]),
+        master_addr=hosts[trainers[0]] if trainers else None,
+        role=role,
+    )
+
+
+def _host(cluster: Mapping[str, list[str]], role: str, index: int) -> str:
+    addresses = cluster.get(role, [])
+    return addresses[index].rpartition(":")[0] if index < len(addresses) else ""
+
+
+def _number(variables: Variables, names: tuple[str, ...], default: int) -> int:
+    for name in names:
+        if name in variables:
+            try:
+                return int(variables[name])
+            except ValueError:
+                raise SetupError(f"`{name}` is `{variables[name]}`, which is not a whole number") from None
+    return default

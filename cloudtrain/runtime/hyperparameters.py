@@ -1,0 +1,184 @@
+"""A script's hyperparameters with their types, from one block of defaults at the top of the script.
+
+Every target passes hyperparameters as `--key value` (`-k value` for one letter). SageMaker writes booleans as `True`
+and `False`, a list as Python text, a dict as `a=1,b=2` and None as an empty text, and keeps the same values as JSON
+in `SM_HPS`. What is on the command line wins over `SM_HPS`, which wins over the defaults.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from types import SimpleNamespace
+from typing import Any, TypeVar, get_type_hints, overload
+
+from .environment import detect_environment
+from .errors import SetupError
+from .notices import notice
+from .values import convert, is_container, kind_of
+
+T = TypeVar("T")
+
+_REQUIRED = object()
+
+
+@overload
+def arguments(defaults: Mapping[str, Any], argv: Sequence[str] | None = None) -> SimpleNamespace: ...
+@overload
+def arguments(defaults: type[T], argv: Sequence[str] | None = None) -> T: ...
+@overload
+def arguments(defaults: T, argv: Sequence[str] | None = None) -> T: ...
+def arguments(defaults: Any, argv: Sequence[str] | None = None) -> Any:
+    """The hyperparameters: `defaults` with what the command line and `SM_HPS` say instead.
+
+    `defaults` is a dataclass (the class or an instance; its annotations are the types) or a mapping (its values are
+    the types). Arguments that it does not have are ignored with a notice, because platforms add their own, such as
+    `--mp_parameters`. A wrong value ends the process with exit code 2 and one line for each mistake; `--help` lists
+    what there is.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    if "--help" in argv or "-h" in argv:
+        _print_help(defaults)
+        raise SystemExit(0)
+    try:
+        values, unknown = read_arguments(defaults, argv, os.environ.get("SM_HPS", ""))
+    except SetupError as error:
+        if detect_environment().is_main:
+            sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
+        raise SystemExit(2) from None
+    for name, hint in unknown.items():
+        notice(f"ignored `{name}`, which the script does not know" + (f"; {hint}" if hint else ""))
+    return values
+
+
+def read_arguments(defaults: Any, argv: Sequence[str], sm_hps: str = "") -> tuple[Any, dict[str, str | None]]:
+    """The hyperparameters, and the arguments that `defaults` does not have, each with a hint or None.
+
+    Raises:
+        SetupError: naming every value that does not fit.
+    """
+    declared = _declared(defaults)
+    names = {_fold(name): name for name in declared}
+    given: dict[str, Any] = {}
+    unknown: dict[str, str | None] = {}
+    problems: list[str] = []
+    for key, value in _from_sagemaker(sm_hps).items():
+        if _fold(key) in names:
+            given[names[_fold(key)]] = value
+    for key, texts in _split(argv):
+        name = names.get(_fold(key.lstrip("-")))
+        if name is None:
+            unknown[key] = _nearest(key, declared) if key.startswith("-") else None
+            continue
+        try:
+            given[name] = _text_of(texts, declared[name][0])
+        except ValueError as error:
+            problems.append(f"`{key}` {error}")
+    values = {name: default for name, (_, default) in declared.items()}
+    for name, value in given.items():
+        try:
+            values[name] = convert(value, declared[name][0])
+        except ValueError as error:
+            problems.append(f"`--{name}`: {error}")
+    problems += [f"`--{name}` is required" for name, value in values.items() if value is _REQUIRED]
+    if problems:
+        raise SetupError("; ".join(problems), hint="`--help` lists the arguments, their types and defaults")
+    return _filled(defaults, values), unknown
+
+
+def _declared(defaults: Any) -> dict[str, tuple[Any, Any]]:
+    """Name to type and default."""
+    if isinstance(defaults, Mapping):
+        return {name: (kind_of(value), value) for name, value in defaults.items()}
+    if not is_dataclass(defaults):
+        raise TypeError("`arguments` takes a dataclass or a mapping of defaults")
+    hints = get_type_hints(defaults if isinstance(defaults, type) else type(defaults))
+    declared = {}
+    for field in fields(defaults):
+        default: Any = _REQUIRED if field.default is MISSING else field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        if not isinstance(defaults, type):
+            default = getattr(defaults, field.name)
+        declared[field.name] = (hints[field.name], default)
+    return declared
+
+
+def _filled(defaults: Any, values: dict[str, Any]) -> Any:
+    if isinstance(defaults, Mapping):
+        return SimpleNamespace(**values)
+    return (defaults if isinstance(defaults, type) else type(defaults))(**values)
+
+
+def _split(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Each key with the tokens behind it; `--key=value` has one. Tokens before the first key stand alone."""
+    found: list[tuple[str, list[str]]] = []
+    open_key = False
+    for token in argv:
+        if _is_key(token):
+            key, equals, text = token.partition("=")
+            found.append((key, [text] if equals else []))
+            open_key = not equals
+        elif open_key:
+            found[-1][1].append(token)
+        else:
+            found.append((token, []))
+    return found
+
+
+def _is_key(token: str) -> bool:
+    """`--key`, `-k`, and not `-1`, `-.5`."""
+    if token.startswith("--"):
+        return len(token) > 2
+    return len(token) >= 2 and token[0] == "-" and token[1].isalpha() and (len(token) == 2 or token[2] == "=")
+
+
+def _text_of(texts: list[str], kind: Any) -> str:
+    if not texts:
+        return "True" if kind is bool else _empty(kind)
+    if len(texts) > 1 and not is_container(kind):
+        raise ValueError(f"takes one value, not {len(texts)}: `{' '.join(texts)}`")
+    return " ".join(texts)  # older SageMaker toolkits take `[1, 2]` apart at the space
+
+
+def _empty(kind: Any) -> str:
+    """An empty value vanishes in a shell, so a key without a value is one, where the type has such a thing."""
+    try:
+        convert("", kind)
+    except ValueError:
+        raise ValueError("needs a value") from None
+    return ""
+
+
+def _from_sagemaker(text: str) -> dict[str, Any]:
+    if not text.strip():
+        return {}
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise SetupError(f"`SM_HPS` is not JSON: {error}", hint="unset `SM_HPS` outside SageMaker") from None
+    return values if isinstance(values, dict) else {}
+
+
+def _fold(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _nearest(key: str, declared: Mapping[str, Any]) -> str | None:
+    from difflib import get_close_matches
+
+    near = get_close_matches(_fold(key.lstrip("-")), list(declared), n=1, cutoff=0.75)
+    return f"did you mean `--{near[0]}`?" if near else None
+
+
+def _print_help(defaults: Any) -> None:
+    if not detect_environment().is_main:
+        return
+    for name, (kind, default) in _declared(defaults).items():
+        shown = getattr(kind, "__name__", None) if isinstance(kind, type) else None
+        required = default is _REQUIRED
+        sys.stdout.write(f"  --{name:<24} {shown or str(kind).replace('typing.', ''):<12} ")
+        sys.stdout.write("required\n" if required else f"default {default!r}\n")

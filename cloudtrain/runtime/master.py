@@ -1,0 +1,59 @@
+"""Where rank 0 listens. Only torchrun and Azure ML's PyTorch flavour say so; elsewhere it is worked out.
+
+Azure ML under MPI sets neither `MASTER_ADDR` nor `RANK`; it names the master in `AZ_BATCH_MASTER_NODE`
+(`10.0.0.4:6000`, more than one node; the port belongs to Batch) or in `AZ_BATCHAI_MPI_MASTER_NODE` (`localhost` on
+one node), and 6105 is the port its documentation uses. SageMaker lists its hosts in `SM_HOSTS`, the first of which
+is the master; 7777 is its toolkit's port.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+
+from . import slurm
+
+Variables = Mapping[str, str]
+
+
+def _host_part(name: str) -> Callable[[Variables], str | None]:
+    return lambda variables: variables.get(name, "").partition(":")[0] or None
+
+
+def _first_sagemaker_host(variables: Variables) -> str | None:
+    try:
+        hosts = json.loads(variables.get("SM_HOSTS", "[]"))
+    except ValueError:
+        return None
+    return str(hosts[0]) if hosts else None
+
+
+MASTERS: tuple[tuple[Callable[[Variables], str | None], Callable[[Variables], int]], ...] = (
+    (lambda variables: variables.get("MASTER_ADDR") or None, lambda _: 29500),
+    (_host_part("AZ_BATCH_MASTER_NODE"), lambda _: 6105),
+    (_host_part("AZ_BATCHAI_MPI_MASTER_NODE"), lambda _: 6105),
+    (_first_sagemaker_host, lambda _: 7777),
+    (slurm.first_node, slurm.port),
+)
+"""Who knows the address, and the port where `MASTER_PORT` does not say it. The first that knows wins."""
+
+
+def find_master(variables: Variables, *, one_node: bool) -> tuple[str | None, int]:
+    """Address and port of rank 0. On one node it is this machine; the address is None where nobody knows it."""
+    for address_of, port_of in MASTERS:
+        address = address_of(variables)
+        if address is not None:
+            return address, _port(variables, port_of(variables))
+    return ("127.0.0.1" if one_node else None), _port(variables, _port_of_mpirun(variables))
+
+
+def _port(variables: Variables, default: int) -> int:
+    text = variables.get("MASTER_PORT", "")
+    return int(text) if text.isdecimal() else default
+
+
+def _port_of_mpirun(variables: Variables) -> int:
+    """The same for all processes of one `mpirun`, another for the next, so that two can share a machine."""
+    name = variables.get("PMIX_NAMESPACE") or variables.get("OMPI_MCA_ess_base_jobid")
+    return 20000 + zlib.crc32(name.encode()) % 10000 if name else 29500

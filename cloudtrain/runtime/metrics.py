@@ -1,0 +1,62 @@
+"""Metric lines: `[metrics] step=10 epoch=1 loss=0.25`. Printed by rank 0, read by people, services and cloudtrain."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import SupportsFloat
+
+PREFIX = "[metrics]"
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_LINE = re.compile(re.escape(PREFIX) + r"((?: [A-Za-z_][A-Za-z0-9_./-]*=[^\s=]+)+)\s*$")
+
+
+def report(**values: SupportsFloat) -> None:
+    """Print one metric line, flushed, on rank 0 only. Tensors and numpy scalars are numbers too.
+
+    Raises:
+        ValueError: a name would not survive the way there and back.
+    """
+    from .environment import detect_environment
+
+    if detect_environment().is_main:
+        sys.stdout.write(format_metrics(values) + "\n")  # one write, so that lines of other processes stay outside
+        sys.stdout.flush()
+
+
+def format_metrics(values: dict[str, SupportsFloat]) -> str:
+    """The line for `values`, in their order. Whole numbers exact; others with 7 digits, which is what float32 has.
+
+    Raises:
+        ValueError: a name has a character that the line cannot carry, or there is no value.
+    """
+    for name in values:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"`{name}` is no name for a metric: use letters, digits and `_ . / -`")
+    if not values:
+        raise ValueError("a metric line needs at least one value, for example `report(loss=0.25)`")
+    return " ".join([PREFIX, *(f"{name}={_text(value)}" for name, value in values.items())])
+
+
+def parse_metrics(line: str) -> dict[str, float] | None:
+    """The values of a metric line, whatever a launcher put in front of it; None for any other line."""
+    match = _LINE.search(line)
+    if match is None:
+        return None
+    values: dict[str, float] = {}
+    for pair in match[1].split():
+        name, _, text = pair.partition("=")
+        try:
+            values[name] = float(text)
+        except ValueError:
+            return None
+    return values
+
+
+def _text(value: SupportsFloat) -> str:
+    if isinstance(value, int):
+        return str(int(value))
+    item = getattr(value, "item", None)  # tensors and numpy scalars know whether they are whole
+    plain = item() if callable(item) else value
+    return str(int(plain)) if isinstance(plain, int) else f"{float(plain):.7g}"

@@ -1,0 +1,47 @@
+"""Plain data and numpy arrays to and from a file, for scripts without torch. Reading one never runs code."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .errors import SetupError
+
+_ALLOWED = frozenset(
+    {("collections", "OrderedDict"), ("numpy", "dtype"), ("numpy", "ndarray"), ("_codecs", "encode")}
+    | {
+        (f"numpy.{core}.{module}", name)
+        for core in ("core", "_core")
+        for module, name in (
+            ("multiarray", "_reconstruct"),
+            ("multiarray", "scalar"),
+            ("numeric", "_frombuffer"),
+        )
+    }
+)
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise SetupError(
+                f"the checkpoint holds a `{module}.{name}`, which is neither plain data nor a numpy array",
+                hint="save numbers, texts, arrays and containers of them",
+            )
+        return super().find_class(module, name)
+
+
+def dump(state: Any, file: BinaryIO) -> None:
+    """Write `state`."""
+    pickle.dump(state, file, protocol=4)
+
+
+def load(path: Path) -> Any:
+    """Read what `dump` wrote.
+
+    Raises:
+        SetupError: it holds an object of a type that is not plain data.
+    """
+    with path.open("rb") as file:
+        return _Unpickler(file).load()

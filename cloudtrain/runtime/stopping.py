@@ -1,0 +1,70 @@
+"""A graceful stop: SIGTERM (a spot instance taken away, a user's stop) lets the script save and leave with exit code 0.
+
+    runtime.watch_for_stop()
+    for step in ...:
+        ...
+        if runtime.should_stop():
+            checkpoints.save(state, step)
+            runtime.exit_preempted(step)
+
+The marker file `preempted` tells the launcher that the run was stopped and not finished: torchrun itself ends with
+exit code 1 after a SIGTERM, however well its processes ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from .atomic import write_file
+from .directories import checkpoint_dir, run_dir
+from .environment import detect_environment
+from .process_group import any_rank, destroy_process_group
+
+MARKER = "preempted"
+
+_received: list[int] = []  # signal numbers, in order; a list, because a handler may interrupt anything
+
+
+def watch_for_stop(*signals: signal.Signals) -> None:
+    """From now on SIGTERM (or the given signals) only sets a flag. Call it in the main thread, before training.
+
+    A second signal changes nothing, so that it cannot break a save. The marker of an earlier run is removed.
+    """
+    _received.clear()
+    for number in signals or (signal.SIGTERM,):
+        signal.signal(number, _remember)
+    if detect_environment().is_main:
+        _marker().unlink(missing_ok=True)
+
+
+def should_stop() -> bool:
+    """True on every rank once any rank was asked to stop. Every rank must call it, at the same step."""
+    return any_rank(bool(_received))
+
+
+def exit_preempted(step: int | None = None) -> NoReturn:
+    """Write the marker, wait for all ranks, leave with exit code 0. Save before calling it."""
+    if detect_environment().is_main:
+        name = signal.Signals(_received[0]).name if _received else None
+        marker = {"step": step, "signal": name, "time": round(time.time(), 3)}
+        write_file(_marker(), json.dumps(marker).encode() + b"\n")
+    destroy_process_group()
+    raise SystemExit(0)
+
+
+def _marker() -> Path:
+    return (run_dir() or checkpoint_dir()) / MARKER
+
+
+def _remember(number: int, _frame: FrameType | None) -> None:
+    if not _received and sys.stderr is not None:
+        # os.write, because the signal may have interrupted a print
+        os.write(2, f"cloudtrain: {signal.Signals(number).name} received; stopping after this step\n".encode())
+    _received.append(number)

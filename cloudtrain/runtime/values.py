@@ -1,0 +1,177 @@
+"""Text from a command line turned into a value of the type that the script declared."""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+_TRUE = frozenset({"true", "1", "yes", "on"})
+_FALSE = frozenset({"false", "0", "no", "off"})
+_NONE = frozenset({"", "none", "null"})
+_UNIONS: tuple[object, ...] = (Union, types.UnionType)
+
+
+def convert(value: Any, kind: Any) -> Any:
+    """`value`, text or JSON data, as a `kind`: a plain type, `list[int]`, `dict`, `Literal[...]` or `X | None`.
+
+    Containers are read as Python (`[1, 2]`, how SageMaker passes a list), as JSON, or as `1,2` and `a=1,b=2`.
+
+    Raises:
+        ValueError: the value does not fit; the text says what would.
+    """
+    if get_origin(kind) in _UNIONS:
+        return _convert_union(value, get_args(kind))
+    if kind is Any:
+        return _guess(value)
+    if get_origin(kind) is Literal:
+        return _choice(value, get_args(kind))
+    container = get_origin(kind) or kind
+    if container in _CONTAINERS:
+        return _CONTAINERS[container](value, get_args(kind))
+    if kind not in _SCALARS:
+        raise ValueError(f"cannot be given on the command line: its type is `{kind}`")
+    return _SCALARS[kind](value)
+
+
+def is_container(kind: Any) -> bool:
+    """True for lists, tuples and dicts, whose text may hold spaces that a shell took apart."""
+    if get_origin(kind) in _UNIONS:
+        return any(is_container(option) for option in get_args(kind))
+    return (get_origin(kind) or kind) in _CONTAINERS
+
+
+def kind_of(value: Any) -> Any:
+    """The type to convert to, from a default. A list's elements are like its first; None says nothing."""
+    if value is None:
+        return Any
+    if isinstance(value, list | tuple) and value:
+        first = type(value[0])
+        alike = all(type(item) is first for item in value) and first in _SCALARS
+        if alike:
+            return list[first] if isinstance(value, list) else tuple[first, ...]  # type: ignore[valid-type]
+    return type(value)
+
+
+def _convert_union(value: Any, options: tuple[Any, ...]) -> Any:
+    if type(None) in options and (value is None or (isinstance(value, str) and value.lower() in _NONE)):
+        return None
+    problem = None
+    for option in options:
+        if option is not type(None):
+            try:
+                return convert(value, option)
+            except ValueError as error:
+                problem = problem or error
+    raise problem or ValueError("must be empty")
+
+
+def _bool(value: Any) -> bool:
+    text = str(value).strip().lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError(f"`{value}` is neither `True` nor `False`")
+
+
+def _int(value: Any) -> int:
+    if isinstance(value, bool):
+        raise ValueError(f"`{value}` is not a whole number")
+    try:
+        return int(value) if not isinstance(value, float) else _whole(value)
+    except (TypeError, ValueError):
+        pass
+    try:
+        return _whole(float(value))  # 1e4
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"`{value}` is not a whole number") from None
+
+
+def _whole(number: float) -> int:
+    if number != int(number):
+        raise ValueError(f"`{number}` is not a whole number")
+    return int(number)
+
+
+def _float(value: Any) -> float:
+    try:
+        if not isinstance(value, bool):
+            return float(value)
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"`{value}` is not a number")
+
+
+def _str(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _choice(value: Any, options: tuple[Any, ...]) -> Any:
+    for option in options:
+        if value == option or str(value) == str(option):
+            return option
+    raise ValueError(f"`{value}` is not one of " + ", ".join(f"`{option}`" for option in options))
+
+
+def _list(value: Any, element: tuple[Any, ...]) -> list[Any]:
+    items = _literal(value) if isinstance(value, str) else value
+    if items is None:
+        items = [item.strip() for item in value.split(",")] if value.strip() else []
+    if not isinstance(items, list | tuple):
+        items = [items]
+    return [convert(item, element[0] if element else Any) for item in items]
+
+
+def _tuple(value: Any, elements: tuple[Any, ...]) -> tuple[Any, ...]:
+    if elements and elements[-1] is not Ellipsis:
+        items = _list(value, ())
+        if len(items) != len(elements):
+            raise ValueError(f"`{value}` has {len(items)} values instead of {len(elements)}")
+        return tuple(convert(item, kind) for item, kind in zip(items, elements, strict=True))
+    return tuple(_list(value, elements))
+
+
+def _dict(value: Any, elements: tuple[Any, ...]) -> dict[Any, Any]:
+    found = _literal(value) if isinstance(value, str) else value
+    if not isinstance(found, dict):
+        pairs = [pair.partition("=") for pair in str(value).split(",") if pair.strip()]
+        if any(not equals for _, equals, _ in pairs):
+            raise ValueError(f"`{value}` is not `a=1,b=2`")
+        found = {key.strip(): text for key, _, text in pairs}
+    key_kind, value_kind = elements or (Any, Any)
+    return {convert(key, key_kind): convert(item, value_kind) for key, item in found.items()}
+
+
+def _literal(text: str) -> Any:
+    """The value of a Python or JSON literal; None when the text is neither."""
+    import json
+
+    for read in (ast.literal_eval, json.loads):
+        try:
+            return read(text.strip())
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+    return None
+
+
+def _guess(value: Any) -> Any:
+    """A value without a declared type: what its text looks like."""
+    if not isinstance(value, str):
+        return value
+    if value.lower() in _NONE:
+        return None
+    found = _literal(value)
+    return value if found is None else found
+
+
+_SCALARS: dict[Any, Callable[[Any], Any]] = {
+    bool: _bool,
+    int: _int,
+    float: _float,
+    str: _str,
+    Path: lambda value: Path(_str(value)),
+}
+_CONTAINERS: dict[Any, Callable[[Any, tuple[Any, ...]], Any]] = {list: _list, tuple: _tuple, dict: _dict}
