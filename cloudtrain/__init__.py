@@ -8,7 +8,6 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
-    from cloudtrain.api import Run as Run
     from cloudtrain.api import bundled_job as bundled_job
     from cloudtrain.api import load_job as load_job
     from cloudtrain.api import plan as plan
@@ -30,11 +29,12 @@ if TYPE_CHECKING:
     from cloudtrain.errors import JobError as JobError
     from cloudtrain.errors import PreflightError as PreflightError
     from cloudtrain.errors import RunNotFound as RunNotFound
+    from cloudtrain.handle import Run as Run
     from cloudtrain.job import Environment as Environment
     from cloudtrain.job import Spot as Spot
     from cloudtrain.job import TrainingJob as TrainingJob
-    from cloudtrain.plan import Finding as Finding
-    from cloudtrain.plan import Plan as Plan
+    from cloudtrain.plans import Finding as Finding
+    from cloudtrain.plans import Plan as Plan
     from cloudtrain.resources import InstanceGroup as InstanceGroup
     from cloudtrain.resources import Resources as Resources
     from cloudtrain.states import RunRef as RunRef
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "Run": "api",
+    "Run": "handle",
     "bundled_job": "api",
     "load_job": "api",
     "plan": "api",
@@ -71,8 +71,8 @@ _HOME = {
     "Environment": "job",
     "Spot": "job",
     "TrainingJob": "job",
-    "Finding": "plan",
-    "Plan": "plan",
+    "Finding": "plans",
+    "Plan": "plans",
     "InstanceGroup": "resources",
     "Resources": "resources",
     "RunRef": "states",

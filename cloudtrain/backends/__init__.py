@@ -1,1 +1,12 @@
 """The targets by name. A backend's module is imported when it is first used, so listing them costs nothing."""
+
+from __future__ import annotations
+
+BUILT_IN = {"local": "cloudtrain.backends.local.backend:LocalBackend"}
+"""Target name to `module:Class`. A new backend adds its row."""
+
+PLANNED = ("sagemaker", "azureml")
+"""Targets whose models exist, so that job files and settings can name them, but whose backends do not yet."""
+
+ENTRY_POINTS = "cloudtrain.backends"
+"""The entry-point group of other packages' backends. They add names; they cannot replace a built-in one."""

@@ -1,0 +1,228 @@
+"""The verbs: `load_job`, `plan`, `submit`, `run`, `runs`. Everything that a notebook, a script or the CLI needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.draft import Draft, PlaceOf
+from cloudtrain.errors import PreflightError, RunNotFound, TargetError, did_you_mean
+from cloudtrain.handle import Run
+from cloudtrain.job import BUNDLED, TrainingJob
+from cloudtrain.plans import Plan
+from cloudtrain.settings import load_settings
+from cloudtrain.states import RunRef, RunState
+from cloudtrain.store.store import Row, Store, open_store, read_store
+from cloudtrain.submission import Recovered, adopt, submit_once
+from cloudtrain.submission import recover as recover_submissions
+from cloudtrain.targets import AzureML, Local, SageMaker
+
+if TYPE_CHECKING:
+    from cloudtrain.jobfile import JobFile
+
+AnyTarget = str | Local | SageMaker | AzureML | None
+
+NEWEST = "last"
+"""Stands for the newest run wherever a run name is asked for."""
+
+
+def load_job(path: str | Path, overrides: Sequence[str] = ()) -> TrainingJob:
+    """The job of a YAML, TOML or JSON file, with `a.b=value` overrides. Relative local paths follow the file.
+
+    Raises:
+        JobError: every problem of the file, with line and column.
+    """
+    return load_job_file(path, overrides).job
+
+
+def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
+    """The same, together with where each value stands in the file. `bundled:NAME` is the job of a bundled script."""
+    from cloudtrain.jobfile import load_job as load
+
+    text = str(path)
+    if not text.startswith(BUNDLED):
+        return load(Path(path), overrides)
+    from cloudtrain.scripts import script_path
+
+    file = script_path(text.removeprefix(BUNDLED)) / "job.yaml"
+    return load(file, [*overrides, f"source_dir={text}"])
+
+
+def bundled_job(name: str, overrides: Sequence[str] = ()) -> TrainingJob:
+    """The job of a training script that ships with cloudtrain: `ct.bundled_job("digits_ddp")`.
+
+    Raises:
+        UsageError: no bundled script has that name.
+    """
+    return load_job(BUNDLED + name, overrides)
+
+
+def target_named(name: str | None = None, *, profile: str | None = None, **flags: Any) -> Local | SageMaker | AzureML:
+    """The target with its account settings from `cloudtrain.toml`; flags that are not None override.
+
+    Raises:
+        SettingsError: no such target or profile, or a wrong settings file.
+    """
+    return load_settings().target(name, profile=profile, **flags)
+
+
+def plan(
+    job: TrainingJob,
+    target: AnyTarget = None,
+    *,
+    profile: str | None = None,
+    ignore: Sequence[str] = (),
+    place_of: PlaceOf | None = None,
+) -> Plan:
+    """What a submit would send, and what the checks say about it. Sends nothing, writes nothing, opens no socket.
+
+    Args:
+        job: the job; relative local paths follow the working directory.
+        target: a name, or a model with account settings; the settings' default target unless given.
+        profile: a profile of `cloudtrain.toml`.
+        ignore: codes of rules that should not speak.
+        place_of: tells where a value stands in the job's file, for the findings.
+
+    Raises:
+        JobError: the target lacks what the job asks for; the hint names the alternative.
+        TargetUnavailable: the target cannot be used from here.
+    """
+    settings = load_settings()
+    draft = Draft.of(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    with read_store(settings.state_dir) as store:
+        counter = store.next_counter(draft.target.type, draft.key, settings.submitter) if store else 1
+    return draft.plan(counter)
+
+
+def submit(
+    job: TrainingJob,
+    target: AnyTarget = None,
+    *,
+    profile: str | None = None,
+    ignore: Sequence[str] = (),
+    place_of: PlaceOf | None = None,
+    on_plan: Callable[[Plan], None] | None = None,
+) -> Run:
+    """Compile, check, upload, send. Sends exactly the request that `plan` shows; returns when the target has the run.
+
+    Killed at any moment and called again with the same job, it leaves exactly one run. `on_plan` sees the plan
+    before anything is sent.
+
+    Raises:
+        PreflightError: a check found an error; nothing was sent.
+        TargetError: the target refused or could not be reached; the next command finds out whether it has the run.
+    """
+    settings = load_settings()
+    draft = Draft.of(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+
+    def approved(counter: int) -> Plan:
+        compiled = draft.plan(counter)
+        if on_plan is not None:
+            on_plan(compiled)
+        _stop_on_errors(compiled)
+        return compiled
+
+    with open_store(settings.state_dir) as store:
+        recover_submissions(store, settings)
+        row = adopt(store, target=draft.target.type, key=draft.key, submitter=settings.submitter)
+        if row is not None:
+            return Run(row, settings, adopted=True)
+        row = submit_once(
+            store,
+            draft.backend,
+            key=draft.key,
+            submitter=settings.submitter,
+            plan_of=approved,
+            bundle=draft.tree,
+        )
+    return Run(row, settings)
+
+
+def run(name: str) -> Run:
+    """The run of that name, of a unique beginning of a name, of a reference, or `last` for the newest.
+
+    Raises:
+        RunNotFound: no run, or more than one, is meant.
+    """
+    settings = load_settings()
+    _recover_if_needed()
+    with read_store(settings.state_dir) as store:
+        rows = [] if store is None else _matching(store, name)
+        known = [] if store is None else [row.name for row in store.newest(limit=200)]
+    if not rows:
+        hint = did_you_mean(name, known[:8]) or "submit a job first: `cloudtrain submit job.yaml`"
+        raise RunNotFound(f"there is no run `{name}`", hint=hint)
+    if len(rows) > 1:
+        names = ", ".join(f"`{row.name}`" for row in rows[:5])
+        raise RunNotFound(f"`{name}` is the beginning of {len(rows)} runs", hint=f"write more of it: {names}")
+    return Run(rows[0], settings)
+
+
+def runs(*, limit: int | None = 20, states: Sequence[RunState] = (), job: str | None = None) -> list[Run]:
+    """The newest runs of this user on this machine, newest first; those that have not ended are asked for their state.
+
+    Args:
+        limit: how many at most; None for all.
+        states: only runs in one of these states.
+        job: only runs of the job of that name.
+    """
+    settings = load_settings()
+    _recover_if_needed()
+    asked = [] if not states else [*states, *(state for state in RunState if not state.is_final)]
+    with read_store(settings.state_dir) as store:
+        rows = [] if store is None else store.newest(limit=limit, states=asked, job=job)
+    found = [Run(row, settings) for row in rows]
+    for item in found:
+        _refresh(item)
+    return [item for item in found if not states or item.last_status.state in states]
+
+
+def recover() -> list[Recovered]:
+    """Finish or forget every submission whose process died, and report what became of it."""
+    settings = load_settings()
+    with open_store(settings.state_dir) as store:
+        results = recover_submissions(store, settings)
+        waiting = [row for row in store.unfinished() if row.stage == "accepted"]
+        for row in waiting:
+            adopt(store, target=row.target, key=row.plan_sha256, submitter=row.submitter)
+    told = {result.name for result in results}
+    late = [Recovered(row.name, "finished", f"`{row.target}` has the run") for row in waiting if row.name not in told]
+    return [*results, *late]
+
+
+def _stop_on_errors(plan: Plan) -> None:
+    if plan.errors:
+        count = len(plan.errors)
+        raise PreflightError(
+            f"{count} check{'s' if count > 1 else ''} found an error, so nothing was sent",
+            findings=plan.findings,
+            hint=f"`cloudtrain explain {plan.errors[0].code}` says more, `--ignore {plan.errors[0].code}` goes on anyway",
+        )
+
+
+def _recover_if_needed() -> None:
+    """Mend broken submissions before looking; only opens the store for writing when there is something to mend."""
+    settings = load_settings()
+    with read_store(settings.state_dir) as store:
+        broken = store is not None and bool(store.unfinished())
+    if broken:
+        with open_store(settings.state_dir) as store:
+            recover_submissions(store, settings)
+
+
+def _matching(store: Store, name: str) -> list[Row]:
+    if name == NEWEST:
+        return store.newest(limit=1)
+    name = RunRef.parse(name).name if "://" in name else name
+    exact = store.get(name)
+    return [exact] if exact is not None else store.starting_with(name)
+
+
+def _refresh(item: Run) -> None:
+    """Ask the target for the state of a run that has not ended; one that cannot be reached leaves what is known."""
+    if not item.last_status.state.is_final:
+        try:
+            item.status()
+        except (TargetError, RunNotFound):
+            return

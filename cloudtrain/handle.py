@@ -1,0 +1,122 @@
+"""A run: one submission of a plan, wherever it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+from cloudtrain.backends.base import Backend
+from cloudtrain.backends.registry import backend_of
+from cloudtrain.errors import TargetError
+from cloudtrain.runtime.metrics import parse_metrics
+from cloudtrain.settings import Settings
+from cloudtrain.states import LogLine, RunRef, RunState, RunStatus
+from cloudtrain.store.store import Row, open_store
+
+_FIRST_POLL, _SLOWEST_POLL = 0.05, 2.0
+"""Seconds between two looks at a run that is waited for; each is half as long again as the one before."""
+
+
+class Run:
+    """A handle on one run. Methods ask the target; attributes are what the store knows.
+
+    Attributes:
+        name: the run's name, unique on its target.
+        ref: its reference, `local://host/name`.
+        job_name: the name of the job.
+        created: when it was submitted, in seconds since the epoch.
+        adopted: True when a submit found this run, accepted before the process that sent it died.
+    """
+
+    def __init__(self, row: Row, settings: Settings, *, adopted: bool = False) -> None:
+        self.name = row.name
+        self.ref: RunRef = row.ref
+        self.target = row.target
+        self.job_name = row.job_name
+        self.created = row.created
+        self.adopted = adopted
+        self._settings = settings
+        self._last = RunStatus(RunState(row.state), row.reason, row.started, row.ended)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.ref} {self._last.state}>"
+
+    def _repr_html_(self) -> str:
+        from cloudtrain.render.html import run_html
+
+        return run_html(self.name, str(self.ref), self.status())
+
+    @property
+    def state(self) -> RunState:
+        """Where the run is now; the target is asked unless the run has ended."""
+        return (self._last if self._last.state.is_final else self.status()).state
+
+    @property
+    def last_status(self) -> RunStatus:
+        """What was last seen of the run, without asking the target."""
+        return self._last
+
+    @property
+    def directory(self) -> Path | None:
+        """The run's own folder on this machine; None on other targets."""
+        return self._settings.state_dir / "runs" / self.name if self.target == "local" else None
+
+    def status(self) -> RunStatus:
+        """Ask the target where the run is, and remember it."""
+        status = self._backend.status(self.ref)
+        if _differs(status, self._last):
+            with open_store(self._settings.state_dir) as store:
+                store.record(self.name, status)
+        self._last = status
+        return status
+
+    def logs(
+        self,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:
+        """The output so far, of one rank or of all; with `follow`, until the run ends."""
+        return self._backend.logs(self.ref, follow=follow, rank=rank, on_status=on_status)
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Every metric line that the script reported so far, in order: `[{"step": 10.0, "loss": 0.25}, ...]`."""
+        parsed = (parse_metrics(line.text) for line in self.logs())
+        return [values for values in parsed if values]
+
+    def wait(self, timeout: float | None = None) -> RunStatus:
+        """Wait until the run ends.
+
+        Raises:
+            TargetError: it did not end within `timeout` seconds; it goes on.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = _FIRST_POLL
+        while not (status := self.status()).state.is_final:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TargetError(
+                    f"`{self.name}` is still {status.state} after {timeout:g} s; it goes on",
+                    hint=f"wait longer, or stop it with `cloudtrain stop {self.name}`",
+                )
+            time.sleep(pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(pause * 1.5, _SLOWEST_POLL)
+        return status
+
+    def stop(self) -> None:
+        """Ask the run to save and leave. Returns at once; a run that has ended stays as it is."""
+        self._backend.stop(self.ref)
+
+    def download(self, path: str = "", destination: str | Path = ".") -> list[Path]:
+        """Copy what the run wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything."""
+        return self._backend.download(self.ref, path, Path(destination))
+
+    @cached_property
+    def _backend(self) -> Backend:
+        return backend_of(self.target, self._settings)
+
+
+def _differs(one: RunStatus, other: RunStatus) -> bool:
+    return (one.state, one.reason, one.started, one.ended) != (other.state, other.reason, other.started, other.ended)
