@@ -21,6 +21,4 @@ def require(module: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or module.split(".")[0] != error.name.split(".")[0]:
             raise
-        raise MissingExtra(
-            f"`{module}` is not installed", hint=f"pip install 'cloudtrain[{extra}]'"
-        ) from error
+        raise MissingExtra(f"`{module}` is not installed", hint=f"pip install 'cloudtrain[{extra}]'") from error

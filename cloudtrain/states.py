@@ -58,9 +58,7 @@ class RunRef:
         """
         match = _REFERENCE.fullmatch(text)
         if match is None:
-            raise UsageError(
-                f"`{text}` is not a run reference", hint="a reference looks like `local://host/name`"
-            )
+            raise UsageError(f"`{text}` is not a run reference", hint="a reference looks like `local://host/name`")
         return cls(**match.groupdict())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cloudtrain.job import TrainingJob
-from cloudtrain.plan import CompileContext, Finding, Plan
+from cloudtrain.plans import CompileContext, Finding, Plan
 from cloudtrain.states import LogLine, RunRef, RunStatus
 
 

@@ -29,7 +29,7 @@ from cloudtrain.distribution import MPI, DeepSpeed, Horovod, TensorFlow
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import TrainingJob
 from cloudtrain.launch import mpirun, tensorflow, torchrun
-from cloudtrain.plan import CompileContext, LocalAccount, Plan, Process, Upload
+from cloudtrain.plans import CompileContext, LocalAccount, Plan, Process, Upload
 from cloudtrain.targets import Local
 from cloudtrain.units import format_duration
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cloudtrain.job import TrainingJob
-from cloudtrain.plan import Machine
+from cloudtrain.plans import Machine
 from cloudtrain.targets import Local
 
 REHEARSAL_PROCESSES = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from shlex import split
 
-from cloudtrain.plan import Process
+from cloudtrain.plans import Process
 
 
 def mpirun_argv(program: Sequence[str], *, mpirun: str, processes: int, options: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.plan import canonical_json
+from cloudtrain.plans import canonical_json
 
 
 def tasks(*, workers: int, parameter_servers: int) -> list[tuple[str, int]]:

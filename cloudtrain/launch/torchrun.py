@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudtrain.plan import Process
+from cloudtrain.plans import Process
 
 RENDEZVOUS_PORT = "${{ports.rendezvous}}"
 """Replaced at start by a port that is free then; the only thing about a local run that a plan cannot know."""
