@@ -1,0 +1,59 @@
+# Each target does all its own set-up in .venv, and is quick the second time.
+#   make demo    train a real model on real data in two processes
+#   make test    all tests
+#   make check   lint, types, and that generated documents are up to date
+#   make bench   measure the budgets of docs/budgets.md
+#   make docs    write the generated documents
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3.10 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
+
+.PHONY: demo test test-core test-pythons check bench docs clean
+
+demo: $(VENV)/.demo
+	$(BIN)/cloudtrain submit training_scripts/digits_ddp/job.yaml --processes-per-instance 2
+	$(BIN)/cloudtrain ps
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+test-core: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not torch and not mpi and not wheel and not notebook"
+
+test-pythons: $(VENV)/.dev
+	$(BIN)/python tools/test_pythons.py
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python tools/docs.py --check
+
+bench: $(VENV)/.dev
+	$(BIN)/python bench/run.py
+
+docs: $(VENV)/.dev
+	$(BIN)/python tools/docs.py
+
+clean:
+	rm -rf $(VENV) .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The shell line stops with a sentence where the interpreter is missing or too old.
+$(VENV)/bin/python:
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or newer is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+
+# PyTorch first and by its exact pin; whatever depends on it comes after (see constraints.txt).
+$(VENV)/.torch: constraints.txt | $(VENV)/bin/python
+	$(PIP) -r constraints.txt
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml $(VENV)/.torch
+	$(PIP) -c constraints.txt -e '.[torch]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.torch
+	$(PIP) -c constraints.txt -e '.[torch,dev]'
+	@touch $@ $(VENV)/.demo

@@ -1,0 +1,164 @@
+"""The layers of the package: who may import whom, and what may not be imported while starting."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cloudtrain
+
+PACKAGE = Path(cloudtrain.__file__).parent
+
+LAYERS = {
+    "errors": 0, "runtime": 0, "_extras": 0, "_lock": 0,
+    "states": 1, "render": 1, "units": 1, "problems": 1, "references": 1, "_model": 1, "_names": 1, "_shape": 1,
+    "_habits": 1, "job": 1, "distribution": 1, "resources": 1, "data": 1, "targets": 1,
+    "plans": 2, "compile": 2, "launch": 2, "jobfile": 2, "schema": 2,
+    "settings": 3, "bundle": 3, "checks": 3, "store": 3, "scripts": 3,
+    "backends": 4,
+    "draft": 5, "submission": 5, "handle": 5, "api": 5,
+    "cli": 6, "__main__": 7,
+}  # fmt: skip
+"""Module or package to layer. A new module adds its line here."""
+
+HEAVY = {
+    "torch", "rich", "boto3", "botocore", "sagemaker", "azure", "numpy", "isal", "pathspec", "psutil", "yaml",
+    "IPython", "tomllib", "tomli", "sqlite3",
+}  # fmt: skip
+"""Imported inside functions only. (sqlite3 may be imported by the store itself, which is imported late.)"""
+
+
+def modules() -> list[tuple[str, Path]]:
+    """Every module of the package: dotted name below `cloudtrain`, and its file."""
+    found = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        relative = file.relative_to(PACKAGE)
+        if relative.parts[0] == "_training_scripts" or relative == Path("__init__.py"):
+            continue
+        parts = relative.with_suffix("").parts
+        found.append((".".join(part for part in parts if part != "__init__"), file))
+    return found
+
+
+def imports(file: Path, *, inside_functions: bool) -> Iterator[str]:
+    """Absolute names that a file imports, those for type checkers left out."""
+    package = "cloudtrain." + ".".join(file.relative_to(PACKAGE).parts[:-1])
+    stack: list[ast.AST] = [ast.parse(file.read_text())]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not inside_functions:
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            stack.extend(node.orelse)
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = importlib.util.resolve_name("." * node.level + base, package.rstrip("."))
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        stack.extend(ast.iter_child_nodes(node))
+
+
+def part_of(name: str) -> str | None:
+    """The layer key of an imported name: `cloudtrain.store.store` is `store`."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "cloudtrain" and len(parts) > 1 and parts[1] in LAYERS else None
+
+
+def test_every_module_has_a_layer() -> None:
+    """A new module must say in which layer it is."""
+    assert {name.split(".")[0] for name, _ in modules()} <= LAYERS.keys()
+
+
+@pytest.mark.parametrize(("name", "file"), modules(), ids=lambda value: value if isinstance(value, str) else "")
+def test_imports_point_down(name: str, file: Path) -> None:
+    """A module imports only from its own part, its own layer or lower ones, inside functions too."""
+    own = name.split(".")[0]
+    upward = {
+        found
+        for found in imports(file, inside_functions=True)
+        if (part := part_of(found)) is not None and part != own and LAYERS[part] > LAYERS[own]
+    }
+    assert upward == set()
+
+
+def test_no_import_cycles() -> None:
+    """No module reaches itself through imports, those inside functions included."""
+    files = dict(modules())
+    graph: dict[str, set[str]] = {}
+    for name, file in files.items():
+        targets = {found.removeprefix("cloudtrain.") for found in imports(file, inside_functions=True)}
+        graph[name] = {target for target in targets if target in files and target != name}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name not in done:
+            for target in graph[name]:
+                visit(target, (*trail, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+@pytest.mark.parametrize(("name", "file"), modules(), ids=lambda value: value if isinstance(value, str) else "")
+def test_heavy_imports_are_late(name: str, file: Path) -> None:
+    """SDKs, torch, rich and their like are imported inside functions."""
+    found = {imported.split(".")[0] for imported in imports(file, inside_functions=False)}
+    allowed = {"sqlite3"} if name.startswith("store") else set()
+    assert found & HEAVY - allowed == set()
+
+
+def test_runtime_stands_alone() -> None:
+    """The runtime imports nothing of cloudtrain but itself, so that it works inside a bundle."""
+    for file in (PACKAGE / "runtime").rglob("*.py"):
+        ours = {found for found in imports(file, inside_functions=True) if found.startswith("cloudtrain")}
+        assert all(found.startswith("cloudtrain.runtime") for found in ours), (file, ours)
+
+
+def _modules_after(code: str) -> set[str]:
+    probe = f"import sys; before = set(sys.modules); {code}; print(*sorted(set(sys.modules) - before))"
+    result = subprocess.run([sys.executable, "-S", "-c", probe], capture_output=True, text=True, check=True,
+                            env={"PYTHONPATH": str(PACKAGE.parent)})  # fmt: skip
+    return set(result.stdout.split())
+
+
+def test_import_cloudtrain_loads_nothing_else() -> None:
+    """`import cloudtrain` loads no other module at all."""
+    assert _modules_after("import cloudtrain") == {"cloudtrain"}
+
+
+def test_import_runtime_is_standard_library_only() -> None:
+    """Without site-packages on the path, the runtime still imports."""
+    loaded = _modules_after("import cloudtrain.runtime")
+    assert "cloudtrain.runtime" in loaded
+    assert not {name for name in loaded if name.split(".")[0] in {"pydantic", "torch", "numpy"}}
+
+
+def test_public_names_exist() -> None:
+    """Every public name resolves, and none is also the name of a module, which would hide it."""
+    for name in cloudtrain.__all__:
+        assert getattr(cloudtrain, name) is not None
+    submodules = {info.name for info in pkgutil.iter_modules([str(PACKAGE)])}
+    assert set(cloudtrain.__all__) & submodules == set()
+
+
+def test_public_surface_is_pinned() -> None:
+    """A name is added to or removed from the public surface on purpose."""
+    assert cloudtrain.__all__ == sorted([
+        "AzureML", "Checkpoint", "CloudtrainError", "DeepSpeed", "Environment", "Finding", "Horovod", "Input",
+        "InstanceGroup", "JobError", "Local", "MPI", "NoDistribution", "Output", "Plan", "PreflightError",
+        "Resources", "Run", "RunNotFound", "RunRef", "RunState", "SMDDP", "SMP", "SageMaker", "Spot", "TensorFlow",
+        "Torch", "TrainingJob", "bundled_job", "load_job", "plan", "run", "runs", "submit",
+    ])  # fmt: skip

@@ -1,0 +1,56 @@
+"""Every test runs in a clean environment: its own home, state folder and working directory, and no credentials."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+
+_KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "COVERAGE_PROCESS_START")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Only what programs need to start is left of the environment; home and state are new folders."""
+    home = tmp_path_factory.mktemp("home")
+    for name in list(os.environ):
+        if name not in _KEPT and not name.startswith("PYTEST"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", str(home / "state"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.chdir(home)
+    return home
+
+
+@pytest.fixture
+def state_dir(clean_environment: Path) -> Path:
+    """Where the run store and the local runs of this test live."""
+    return clean_environment / "state"
+
+
+@pytest.fixture
+def make_source(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a source folder: `make_source({"train.py": "print(1)"})`."""
+
+    def make(files: dict[str, str], name: str = "src") -> Path:
+        root = tmp_path / name
+        for path, text in files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text)
+        return root
+
+    return make
+
+
+@pytest.fixture
+def python() -> str:
+    """The interpreter that runs the tests."""
+    return sys.executable

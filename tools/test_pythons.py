@@ -1,0 +1,56 @@
+"""Run the core tests (no torch) on the oldest and the newest supported Python, where these are installed.
+
+    python tools/test_pythons.py [VERSION ...]        for example: 3.10 3.13
+
+Interpreters are looked for on the PATH and under pyenv. Each gets its own virtual environment, `.venv-3.10`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+OLDEST_AND_NEWEST = ("3.10", "3.13")
+CORE = "not torch and not mpi and not wheel and not notebook"
+
+
+def interpreter(version: str) -> str | None:
+    """An interpreter of that version that really starts, or None."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    installed = sorted(pyenv.glob(f"{version}.*/bin/python"))
+    for candidate in [*map(str, installed), shutil.which(f"python{version}")]:
+        if candidate and subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return candidate
+    return None
+
+
+def run_tests(version: str, python: str) -> int:
+    """Install cloudtrain with its test dependencies, and run the core tests; the exit code of pytest."""
+    environment = ROOT / f".venv-{version}"
+    own = str(environment / "bin" / "python")
+    if not Path(own).exists():
+        subprocess.run([python, "-m", "venv", str(environment)], check=True)
+    pip = [own, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-e", f"{ROOT}[test]"], check=True)
+    return subprocess.run([own, "-m", "pytest", "-q", "-m", CORE], cwd=ROOT, check=False).returncode
+
+
+def main() -> int:
+    """Exit code 1 when one of the suites failed."""
+    worst = 0
+    for version in sys.argv[1:] or OLDEST_AND_NEWEST:
+        python = interpreter(version)
+        if python is None:
+            print(f"Python {version} is not installed here; its core tests are not run", flush=True)
+            continue
+        print(f"core tests on Python {version}", flush=True)
+        worst = max(worst, run_tests(version, python))
+    return min(worst, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
