@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from cloudtrain.errors import JobError
-from cloudtrain.problems import problems_of
+from cloudtrain.problems import Rules, checked, problems_of
 
 if TYPE_CHECKING:
-    _Meta = type(BaseModel)
+    from pydantic._internal._model_construction import ModelMetaclass as _Meta
 else:
 
     class _Meta(type(BaseModel)):
@@ -27,12 +27,23 @@ else:
                 raise JobError(problems_of(error, cls)) from None
 
 
+def all_at_once(rules: Rules) -> Any:
+    """A model validator that applies `rules` to the fields as they were written, right or wrong.
+
+    The problems that it finds are reported together with those of the fields.
+    """
+
+    @classmethod  # type: ignore[misc]  # model_validator takes a classmethod, which mypy allows only in a class
+    def check(cls: type[BaseModel], data: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:
+        return checked(rules, cls, data, handler)
+
+    return model_validator(mode="wrap")(check)
+
+
 class Model(BaseModel, metaclass=_Meta):
     """Frozen; unknown fields are errors; no coercion from a number to a string or from a string to a number."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=False, coerce_numbers_to_str=False, use_attribute_docstrings=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False, defer_build=True)
 
     def replace(self, **changes: Any) -> Any:
         """A copy with some fields changed, validated again.

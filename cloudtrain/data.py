@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from cloudtrain._model import Model
+from cloudtrain._model import Model, all_at_once
+from cloudtrain.errors import Problem
 
 
 class _Places(Model):
@@ -24,6 +26,12 @@ class _Places(Model):
         return value
 
 
+def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+    if all(data.get(target) is None for target in ("sagemaker", "azureml", "local")):
+        message = "an input needs a place on at least one target"
+        yield Problem((), message, "add for example `local: data/train` or `sagemaker: s3://bucket/train`")
+
+
 class Input(_Places):
     """Data that the script reads. `${{inputs.NAME}}` becomes its path."""
 
@@ -32,16 +40,12 @@ class Input(_Places):
     direct: Azure ML passes the URI as it is."""
     type: Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"] = "uri_folder"
     """Azure ML's kind of data."""
-    shard: bool = False
+    shard: bool = Field(default=False, strict=True)
     """SageMaker: each instance gets its own part (ShardedByS3Key) instead of all of it."""
     content_type: str | None = None
     compression: Literal["gzip"] | None = None
 
-    @model_validator(mode="after")
-    def _has_a_place(self) -> Input:
-        if self.sagemaker is None and self.azureml is None and self.local is None:
-            raise ValueError("an input needs a place on at least one target, for example `local: data/train`")
-        return self
+    _rules = all_at_once(_input_rules)
 
 
 class Output(_Places):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue
 
-from cloudtrain._model import Model
+from cloudtrain._model import Model, all_at_once
+from cloudtrain.errors import Problem, did_you_mean
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 
@@ -48,6 +50,23 @@ SMP_V2_PARAMETERS = frozenset(
 """What `smp` version 2 reads from `mp_parameters` (the torch.sagemaker libraries)."""
 
 
+SMP_PARAMETERS = {1: SMP_V1_PARAMETERS, 2: SMP_V2_PARAMETERS}
+
+
+def _smp_rules(smp: Mapping[str, Any]) -> Iterator[Problem]:
+    version, parameters = smp.get("version"), smp.get("parameters")
+    if not isinstance(version, int) or version not in SMP_PARAMETERS:
+        return
+    known, other = SMP_PARAMETERS[version], SMP_PARAMETERS[3 - version]
+    for name in parameters if isinstance(parameters, Mapping) else ():
+        if name not in known:
+            hint = f"it belongs to `version: {3 - version}`" if name in other else did_you_mean(str(name), known)
+            yield Problem(("parameters", str(name)), f"`smp` version {version} has no parameter `{name}`", hint)
+    if version == 2 and smp.get("mpi_options"):
+        message = "`smp` version 2 runs under torchrun, so `mpi_options` has no effect"
+        yield Problem(("mpi_options",), message, "remove it")
+
+
 class SMP(_Processes):
     """SageMaker's model parallel library. Only on SageMaker; elsewhere `torch` with torch.distributed.pipelining."""
 
@@ -59,18 +78,7 @@ class SMP(_Processes):
     mpi_options: str = ""
     """Version 1 only: extra options for the mpirun line."""
 
-    @model_validator(mode="after")
-    def _parameters_belong_to_version(self) -> SMP:
-        known = SMP_V1_PARAMETERS if self.version == 1 else SMP_V2_PARAMETERS
-        unknown = sorted(set(self.parameters) - known)
-        if unknown:
-            raise ValueError(
-                f"smp version {self.version} has no parameter {', '.join(f'`{name}`' for name in unknown)}; "
-                f"it has {', '.join(f'`{name}`' for name in sorted(known))}"
-            )
-        if self.version == 2 and self.mpi_options:
-            raise ValueError("smp version 2 runs under torchrun, so `mpi_options` has no effect; remove it")
-        return self
+    _rules = all_at_once(_smp_rules)
 
 
 class DeepSpeed(_Processes):
@@ -99,6 +107,13 @@ class Horovod(_Processes):
     """Extra options for the mpirun line, as one string."""
 
 
+def _tensorflow_rules(tensorflow: Mapping[str, Any]) -> Iterator[Problem]:
+    strategy = tensorflow.get("strategy", "multi_worker_mirrored")
+    if tensorflow.get("parameter_servers") is not None and strategy == "multi_worker_mirrored":
+        message = "`parameter_servers` has no effect with `strategy: multi_worker_mirrored`"
+        yield Problem(("parameter_servers",), message, "write `strategy: parameter_server`, or remove it")
+
+
 class TensorFlow(Model):
     """tf.distribute: processes that find each other through `TF_CONFIG`."""
 
@@ -109,11 +124,7 @@ class TensorFlow(Model):
     workers: Count | None = None
     """Worker processes, the chief included; one per instance unless given."""
 
-    @model_validator(mode="after")
-    def _servers_need_the_strategy(self) -> TensorFlow:
-        if self.parameter_servers is not None and self.strategy != "parameter_server":
-            raise ValueError("`parameter_servers` needs `strategy: parameter_server`")
-        return self
+    _rules = all_at_once(_tensorflow_rules)
 
 
 class NoDistribution(Model):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue
 
-from cloudtrain._model import Model
+from cloudtrain._model import Model, all_at_once
+from cloudtrain._names import JOB_NAME, PLACE_NAME
 from cloudtrain.data import Checkpoint, Input, Output
 from cloudtrain.distribution import Distribution, NoDistribution
-from cloudtrain.problems import ProblemsFound
+from cloudtrain.errors import Problem
 from cloudtrain.references import reference_problems
 from cloudtrain.resources import Named, Resources
 from cloudtrain.units import Duration
@@ -17,7 +20,7 @@ from cloudtrain.units import Duration
 BUNDLED = "bundled:"
 """`source_dir: bundled:digits_ddp` names a training script that ships with cloudtrain."""
 
-Name = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$", max_length=64)]
+Name = Annotated[str, Field(pattern=PLACE_NAME, max_length=64)]
 """A name of an input or output: what SageMaker's channels and Azure ML's keys both accept."""
 
 
@@ -48,6 +51,36 @@ class Spot(Model):
     """How long to wait for capacity, the run itself included."""
 
 
+def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from _one_thing_to_run(job)
+    yield from reference_problems(job)
+    for field in ("hyperparameters", "sagemaker_overrides", "azureml_overrides"):
+        yield from _finite(job.get(field), (field,))
+
+
+def _one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
+    script, command = job.get("entry_point"), job.get("command")
+    if script is None and command is None:
+        message = "a job needs something to run: `entry_point` or `command`"
+        yield Problem(("entry_point",), message, "add for example `entry_point: train.py`")
+    if script is not None and command is not None:
+        message = "a job runs either an `entry_point` or a `command`, not both"
+        yield Problem(("command",), message, "remove one of them")
+    if command is not None and script is None and job.get("hyperparameters"):
+        message = "`hyperparameters` go to an `entry_point`, and this job runs a `command`"
+        yield Problem(("hyperparameters",), message, "write them into the command")
+
+
+def _finite(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
+    """NaN and infinity, which JSON has no word for, so that no target could be sent them."""
+    if isinstance(value, float) and not isfinite(value):
+        word = str(value)
+        yield Problem(path, f"`{path[-1]}` cannot be `{word}`: no service takes it", f'write `"{word}"`, as text')
+    elif isinstance(value, Mapping | list | tuple):
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _finite(inner, (*path, key))
+
+
 class TrainingJob(Model):
     """One distributed training job. The same job runs on this machine, on SageMaker and on Azure ML.
 
@@ -55,7 +88,7 @@ class TrainingJob(Model):
         JobError: listing every problem at once, each with a hint.
     """
 
-    name: str = Field(pattern=r"^[a-zA-Z0-9](-*[a-zA-Z0-9])*$", max_length=40)
+    name: str = Field(pattern=JOB_NAME, max_length=40)
     """Letters, digits and hyphens; at most 40, so that a run name with hash and counter fits every target."""
     source_dir: str = "."
     """The folder with the user's code, relative to the job file; or `bundled:NAME`."""
@@ -65,9 +98,9 @@ class TrainingJob(Model):
     """A shell command line, instead of `entry_point`."""
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
     """Reach the script as `--key value`, keys sorted, the same on every target."""
-    distribution: Distribution = Field(default_factory=NoDistribution)
-    resources: Resources = Field(default_factory=Resources)
-    environment: Environment = Field(default_factory=Environment)
+    distribution: Distribution = Field(default_factory=NoDistribution.model_construct)
+    resources: Resources = Field(default_factory=Resources.model_construct)
+    environment: Environment = Field(default_factory=Environment.model_construct)
     inputs: dict[Name, Input] = Field(default_factory=dict)
     outputs: dict[Name, Output] = Field(default_factory=dict)
     checkpoint: Checkpoint | None = None
@@ -82,17 +115,4 @@ class TrainingJob(Model):
     azureml_overrides: dict[str, JsonValue] = Field(default_factory=dict)
     """Merged last into the Azure ML job body."""
 
-    @model_validator(mode="after")
-    def _one_thing_to_run(self) -> TrainingJob:
-        if (self.entry_point is None) == (self.command is None):
-            raise ValueError("a job runs either an `entry_point` or a `command`; give one of them")
-        if self.command is not None and self.hyperparameters:
-            raise ValueError("`hyperparameters` go to an `entry_point`; with `command`, write them into the command")
-        return self
-
-    @model_validator(mode="after")
-    def _references_name_something(self) -> TrainingJob:
-        problems = reference_problems(self.model_dump(mode="json", exclude_none=True))
-        if problems:
-            raise ProblemsFound(problems)
-        return self
+    _rules = all_at_once(_job_rules)

@@ -1,30 +1,106 @@
-"""Pydantic's errors turned into problems: one line each, in the words of the job, with a hint."""
+"""Pydantic's errors turned into problems: one line each, in the words of the job, with a hint.
+
+A model's own rules (`all_at_once`) look at what was written, not at what was validated, so they are reported
+together with wrong fields instead of one round later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from cloudtrain.errors import JobError, Problem, did_you_mean
+from cloudtrain.errors import Problem
+
+Path = tuple["str | int", ...]
+
+Written = Callable[[Path], "str | None"]
+"""How the value at a path is written in its file: `2.10`, where the value itself is only 2.1."""
+
+Rules = Callable[[Mapping[str, Any]], Iterable[Problem]]
+"""Looks at the raw fields of a model, of which any may be wrong or missing, and yields problems with relative paths."""
 
 
 class ProblemsFound(ValueError):
     """Raised inside a validator that finds several problems: carries them, paths and hints, through pydantic."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__(str(JobError(problems)))
+    def __init__(self, problems: Sequence[Problem], fields: tuple[ValidationError, type[BaseModel]] | None = None):
         self.problems = tuple(problems)
+        self._fields = fields
+        super().__init__("; ".join(problem.message for problem in problems))
+
+    def all(self, source: Source | None = None) -> list[Problem]:
+        """The problems of the fields, then those of the rules, with their full paths."""
+        source = source or Source()
+        of_fields = problems_of(*self._fields, source) if self._fields else []
+        wrong = {problem.path for problem in of_fields}
+        of_rules = [replace(problem, path=(*source.under, *problem.path)) for problem in self.problems]
+        return [*of_fields, *(problem for problem in of_rules if problem.path not in wrong)]
 
 
-def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
+@dataclass(frozen=True)
+class Source:
+    """Where the data of a model came from: its place in the whole, the model of the whole, how values are written."""
+
+    under: Path = ()
+    root: type[BaseModel] | None = None
+    written: Written | None = None
+
+
+def wrong(message: str, hint: str | None = None, path: Path = ()) -> ProblemsFound:
+    """What a field's own parser raises: one problem."""
+    return ProblemsFound([Problem(path, message, hint)])
+
+
+def checked(rules: Rules, cls: type[BaseModel], data: Any, handler: Callable[[Any], Any]) -> Any:
+    """Validate `data` and apply `rules` to it as it was written; the body of a model's wrap validator.
+
+    Raises:
+        ProblemsFound: wrong fields and broken rules, all at once.
+    """
+    found = list(rules(data)) if isinstance(data, Mapping) else []
+    try:
+        value = handler(data)
+    except ValidationError as error:
+        if not found:
+            raise
+        raise ProblemsFound(found, (error, cls)) from None
+    if found:
+        raise ProblemsFound(found)
+    return value
+
+
+def problems_of(error: ValidationError, model: type[BaseModel], source: Source | None = None) -> list[Problem]:
     """Every problem of a validation error, in the order of the fields, with did-you-mean hints."""
+    from cloudtrain._explain import explain, plain_path  # costs start-up time, and most jobs are right
+
+    source = source or Source(root=model)
     problems: list[Problem] = []
     for item in error.errors(include_url=False):
-        cause: Any = item.get("ctx", {}).get("error")
+        local, shape, parent = plain_path(tuple(item["loc"]), model)
+        path = (*source.under, *local)
+        cause = item.get("ctx", {}).get("error")
         if isinstance(cause, ProblemsFound):
-            problems.extend(cause.problems)
+            problems += cause.all(replace(source, under=path))
         else:
-            problems.append(Problem(tuple(item["loc"]), item["msg"].removeprefix("Value error, "), None))
+            message, hint = explain(item, path, shape, parent, source)
+            at_type = item["type"] == "union_tag_invalid"
+            problems.append(Problem((*path, "type") if at_type else path, message, hint))
     return problems
+
+
+def shown(value: Any, written: str | None = None) -> str:
+    """A value as a message names it, short: `"two"`, `2.10`, a list."""
+    if isinstance(value, str):
+        text = json.dumps(value, ensure_ascii=False)
+        return f"`{text[:37]}...`" if len(text) > 40 else f"`{text}`"
+    if value is None or isinstance(value, bool):
+        return f"`{json.dumps(value)}`"
+    if isinstance(value, int | float):
+        return f"`{written or value}`"
+    if isinstance(value, Mapping | BaseModel):
+        return "a mapping"
+    return "a list" if isinstance(value, list | tuple) else f"`{type(value).__name__}`"

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 from cloudtrain.errors import Problem, did_you_mean
 
 _REFERENCE = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
@@ -15,7 +17,10 @@ _PLACES = ("entry_point", "command", "hyperparameters", "environment")
 
 
 def reference_problems(job: Mapping[str, Any]) -> list[Problem]:
-    """Every reference in a raw job that names nothing. Works on jobs that are wrong in other ways too."""
+    """Every reference in a raw job that names nothing. Works on jobs that are wrong in other ways too.
+
+    `job` holds what a person wrote: mappings, lists and texts, or models where the job is written in Python.
+    """
     problems = []
     for field in _PLACES:
         for path, text in _texts(job.get(field), (field,)):
@@ -39,8 +44,8 @@ def references_in(text: str) -> list[str]:
 def _texts(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
     if isinstance(value, str):
         yield path, value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
+    elif isinstance(value, Mapping | BaseModel):
+        for key, inner in value.items() if isinstance(value, Mapping) else iter(value):
             yield from _texts(inner, (*path, str(key)))
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):

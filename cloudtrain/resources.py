@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from cloudtrain._model import Model
+from cloudtrain._model import Model, all_at_once
+from cloudtrain.errors import Problem
 from cloudtrain.units import Size
 
 
@@ -44,6 +46,22 @@ class InstanceGroup(Model):
     instance_count: int = Field(ge=1, strict=True)
 
 
+def _resource_rules(resources: Mapping[str, Any]) -> Iterator[Problem]:
+    named = [name for name in ("instance_type", "gpu") if resources.get(name) is not None]
+    if len(named) == 2:
+        message = "`instance_type` and `gpu` both name the machine"
+        yield Problem(("gpu",), message, "remove one of them")
+    if not resources.get("instance_groups"):
+        if resources.get("distribution_groups"):
+            message = "`distribution_groups` needs `instance_groups`"
+            yield Problem(("distribution_groups",), message, "add `instance_groups`, or remove it")
+        return
+    for name in ("instance_count", *named):
+        if name in resources:
+            message = f"`instance_groups` holds its own types and counts, so `{name}` contradicts it"
+            yield Problem((name,), message, f"remove `{name}` or `instance_groups`")
+
+
 class Resources(Model):
     """How many instances of which type. Name a type per target, or describe it by GPU and let the catalogue choose."""
 
@@ -64,12 +82,4 @@ class Resources(Model):
     shm_size: Size | None = None
     """Shared memory of the container (`/dev/shm`), for data loader workers."""
 
-    @model_validator(mode="after")
-    def _one_way_to_name_the_machine(self) -> Resources:
-        if self.instance_groups and ("instance_count" in self.model_fields_set or self.instance_type is not None):
-            raise ValueError(
-                "`instance_groups` replaces `instance_type` and `instance_count`; give one or the other"
-            )
-        if self.instance_type is not None and self.gpu is not None:
-            raise ValueError("`instance_type` and `gpu` both name the machine; give one or the other")
-        return self
+    _rules = all_at_once(_resource_rules)

@@ -46,8 +46,8 @@ class SageMaker(Model):
     security_group_ids: tuple[str, ...] = ()
     volume_kms_key: str | None = None
     output_kms_key: str | None = None
-    network_isolation: bool = False
-    encrypt_inter_container_traffic: bool = False
+    network_isolation: bool = Field(default=False, strict=True)
+    encrypt_inter_container_traffic: bool = Field(default=False, strict=True)
     keep_alive: Duration | None = None
     """Warm pool: how long instances wait for the next job (at most 6h)."""
     max_retries: int | None = Field(default=None, ge=1, le=30, strict=True)
@@ -55,8 +55,8 @@ class SageMaker(Model):
     max_pending: Duration | None = None
     training_plan: str | None = None
     """ARN of a training plan."""
-    remote_debug: bool = False
-    profiler: bool = False
+    remote_debug: bool = Field(default=False, strict=True)
+    profiler: bool = Field(default=False, strict=True)
 
 
 class AzureML(Model):

@@ -3,55 +3,87 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from cloudtrain.problems import shown, wrong
+
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhdw])+", re.IGNORECASE)
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.IGNORECASE)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([bkmgt]?)(?:i?b)?", re.IGNORECASE)
+
+_NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
+DURATION_PATTERN = rf"^ *(?:[0-9]{{1,12}}|{_NUMBER} *[smhdwSMHDW](?: *{_NUMBER} *[smhdwSMHDW])*) *$"
+SIZE_PATTERN = rf"^ *{_NUMBER} *(?:[bB]|[kmgtKMGT](?:[iI]?[bB])?)? *$"
+
+MAX_DURATION = 2**31 - 1
+"""Seconds; both services count them in 32 bits."""
+MAX_SIZE = 2**63 - 1
+"""Bytes."""
+
+_DURATION = re.compile(DURATION_PATTERN)
+_DURATION_PART = re.compile(rf"({_NUMBER}) *([smhdwSMHDW])")
+_SIZE = re.compile(rf"^ *({_NUMBER}) *([bkmgtBKMGT]?)")
+
+_DURATION_HINT = "write for example `90s`, `30m`, `2h` or `1d`"
+_SIZE_HINT = "write for example `512m`, `64g` or `1t`"
 
 
-def parse_duration(value: Any) -> Any:
-    """Seconds as an int from `2h`, `1h30m`, `1.5d`, `"90"` or 90. Other types pass through to the validator.
-
-    Raises:
-        ValueError: the text is not a duration, or is not a whole number of seconds.
-    """
-    if not isinstance(value, str):
-        return value
-    text = value.strip().replace(" ", "")
-    if text.isdecimal():
-        return int(text)
-    if not _DURATION.fullmatch(text):
-        raise ValueError(f"`{value}` is not a duration; write for example `90s`, `30m`, `2h` or `1d`")
-    seconds = sum(float(number) * _SECONDS[unit.lower()] for number, unit in _DURATION_PART.findall(text))
-    if seconds != int(seconds):
-        raise ValueError(f"`{value}` is not a whole number of seconds")
-    return int(seconds)
-
-
-def parse_size(value: Any) -> Any:
-    """Bytes as an int from `64g`, `512m`, `1.5t`, `"1024"` or 1024. Units are powers of 1024, as docker's are.
+def parse_duration(value: Any) -> int:
+    """Seconds from `2h`, `1h30m`, `1.5d`, `"90"` or 90.
 
     Raises:
-        ValueError: the text is not a size, or is not a whole number of bytes.
+        ValueError: not a duration, not a whole number of seconds, less than one second or more than 68 years.
     """
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.fullmatch(value.strip().replace(" ", ""))
-    if match is None:
-        raise ValueError(f"`{value}` is not a size; write for example `512m`, `64g` or `1t`")
-    size = float(match[1]) * _BYTES[match[2].lower()]
-    if size != int(size):
-        raise ValueError(f"`{value}` is not a whole number of bytes")
-    return int(size)
+    if isinstance(value, str):
+        if not _DURATION.fullmatch(value):
+            raise wrong(f"{shown(value)} is not a duration", _DURATION_HINT)
+        text = value.strip(" ")
+        parts = _DURATION_PART.findall(text) or [(text, "s")]
+        seconds = sum(Decimal(number) * _SECONDS[unit.lower()] for number, unit in parts)
+    else:
+        seconds = _number(value, "a duration", _DURATION_HINT)
+    return _whole(value, seconds, MAX_DURATION, ("a duration", "second", "68 years"))
+
+
+def parse_size(value: Any) -> int:
+    """Bytes from `64g`, `512m`, `1.5t`, `"1024"` or 1024. Units are powers of 1024, as docker's are.
+
+    Raises:
+        ValueError: not a size, not a whole number of bytes, less than one byte or more than 8 EiB.
+    """
+    if isinstance(value, str):
+        match = _SIZE.match(value) if re.fullmatch(SIZE_PATTERN, value) else None
+        if match is None:
+            raise wrong(f"{shown(value)} is not a size", _SIZE_HINT)
+        size = Decimal(match[1]) * _BYTES[match[2].lower()]
+    else:
+        size = _number(value, "a size", _SIZE_HINT)
+    return _whole(value, size, MAX_SIZE, ("a size", "byte", "8 EiB"))
+
+
+def _number(value: Any, kind: str, hint: str) -> Decimal:
+    if value is None:
+        raise wrong(f"{kind} cannot be `null`", hint)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong(f"{shown(value)} is not {kind}", hint)
+    return Decimal(value)
+
+
+def _whole(written: Any, number: Decimal | int, most: int, words: tuple[str, str, str]) -> int:
+    kind, unit, limit = words
+    if number < 1:
+        raise wrong(f"{kind} must be at least 1 {unit}, not {shown(written)}")
+    if number > most:
+        raise wrong(f"{shown(written)} is more than {limit}")
+    if number != int(number):
+        raise wrong(f"{shown(written)} is not a whole number of {unit}s")
+    return int(number)
 
 
 def format_duration(seconds: float) -> str:
-    """`2h`, `1h30m`, `45s`; under ten seconds with one decimal: `2.4s`."""
+    """`2h`, `1h30m`, `45s`, the two largest units; under ten seconds with one decimal: `2.4s`."""
     if seconds < 10 and seconds != int(seconds):
         return f"{seconds:.1f}s"
     left, parts = round(seconds), []
@@ -74,12 +106,12 @@ def format_size(size: float) -> str:
 Duration = Annotated[
     int,
     BeforeValidator(parse_duration),
-    Field(ge=1),
+    Field(strict=True),
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "integer", "minimum": 1},
-                {"type": "string", "pattern": r"^\s*(\d+|([0-9.]+\s*[smhdwSMHDW]\s*)+)\s*$"},
+                {"type": "integer", "minimum": 1, "maximum": MAX_DURATION},
+                {"type": "string", "pattern": DURATION_PATTERN},
             ],
             "description": "Seconds, or a number with a unit: `90s`, `30m`, `2h`, `1d`.",
         }
@@ -90,12 +122,12 @@ Duration = Annotated[
 Size = Annotated[
     int,
     BeforeValidator(parse_size),
-    Field(ge=1),
+    Field(strict=True),
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "integer", "minimum": 1},
-                {"type": "string", "pattern": r"^\s*[0-9.]+\s*[bkmgtBKMGT]?([iI]?[bB])?\s*$"},
+                {"type": "integer", "minimum": 1, "maximum": MAX_SIZE},
+                {"type": "string", "pattern": SIZE_PATTERN},
             ],
             "description": "Bytes, or a number with a unit (powers of 1024): `512m`, `64g`, `1t`.",
         }

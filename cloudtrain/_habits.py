@@ -1,0 +1,124 @@
+"""Hints for what people bring from other tools: names of SageMaker, Azure ML, torchrun and Slurm, and short forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from cloudtrain._shape import Shape
+
+_ELSEWHERE = {
+    "instance_count": "num_nodes nodes nnodes instances node_count num_instances machine_count worker_count",
+    "instance_type": "vm_size machine_type sku instance",
+    "processes_per_instance": "nproc_per_node process_count_per_instance process_count_per_node processes_per_node "
+    "tasks_per_node ntasks_per_node processes_per_host num_processes world_size",
+    "gpus_per_instance": "gpus gpu_count num_gpus gpus_per_node gpu_per_node",
+    "gpu": "accelerator gpu_type accelerator_type",
+    "hyperparameters": "hyper_parameters hyperparams params parameters args arguments script_args",
+    "environment.variables": "env environment_variables env_vars envs container_env",
+    "environment.image": "image_uri docker_image container image_name training_image",
+    "environment.version": "framework_version pytorch_version",
+    "environment.python": "py_version python_version",
+    "environment.requirements": "requirements_file dependencies requirements_txt",
+    "max_runtime": "timeout max_run max_run_duration max_run_duration_seconds time time_limit max_runtime_in_seconds",
+    "spot.max_wait": "max_wait max_wait_time",
+    "spot": "use_spot_instances use_spot spot_instances preemptible low_priority",
+    "source_dir": "code src source code_dir working_dir workdir source_directory",
+    "entry_point": "script main entrypoint train_script program",
+    "inputs": "channels data datasets input input_data dataset",
+    "outputs": "output output_path output_dir",
+    "checkpoint": "checkpoint_s3_uri checkpoint_dir checkpoint_config checkpoints checkpoint_local_path",
+    "metrics": "metric_definitions",
+    "name": "job_name base_job_name display_name",
+    "resources.shm_size": "shm",
+    "resources.volume_size": "disk_size volume volume_size_in_gb",
+    "sagemaker": "s3 s3_uri uri s3_data",
+    "azureml": "azure path",
+    "shard": "distribution s3_data_distribution_type",
+    "mode": "input_mode",
+    "mpi_options": "custom_mpi_options",
+}
+_MEANT = {habit: ours for ours, habits in _ELSEWHERE.items() for habit in habits.split()}
+"""From a name that other tools use to ours. Searched only for names that are not fields where they stand."""
+
+_DISTRIBUTIONS = {
+    "torch": "pytorch ddp fsdp pytorchddp torch_distributed torchrun torch.distributed distributed_data_parallel",
+    "smddp": "smdistributed sagemaker_data_parallel",
+    "smp": "modelparallel model_parallel sagemaker_model_parallel",
+    "mpi": "openmpi mpirun",
+    "tensorflow": "tf parameter_server multi_worker_mirrored",
+}
+_DISTRIBUTION = {habit: ours for ours, habits in _DISTRIBUTIONS.items() for habit in habits.split()}
+
+_ACCOUNT = frozenset(
+    "role region profile bucket subnets security_group_ids volume_kms_key output_kms_key network_isolation "
+    "encrypt_inter_container_traffic keep_alive max_retries max_pending training_plan remote_debug profiler "
+    "subscription_id resource_group workspace compute experiment job_tier priority identity "
+    "managed_identity_client_id docker_args locations max_instance_count max_restarts grace_period target "
+    "compute_target role_arn security_groups keep_alive_period_in_seconds workspace_name experiment_name".split()
+)
+"""Settings of a target, which people look for in the job."""
+
+_ACCOUNT_HINT = "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"
+
+
+def habit_hint(name: str, parent: Shape, root: Shape, known: Iterable[str]) -> str | None:
+    """Where what is called `name` elsewhere lives in `root`; None when nobody calls anything so."""
+    word = name.casefold().replace("-", "_")
+    meant = _MEANT.get(word, word)
+    if meant in known:
+        return f"did you mean `{meant}`?"
+    homes = [*_paths(parent), *root.field_names(), *_paths(root)]
+    home = next((path for path in homes if f".{path}".endswith(f".{meant}")), None)
+    if home is not None:
+        return f"did you mean `{home}`?" if meant != word else _belongs(home)
+    return _ACCOUNT_HINT if word in _ACCOUNT else None
+
+
+def distribution_hint(name: str) -> str | None:
+    """The distribution that other tools call `name`."""
+    ours = _DISTRIBUTION.get(name.casefold())
+    return f"did you mean `{ours}`?" if ours else None
+
+
+def _belongs(home: str) -> str:
+    parent, _, name = home.rpartition(".")
+    return f"it belongs under `{parent}`" if parent else f"`{name}` belongs at the top of the job"
+
+
+def _paths(shape: Shape) -> list[str]:
+    """`resources.instance_count` and so on: the fields one level below the fields of a shape."""
+    paths = []
+    for name in shape.field_names():
+        child = shape.child(name)
+        if child is not None and child.kind in ("model", "choice"):
+            paths += [f"{name}.{inner}" for inner in child.field_names()]
+    return paths
+
+
+def _account_fields() -> set[str]:
+    from cloudtrain.targets import TARGETS
+
+    shared = {"type", "prefix", "launch", "python", "instance_count", "processes_per_instance"}
+    return {name for target in TARGETS.values() for name in target.model_fields} - shared | {"target", "account"}
+
+
+def mapping_hint(shape: Shape, name: str, value: Any) -> str | None:
+    """How to write the mapping that `value`, a shorter form, seems to mean."""
+    if isinstance(value, str) and shape.kind == "choice":
+        near = get_close_matches(_DISTRIBUTION.get(value.casefold(), value.casefold()), shape.options, n=1)
+        return f"write `{name}: {{type: {near[0] if near else shape.options[0]}}}`"
+    if isinstance(value, str) and "sagemaker" in shape.field_names():
+        target = next((t for start, t in _PLACES.items() if value.startswith(start)), "local")
+        return f"write `{name}: {{{target}: {value}}}`"
+    if value is True:
+        return f"write `{name}: {{}}`"
+    if isinstance(value, list) and shape.kind in ("map", "model"):
+        entry = next((str(item) for item in value if isinstance(item, str) and "=" in item), None)
+        key, _, text = (entry or "name=...").partition("=")
+        return f"write a mapping: `{name}: {{{key}: {text}}}`" if shape.kind == "map" else None
+    return None
+
+
+_PLACES: Mapping[str, str] = {"s3://": "sagemaker", "azureml:": "azureml", "https://": "azureml"}

@@ -1,0 +1,41 @@
+"""The names that a person makes up in a job: what they may look like, as a pattern and in words."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+JOB_NAME = r"^[a-zA-Z0-9](-*[a-zA-Z0-9])*$"
+"""A job's name: what a SageMaker training job name and an Azure ML job name both accept."""
+
+PLACE_NAME = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
+"""A name of an input or output: what SageMaker's channels and Azure ML's keys both accept."""
+
+
+class _Words(NamedTuple):
+    rule: str
+    filler: str
+    first: str
+
+
+_WORDS = {
+    JOB_NAME: _Words("letters, digits and hyphens, with a letter or digit at both ends", "-", "[^a-zA-Z0-9]+"),
+    PLACE_NAME: _Words("letters, digits and underscores, and no digit first", "_", "[^a-zA-Z_]+"),
+}
+
+
+def rule_of(pattern: str) -> str | None:
+    """A name pattern in words; None for a pattern that is not one of the above."""
+    words = _WORDS.get(pattern)
+    return words.rule if words else None
+
+
+def mended(name: str, pattern: str, length: int) -> str | None:
+    """The nearest name that fits: `my job` becomes `my-job`; None when nothing of it is left."""
+    words = _WORDS.get(pattern)
+    if words is None:
+        return None
+    text = re.sub("[^a-zA-Z0-9_-]+" if words.filler == "-" else "[^a-zA-Z0-9_]+", words.filler, name)
+    text = text.replace("_", "-") if words.filler == "-" else text
+    text = re.sub(f"^{words.first}", "", text)[:length].rstrip("-")
+    return text if re.search(pattern, text) else None

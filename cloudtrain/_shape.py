@@ -1,0 +1,140 @@
+"""What may stand where in a job: read from the models' own fields, for error paths, overrides and the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, JsonValue
+
+Kind = Literal["model", "choice", "map", "list", "json", "value"]
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One place of a job.
+
+    Attributes:
+        kind: model (fields), choice (models told apart by `type`), map (any key), list, json (anything), value.
+        words: what a person has to write there: `a whole number`.
+        models: the model, or those of a choice by the text of their `type`.
+        inner: what stands in a map or list.
+        options: the values that are allowed, where they can be listed.
+        parsed: text is read by the field's own parser (`2h`), or stands for a whole mapping.
+    """
+
+    kind: Kind
+    words: str
+    models: Mapping[str, type[BaseModel]] = field(default_factory=dict)
+    inner: Shape | None = None
+    options: tuple[Any, ...] = ()
+    parsed: bool = False
+    type: Any = None
+
+    def model(self, tag: object = None) -> type[BaseModel] | None:
+        """The only model here, or the one of a choice that `tag` names."""
+        if self.kind == "model":
+            return next(iter(self.models.values()))
+        return self.models.get(tag) if isinstance(tag, str) else None
+
+    def child(self, part: str | int, tag: object = None) -> Shape | None:
+        """What stands under `part`; None where nothing can. `tag` is the `type` that was chosen here."""
+        if self.kind in ("map", "list"):
+            return self.inner
+        if self.kind == "json":
+            return self
+        chosen = self.model(tag)
+        for model in [chosen] if chosen else self.models.values():
+            if part in model.model_fields:
+                return shape_of_field(model, str(part))
+        return None
+
+    def field_names(self, tag: object = None) -> list[str]:
+        """The fields that can be written here."""
+        chosen = self.model(tag)
+        models = [chosen] if chosen else list(self.models.values())
+        return list(dict.fromkeys(name for model in models for name in model.model_fields))
+
+
+JSON = Shape("json", "a JSON value")
+
+_VALUES = {str: "text", int: "a whole number", float: "a number", bool: "`true` or `false`"}
+
+
+@cache
+def shape_of_model(model: type[BaseModel]) -> Shape:
+    """The shape of one model."""
+    return Shape("model", "a mapping", {model.__name__: model})
+
+
+@cache
+def shape_of_field(model: type[BaseModel], name: str) -> Shape:
+    """The shape of one field of a model."""
+    info = model.model_fields[name]
+    parsed = any(isinstance(item, BeforeValidator) for item in info.metadata)
+    return _shape(info.annotation, parsed)
+
+
+def _shape(annotation: Any, parsed: bool = False) -> Shape:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        own = any(isinstance(item, BeforeValidator) for item in arguments[1:])
+        return _shape(arguments[0], parsed or own)
+    if origin in (Union, UnionType):
+        return _union([option for option in arguments if option is not type(None)], parsed)
+    if annotation is JsonValue:
+        return JSON
+    if origin is Literal:
+        return Shape("value", "one of " + _listed(arguments), options=arguments, type=type(arguments[0]))
+    if origin is dict:
+        return Shape("map", "a mapping", inner=_shape(arguments[1]))
+    if origin is tuple:
+        return Shape("list", "a list", inner=_shape(arguments[0]))
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        words = "text or a mapping" if parsed else "a mapping"
+        return Shape("model", words, {annotation.__name__: annotation}, parsed=parsed)
+    return Shape("value", _VALUES[annotation], parsed=parsed, type=annotation)
+
+
+def _union(options: list[Any], parsed: bool) -> Shape:
+    if len(options) == 1:
+        return _shape(options[0], parsed)
+    models = {tag_of(option): option for option in options}
+    return Shape("choice", "a mapping with a `type`", models, options=tuple(models))
+
+
+def tag_of(model: type[BaseModel]) -> str:
+    """The text of `type` that chooses this model."""
+    return str(model.model_fields["type"].default)
+
+
+def _listed(values: tuple[Any, ...]) -> str:
+    return ", ".join(f"`{value}`" for value in values)
+
+
+def plain_path(location: Path, root: type[BaseModel]) -> tuple[Path, Shape | None, Shape | None]:
+    """A pydantic location as the path that a person sees: without the tags of unions and the mark of keys.
+
+    Returns:
+        The path, the shape of the value at its end, and the shape that holds it.
+    """
+    path: list[str | int] = []
+    shape: Shape | None = shape_of_model(root)
+    parent: Shape | None = None
+    after_tag = False
+    for part in location:
+        if part == "[key]":
+            continue
+        if shape is not None and shape.kind in ("choice", "json") and not after_tag:
+            chosen = shape.model(part)
+            after_tag = chosen is None
+            shape = shape_of_model(chosen) if chosen else shape
+            continue
+        path.append(part)
+        parent, shape = shape, shape.child(part) if shape is not None else None
+        after_tag = False
+    return tuple(path), shape, parent
