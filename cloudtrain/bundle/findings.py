@@ -7,7 +7,7 @@ from cloudtrain.bundle.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.bundle.secret_names import secret_path
 from cloudtrain.bundle.sizes import LIMIT, NOTABLE, largest_files, size_hint
 from cloudtrain.bundle.tree import Tree
-from cloudtrain.plan import Finding, Level
+from cloudtrain.plans import Finding, Level
 from cloudtrain.units import format_size
 
 _LISTED = 10

@@ -14,7 +14,7 @@ from cloudtrain.bundle.links import BrokenLink, Links
 from cloudtrain.bundle.sizes import LIMIT, largest_files, size_hint
 from cloudtrain.bundle.walk import Walk, walk
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.plan import Bundle
+from cloudtrain.plans import Bundle
 from cloudtrain.units import format_size
 
 CEILING = 10 * LIMIT
