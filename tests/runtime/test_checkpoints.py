@@ -1,0 +1,260 @@
+"""A checkpoint is whole or it is not there: whatever was killed, cut or damaged, the newest whole one is loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudtrain.runtime import Checkpoints, SetupError
+
+STATE = {"weights": [0.5, 1.5], "step": 3, "name": "net", "nested": {"none": None, "yes": True}}
+
+
+class PowerCut(Exception):
+    """Stands for a process that ends in the middle of a save."""
+
+
+@pytest.fixture(autouse=True)
+def _without_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most facts do not depend on how a state becomes bytes, so plain data does."""
+    if request.node.get_closest_marker("torch") is None:
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+
+
+def saved_steps(folder: Path) -> list[str]:
+    """Names in the folder, oldest first."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    """State and step come back."""
+    checkpoints = Checkpoints(tmp_path / "new")
+    assert checkpoints.load() is None
+    path = checkpoints.save(STATE, 3)
+    assert path == tmp_path / "new" / "000001-step-3"
+    assert Checkpoints(tmp_path / "new").load() == (STATE, 3)
+
+
+def test_only_rank_0_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every rank calls `save`; the others write nothing."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert Checkpoints(tmp_path).save(STATE, 1) is None
+    assert saved_steps(tmp_path) == []
+
+
+def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher says how many; older ones go after the new one is in place."""
+    monkeypatch.setenv("CLOUDTRAIN_CHECKPOINT_KEEP", "2")
+    checkpoints = Checkpoints(tmp_path)
+    for step in (10, 20, 100):
+        checkpoints.save(STATE, step)
+    assert saved_steps(tmp_path) == ["000002-step-20", "000003-step-100"]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many"])
+def test_keeping_none_is_an_error(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that keeps no checkpoint could not resume."""
+    monkeypatch.setenv("CLOUDTRAIN_CHECKPOINT_KEEP", text)
+    with pytest.raises(SetupError):
+        Checkpoints(tmp_path)
+
+
+def test_newest_means_saved_last(tmp_path: Path) -> None:
+    """A run started afresh in an old folder continues from its own save, not from a higher step of the past."""
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save("old", 100)
+    checkpoints.save("fresh", 5)
+    assert checkpoints.load() == ("fresh", 5)
+    checkpoints.save("fresh", 5)
+    assert saved_steps(tmp_path) == ["000002-step-5", "000003-step-5"]
+
+
+@pytest.fixture(scope="module")
+def two_saves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with step 1 and step 2."""
+    folder = tmp_path_factory.mktemp("two")
+    checkpoints = Checkpoints(folder)
+    checkpoints.save("first", 1)
+    checkpoints.save("second" * 50, 2)
+    return folder
+
+
+@given(data=st.data())
+@settings(deadline=None)
+def test_a_damaged_checkpoint_is_never_loaded(
+    two_saves: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Cut anywhere, with any byte changed or any file gone, step 2 is skipped and step 1 is loaded."""
+    folder = tmp_path_factory.mktemp("damaged") / "copy"
+    shutil.copytree(two_saves, folder)
+    victim = data.draw(st.sampled_from(sorted((folder / "000002-step-2").iterdir())))
+    content = victim.read_bytes()
+    damage = data.draw(st.sampled_from(["cut", "flip", "gone", "longer"]))
+    if damage == "cut":
+        victim.write_bytes(content[: data.draw(st.integers(0, len(content) - 2))])
+    elif damage == "flip":
+        if victim.name == "checkpoint.json":  # may still say the same, for example with other white space
+            content = content.replace(b'"sha256": "', b'"sha256": "0')
+        place = data.draw(st.integers(0, len(content) - 1))
+        victim.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    elif damage == "longer":
+        victim.write_bytes(content + b"x")
+    else:
+        victim.unlink()
+    assert Checkpoints(folder).load() == ("first", 1)
+
+
+def test_skipping_is_said(two_saves: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A person sees on stderr which checkpoint was not used."""
+    folder = tmp_path / "copy"
+    shutil.copytree(two_saves, folder)
+    torn = folder / "000002-step-2" / "state.pickle"
+    torn.write_bytes(torn.read_bytes()[:-1])
+    found = Checkpoints(folder).latest()
+    assert found is not None
+    assert found.step == 1
+    assert capsys.readouterr().err == f"cloudtrain: skipped the torn checkpoint `{torn.parent}`\n"
+
+
+def test_a_save_cleans_up_torn_and_half_written_ones(two_saves: Path, tmp_path: Path) -> None:
+    """What a killed run left does not stay, and never counts as one of the kept."""
+    folder = tmp_path / "copy"
+    shutil.copytree(two_saves, folder)
+    (folder / "000002-step-2" / "checkpoint.json").unlink()
+    (folder / ".writing-3").mkdir()
+    Checkpoints(folder, keep=2).save("third", 3)
+    assert saved_steps(folder) == ["000001-step-1", "000003-step-3"]
+
+
+CALLS = ["fsync", "rename", "mkdir", "open"]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_killed_at_any_system_call_the_old_or_the_new_is_there(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For every single fsync, rename, mkdir and open of a save: stop there, and the next run loads a whole state."""
+    survived = set()
+    for stop_at in range(1, 40):
+        folder = tmp_path / str(stop_at)
+        Checkpoints(folder, keep=1).save("old", 1)
+        with monkeypatch.context() as patch:
+            stopped = _cut_power(patch, call, stop_at)
+            with contextlib.suppress(PowerCut):
+                Checkpoints(folder, keep=1).save("new", 2)
+        found = Checkpoints(folder, keep=1).load()
+        assert found in {("old", 1), ("new", 2)}
+        survived.add(found)
+        if not stopped():
+            break
+    assert ("new", 2) in survived
+    assert len(survived) == 2
+
+
+def _cut_power(patch: pytest.MonkeyPatch, call: str, stop_at: int) -> Callable[[], bool]:
+    """Make the n-th `call` raise; the result tells whether it came to that."""
+    owner: Any = os if call == "fsync" else Path
+    real = getattr(owner, call)
+    count = 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == stop_at:
+            raise PowerCut
+        return real(*args, **kwargs)
+
+    patch.setattr(owner, call, counted)
+    return lambda: count >= stop_at
+
+
+def test_a_state_is_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order that survives a power cut: file, manifest, folder, rename, parent folder."""
+    order: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def note_fsync(handle: int) -> None:
+        order.append("sync " + Path(f"/proc/self/fd/{handle}").resolve().name)
+        fsync(handle)
+
+    def note_rename(self: Path, target: Path) -> Path:
+        order.append(f"rename to {target.name}")
+        return rename(self, target)
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("needs /proc to name open files")
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(Path, "rename", note_rename)
+    Checkpoints(tmp_path / "all").save(STATE, 7)
+    assert order == [
+        "sync state.pickle",
+        "sync checkpoint.json",
+        "sync .writing-7",
+        "rename to 000001-step-7",
+        "sync all",
+    ]
+
+
+def test_a_sharded_save_is_whole_or_absent_too(tmp_path: Path) -> None:
+    """Files that the ranks write themselves are covered by the same digests."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save_sharded(lambda folder: (folder / "rank0").write_bytes(b"one"), 1)
+    checkpoints.save_sharded(lambda folder: (folder / "rank0").write_bytes(b"two"), 2)
+    newest = checkpoints.agree()
+    assert newest is not None
+    assert (newest.path / "rank0").read_bytes() == b"two"
+    (newest.path / "rank0").write_bytes(b"tw0")
+    older = checkpoints.agree()
+    assert older is not None
+    assert older.step == 1
+
+
+class _Trap:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, ("touch trapped",)
+
+
+def test_loading_never_runs_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that would run a command when unpickled is refused."""
+    monkeypatch.chdir(tmp_path)
+    checkpoints = Checkpoints(tmp_path / "c")
+    checkpoints.save(_Trap(), 1)
+    with pytest.raises(SetupError, match="neither plain data nor a numpy array"):
+        checkpoints.load()
+    assert not (tmp_path / "trapped").exists()
+
+
+@pytest.mark.torch
+def test_tensors_and_optimizers_come_back(tmp_path: Path) -> None:
+    """With torch loaded, the file is what plain `torch.load` opens, and weights_only is enough."""
+    import torch
+
+    state = {"w": torch.arange(4.0), "group": [{"lr": 0.1, "betas": (0.9, 0.99)}], "n": torch.tensor(3)}
+    path = Checkpoints(tmp_path).save(state, 1)
+    assert path is not None
+    loaded = Checkpoints(tmp_path).load()
+    assert loaded is not None
+    assert torch.equal(loaded.state["w"], state["w"])
+    assert loaded.state["group"] == state["group"]
+    assert torch.load(path / "state.pt", weights_only=True)["n"] == 3
+
+
+@pytest.mark.torch
+def test_an_object_in_the_state_is_explained(tmp_path: Path) -> None:
+    """A whole checkpoint that holds an object is an error with a hint, not a torn checkpoint."""
+    import torch
+
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save({"model": torch.nn.Linear(2, 2)}, 1)
+    with pytest.raises(SetupError, match=r"save `model.state_dict\(\)`"):
+        checkpoints.load()

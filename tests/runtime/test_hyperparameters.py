@@ -1,0 +1,191 @@
+"""Hyperparameters reach a script with their types, however a target passes them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.runtime import SetupError, arguments
+from cloudtrain.runtime.hyperparameters import read_arguments
+
+
+@dataclass
+class Config:
+    """What a script declares."""
+
+    epochs: int = 3
+    lr: float = 0.1
+    name: str = "resnet50"
+    flag: bool = False
+    layers: list[int] = field(default_factory=lambda: [1])
+    options: dict[str, float] = field(default_factory=dict)
+    warmup: int | None = 5
+    precision: Literal["fp32", "bf16"] = "fp32"
+    data: Path = Path("data")
+    k: int = 1
+
+
+SCALARS = {
+    "epochs": st.integers(),
+    "lr": st.floats(allow_nan=False),
+    "flag": st.booleans(),
+    "warmup": st.none() | st.integers(),
+    "precision": st.sampled_from(["fp32", "bf16"]),
+    "name": st.text(st.characters(exclude_categories=["Cs"]), max_size=8).filter(lambda text: not text.startswith("-")),
+    "layers": st.lists(st.integers(), max_size=4),
+}
+
+
+def as_sagemaker_does(values: dict[str, Any]) -> list[str]:
+    """The argv that the SageMaker training toolkit makes of hyperparameters (sagemaker_training/mapping.py)."""
+    argv = []
+    for key, value in sorted(values.items()):
+        argv += [f"--{key}" if len(key) > 1 else f"-{key}", "" if value is None else str(value)]
+    return argv
+
+
+@given(st.fixed_dictionaries({}, optional=SCALARS))
+def test_what_the_toolkit_passes_comes_back_with_its_type(values: dict[str, Any]) -> None:
+    """Numbers, booleans, texts, lists and None survive the way through argv."""
+    found, unknown = read_arguments(Config, as_sagemaker_does(values))
+    assert {name: getattr(found, name) for name in values} == values
+    assert unknown == {}
+
+
+@given(st.fixed_dictionaries({}, optional=SCALARS))
+def test_sm_hps_gives_the_same_values_as_argv(values: dict[str, Any]) -> None:
+    """A script that runs without arguments on SageMaker reads them as JSON."""
+    found, _ = read_arguments(Config, [], json.dumps(values))
+    assert {name: getattr(found, name) for name in values} == values
+
+
+@given(st.lists(st.text(max_size=6), max_size=8))
+def test_any_command_line_is_values_or_one_error(argv: list[str]) -> None:
+    """Nothing but SetupError comes out of a wrong command line."""
+    try:
+        found, _ = read_arguments(Config, argv)
+    except SetupError:
+        return
+    assert isinstance(found, Config)
+
+
+@pytest.mark.parametrize(
+    ("argv", "name", "value"),
+    [
+        (["--lr=1e-3"], "lr", 0.001),
+        (["--lr", "-1"], "lr", -1.0),
+        (["--epochs", "1e2"], "epochs", 100),
+        (["--flag"], "flag", True),
+        (["--flag", "False"], "flag", False),
+        (["--flag", "--epochs", "2"], "flag", True),
+        (["--warmup", ""], "warmup", None),
+        (["--warmup", "--epochs", "2"], "warmup", None),
+        (["--layers", "[1,", "2]"], "layers", [1, 2]),
+        (["--layers", "1,2"], "layers", [1, 2]),
+        (["--layers", ""], "layers", []),
+        (["--options", "a=1,b=2.5"], "options", {"a": 1.0, "b": 2.5}),
+        (["--options", '{"a": 1}'], "options", {"a": 1.0}),
+        (["--precision", "bf16"], "precision", "bf16"),
+        (["--data", "/x"], "data", Path("/x")),
+        (["-k", "4"], "k", 4),
+        (["--name="], "name", ""),
+        (["--epochs", "1", "--epochs", "2"], "epochs", 2),
+    ],
+)
+def test_the_spellings_of_a_command_line(argv: list[str], name: str, value: object) -> None:
+    """Each way to write a value is understood."""
+    found, _ = read_arguments(Config, argv)
+    assert getattr(found, name) == value
+
+
+def test_argv_wins_over_sm_hps_wins_over_defaults() -> None:
+    """The nearest source decides."""
+    found, _ = read_arguments(Config, ["--epochs", "9"], '{"epochs": 5, "lr": 0.5, "layers": [3, 4]}')
+    assert (found.epochs, found.lr, found.layers, found.name) == (9, 0.5, [3, 4], "resnet50")
+
+
+def test_hyphen_and_underscore_are_the_same() -> None:
+    """`--data-dir` fills `data_dir`, since a job file may write either."""
+    found, _ = read_arguments({"data_dir": "x"}, ["--data-dir", "y"])
+    assert found.data_dir == "y"
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"\A[a-z]{2,6}\Z"),
+        st.integers() | st.booleans() | st.floats(allow_nan=False) | st.lists(st.integers(), max_size=3),
+    )
+)
+def test_a_mapping_of_defaults_gives_the_types(defaults: dict[str, Any]) -> None:
+    """Without a dataclass, each default's own type is the type; the value passed back is the value."""
+    found, _ = read_arguments(defaults, as_sagemaker_does(defaults))
+    assert vars(found) == defaults
+    assert [type(value) for value in vars(found).values()] == [type(value) for value in defaults.values()]
+
+
+def test_a_default_of_none_takes_what_the_text_looks_like() -> None:
+    """None says nothing of the type, so numbers are numbers and texts are texts."""
+    found, _ = read_arguments({"a": None, "b": None, "c": None}, ["--a", "3", "--b", "x y", "--c", ""])
+    assert vars(found) == {"a": 3, "b": "x y", "c": None}
+
+
+def test_an_instance_of_the_dataclass_brings_its_values() -> None:
+    """`arguments(Config(epochs=7))` starts from 7."""
+    found, _ = read_arguments(Config(epochs=7), ["--lr", "1"])
+    assert (found.epochs, found.lr) == (7, 1.0)
+
+
+def test_all_mistakes_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """The process ends with exit code 2, an error line and a hint, and no traceback."""
+    with pytest.raises(SystemExit) as left:
+        arguments(Config, ["--epochs", "three", "--flag", "maybe", "--precision", "fp8", "--lr"])
+    assert left.value.code == 2
+    error = capsys.readouterr().err
+    assert error == (
+        "error: `--lr` needs a value; `--epochs`: `three` is not a whole number; "
+        "`--flag`: `maybe` is neither `True` nor `False`; `--precision`: `fp8` is not one of `fp32`, `bf16`\n"
+        "\nhint: `--help` lists the arguments, their types and defaults\n"
+    )
+
+
+def test_a_value_that_a_shell_took_apart_is_an_error() -> None:
+    """`--name two words` would silently lose a word."""
+    with pytest.raises(SetupError, match="takes one value, not 2: `two words`"):
+        read_arguments(Config, ["--name", "two", "words"])
+
+
+def test_a_required_value_must_be_given() -> None:
+    """A dataclass field without a default is required."""
+
+    @dataclass
+    class Needs:
+        data: str
+
+    with pytest.raises(SetupError, match="`--data` is required"):
+        read_arguments(Needs, [])
+
+
+def test_unknown_arguments_are_ignored_with_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
+    """SageMaker adds `--mp_parameters`; a misspelt name is told, with the nearest one."""
+    found = arguments(Config, ["--mp_parameters", "ddp=True,partitions=2", "--epohcs", "9"])
+    assert found == Config()
+    assert capsys.readouterr().err == (
+        "cloudtrain: ignored `--mp_parameters`, which the script does not know\n"
+        "cloudtrain: ignored `--epohcs`, which the script does not know; did you mean `--epochs`?\n"
+    )
+
+
+def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--help` shows names, types and defaults, and ends well."""
+    with pytest.raises(SystemExit) as left:
+        arguments(Config, ["--help"])
+    assert left.value.code == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["--epochs", "int", "default", "3"]
+    assert len(lines) == 10
