@@ -5,11 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.render.document import Block, Cell, Command, Document, Heading, Lines, Notice, Pairs, Table, Text
 from cloudtrain.render.layout import LEVEL_STYLE
 from cloudtrain.render.wrap import literals, visible
+
+if TYPE_CHECKING:
+    from cloudtrain.states import RunStatus
 
 _STYLE = """<style>
 .cloudtrain{font-size:13px;line-height:1.5;max-width:60em}
@@ -30,6 +33,13 @@ def to_html(document: Document) -> str:
     """The document as one `<div class="cloudtrain">`. Nothing in it is fetched from anywhere."""
     body = "\n".join(_BLOCKS[type(block)](block) for block in document.blocks)
     return f'<div class="cloudtrain">\n{_STYLE}\n{body}\n</div>\n'
+
+
+def run_html(name: str, ref: str, status: RunStatus) -> str:
+    """A run in a notebook."""
+    from cloudtrain.render.status import run_document
+
+    return to_html(run_document(name, ref, status))
 
 
 def _heading(block: Heading) -> str:

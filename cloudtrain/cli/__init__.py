@@ -1,0 +1,24 @@
+"""The command line. One file per command: parse the arguments, call the public API, show what it returned.
+
+Exit codes:
+
+    0     it worked; a run that the command waited for has succeeded
+    1     the run that the command waited for failed, was stopped or was lost
+    2     the command line, the job or the settings are wrong, or a check found an error: nothing was sent
+    3     there is no such run
+    4     the target refused, failed, or cannot be reached
+    70    a defect in cloudtrain
+    130   Ctrl-C; a run that was being followed goes on
+    141   the reader of the output went away, as in `cloudtrain logs NAME | head`
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """The `cloudtrain` command."""
+    from cloudtrain.cli.app import run_command
+
+    sys.exit(run_command(sys.argv[1:]))

@@ -1,0 +1,147 @@
+"""The root command: a table of commands, each loaded when it is used, so that `--help` costs little more than Typer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command as built
+
+from cloudtrain.cli.help import CONTEXT, Command
+from cloudtrain.errors import UsageError, did_you_mean
+
+PROGRAM = "cloudtrain"
+
+
+class Entry(NamedTuple):
+    """A row of the root help. The command is the function, or the Typer app, `command` of its module."""
+
+    section: str
+    summary: str
+
+
+COMMANDS = {
+    "submit": Entry("Send a job", "Check a job, send it, and follow its run."),
+    "plan": Entry("Send a job", "Show exactly what a submit would send. Sends nothing."),
+    "check": Entry("Send a job", "Look for mistakes in a job before it costs money."),
+    "explain": Entry("Send a job", "Explain a finding by its code."),
+    "ps": Entry("Follow runs", "List runs."),
+    "status": Entry("Follow runs", "Show the state of a run, and why it failed."),
+    "logs": Entry("Follow runs", "Print the output of a run's processes."),
+    "wait": Entry("Follow runs", "Wait until a run has ended."),
+    "stop": Entry("Follow runs", "Ask runs to save and leave."),
+    "download": Entry("Follow runs", "Copy what a run wrote: model, outputs, checkpoint, logs."),
+    "recover": Entry("Follow runs", "Finish or forget submissions that were cut off."),
+    "init": Entry("Start", "Write a first job file."),
+    "scripts": Entry("Start", "List, show and copy the bundled training scripts."),
+    "schema": Entry("Start", "Print the JSON Schema of a job file, for editors."),
+    "doctor": Entry("Start", "Look at this machine: what works and what is missing."),
+}
+"""In the order of the help. `tests/cli` checks each summary against its command's own help."""
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands live in `cloudtrain.cli.commands`, imported by name."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """The names, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """The command of that name, built from its module; None when there is none."""
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As Typer does, but with our words for a command that does not exist."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise UsageError(f"there is no command `{args[0]}`", hint=_nearest_command(args[0]))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """The table above, section by section, without loading any command."""
+        for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
+            rows = [(name, entry.summary) for name, entry in COMMANDS.items() if entry.section == section]
+            with formatter.section(section):
+                formatter.write_dl(rows, col_max=12, col_spacing=4)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. What Typer would turn into its own messages becomes an exit code here."""
+        from cloudtrain.cli.failures import EXIT_INTERRUPTED, EXIT_PIPE, discard_output
+
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            discard_output()
+            raise typer.Exit(EXIT_PIPE) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def load_command(name: str) -> Any:
+    """The command of that name, as the object that Typer runs. Its help is the docstring of its function."""
+    command = import_module(f"{__package__}.commands.{name}").command
+    if isinstance(command, typer.Typer):
+        return _named(built(command), name)
+    single = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
+    single.command(name, cls=Command)(command)
+    return _named(built(single), name)
+
+
+def run_command(args: Sequence[str]) -> int:
+    """Run one command line and return its exit code. Nothing escapes as a traceback, unless CLOUDTRAIN_DEBUG=1."""
+    from cloudtrain.cli.failures import guarded
+
+    return guarded(lambda: built(app).main(args=list(args), prog_name=PROGRAM, standalone_mode=False))
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    context_settings=CONTEXT,
+    rich_markup_mode=None,
+    no_args_is_help=False,
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from cloudtrain import __version__
+
+        typer.echo(f"{PROGRAM} {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Run one distributed training job on this machine, on Amazon SageMaker and on Azure Machine Learning.
+
+    \b
+    Try it, with nothing but this machine:
+      cloudtrain scripts list
+      cloudtrain submit bundled:digits_ddp
+      cloudtrain init                   # then: cloudtrain submit job.yaml
+
+    `cloudtrain COMMAND --help` has examples of each command.
+    """
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), file=sys.stdout)
+
+
+def _named(command: Any, name: str) -> Any:
+    command.name = name
+    return command
+
+
+def _nearest_command(word: str) -> str:
+    near = did_you_mean(word, COMMANDS) or ""
+    return near if near.startswith("did you mean") else f"see `{PROGRAM} --help`"

@@ -1,0 +1,1 @@
+"""The commands, one a file. `cloudtrain.cli.app` has the table of them."""

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from cloudtrain.cli import options
+
+
+def command(json: options.Json = False) -> None:
+    """Look at this machine: what works and what is missing.
+
+    Exit code 2 when something must be mended before the local target works, 0 otherwise.
+
+    \b
+    Example:
+      cloudtrain doctor
+    """
+    from cloudtrain.cli.diagnosis import examine
+    from cloudtrain.cli.terminal import print_json, show
+    from cloudtrain.render.document import Document, Notice, Span, Table
+    from cloudtrain.render.layout import LEVEL_STYLE
+
+    findings = examine()
+    if json:
+        print_json([finding._asdict() for finding in findings])
+    else:
+        rows = [
+            (finding.subject, Span(finding.level, LEVEL_STYLE[finding.level]), finding.message) for finding in findings
+        ]
+        hints = [
+            Notice(finding.level, f"{finding.subject}: {finding.message}", hint=finding.hint)
+            for finding in findings
+            if finding.hint and finding.level != "ok"
+        ]
+        show(Document([Table(("WHAT", "LEVEL", "FOUND"), rows), *hints]), sys.stdout)
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(2)

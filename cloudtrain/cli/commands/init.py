@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_TEMPLATE = """\
+# yaml-language-server: $schema=job.schema.json
+# (write that file with `cloudtrain schema > job.schema.json`, and the editor completes this one)
+
+name: {name}
+source_dir: {source_dir}               # the folder with your code, from this file
+entry_point: {script}
+
+hyperparameters:            # reach the script as `--key value`
+{hyperparameters}
+distribution: {{type: torch}} # torchrun starts the processes: DDP, FSDP, tensor and pipeline parallel
+
+resources:
+  instance_count: 1
+  # instance_type: {{sagemaker: ml.p4d.24xlarge, azureml: Standard_ND96asr_v4}}
+
+# inputs:                   # the script finds the folder as "${{{{inputs.train}}}}"
+#   train: {{local: data/train, sagemaker: "s3://bucket/train", azureml: "azureml:train:1"}}
+
+# checkpoint: {{local: checkpoints}}   # a run that finds checkpoints there resumes
+# max_runtime: 2h
+"""
+
+
+def command(
+    path: Annotated[Path, typer.Argument(metavar="[FILE]", help="The job file to write.")] = Path("job.yaml"),
+    script: Annotated[
+        Path | None, typer.Option("--script", metavar="FILE", help="Your training script; found unless given.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The job's name.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write a first job file.
+
+    The file holds the fields that most jobs need, with comments. An existing file is never touched without --force.
+
+    \b
+    Examples:
+      cloudtrain init
+      cloudtrain init --script src/train.py
+      cloudtrain init jobs/big.yaml --script src/train.py --name big
+    """
+    from cloudtrain.cli.terminal import say
+    from cloudtrain.errors import UsageError
+
+    if path.exists() and not force:
+        raise UsageError(f"`{path}` exists already", hint=f"`cloudtrain init {path} --force` replaces it")
+    found = script if script is not None else _script_in(path.parent)
+    if script is not None and not script.is_file():
+        raise UsageError(
+            f"there is no file `{script}`",
+            hint="write the script first, or start from a bundled one: `cloudtrain scripts list`",
+        )
+    text = _job_text(path, found, name)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write `{path}`: {error.strerror}", hint="name another file") from None
+    sys.stdout.write(f"{path}\n")
+    missing = "" if found.is_file() else f"write `{found}`, then "
+    say(f"next: {missing}`cloudtrain check {path}`, `cloudtrain submit {path}`")
+
+
+def _script_in(folder: Path) -> Path:
+    """The training script of a folder: `train.py`, else its only Python file, else the `train.py` to be written."""
+    scripts = sorted(folder.glob("*.py"))
+    usual = folder / "train.py"
+    return scripts[0] if len(scripts) == 1 and usual not in scripts else usual
+
+
+def _job_text(path: Path, script: Path, name: str | None) -> str:
+    import os
+
+    here = path.parent.absolute()
+    folder = os.path.relpath(script.parent.absolute(), here)
+    return _TEMPLATE.format(
+        name=name or _name_from(script.parent.absolute().name),
+        source_dir=_yaml(Path(folder).as_posix()),
+        script=_yaml(script.name),
+        hyperparameters="  epochs: 3\n",
+    )
+
+
+def _name_from(folder: str) -> str:
+    """A job name out of a folder's name: letters, digits and hyphens."""
+    words = re.findall(r"[a-zA-Z0-9]+", folder)
+    return "-".join(words)[:40].rstrip("-") or "training"
+
+
+def _yaml(text: str) -> str:
+    """`text` as a YAML scalar; JSON's strings are YAML."""
+    import json
+
+    return text if re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*", text) else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cloudtrain.cli import options
+
+if TYPE_CHECKING:
+    from cloudtrain.plans import Plan
+
+
+class Format(str, Enum):
+    text = "text"
+    json = "json"
+    request = "request"
+
+
+def command(
+    job: options.Job,
+    target: options.TargetName = None,
+    profile: options.Profile = None,
+    set_: options.Set = None,
+    ignore: options.Ignore = None,
+    form: Annotated[
+        Format,
+        typer.Option("--format", "-f", help="text for reading, json for the whole plan, request for the exact body."),
+    ] = Format.text,
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    instances: options.Instances = None,
+    processes_per_instance: options.ProcessesPerInstance = None,
+    max_restarts: options.MaxRestarts = None,
+    python: options.Python = None,
+    grace_period: options.GracePeriod = None,
+) -> None:
+    """Show exactly what a submit would send. Sends nothing.
+
+    Needs no network and no account, writes nothing, and prints the same bytes every time: the request, the uploads,
+    every process with its command line and variables, and what the checks found. `cloudtrain submit --dry-run` is
+    the same.
+
+    \b
+    Examples:
+      cloudtrain plan job.yaml
+      cloudtrain plan job.yaml --format request > request.json
+      cloudtrain plan bundled:digits_ddp --instances 2 --json | jq .processes
+    """
+    from cloudtrain.cli import inputs
+
+    where = inputs.target(
+        target,
+        profile,
+        instance_count=instances,
+        processes_per_instance=processes_per_instance,
+        max_restarts=max_restarts,
+        python=python,
+        grace_period=grace_period,
+    )
+    file = inputs.job_file(job, set_)
+    plan = inputs.plan_of(file, where, profile=profile, ignore=ignore)
+    print_plan(plan, "json" if json else form.value)
+
+
+def print_plan(plan: Plan, form: str) -> None:
+    """The plan on stdout. A plan that a submit would refuse is printed all the same, with its errors at the end.
+
+    Raises:
+        typer.Exit: with code 2, when a check found an error.
+    """
+    from cloudtrain.cli.terminal import print_json, show
+
+    if form == "json":
+        sys.stdout.write(plan.to_json())
+    elif form == "request":
+        print_json(plan.request)
+    else:
+        show(plan.document(), sys.stdout, width=_FILE_WIDTH)
+    if plan.errors:
+        raise typer.Exit(2)
+
+
+_FILE_WIDTH = 100
+"""Where stdout is no terminal: long command lines are still easier to read, and to compare, in several lines."""

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import sys
+
+from cloudtrain.cli import options
+
+
+def command(name: options.RunName, json: options.Json = False) -> None:
+    """Show the state of a run, and why it failed.
+
+    The exit code is 0 whatever the state is; `cloudtrain wait` has one that tells.
+
+    \b
+    Examples:
+      cloudtrain status last
+      cloudtrain status digits-ddp-3f9a
+      cloudtrain status last --json | jq -r .state
+    """
+    import cloudtrain as ct
+    from cloudtrain.cli.report import status_json
+    from cloudtrain.cli.terminal import print_json, show
+    from cloudtrain.render.status import run_document
+
+    run = ct.run(name)
+    status = run.status()
+    if json:
+        print_json(status_json(run, status))
+        return
+    folder = {"folder": str(run.directory)} if run.directory is not None else {}
+    show(run_document(run.name, str(run.ref), status, {"job": run.job_name} | folder), sys.stdout)

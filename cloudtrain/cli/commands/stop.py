@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cloudtrain.cli import complete
+
+
+def command(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="Runs: their names, the beginnings of names, references, or `last`.",
+            autocompletion=complete.runs,
+            show_default=False,
+        ),
+    ],
+    wait: Annotated[bool, typer.Option("--wait", help="Return when they have ended.")] = False,
+) -> None:
+    """Ask runs to save and leave.
+
+    The processes get SIGTERM, and SIGKILL after the grace period. A run that has ended stays as it is.
+
+    \b
+    Examples:
+      cloudtrain stop last
+      cloudtrain stop digits-ddp-3f9a --wait
+    """
+    import cloudtrain as ct
+    from cloudtrain.cli.terminal import say
+
+    runs = [ct.run(name) for name in names]
+    for run in runs:
+        if run.state.is_final:
+            say(f"`{run.name}` has ended already: {run.state}")
+        else:
+            run.stop()
+            say(f"`{run.name}` was asked to stop")
+    for run in runs if wait else ():
+        say(f"`{run.name}` is {run.wait().state}")

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cloudtrain.cli import options
+
+if TYPE_CHECKING:
+    from cloudtrain.jobfile import JobFile
+    from cloudtrain.plans import Plan
+
+
+def command(
+    job: options.Job,
+    target: options.TargetName = None,
+    profile: options.Profile = None,
+    set_: options.Set = None,
+    ignore: options.Ignore = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the whole plan on stdout. Sends and writes nothing.")
+    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the target has the run.")] = False,
+    json: options.Json = False,
+    instances: options.Instances = None,
+    processes_per_instance: options.ProcessesPerInstance = None,
+    max_restarts: options.MaxRestarts = None,
+    python: options.Python = None,
+    grace_period: options.GracePeriod = None,
+) -> None:
+    """Check a job, send it, and follow its run.
+
+    The exit code is 0 when the run succeeds and 1 when it does not. Ctrl-C leaves the run alone: it goes on, and
+    `cloudtrain logs NAME -f` follows it again.
+
+    \b
+    Examples:
+      cloudtrain submit bundled:digits_ddp
+      cloudtrain submit job.yaml --set hyperparameters.epochs=3
+      cloudtrain submit job.yaml --instances 2 --processes-per-instance 1
+      cloudtrain submit job.yaml --dry-run
+      cloudtrain submit job.yaml --target sagemaker --profile research --detach
+    """
+    from cloudtrain.cli import inputs
+
+    file = inputs.job_file(job, set_)
+    where = inputs.target(
+        target,
+        profile,
+        instance_count=instances,
+        processes_per_instance=processes_per_instance,
+        max_restarts=max_restarts,
+        python=python,
+        grace_period=grace_period,
+    )
+    if dry_run:
+        from cloudtrain.cli.commands.plan import print_plan
+
+        print_plan(inputs.plan_of(file, where, profile=profile, ignore=ignore), "json" if json else "text")
+        return
+    run = _send(file, where, profile, ignore)
+    if detach:
+        _sent(run, as_json=json)
+        return
+    from cloudtrain.cli.follow import follow
+
+    raise typer.Exit(follow(run, as_json=json))
+
+
+def _send(file: JobFile, where: Any, profile: str | None, ignore: list[str] | None) -> Any:
+    import cloudtrain as ct
+    from cloudtrain.cli.terminal import say
+
+    run = ct.submit(
+        file.job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of, on_plan=_show_plan
+    )
+    if run.adopted:
+        say(f"`{run.name}` was sent before, by a command that was cut off; this is that run")
+    return run
+
+
+def _show_plan(plan: Plan) -> None:
+    """The summary and the findings. Errors are not shown here: they are about to stop the submit, which says them."""
+    from cloudtrain.cli.terminal import show
+    from cloudtrain.render.document import Document, Text
+
+    if not plan.errors:
+        document = plan.document(whole=False)
+        show(Document([*document.blocks, Text("")]), sys.stderr)
+
+
+def _sent(run: Any, *, as_json: bool) -> None:
+    from cloudtrain.cli.terminal import print_json, say
+
+    if as_json:
+        print_json({"name": run.name, "ref": str(run.ref), "target": run.target, "state": str(run.last_status.state)})
+        return
+    sys.stdout.write(f"{run.name}\n")
+    say(f"follow it with `cloudtrain logs {run.name} -f`, stop it with `cloudtrain stop {run.name}`")

@@ -1,0 +1,87 @@
+"""What the shell offers after TAB. Never prints and never fails: a completion that cannot be made is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+
+JOB_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
+
+_MOST_RUNS = 50
+
+Completion = Callable[[str], list[str]]
+
+
+def _silent(words: Completion) -> Completion:
+    """Those words that begin with what is typed; none at all when they cannot be found."""
+
+    @wraps(words)
+    def complete(incomplete: str) -> list[str]:
+        try:
+            return [word for word in words(incomplete) if word.startswith(incomplete)]
+        except Exception:  # noqa: BLE001 - the user is in the middle of a line; there is nowhere to complain
+            return []
+
+    return complete
+
+
+@_silent
+def runs(_: str) -> list[str]:
+    """Names of the newest runs."""
+    import cloudtrain as ct
+
+    return ["last", *(run.name for run in ct.runs(limit=_MOST_RUNS))]
+
+
+@_silent
+def jobs(incomplete: str) -> list[str]:
+    """Job files and folders under what is typed already, and the bundled scripts."""
+    from cloudtrain.scripts import script_names
+
+    typed = Path(incomplete or ".")
+    folder = typed if incomplete.endswith("/") or not incomplete else typed.parent
+    start = incomplete[: incomplete.rfind("/") + 1]
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    found = [
+        f"{start}{entry.name}/" if entry.is_dir() else f"{start}{entry.name}"
+        for entry in entries
+        if not entry.name.startswith(".") and (entry.is_dir() or entry.suffix in JOB_SUFFIXES)
+    ]
+    return [*found, *(f"bundled:{name}" for name in script_names())]
+
+
+@_silent
+def scripts(_: str) -> list[str]:
+    """Names of the bundled scripts."""
+    from cloudtrain.scripts import script_names
+
+    return script_names()
+
+
+@_silent
+def codes(_: str) -> list[str]:
+    """Codes of the preflight rules."""
+    from cloudtrain.checks import all_rules
+
+    return [rule.code for rule in all_rules()]
+
+
+@_silent
+def targets(_: str) -> list[str]:
+    """The targets."""
+    return ["local", "sagemaker", "azureml"]
+
+
+@_silent
+def states(_: str) -> list[str]:
+    """The states of a run."""
+    from cloudtrain.states import RunState
+
+    return [state.value for state in RunState]
+
+
+@_silent
+def parts(_: str) -> list[str]:
+    """What of a run can be downloaded."""
+    return ["model/", "outputs/", "checkpoint/", "logs/"]

@@ -1,0 +1,124 @@
+"""What a person sees when something is wrong, and the exit code that a script sees."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import typer
+
+from cloudtrain.errors import CloudtrainError, JobError, PreflightError, UsageError, did_you_mean
+
+EXIT_DEFECT = 70
+EXIT_INTERRUPTED = 130
+EXIT_PIPE = 141
+
+_BadCommandLine: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
+"""The base of Typer's complaints about the command line; where it lives differs between Typer's versions."""
+
+
+def guarded(command: Callable[[], object]) -> int:
+    """Run a command and return the exit code; every failure becomes a message on stderr."""
+    try:
+        code = _run(command)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
+        return EXIT_PIPE
+    return code
+
+
+def _run(command: Callable[[], object]) -> int:
+    try:
+        result = command()
+    except CloudtrainError as error:
+        report(error)
+        return error.exit_code
+    except _BadCommandLine as error:
+        report(_in_our_words(error))
+        return UsageError.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the last line of defence, which says what to do about it
+        return _report_defect(error)
+    return result if isinstance(result, int) else 0
+
+
+def report(error: CloudtrainError) -> None:
+    """Print an error to stderr: a block for each problem, and a count when there are several."""
+    from cloudtrain.cli.terminal import show
+    from cloudtrain.render.document import Document, Text
+
+    notices = list(_notices(error))
+    count = [Text(_count(error, [notice.level for notice in notices]))] if len(notices) > 1 else []
+    show(Document([*notices, *count]), sys.stderr)
+
+
+def discard_output() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush has nobody to complain about."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _notices(error: CloudtrainError) -> Iterator[Any]:
+    from cloudtrain.render.document import Notice
+
+    if isinstance(error, JobError):
+        for problem in error.problems:
+            yield Notice("error", problem.message, None, problem.place or None, (), problem.hint)
+    elif isinstance(error, PreflightError):
+        yield from (finding.notice() for finding in error.findings)  # type: ignore[attr-defined]  # layer 0 cannot name it
+    else:
+        yield Notice("error", error.message, hint=error.hint)
+
+
+def _count(error: CloudtrainError, levels: Sequence[str]) -> str:
+    """`5 errors in job.yaml`, `1 error, 2 warnings`."""
+    counts = {level: levels.count(level) for level in dict.fromkeys(levels)}
+    text = ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items())
+    files = {problem.file for problem in error.problems if problem.file} if isinstance(error, JobError) else set()
+    return text + (f" in {files.pop()}" if len(files) == 1 else "")
+
+
+def _in_our_words(error: Any) -> UsageError:
+    """Typer's complaint as one of ours: a message without a final stop, and a hint that can be typed."""
+    path = error.ctx.command_path if error.ctx is not None else "cloudtrain"
+    see_help = f"see `{path} --help`"
+    option = getattr(error, "option_name", None)
+    if option is not None and type(error).__name__ == "NoSuchOption":
+        near = did_you_mean(option, _options(error.ctx)) or ""
+        return UsageError(f"`{path}` has no option `{option}`", hint=near if near.startswith("did") else see_help)
+    param = getattr(error, "param", None)
+    if type(error).__name__ == "MissingParameter" and param is not None:
+        return UsageError(f"`{path}` needs {param.metavar or param.opts[0]}", hint=see_help)
+    text = error.format_message().rstrip(".").replace("'", "`")
+    return UsageError(text[:1].lower() + text[1:], hint=see_help)
+
+
+def _options(ctx: Any) -> list[str]:
+    names = [name for param in ctx.command.get_params(ctx) for name in (*param.opts, *param.secondary_opts)]
+    return [name for name in names if name.startswith("--")]
+
+
+def _report_defect(error: Exception) -> int:
+    from cloudtrain.settings import debug_wanted
+
+    if debug_wanted():
+        import traceback
+
+        traceback.print_exception(error)
+        return EXIT_DEFECT
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    report(
+        CloudtrainError(
+            f"this is a defect in cloudtrain, not a mistake of yours: {what}",
+            hint="run it again with `CLOUDTRAIN_DEBUG=1` in front, and report the traceback with the output of "
+            "`cloudtrain doctor`",
+        )
+    )
+    return EXIT_DEFECT

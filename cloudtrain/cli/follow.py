@@ -1,0 +1,77 @@
+"""Following a run: its lines as they come, its metrics as a live table on a terminal, and what to do after Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, TextIO
+
+from cloudtrain.cli.failures import EXIT_INTERRUPTED
+from cloudtrain.cli.lines import LineFormat
+from cloudtrain.cli.report import exit_code, goes_on, report_end, status_json
+from cloudtrain.cli.terminal import print_json
+
+if TYPE_CHECKING:
+    from cloudtrain.handle import Run
+    from cloudtrain.states import LogLine
+
+
+def follow(run: Run, *, as_json: bool = False) -> int:
+    """Follow a run to its end and return the exit code. With `as_json`, stdout gets the final status alone."""
+    stream = sys.stderr if as_json else sys.stdout
+    try:
+        metrics = _print(run.logs(follow=True), LineFormat(), stream)
+        status = run.wait()
+    except KeyboardInterrupt:
+        goes_on(run)
+        return EXIT_INTERRUPTED
+    if as_json:
+        print_json(status_json(run, status))
+    else:
+        report_end(run, status, metrics)
+    return exit_code(status)
+
+
+def print_logs(run: Run, form: LineFormat, *, follow: bool, rank: int | None, tail: int | None) -> int:
+    """Print a run's output on stdout; with `follow`, until it ends. Returns the exit code."""
+    try:
+        if not follow:
+            lines = run.logs(rank=rank)
+            _write(lines if tail is None else deque(lines, maxlen=tail), form, sys.stdout)
+            return 0
+        skipped = 0 if tail is None else max(0, sum(1 for _ in run.logs(rank=rank)) - tail)
+        metrics = _print(islice(run.logs(follow=True, rank=rank), skipped, None), form, sys.stdout)
+        if not form.as_json:
+            report_end(run, run.wait(), metrics)
+        return 0
+    except KeyboardInterrupt:
+        goes_on(run)
+        return EXIT_INTERRUPTED
+
+
+def _print(lines: Iterable[LogLine], form: LineFormat, stream: TextIO) -> dict[str, float]:
+    """Print lines as they come and return the last value of each metric."""
+    if form.as_json or not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return _write(lines, form, stream)
+    from cloudtrain.cli.live import LiveMetrics
+
+    with LiveMetrics(form, stream) as live:
+        for line in lines:
+            live.show(line)
+    return live.latest
+
+
+def _write(lines: Iterable[LogLine], form: LineFormat, stream: TextIO) -> dict[str, float]:
+    """Every line is flushed, so that whoever reads a pipe follows too."""
+    from cloudtrain.runtime.metrics import PREFIX, parse_metrics
+
+    latest: dict[str, float] = {}
+    for line in lines:
+        stream.write(form.text(line) + "\n")
+        stream.flush()
+        if PREFIX in line.text:
+            latest |= parse_metrics(line.text) or {}
+    return latest

@@ -1,0 +1,98 @@
+"""From arguments to the objects of the public API: the job, the target, the run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from cloudtrain.jobfile import JobFile
+    from cloudtrain.plans import Plan
+
+
+def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
+    """The job of a file or of a bundled script.
+
+    Raises:
+        UsageError: there is no such file.
+        JobError: the file's problems, all of them.
+    """
+    from cloudtrain.api import load_job_file
+    from cloudtrain.job import BUNDLED
+
+    if not job.startswith(BUNDLED) and not Path(job).is_file():
+        message, hint = _missing(job)
+        raise UsageError(message, hint=hint)
+    return load_job_file(job, list(overrides or ()))
+
+
+def target(name: str | None, profile: str | None, **flags: Any) -> Any:
+    """The target with its settings. A flag of the local target that another target lacks is an error.
+
+    Raises:
+        UsageError: a flag does not belong to the target.
+    """
+    from cloudtrain.api import target_named
+
+    given = {key: value for key, value in flags.items() if value is not None}
+    if given:
+        chosen = target_named(name, profile=profile).type
+        if chosen != "local":
+            flag = "--" + _FLAG_OF.get(next(iter(given)), next(iter(given))).replace("_", "-")
+            raise UsageError(f"`{flag}` is for the local target, and this is `{chosen}`", hint="add `--target local`")
+    return target_named(name, profile=profile, **_as_fields(given))
+
+
+def plan_of(file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[str] | None) -> Plan:
+    """The plan of a job file, its findings placed in the file."""
+    import cloudtrain as ct
+
+    return ct.plan(file.job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of)
+
+
+def seconds(text: str) -> float:
+    """`10m` as seconds.
+
+    Raises:
+        UsageError: the text is not a duration.
+    """
+    from cloudtrain.units import parse_duration
+
+    try:
+        return float(parse_duration(text))
+    except ValueError as error:
+        raise UsageError(str(error), hint="a number with a unit: `90s`, `10m`, `2h`") from None
+
+
+_FLAG_OF = {"instance_count": "instances"}
+
+
+def _as_fields(flags: dict[str, Any]) -> dict[str, Any]:
+    """The flags as fields of the target; an interpreter given as a path follows the working directory."""
+    python = flags.get("python")
+    if python is not None and os.sep in python:
+        flags = flags | {"python": str(Path(python).expanduser().absolute())}
+    return flags
+
+
+def _missing(job: str) -> tuple[str, str]:
+    from cloudtrain.errors import did_you_mean
+    from cloudtrain.scripts import script_names
+
+    path = Path(job)
+    if path.is_dir():
+        return f"`{job}` is a folder, not a job file", "name the file: `job.yaml`; `cloudtrain init` writes one"
+    if job in script_names():
+        return f"there is no file `{job}`", f"did you mean `bundled:{job}`?"
+    folder = path.parent
+    files = [str(folder / name.name) for name in folder.iterdir() if _is_job(name)] if folder.is_dir() else []
+    near = did_you_mean(job, files)
+    return f"there is no file `{job}`", near or "`cloudtrain init` writes a first job.yaml"
+
+
+def _is_job(path: Path) -> bool:
+    return path.suffix in (".yaml", ".yml", ".toml", ".json")

@@ -1,0 +1,81 @@
+"""The arguments and options that several commands share, so that each has one name, one help and one completion."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cloudtrain.cli import complete
+
+Job = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="A job file (YAML, TOML or JSON), or `bundled:NAME`.",
+        autocompletion=complete.jobs,
+        show_default=False,
+    ),
+]
+RunName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="A run: its name, the beginning of one, its reference, or `last`.",
+        autocompletion=complete.runs,
+        show_default=False,
+    ),
+]
+TargetName = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="TARGET",
+        help="Where to run it: local, sagemaker or azureml. Unless given: `target` in cloudtrain.toml, or local.",
+        autocompletion=complete.targets,
+    ),
+]
+Profile = Annotated[
+    str | None, typer.Option("--profile", metavar="NAME", help="A profile of cloudtrain.toml.", show_default=False)
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Change a field of the job, for example hyperparameters.epochs=3. Repeatable.",
+        show_default=False,
+    ),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore",
+        metavar="CODE",
+        help="Accept what the rule of this code finds. Repeatable.",
+        autocompletion=complete.codes,
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+Instances = Annotated[
+    int | None,
+    typer.Option("--instances", min=1, metavar="N", help="Local: simulate N instances.", show_default=False),
+]
+ProcessesPerInstance = Annotated[
+    int | None,
+    typer.Option("--processes-per-instance", min=1, metavar="N", help="Local: N processes on each instance."),
+]
+MaxRestarts = Annotated[
+    int | None,
+    typer.Option("--max-restarts", min=0, metavar="N", help="Local: start all ranks again up to N times."),
+]
+Python = Annotated[
+    str | None, typer.Option("--python", metavar="PATH", help="Local: the interpreter that runs the script.")
+]
+GracePeriod = Annotated[
+    str | None,
+    typer.Option("--grace-period", metavar="TIME", help="Local: from SIGTERM to SIGKILL, for example 30s or 2m."),
+]

@@ -1,0 +1,51 @@
+"""Where output goes and how it looks there: data on stdout, all else on stderr; colour only on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from cloudtrain.render.document import Document, Text
+
+
+def show(document: Document, stream: TextIO, *, width: int | None = None) -> None:
+    """Print a document, as wide and as colourful as the stream allows. `width` is for streams that have none."""
+    from cloudtrain.render.text import to_text
+
+    stream.write(to_text(document, width=width_of(stream) or width, color=has_color(stream)))
+    stream.flush()
+
+
+def say(*lines: str) -> None:
+    """A message to the person, on stderr. Literals stand in backticks."""
+    show(Document([Text("\n".join(lines))]), sys.stderr)
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """One JSON document on stdout, or with `indent=None` one line of JSON."""
+    import json
+
+    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+
+
+def width_of(stream: TextIO) -> int | None:
+    """Columns of the terminal, or of `COLUMNS` where it is set; None when nothing limits the width."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):  # not a terminal
+        return None
+
+
+def has_color(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the stream may be coloured: a terminal that is not dumb, and no NO_COLOR (https://no-color.org)."""
+    return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+def columns(names: Sequence[str]) -> str:
+    """`a, b and c`, for messages."""
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)

@@ -1,0 +1,66 @@
+"""A run and its status as a document."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from cloudtrain.render.document import Cell, Document, Heading, Lines, Pairs, Span, Style
+from cloudtrain.states import RunState, RunStatus
+from cloudtrain.units import format_duration
+
+STATE_STYLE: dict[RunState, Style] = {
+    RunState.PENDING: "dim",
+    RunState.PREPARING: "dim",
+    RunState.RUNNING: "info",
+    RunState.STOPPING: "warn",
+    RunState.SUCCEEDED: "good",
+    RunState.FAILED: "bad",
+    RunState.STOPPED: "warn",
+    RunState.LOST: "bad",
+}
+
+
+def state_cell(state: RunState) -> Span:
+    """The state in its colour."""
+    return Span(str(state), STATE_STYLE[state])
+
+
+def run_document(name: str, ref: str, status: RunStatus, more: Mapping[str, str] | None = None) -> Document:
+    """Everything that is known of a run. `more` adds pairs after the reference."""
+    rows: list[tuple[str, Cell]] = [("state", state_cell(status.state))]
+    rows += [("reason", status.reason)] if status.reason else []
+    rows += [("reference", ref), *(more or {}).items()]
+    rows += [("started", _moment(status.started))] if status.started else []
+    rows += [("duration", duration_of(status))] if status.started else []
+    rows += [("restarts", str(status.restarts))] if status.restarts else []
+    rows += [("metrics", metrics_text(status.metrics))] if status.metrics else []
+    blocks = [Heading(name), Pairs(rows)]
+    if status.details:
+        blocks += [Heading("Last output"), Lines(status.details)]
+    return Document(blocks)
+
+
+def duration_of(status: RunStatus, now: float | None = None) -> str:
+    """How long the run took, or has been going on; empty before it starts."""
+    if status.started is None:
+        return ""
+    ended = status.ended if status.ended is not None else (time.time() if now is None else now)
+    return format_duration(max(0.0, ended - status.started))
+
+
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    """`loss 0.25, accuracy 0.98 (step 100)`: where they were measured comes last."""
+    places = [f"{name} {number(metrics[name])}" for name in ("epoch", "step") if name in metrics]
+    values = [f"{name} {number(value)}" for name, value in metrics.items() if name not in ("epoch", "step")]
+    text = ", ".join(values)
+    return f"{text} ({', '.join(places)})" if values and places else text or ", ".join(places)
+
+
+def number(value: float) -> str:
+    """A metric's value with four digits that mean something; whole numbers in full."""
+    return str(int(value)) if abs(value) < 1e15 and value == int(value) else f"{value:.4g}"
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds))
