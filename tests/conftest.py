@@ -54,3 +54,23 @@ def make_source(tmp_path: Path) -> Callable[..., Path]:
 def python() -> str:
     """The interpreter that runs the tests."""
     return sys.executable
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`pytest --update-golden` writes the golden files anew; look at the difference before you commit it."""
+    parser.addoption("--update-golden", action="store_true", default=False)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden("local/torch.json", text)` compares the whole text with the file in tests/golden."""
+
+    def compare(name: str, text: str) -> None:
+        file = Path(__file__).parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        assert file.exists(), f"no golden file {name}; write it with pytest --update-golden"
+        assert file.read_text() == text
+
+    return compare

@@ -90,7 +90,7 @@ def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
 def restarts_without_torchrun(subject: Subject) -> Iterator[Fault]:
     """Restarts are asked for, and this launcher has none.
 
-    Only torchrun starts the ranks again after one of them died.
+    Only torchrun starts the ranks again after one of them died. A job without it ends with its first failure.
     """
     if subject.target.max_restarts and subject.plan.request["launcher"] != "torchrun":
         yield Fault(

@@ -186,7 +186,9 @@ def test_ten_processes_lose_nothing(state_dir: Path) -> None:
     """Ten processes that each take five names at once, in a store that none of them had made yet, get fifty."""
     root = str(Path(__file__).parents[2])
     workers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(state_dir), str(n), root], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(state_dir), str(n), root], stdout=subprocess.PIPE, text=True
+        )
         for n in range(10)
     ]
     outputs = [worker.communicate(timeout=60)[0] for worker in workers]

@@ -1,0 +1,86 @@
+"""A target that is a folder: each job is one file, whose creation is the one moment in which the job begins to exist.
+
+It behaves like the services: a second job of a name is refused, what was sent is kept byte for byte, and the answer
+can be lost after the job was made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.backends.base import BundleWriter
+from cloudtrain.compile.local import compile_local
+from cloudtrain.errors import RunNotFound, TargetError
+from cloudtrain.job import TrainingJob
+from cloudtrain.plans import CompileContext, Finding, LocalAccount, Machine, Plan
+from cloudtrain.states import LogLine, RunRef, RunState, RunStatus
+
+
+class FileBackend:
+    """Stands in for the local backend: the same compiler, another way to run."""
+
+    name = "local"
+
+    def __init__(self, state_dir: Path, *, environ: Mapping[str, str]) -> None:
+        self._state_dir = state_dir
+        self.jobs = Path(environ["FAKE_SERVICE"])
+        self.unreachable = environ.get("FAKE_UNREACHABLE") == "1"
+        self.refuses = environ.get("FAKE_REFUSES") == "1"
+
+    def account(self, target: Any) -> LocalAccount:
+        return LocalAccount(str(self._state_dir), "/py", Machine(cpus=2))
+
+    def compile(self, job: TrainingJob, target: Any, context: CompileContext) -> Plan:
+        return compile_local(job, target, context)
+
+    def check(self, job: TrainingJob, target: Any, plan: Plan) -> list[Finding]:
+        return []
+
+    def upload(self, plan: Plan, bundle: BundleWriter) -> bool:
+        archive = Path(plan.uploads[0].destination)
+        if archive.exists():
+            return False
+        bundle.write(archive)
+        return True
+
+    def submit(self, plan: Plan) -> RunRef:
+        if self.refuses:
+            raise TargetError("the service refuses")
+        self.created(plan)
+        return RunRef("local", "here", plan.run_name)
+
+    def created(self, plan: Plan) -> None:
+        """The job begins to exist."""
+        try:
+            with (self.jobs / plan.run_name).open("x") as file:
+                file.write(plan.request_json)
+        except FileExistsError:
+            raise TargetError(f"a job named `{plan.run_name}` exists") from None
+
+    def find(self, run_name: str) -> RunRef | None:
+        if self.unreachable:
+            raise TargetError("the service cannot be reached")
+        return RunRef("local", "here", run_name) if (self.jobs / run_name).exists() else None
+
+    def status(self, ref: RunRef) -> RunStatus:
+        if not (self.jobs / ref.name).exists():
+            raise RunNotFound(f"no run {ref.name}")
+        return RunStatus(RunState.RUNNING, started=time.time())
+
+    def logs(
+        self, ref: RunRef, *, follow: bool = False, rank: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:  # fmt: skip
+        yield from ()
+
+    def stop(self, ref: RunRef) -> None:
+        pass
+
+    def runs(self) -> list[RunRef]:
+        return [RunRef("local", "here", path.name) for path in self.jobs.iterdir()]
+
+    def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
+        return []

@@ -1,0 +1,196 @@
+"""No submission is lost or doubled: killed at every point and run again, exactly one job exists and is in the store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain import api, backends
+from cloudtrain.errors import TargetError
+from cloudtrain.store.store import open_store, read_store
+
+CRASHING = str(Path(__file__).with_name("crashing.py"))
+POINTS = 16
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that stands for the target."""
+    folder = tmp_path / "service"
+    folder.mkdir()
+    monkeypatch.setenv("FAKE_SERVICE", str(folder))
+    monkeypatch.setitem(backends.BUILT_IN, "local", "tests.fakes.file_backend:FileBackend")
+    return folder
+
+
+@pytest.fixture
+def source(make_source: Callable[..., Path]) -> Path:
+    """A source folder with one script."""
+    return make_source({"train.py": "print(1)\n"})
+
+
+@pytest.fixture
+def job(source: Path) -> ct.TrainingJob:
+    """The job that `crashing.py` submits."""
+    return ct.TrainingJob(name="job", source_dir=str(source), entry_point="train.py")
+
+
+def submit_dying_at(point: int, source: Path) -> subprocess.CompletedProcess[str]:
+    """Submit in a process of its own that kills itself at that point."""
+    command = [sys.executable, CRASHING, str(point), str(source)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_points_are_all_known(service: Path, source: Path) -> None:
+    """A submission passes exactly the points that the next test kills it at."""
+    assert submit_dying_at(0, source).stderr.strip() == str(POINTS)
+
+
+@pytest.mark.parametrize("point", range(1, POINTS + 1))
+def test_killed_anywhere_and_run_again_there_is_one_job(
+    point: int, service: Path, source: Path, state_dir: Path
+) -> None:
+    """After a kill and a second submit: one job at the target, one row in the store, under the same name."""
+    first = submit_dying_at(point, source)
+    assert first.returncode == -signal.SIGKILL
+    already_there = [path.name for path in service.iterdir()]
+    told = point == POINTS  # the very last point is after the store was told that the submitter knows
+    second = submit_dying_at(0, source)
+    assert second.returncode == 0, second.stderr
+    jobs = sorted(path.name for path in service.iterdir())
+    if told:
+        assert len(jobs) == 2
+        return
+    assert len(jobs) == 1
+    assert second.stdout.split() == [jobs[0], "adopted" if already_there else "new"]
+    with read_store(state_dir) as store:
+        assert store is not None
+        assert [(row.name, row.stage) for row in store.newest()] == [(jobs[0], "reported")]
+        assert store.unfinished() == []
+    assert list((state_dir / "submitting").iterdir()) == []
+
+
+@pytest.mark.parametrize("point", range(1, POINTS + 1))
+def test_recover_finishes_or_forgets(point: int, service: Path, source: Path) -> None:
+    """`recover` leaves in the store exactly what is at the target, and says so; a second one has nothing to do."""
+    submit_dying_at(point, source)
+    reported = {found.name: found.outcome for found in api.recover()}
+    at_target = {path.name for path in service.iterdir()}
+    assert {run.name for run in ct.runs()} == at_target
+    assert {name for name, outcome in reported.items() if outcome == "finished"} <= at_target
+    assert not {name for name, outcome in reported.items() if outcome == "forgotten"} & at_target
+    assert api.recover() == []
+
+
+def test_an_unreachable_target_keeps_the_question_open(
+    service: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the target cannot be asked, the submission is neither forgotten nor repeated; later it is settled."""
+    points_after_creation = next(p for p in range(1, POINTS) if submit_dying_at(p, source) and any(service.iterdir()))
+    assert points_after_creation
+    monkeypatch.setenv("FAKE_UNREACHABLE", "1")
+    (found,) = api.recover()
+    assert found.outcome == "unknown"
+    monkeypatch.delenv("FAKE_UNREACHABLE")
+    (found,) = api.recover()
+    assert found.outcome == "finished"
+    assert [run.name for run in ct.runs()] == [path.name for path in service.iterdir()]
+
+
+def test_the_request_sent_is_the_one_planned(service: Path, job: ct.TrainingJob) -> None:
+    """The bytes that the target received are the plan's, under the name that the plan showed."""
+    plan = ct.plan(job, "local")
+    run = ct.submit(job, "local")
+    assert run.name == plan.run_name
+    assert (service / run.name).read_text() == plan.request_json
+
+
+def test_the_next_run_of_the_same_plan_counts_on(service: Path, job: ct.TrainingJob) -> None:
+    """Submitting again on purpose makes a second run, and the plan names it beforehand."""
+    first = ct.submit(job, "local")
+    planned = ct.plan(job, "local").run_name
+    second = ct.submit(job, "local")
+    assert (first.name[-2:], second.name[-2:]) == ("-1", "-2")
+    assert second.name == planned
+    assert not second.adopted
+
+
+def test_a_refused_submission_leaves_nothing(
+    service: Path, job: ct.TrainingJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the target refuses, the name is free again and the store is as before."""
+    monkeypatch.setenv("FAKE_REFUSES", "1")
+    with pytest.raises(TargetError, match="refuses"):
+        ct.submit(job, "local")
+    assert ct.runs() == []
+    monkeypatch.delenv("FAKE_REFUSES")
+    assert ct.submit(job, "local").name.endswith("-1")
+
+
+def test_failed_checks_send_nothing(service: Path, source: Path) -> None:
+    """A finding that is an error stops the submit before anything is written or uploaded."""
+    bad = ct.TrainingJob(name="job", source_dir=str(source), entry_point="nope.py")
+    with pytest.raises(ct.PreflightError) as caught:
+        ct.submit(bad, "local")
+    assert [finding.code for finding in caught.value.findings] == ["CT101"]
+    assert list(service.iterdir()) == []
+    assert ct.runs() == []
+    assert ct.submit(bad, "local", ignore=["CT101"]).name
+
+
+def test_ten_concurrent_submits_lose_nothing(service: Path, source: Path, state_dir: Path) -> None:
+    """Ten processes submit the same job at once: ten jobs, ten rows, the numbers one to ten."""
+    command = [sys.executable, CRASHING, "0", str(source)]
+    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(10)]
+    outputs = [worker.communicate(timeout=120)[0].split() for worker in workers]
+    names = sorted(name for name, _ in outputs)
+    assert len(set(names)) == 10
+    assert sorted(path.name for path in service.iterdir()) == names
+    assert sorted(int(name.rsplit("-", 1)[1]) for name in names) == list(range(1, 11))
+    with open_store(state_dir) as store:
+        assert sorted(row.name for row in store.newest()) == names
+
+
+def test_a_living_submitter_is_left_alone(service: Path, job: ct.TrainingJob, state_dir: Path) -> None:
+    """Recovery does not touch a submission whose process is alive."""
+    seen = []
+
+    def look(plan: ct.Plan) -> None:
+        seen.append(plan.run_name)
+
+    with open_store(state_dir) as store:
+        from cloudtrain.submission import _planned
+
+        lock = store.reserve(_planned(ct.plan(job, "local"), "ab" * 32, "me@here", 1))
+        assert lock is not None
+        assert api.recover() == []
+        assert len(store.unfinished()) == 1
+        lock.release()
+    assert [found.outcome for found in api.recover()] == ["forgotten"]
+    ct.submit(job, "local", on_plan=look)
+    assert len(seen) == 1
+
+
+def test_names_differ_between_users(service: Path, job: ct.TrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same plan of another user has another name, so that two stores never make the same one."""
+    monkeypatch.setenv("LOGNAME", "ada")
+    one = ct.plan(job, "local").run_name
+    monkeypatch.setenv("LOGNAME", "grace")
+    assert ct.plan(job, "local").run_name != one
+
+
+def test_the_plan_is_json_to_the_end(service: Path, job: ct.TrainingJob) -> None:
+    """`to_json` holds the whole plan, and its request is the canonical one."""
+    plan = ct.plan(job, "local")
+    data = json.loads(plan.to_json())
+    assert data["request"] == plan.request
+    assert data["sha256"] == plan.sha256
+    assert os.path.isabs(data["request"]["run_dir"])  # noqa: PTH117
