@@ -9,6 +9,7 @@ from pydantic import Field
 
 from cloudtrain._model import Model, all_at_once
 from cloudtrain.errors import Problem
+from cloudtrain.problems import KeyProblem
 
 
 class _Places(Model):
@@ -29,7 +30,7 @@ class _Places(Model):
 def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
     if all(data.get(target) is None for target in ("sagemaker", "azureml", "local")):
         message = "an input needs a place on at least one target"
-        yield Problem((), message, "add for example `local: data/train` or `sagemaker: s3://bucket/train`")
+        yield KeyProblem((), message, "add for example `local: data/train` or `sagemaker: s3://bucket/train`")
 
 
 class Input(_Places):

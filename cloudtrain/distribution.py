@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue
 
 from cloudtrain._model import Model, all_at_once
 from cloudtrain.errors import Problem, did_you_mean
+from cloudtrain.problems import KeyProblem
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 
@@ -61,7 +62,7 @@ def _smp_rules(smp: Mapping[str, Any]) -> Iterator[Problem]:
     for name in parameters if isinstance(parameters, Mapping) else ():
         if name not in known:
             hint = f"it belongs to `version: {3 - version}`" if name in other else did_you_mean(str(name), known)
-            yield Problem(("parameters", str(name)), f"`smp` version {version} has no parameter `{name}`", hint)
+            yield KeyProblem(("parameters", str(name)), f"`smp` version {version} has no parameter `{name}`", hint)
     if version == 2 and smp.get("mpi_options"):
         message = "`smp` version 2 runs under torchrun, so `mpi_options` has no effect"
         yield Problem(("mpi_options",), message, "remove it")

@@ -24,6 +24,11 @@ Rules = Callable[[Mapping[str, Any]], Iterable[Problem]]
 """Looks at the raw fields of a model, of which any may be wrong or missing, and yields problems with relative paths."""
 
 
+@dataclass(frozen=True)
+class KeyProblem(Problem):
+    """A problem with the name of a field, not with its value: its place in a file is that of the key."""
+
+
 class ProblemsFound(ValueError):
     """Raised inside a validator that finds several problems: carries them, paths and hints, through pydantic."""
 
@@ -88,7 +93,9 @@ def problems_of(error: ValidationError, model: type[BaseModel], source: Source |
         else:
             message, hint = explain(item, path, shape, parent, source)
             at_type = item["type"] == "union_tag_invalid"
-            problems.append(Problem((*path, "type") if at_type else path, message, hint))
+            about_key = item["type"] == "extra_forbidden" or item["loc"][-1:] == ("[key]",)
+            kind = KeyProblem if about_key else Problem
+            problems.append(kind((*path, "type") if at_type else path, message, hint))
     return problems
 
 

@@ -1,0 +1,26 @@
+"""Job files: YAML, TOML and JSON text into a job, with the place of every mistake.
+
+    text --document--> data and positions --overrides--> data --validation--> job, or every problem at once
+
+`parse_job` is pure: it takes text and gives a job. `load_job` is the only function here that reads a file.
+"""
+
+from __future__ import annotations
+
+from cloudtrain.jobfile.document import Document, Format, Place, Positions, read_document
+from cloudtrain.jobfile.files import SUFFIXES, format_of, load_job
+from cloudtrain.jobfile.parse import JobFile, parse, parse_job
+
+__all__ = [
+    "SUFFIXES",
+    "Document",
+    "Format",
+    "JobFile",
+    "Place",
+    "Positions",
+    "format_of",
+    "load_job",
+    "parse",
+    "parse_job",
+    "read_document",
+]

@@ -1,0 +1,201 @@
+"""`--set resources.instance_count=4`: a value with the type of its field, in place of what the file says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cloudtrain._explain import unknown_field
+from cloudtrain._shape import Path, Shape, shape_of_model
+from cloudtrain.errors import Problem
+from cloudtrain.job import TrainingJob
+from cloudtrain.jobfile.document import Document, Positions, Unreadable, read_document
+from cloudtrain.jobfile.parse import Changes
+from cloudtrain.jobfile.scalars import read_scalar
+from cloudtrain.resources import PerTarget
+
+_PART = re.compile(
+    r"""\s*(?:"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>[^']*)'|\[(?P<index>[0-9]+)\]|(?P<bare>[^.\[\]="']+))"""
+)
+_SYNTAX = "write `--set resources.instance_count=4`"
+_REMOVE = "null"
+Data = dict[str, Any]
+
+
+class _Refused(Exception):
+    """An override cannot be applied."""
+
+    def __init__(self, message: str, hint: str | None = None, path: Path = ()) -> None:
+        super().__init__(message)
+        self.problem = Problem(path, message, hint)
+
+
+def override(data: Data, overrides: Sequence[str]) -> tuple[Data, Changes]:
+    """Apply overrides to `data`, in their order. `a.b=null` removes; a wrong override changes nothing.
+
+    A new `distribution.type` drops the fields that the new distribution does not have.
+
+    Returns:
+        The data (changed in place), and what came from which override, problems included.
+    """
+    origins: dict[Path, str] = {}
+    texts: dict[Path, str] = {}
+    problems: list[Problem] = []
+    for text in overrides:
+        origin = f"--set {text}"
+        try:
+            parts, written = _split(text)
+            path, found = _apply(data, parts, written)
+        except _Refused as error:
+            problem = error.problem
+            problems.append(Problem(problem.path, problem.message, problem.hint, origin))
+            continue
+        for old in [old for old in texts if old[: len(path)] == path]:
+            del texts[old]
+        origins = {old: text for old, text in origins.items() if old[: len(path)] != path} | {path: origin}
+        texts |= {(*path, *inner): value for inner, value in found.texts.items()}
+    return data, Changes(origins, texts, tuple(problems))
+
+
+def _split(text: str) -> tuple[list[str | int], str]:
+    """`a."b.c"[0]=value` into its parts and the text of the value."""
+    parts: list[str | int] = []
+    offset = 0
+    while True:
+        match = _PART.match(text, offset)
+        if match is None or (match["index"] is None and match["bare"] is not None and not match["bare"].strip()):
+            break
+        offset = match.end()
+        name = match["double"] if match["double"] is not None else match["single"]
+        name = re.sub(r"\\(.)", r"\1", name) if match["double"] is not None else name
+        parts.append(int(match["index"]) if match["index"] else name if name is not None else match["bare"].strip())
+        if text[offset : offset + 1] == "=":
+            return parts, text[offset + 1 :]
+        if text[offset : offset + 1] == ".":
+            offset += 1
+        elif text[offset : offset + 1] != "[":
+            break
+    if "=" not in text:
+        raise _Refused(f"`{text}` sets nothing: there is no `=` after the field", _SYNTAX)
+    raise _Refused(
+        f"`{text.partition('=')[0]}` is not the way to a field",
+        f'{_SYNTAX}; quote a key with dots: `hyperparameters."a.b"=1`',
+    )
+
+
+def _apply(data: Data, parts: list[str | int], text: str) -> tuple[Path, Positions]:
+    """Set one value; the containers on the way are made where they are missing, but only if all goes well."""
+    shape: Shape = shape_of_model(TrainingJob)
+    holder: Any = data
+    path: Path = ()
+    fresh: list[tuple[Any, str | int, Any]] = []
+    for part in parts[:-1]:
+        key, inner = _step(shape, holder, part, path)
+        path, value = (*path, key), _get(holder, key)
+        opened = _opened(value, inner, path)
+        if opened is not value:
+            fresh.append((holder, key, opened))
+        holder, shape = opened, inner
+    key, inner = _step(shape, holder, parts[-1], path)
+    path = (*path, key)
+    found = _value(inner, text, path)
+    for above, name, opened in fresh:
+        _put(above, name, opened)
+    if text.strip() == _REMOVE:
+        _remove(holder, key)
+    else:
+        _put(holder, key, found.data)
+        if shape.kind == "choice" and key == "type":
+            _keep_fields(holder, shape)
+    return path, found.positions
+
+
+def _step(shape: Shape, holder: Any, part: str | int, path: Path) -> tuple[str | int, Shape]:
+    """The key that `part` stands for in `holder`, and the shape of what is there.
+
+    Raises:
+        _Refused: no such field, no such index, or nothing can be below.
+    """
+    if shape.kind == "value":
+        raise _Refused(f"`{Problem(path, '').dotted}` holds one value, so nothing can be set below it", _SYNTAX, path)
+    if shape.kind == "list" or isinstance(holder, list):
+        inner = shape.child(0)
+        assert inner is not None
+        return _index(part, len(holder), path), inner
+    name = str(part)
+    tag = holder.get("type") if isinstance(holder, Mapping) else None
+    child = shape.child(name, tag)
+    if child is None or (shape.kind in ("model", "choice") and name not in shape.field_names(tag)):
+        message, hint = unknown_field((*path, name), shape, TrainingJob, tag)
+        raise _Refused(message, hint, (*path, name))
+    return name, child
+
+
+def _index(part: str | int, length: int, path: Path) -> int:
+    text = str(part)
+    if not (text.isascii() and text.isdecimal()):
+        where = Problem(path, "").dotted
+        raise _Refused(f"`{where}` is a list, and `{part}` is not an index", f"write `{where}[0]`", path)
+    if int(text) > length:
+        where = Problem(path, "").dotted
+        raise _Refused(
+            f"`{where}` has {length} entries, so there is no `[{text}]`", f"the next one is `{where}[{length}]`", path
+        )
+    return int(text)
+
+
+def _opened(value: Any, shape: Shape, path: Path) -> Any:
+    """What is below a value, made where there is nothing yet; text for all targets becomes one text per target."""
+    if isinstance(value, dict | list):
+        return value
+    if isinstance(value, str) and shape.model() is PerTarget:
+        return dict.fromkeys(PerTarget.model_fields, value)
+    if value is not None and shape.kind in ("value", "json"):
+        where = Problem(path, "").dotted
+        raise _Refused(f"`{where}` holds one value, so nothing can be set below it", _SYNTAX, path)
+    return [] if shape.kind == "list" else {}
+
+
+def _get(holder: Any, key: str | int) -> Any:
+    if isinstance(holder, list):
+        return holder[key] if isinstance(key, int) and key < len(holder) else None
+    return holder.get(key)
+
+
+def _put(holder: Any, key: str | int, value: Any) -> None:
+    if isinstance(holder, list) and key == len(holder):
+        holder.append(value)
+    else:
+        holder[key] = value
+
+
+def _remove(holder: Any, key: str | int) -> None:
+    if isinstance(holder, dict) or (isinstance(key, int) and key < len(holder)):
+        holder.pop(key, None) if isinstance(holder, dict) else holder.pop(key)
+
+
+def _keep_fields(holder: Data, shape: Shape) -> None:
+    """Drop what the newly chosen model has no field for."""
+    if shape.model(holder["type"]) is not None:
+        known = shape.field_names(holder["type"])
+        for name in [name for name in holder if name not in known]:
+            del holder[name]
+
+
+def _value(shape: Shape, text: str, path: Path) -> Document:
+    """The text with the type of its field; what does not fit stays text, for the validation to refuse."""
+    plain = Positions(texts={(): text})
+    starts = text.lstrip()[:1]
+    if shape.kind != "value" and (starts in ("{", "[") or (shape.kind == "json" and starts in ('"', "'"))) and starts:
+        try:
+            document = read_document(text, "yaml")
+        except Unreadable as error:
+            raise _Refused(error.problem.message, error.problem.hint, path) from None
+        if document.problems:
+            raise _Refused(document.problems[0].message, document.problems[0].hint, path)
+        return document
+    if shape.options and shape.kind == "value":
+        return Document(next((option for option in shape.options if str(option) == text), text), plain)
+    reads = shape.kind == "json" or (shape.type in (int, bool, float) and not shape.parsed)
+    return Document(read_scalar(text) if reads and text else text, plain)

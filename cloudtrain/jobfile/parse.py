@@ -1,0 +1,130 @@
+"""Text and overrides into a job, or into every problem at once, each with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job import TrainingJob
+from cloudtrain.jobfile.document import Document, Format, Path, Positions, Unreadable, read_document
+from cloudtrain.problems import KeyProblem, Source, problems_of, shown
+
+_START = {
+    "yaml": "start with `name: my-job` and `entry_point: train.py`",
+    "toml": 'start with `name = "my-job"` and `entry_point = "train.py"`',
+    "json": 'start with `{"name": "my-job", "entry_point": "train.py"}`',
+}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What overrides did: which override each path comes from, and how its plain values are written there."""
+
+    origins: Mapping[Path, str] = field(default_factory=dict)
+    texts: Mapping[Path, str] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+    def origin(self, path: Path) -> str | None:
+        """The override (`--set a.b=1`) that set the value at a path, or what holds it."""
+        return next((self.origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.origins), None)
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """A job, and where everything in it was written."""
+
+    job: TrainingJob
+    file: str
+    positions: Positions
+    changes: Changes = field(default_factory=Changes)
+
+    def place_of(self, path: Path) -> str | None:
+        """`job.yaml:9:20` for a path into the job, or the override that set it; the nearest place that is known."""
+        origin = self.changes.origin(path)
+        if origin is not None:
+            return origin
+        place = self.positions.of(path)
+        return f"{self.file}:{place.line}:{place.column}" if place else None
+
+
+def parse_job(text: str, *, format: Format, file: str, overrides: Sequence[str] = ()) -> TrainingJob:
+    """A job from text; `file` names it in messages, `overrides` are `resources.instance_count=4` and win.
+
+    Raises:
+        JobError: all problems at once, each with `file`, line and column, or with the override that caused it.
+    """
+    return parse(text, format=format, file=file, overrides=overrides).job
+
+
+def parse(text: str, *, format: Format, file: str, overrides: Sequence[str] = ()) -> JobFile:
+    """As `parse_job`, with the positions.
+
+    Raises:
+        JobError: all problems at once.
+    """
+    document = _readable(text, format, file)
+    data, changes = _changed(document.data, overrides)
+    found = [*document.problems, *changes.problems]
+    try:
+        job = TrainingJob.model_validate(data)
+    except ValidationError as error:
+        found += problems_of(error, TrainingJob, Source((), TrainingJob, _written(document.positions, changes)))
+    if found:
+        raise JobError(_placed(found, file, document.positions, changes))
+    return JobFile(job, file, document.positions, changes)
+
+
+def _readable(text: str, format: Format, file: str) -> Document:
+    """The document, a mapping at the top.
+
+    Raises:
+        JobError: the text is not of the format, is empty, or holds something else than a job.
+    """
+    try:
+        if not text.strip("\ufeff \t\r\n"):
+            raise Unreadable("the job file is empty", _START[format])
+        document = read_document(text, format)
+        if document.data is None:
+            raise Unreadable("the job file is empty", _START[format])
+        if not isinstance(document.data, dict):
+            message = f"a job file holds a mapping at the top, not {shown(document.data)}"
+            raise Unreadable(message, _START[format], document.positions.of(()))
+    except Unreadable as error:
+        raise JobError([replace(error.problem, file=file)]) from None
+    return document
+
+
+def _changed(data: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], Changes]:
+    if not overrides:
+        return data, Changes()
+    from cloudtrain.jobfile.overrides import override  # costs start-up time
+
+    return override(data, overrides)
+
+
+def _written(positions: Positions, changes: Changes) -> Any:
+    """How the value at a path is written, where it stands in the file or in an override."""
+    return lambda path: (changes.texts if changes.origin(path) else positions.texts).get(path)
+
+
+def _placed(problems: Sequence[Problem], file: str, positions: Positions, changes: Changes) -> list[Problem]:
+    """The problems with their places: those of the file in its order, then those of the overrides."""
+    placed = [_place(problem, file, positions, changes) for problem in problems]
+    distinct = list(dict.fromkeys(placed))
+    return sorted(distinct, key=lambda p: (p.file != file, p.line or 0, p.column or 0))
+
+
+def _place(problem: Problem, file: str, positions: Positions, changes: Changes) -> Problem:
+    if problem.file is not None:
+        return problem
+    if problem.line is not None:
+        return replace(problem, file=file)
+    origin = changes.origin(problem.path)
+    if origin is not None:
+        return replace(problem, file=origin)
+    place = positions.of(problem.path, key=isinstance(problem, KeyProblem))
+    return replace(problem, file=file, line=place.line, column=place.column) if place else replace(problem, file=file)

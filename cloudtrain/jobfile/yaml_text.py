@@ -1,0 +1,219 @@
+"""YAML into a document: PyYAML reads the structure, the plain values follow YAML 1.2, and each has its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from cloudtrain.jobfile.document import MAX_DEPTH, Document, Lines, Notes, Path, Place, Unreadable
+from cloudtrain.jobfile.scalars import KINDS, read_scalar, read_tagged
+
+_TAG = "tag:yaml.org,2002:"
+_MERGE = _TAG + "merge"
+_PLAIN = "plain"
+_MAX_NODES = 100_000
+"""Values that are read, aliases counted each time; a job has some tens, and a file of nested aliases has billions."""
+
+_HINTS = (
+    ("mapping values are not allowed", "put text that holds `: ` in quotes, and indent entries alike"),
+    ("found character '\\t'", "indent with spaces"),
+    ("found unexpected end of stream", "close the quote or bracket that was opened"),
+    ("did not find expected key", "indent the entries of a mapping alike, and put text with special signs in quotes"),
+    ("did not find expected '-' indicator", "indent the entries of a list alike"),
+    ("did not find expected ',' or ']'", "close the list with `]`"),
+    ("did not find expected ',' or '}'", "close the mapping with `}`"),
+    ("could not find expected ':'", "write `key: value`"),
+    ("found unknown escape character", "use single quotes, in which a backslash stands for itself"),
+    ("undefined alias", "an alias `*name` needs an anchor `&name` before it"),
+    ("cannot start any token", "put text that starts with a special sign in quotes"),
+)
+
+
+def _loader() -> Any:
+    """PyYAML's loader (in C where it is built so) that leaves the type of plain values to us."""
+    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    anything = (_TAG + _PLAIN, re.compile(""))
+    resolvers = {"<": [(_MERGE, re.compile("^<<$"))], None: [anything]}
+    return type("_Loader", (base,), {"yaml_implicit_resolvers": resolvers})
+
+
+_LOADER = _loader()
+
+
+def read(text: str) -> Document:
+    """Read one YAML document.
+
+    Raises:
+        Unreadable: it is not YAML, holds several documents, or repeats itself without end.
+    """
+    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+        raise RecursionError
+    loader = _LOADER(text)
+    try:
+        node = loader.get_single_node()
+    except yaml.YAMLError as error:
+        raise _unreadable(error, text) from None
+    finally:
+        loader.dispose()
+    if node is None:
+        return Document(None, Notes().document(None).positions)
+    reader = _Reader()
+    return reader.notes.document(reader.value(node, ()))
+
+
+def _depth(text: str) -> int:
+    """No less than the depth of flow brackets: the C parser has no bound of its own."""
+    depth = most = 0
+    for char in text:
+        depth += (char in "[{") - (char in "]}")
+        most = max(most, depth)
+    return most
+
+
+def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
+    place = _place_of(error, text)
+    problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+    if "but found another document" in problem:
+        return Unreadable("the file holds several documents (`---`)", "a file holds one job", place)
+    if isinstance(error, yaml.reader.ReaderError):
+        return Unreadable("not valid YAML: the text holds a control character", "remove it", place)
+    line = text.splitlines()[place.line - 1] if place and place.line <= len(text.splitlines()) else ""
+    if place is not None and line[: place.column].lstrip(" ").startswith("\t"):
+        return Unreadable("not valid YAML: a tab cannot indent a line", "indent with spaces", place)
+    hint = next((hint for part, hint in _HINTS if part in problem), None)
+    return Unreadable(f"not valid YAML: {problem}", hint, place)
+
+
+def _place_of(error: yaml.YAMLError, text: str) -> Place | None:
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        return Place(mark.line + 1, mark.column + 1)
+    if isinstance(error, yaml.reader.ReaderError):
+        control = re.search("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
+        return Lines(text).place(control.start()) if control else None
+    return None
+
+
+class _Reader:
+    """Turns nodes into values, noting places."""
+
+    def __init__(self) -> None:
+        self.notes = Notes()
+        self._count = 0
+        self._open: set[int] = set()
+
+    def value(self, node: yaml.Node, path: Path) -> Any:
+        """The value of a node; `path` is noted as standing there."""
+        self._enter(node, path)
+        place = _place(node)
+        self.notes.values[path] = place
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path, place)
+        self._own_tag(node, path, place)
+        self._open.add(id(node))
+        value = self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._list(node, path)
+        self._open.discard(id(node))
+        return value
+
+    def _enter(self, node: yaml.Node, path: Path) -> None:
+        self._count += 1
+        if id(node) in self._open:
+            raise Unreadable("the text holds an anchor that refers to itself", None, _place(node))
+        if self._count > _MAX_NODES or len(path) > MAX_DEPTH:
+            raise Unreadable("the text is too large or too deep to be a job", None, _place(node))
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path, place: Place) -> Any:
+        kind = str(node.tag).removeprefix(_TAG)
+        text = str(node.value)
+        self.notes.texts[path] = text
+        if kind in (_PLAIN, "merge"):
+            return read_scalar(text) if not node.style or kind == "merge" else text
+        if kind == "str":
+            return text
+        if kind in KINDS:
+            try:
+                return read_tagged(text, kind)
+            except ValueError:
+                self.notes.problem(path, place, f"`{text}` is not of the type that its tag `!!{kind}` says")
+                return None
+        self._own_tag(node, path, place)
+        return text
+
+    def _own_tag(self, node: yaml.Node, path: Path, place: Place) -> None:
+        """A tag is a type from another program, which a job has no use for."""
+        tag = str(node.tag)
+        usual = "map" if isinstance(node, yaml.MappingNode) else "seq"
+        if tag in (_TAG + usual, "!") or (isinstance(node, yaml.ScalarNode) and tag == "!"):
+            return
+        shown = "!!" + tag.removeprefix(_TAG) if tag.startswith(_TAG) else tag
+        self.notes.problem(path, place, f"a job has no tags such as `{shown}`", "remove the tag")
+
+    def _list(self, node: Any, path: Path) -> list[Any]:
+        return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        own: dict[str, Place] = {}
+        for key, value in self._own(node):
+            name = self._key(key, path)
+            if name is None:
+                continue
+            inner, place = (*path, name), _place(key)
+            if name in own:
+                self.notes.duplicate(inner, place)
+                continue
+            own[name] = self.notes.keys[inner] = place
+            result[name] = self.value(value, inner)
+        for merged in self._merges(node, path):
+            for name, (place, value) in merged.items():
+                if name not in result:
+                    inner = (*path, name)
+                    self.notes.keys[inner] = place
+                    result[name] = self.value(value, inner)
+        return result
+
+    def _own(self, node: yaml.MappingNode) -> list[tuple[yaml.Node, yaml.Node]]:
+        return [(key, value) for key, value in node.value if key.tag != _MERGE]
+
+    def _merges(self, node: yaml.MappingNode, path: Path) -> Iterator[dict[str, tuple[Place, yaml.Node]]]:
+        """What `<<: *anchor` and `<<: [*a, *b]` bring in; earlier ones win."""
+        for key, value in node.value:
+            if key.tag != _MERGE:
+                continue
+            sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            for source in sources:
+                if isinstance(source, yaml.MappingNode):
+                    yield self._flat(source, path)
+                else:
+                    message = "`<<` takes in a mapping or a list of mappings"
+                    self.notes.problem(path, _place(source), message, "write `<<: *name`, where `&name` is a mapping")
+
+    def _flat(self, node: yaml.MappingNode, path: Path) -> dict[str, tuple[Place, yaml.Node]]:
+        self._enter(node, path)
+        self._open.add(id(node))
+        own = ((self._key(key, path), key, value) for key, value in self._own(node))
+        result = {name: (_place(key), value) for name, key, value in own if name is not None}
+        for merged in self._merges(node, path):
+            result = {**merged, **result}
+        self._open.discard(id(node))
+        return result
+
+    def _key(self, node: yaml.Node, path: Path) -> str | None:
+        if isinstance(node, yaml.ScalarNode):
+            value = self._scalar(node, (*path, "<key>"), _place(node))
+            self.notes.texts.pop((*path, "<key>"), None)
+            if isinstance(value, str):
+                return value
+            hint = f'write `"{node.value}"`, in quotes' if node.value else "write a name before the colon"
+            what = "empty" if value is None and not node.value else f"`{node.value}`"
+        else:
+            what, hint = "a list or a mapping", "write a name before the colon"
+        self.notes.problem(path, _place(node), f"a key must be text, not {what}", hint)
+        return None
+
+
+def _place(node: yaml.Node) -> Place:
+    return Place(node.start_mark.line + 1, node.start_mark.column + 1)
