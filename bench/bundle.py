@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import random
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -160,7 +159,7 @@ def shell(tree: Path, out: Path) -> None:
 
 
 def reading_rows(tree: Path, folder: Path) -> Iterator[Row]:
-    archive, place = folder / "ours.tar.gz", folder / "unpacked"
+    archive = folder / "ours.tar.gz"
 
     def read_all() -> None:
         for path in tree.rglob("*"):
@@ -168,8 +167,7 @@ def reading_rows(tree: Path, folder: Path) -> Iterator[Row]:
                 path.read_bytes()
 
     def unpack_once() -> None:
-        shutil.rmtree(place, ignore_errors=True)
-        unpack(archive, place)
+        unpack(archive, Path(tempfile.mkdtemp(dir=folder)))
 
     scan(tree).write(archive)
     yield {"name": "plain read of every byte, one thread", "seconds": seconds(read_all)}

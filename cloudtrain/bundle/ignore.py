@@ -1,8 +1,9 @@
 """What stays out of the bundle: the defaults, and the rules of every `.cloudtrainignore`.
 
-The rules are gitignore's. A path is judged by the last rule that matches it in the nearest ignore file that has one;
-after all ignore files come the defaults, so a `!` rule brings a default back. Nothing can be brought back
-from a folder that is itself left out, because such a folder is never read.
+The rules are gitignore's. A path is judged by the last rule that matches it in the nearest ignore file that has one.
+After all ignore files come the defaults, so a `!` rule brings a default back, if it names what it brings back: the
+`!*/` in a list of what to keep does not mean virtual environments. Nothing can be brought back from a folder that is
+itself left out, because such a folder is never read.
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ _DEFAULT_SUFFIXES = (".pyc", ".pyo", ".egg-info")
 _ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a conda environment"}
 
 
+class Verdict(NamedTuple):
+    """What an ignore file says of a path. `by_name` is False for `!*` and its like, which name nothing."""
+
+    ignores: bool
+    by_name: bool
+    rule: str
+
+
 class _Rule(NamedTuple):
     pattern: re.Pattern[str]
     ignores: bool
@@ -44,8 +53,8 @@ class Rules:
         rules = [_rule(text, line, folder) for line, text in enumerate(lines, 1)]
         self._rules = tuple(rule for rule in reversed(rules) if rule is not None)
 
-    def judge(self, path: str, is_folder: bool) -> tuple[bool, str] | None:
-        """Whether the path is ignored, and the rule that says so; None where no rule matches.
+    def judge(self, path: str, is_folder: bool) -> Verdict | None:
+        """Whether the path is ignored, and by which rule; None where no rule matches.
 
         A pattern's regular expression also matches what lies below a match, and marks that with its one group. Such
         a match does not count: a path below an ignored folder is never judged, and a folder that was
@@ -55,7 +64,8 @@ class Rules:
         for rule in self._rules:
             match = rule.pattern.match(relative)
             if match and match.lastgroup is None and (is_folder or not rule.folders_only):
-                return rule.ignores, f"{self._folder}{IGNORE_FILE}:{rule.line} {rule.text}"
+                by_name = any(character.isalnum() for character in rule.text)
+                return Verdict(rule.ignores, by_name, f"{self._folder}{IGNORE_FILE}:{rule.line} {rule.text}")
         return None
 
 

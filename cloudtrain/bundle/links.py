@@ -38,7 +38,7 @@ class Links:
         """
         place = tuple(path.split("/"))
         start, parts = self._split(place[:-1], self._links[place])
-        last = parts.pop() if parts and parts[-1] != ".." else None
+        last = parts.pop() if parts and parts[-1] not in (".", "..") else None
         parent = self._follow(start, parts, iter(range(_MOST_HOPS)))
         aim = parent if last is None else (*parent, last)
         self._follow(parent, [] if last is None else [last], iter(range(_MOST_HOPS)))
@@ -51,11 +51,15 @@ class Links:
             if base is None:
                 raise BrokenLink("is outside `source_dir`")
             folder, target = (), target[len(base) :]
-        return folder, [part for part in target.split("/") if part not in ("", ".")]
+        return folder, [part for part in (target + "." * target.endswith("/")).split("/") if part]
 
     def _follow(self, place: Place, parts: list[str], hops: Iterator[int]) -> Place:
         """The real place that the names lead to from a real place. `hops` runs out where the kernel gives up."""
         for part in parts:
+            if part in (".", "..") and place not in self._folders:
+                raise _nothing_at(place)
+            if part == ".":
+                continue
             if part == "..":
                 if not place:
                     raise BrokenLink("is outside `source_dir`")
@@ -67,5 +71,9 @@ class Links:
                     raise BrokenLink("comes back to itself")
                 place = self._follow(*self._split(place[:-1], self._links[place]), hops)
             elif place not in self._files and place not in self._folders:
-                raise BrokenLink(f"is not in the bundle: `{'/'.join(place)}` is ignored, an empty folder or missing")
+                raise _nothing_at(place)
         return place
+
+
+def _nothing_at(place: Place) -> BrokenLink:
+    return BrokenLink(f"is not in the bundle: `{'/'.join(place)}` is ignored, an empty folder or missing")

@@ -38,7 +38,7 @@ _FOLDERS = {
     ".ssh": "an SSH folder",
     ".gnupg": "a key ring",
 }
-_SUSPECT = re.compile(r"credentials(\.json)?|(client[-_]secret|service[-_]?account)[^/]*\.json", re.IGNORECASE)
+_SUSPECT = re.compile(r"credentials(\.json)?|.*(client[-_]secret|service[-_]?account)[^/]*\.json", re.IGNORECASE)
 """Often a secret, and as often not: worth a finding, but not left out by default."""
 
 _EXAMPLES = (".example", ".sample", ".template", ".dist")

@@ -100,7 +100,10 @@ def _ignoring_rule(item: os.DirEntry[str], path: str, is_folder: bool, rules: tu
     """The rule that leaves the path out: of the nearest ignore file that has one for it, or a default."""
     for each in rules:
         verdict = each.judge(path, is_folder)
+        if verdict is not None and verdict.ignores:
+            return verdict.rule
+        if verdict is not None and verdict.by_name:
+            return None
         if verdict is not None:
-            ignores, rule = verdict
-            return rule if ignores else None
+            break
     return default_rule(item.name) or (environment_rule(item.path) if is_folder else None)

@@ -86,7 +86,7 @@ def test_extra_files_are_added_under_their_name(tmp_path: Path) -> None:
 def test_an_extra_file_may_not_hide_a_file_of_the_user(tmp_path: Path) -> None:
     """Two files for one place are an error that names it."""
     fill(tmp_path, {"train.py": ""})
-    with pytest.raises(JobError, match="train.py"):
+    with pytest.raises(JobError, match=r"train\.py"):
         scan(tmp_path, extra={"train.py": tmp_path / "train.py"})
 
 
