@@ -1,0 +1,203 @@
+"""Measure the budgets: each figure against its reference, in turn, in one run, as ratios of medians.
+
+    python bench/run.py [--json FILE] [--only NAME ...] [--runs N]        (make bench)
+
+Prints one row per budget and writes them as JSON (bench.json unless told). Exit code 1 when a budget is exceeded.
+Absolute times depend on the machine; the ratios are what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PYTHON = sys.executable
+CLOUDTRAIN = str(Path(PYTHON).with_name("cloudtrain"))
+TORCHX_VENV = ROOT / ".venv-torchx"
+DIGITS = str(ROOT / "training_scripts" / "digits_ddp" / "job.yaml")
+
+Timed = Callable[[], float]
+"""Does the thing once and returns the seconds that count."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One budget: median seconds of ours and of the reference, and the limit on what relates them."""
+
+    name: str
+    ours_s: float
+    reference: str
+    reference_s: float
+    ratio: float
+    limit: str
+    ok: bool
+
+
+def command(*argv: str, env: dict[str, str] | None = None) -> Timed:
+    """Seconds that a command takes as a whole process."""
+
+    def once() -> float:
+        start = time.perf_counter()
+        subprocess.run(argv, check=True, capture_output=True, env=os.environ | (env or {}), cwd=ROOT)
+        return time.perf_counter() - start
+
+    return once
+
+
+def medians(ours: Timed, reference: Timed, runs: int) -> tuple[float, float]:
+    """Both in turn, after one warm-up each, so that a machine that slows down slows both."""
+    ours(), reference()
+    pairs = [(ours(), reference()) for _ in range(runs)]
+    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+
+
+def at_most(name: str, ours: Timed, reference: Timed, what: str, *, factor: float, runs: int) -> Result:
+    """Ours may take at most `factor` times the reference."""
+    a, b = medians(ours, reference, runs)
+    return Result(name, a, what, b, a / b, f"at most {factor:g} x", a <= factor * b)
+
+
+def import_time(runs: int) -> list[Result]:
+    """`import cloudtrain` within 10 ms of bare Python."""
+    a, b = medians(command(PYTHON, "-c", "import cloudtrain"), command(PYTHON, "-c", "pass"), runs)
+    return [Result("import cloudtrain", a, "bare python", b, a / b, "within 10 ms", a - b <= 0.010)]
+
+
+REFERENCE = ("-c", "import pydantic, typer")
+
+
+def help_time(runs: int) -> list[Result]:
+    """`cloudtrain --help`."""
+    return [at_most("cloudtrain --help", command(CLOUDTRAIN, "--help"), command(PYTHON, *REFERENCE),
+                    "import pydantic, typer", factor=1.5, runs=runs)]  # fmt: skip
+
+
+def plan_time(runs: int) -> list[Result]:
+    """A dry run, as a whole process."""
+    with tempfile.TemporaryDirectory() as state:
+        ours = command(CLOUDTRAIN, "submit", DIGITS, "--dry-run", env={"CLOUDTRAIN_STATE_DIR": state})
+        return [at_most("dry run", ours, command(PYTHON, *REFERENCE), "import pydantic, typer", factor=3, runs=runs)]
+
+
+def bundle_time(runs: int) -> list[Result]:
+    """5,000 files, 200 MB: against the gzip tar of the SageMaker SDK, and hashing again against reading again."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "bundle.json"
+        subprocess.run([PYTHON, "bench/bundle.py", "--json", str(report)], check=False, capture_output=True, cwd=ROOT)
+        rows = {row["name"]: row["seconds"] for row in json.loads(report.read_text())["rows"]}
+    ours, sdk = rows["cloudtrain: scan and write"], rows["tarfile w:gz level 9 (the SDK)"]
+    again, read = rows["cloudtrain: scan (an unchanged bundle)"], rows["read all bytes"]
+    return [
+        Result("bundle 200 MB", ours, "SDK's gzip tar", sdk, ours / sdk, "at most 1/3", ours <= sdk / 3),
+        Result("unchanged bundle", again, "reading its bytes", read, again / read, "reported", True),
+    ]
+
+
+def launch_time(runs: int) -> list[Result]:
+    """Until the first training step is done, two processes: `cloudtrain submit` against bare torchrun."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        (work / "src").mkdir()
+        (work / "src" / "first_step.py").write_text((ROOT / "bench" / "first_step.py").read_text())
+        job = work / "job.json"
+        mark = work / "mark"
+        fields = {"name": "first-step", "source_dir": "src", "entry_point": "first_step.py",
+                  "hyperparameters": {"mark": str(mark)}, "distribution": {"type": "torch"}}  # fmt: skip
+        job.write_text(json.dumps(fields))
+
+        def until_mark(*argv: str) -> Timed:
+            def once() -> float:
+                mark.unlink(missing_ok=True)
+                start = time.time()
+                env = os.environ | {"CLOUDTRAIN_STATE_DIR": str(work / "state"), "OMP_NUM_THREADS": "1"}
+                subprocess.run(argv, check=True, capture_output=True, env=env)
+                return float(mark.read_text()) - start
+
+            return once
+
+        torchrun = str(Path(PYTHON).with_name("torchrun"))
+        script = str(work / "src" / "first_step.py")
+        bare = until_mark(torchrun, "--nproc-per-node", "2", script, "--mark", str(mark))
+        ours = until_mark(CLOUDTRAIN, "submit", str(job), "--processes-per-instance", "2")
+        results = [at_most("first step", ours, bare, "bare torchrun", factor=1.10, runs=runs)]
+        torchx = TORCHX_VENV / "bin" / "torchx"
+        if torchx.exists():
+            peer = until_mark(str(torchx), "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", script,
+                              "--", "--mark", str(mark))  # fmt: skip
+            a, b = medians(ours, peer, runs)
+            results.append(Result("first step", a, "torchx run -s local_cwd", b, a / b, "reported", True))
+        return results
+
+
+def listing_time(runs: int) -> list[Result]:
+    """`ps` with 10,000 runs in the store against `ps` with 10."""
+    with tempfile.TemporaryDirectory() as folder:
+        stores = {count: Path(folder) / str(count) for count in (10, 10_000)}
+        for count, state in stores.items():
+            _fill_store(state, count)
+        many, few = (command(CLOUDTRAIN, "ps", env={"CLOUDTRAIN_STATE_DIR": str(stores[n])}) for n in (10_000, 10))
+        return [at_most("ps with 10,000 runs", many, few, "ps with 10 runs", factor=2, runs=runs)]
+
+
+def _fill_store(state: Path, count: int) -> None:
+    import sqlite3
+
+    from cloudtrain.store.store import FILE_NAME, open_store
+
+    with open_store(state):
+        pass
+    db = sqlite3.connect(state / FILE_NAME)
+    rows = [
+        (f"job-{i:08d}-1", "local", "here", f"job{i % 50}", f"{i:064d}", "me@here", 1, "reported", "succeeded", None,
+         1e9 + i, 1e9 + i, 1e9 + i + 60)
+        for i in range(count)
+    ]  # fmt: skip
+    with db:
+        db.executemany(f"INSERT INTO runs VALUES ({', '.join('?' * 13)})", rows)
+    db.close()
+
+
+BUDGETS: dict[str, Callable[[int], list[Result]]] = {
+    "import": import_time,
+    "help": help_time,
+    "plan": plan_time,
+    "ps": listing_time,
+    "launch": launch_time,
+    "bundle": bundle_time,
+}
+
+
+def main() -> int:
+    """Measure, print, write; 1 when a budget is exceeded."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", type=Path, default=ROOT / "bench.json", metavar="FILE")
+    parser.add_argument("--only", nargs="+", choices=BUDGETS, default=list(BUDGETS))
+    parser.add_argument("--runs", type=int, default=7)
+    options = parser.parse_args()
+    results: list[Result] = []
+    print(f"{'what':22} {'ours':>9}  {'reference':26} {'':>9} {'ratio':>7}  limit")
+    for name in options.only:
+        for result in BUDGETS[name](options.runs):
+            results.append(result)
+            verdict = "" if result.ok else "  EXCEEDED"
+            print(
+                f"{result.name:22} {result.ours_s:8.3f}s  {result.reference:26} {result.reference_s:8.3f}s "
+                f"{result.ratio:6.2f}x  {result.limit}{verdict}",
+                flush=True,
+            )
+    options.json.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
+    return 0 if all(result.ok for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
