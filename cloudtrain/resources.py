@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field
 
 from cloudtrain._model import Model, all_at_once
 from cloudtrain.errors import Problem
@@ -30,11 +30,7 @@ def _everywhere(value: Any) -> Any:
     return {"sagemaker": value, "azureml": value, "local": value} if isinstance(value, str) else value
 
 
-Named = Annotated[
-    PerTarget,
-    BeforeValidator(_everywhere),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/PerTarget"}]}),
-]
+Named = Annotated[PerTarget, BeforeValidator(_everywhere)]
 """One string for every target, or one per target."""
 
 
