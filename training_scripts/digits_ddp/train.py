@@ -37,8 +37,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed: in a checkout the runtime, plain Python, stands two folders up
-    sys.path.append(str(Path(__file__).resolve().parents[2]))
+except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+    sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
 

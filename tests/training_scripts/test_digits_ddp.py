@@ -1,0 +1,212 @@
+"""The digits script, run for real: same losses with any number of processes, and across stops and crashes.
+
+Every run here is bare: plain python or torchrun, in a folder where cloudtrain is not installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.runtime import parse_metrics
+
+pytestmark = pytest.mark.torch
+
+REPOSITORY = Path(__file__).parents[2]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+FIVE_DECIMALS = 5e-6
+DEADLINE = 120
+
+
+@dataclass
+class Run:
+    """What came out of a run."""
+
+    losses: dict[int, float] = field(default_factory=dict)
+    accuracies: dict[int, float] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    exit_code: int | None = None
+    errors: str = ""
+
+    def add(self, line: str) -> None:
+        """One line of output."""
+        self.lines.append(line.rstrip("\n"))
+        values = parse_metrics(line)
+        if values and "loss" in values:
+            self.losses[int(values["step"])] = values["loss"]
+        if values and "test_accuracy" in values:
+            self.accuracies[int(values["step"])] = values["test_accuracy"]
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout as a user has it: the script, and the runtime two folders up."""
+    checkout = tmp_path_factory.mktemp("checkout")
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(REPOSITORY / "training_scripts" / "digits_ddp", checkout / "training_scripts" / "digits_ddp")
+    shutil.copytree(REPOSITORY / "cloudtrain" / "runtime", checkout / "cloudtrain" / "runtime", ignore=skip)
+    shutil.copy(REPOSITORY / "cloudtrain" / "__init__.py", checkout / "cloudtrain")
+    return checkout / "training_scripts" / "digits_ddp" / "train.py"
+
+
+def start(folder: Path, *command: str | Path) -> subprocess.Popen[str]:
+    """A run in `folder`, with its stderr in a file."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "stderr.txt").open("w") as errors:
+        return subprocess.Popen(
+            [str(part) for part in command],
+            cwd=folder,
+            env={"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+
+
+def lines_of(process: subprocess.Popen[str]) -> Iterator[str]:
+    """Its output as it comes. A run that hangs is killed at the deadline, which ends the output."""
+    assert process.stdout is not None
+    timer = threading.Timer(DEADLINE, process.kill)
+    timer.start()
+    try:
+        with process.stdout:
+            yield from process.stdout
+    finally:
+        timer.cancel()
+
+
+def run(folder: Path, *command: str | Path, interrupt_at: int | None = None, with_signal: int = signal.SIGTERM) -> Run:
+    """Run to the end; with `interrupt_at`, signal the first process once that step is reported."""
+    result = Run()
+    process = start(folder, *command)
+    for line in lines_of(process):
+        result.add(line)
+        if interrupt_at is not None and max(result.losses, default=0) >= interrupt_at:
+            process.send_signal(with_signal)
+            interrupt_at = None
+    result.exit_code = process.wait(timeout=DEADLINE)
+    result.errors = (folder / "stderr.txt").read_text()
+    return result
+
+
+@pytest.fixture(scope="module")
+def alone(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One process, never interrupted: what all other runs are compared with."""
+    folder = tmp_path_factory.mktemp("alone")
+    result = run(folder, sys.executable, script)
+    assert result.exit_code == 0, result.errors
+    assert (folder / "model" / "model.pt").is_file()
+    return result
+
+
+def assert_same_losses(found: Run, reference: Run, *, at_least: int) -> None:
+    """Every loss that both report is equal to 5 decimals, and there are enough of them to mean something."""
+    common = sorted(set(found.losses) & set(reference.losses))
+    assert len(common) >= at_least
+    for step in common:
+        assert found.losses[step] == pytest.approx(reference.losses[step], abs=FIVE_DECIMALS), f"step {step}"
+
+
+def test_one_process_learns_the_digits(alone: Run) -> None:
+    """At least 95% of the test scans are read right, and the last line says how many."""
+    assert len(alone.accuracies) == 20
+    accuracy = alone.accuracies[max(alone.accuracies)]
+    assert accuracy >= 0.95
+    assert alone.lines[-1].startswith(f"test accuracy {accuracy:.4f} after 460 steps")
+    assert alone.losses[1] == pytest.approx(2.303, abs=0.05)
+    assert alone.losses[460] < 0.1
+
+
+def test_two_processes_learn_the_same(script: Path, alone: Run, tmp_path: Path) -> None:
+    """Under bare torchrun: the same losses to 5 decimals, the same accuracy, one report per step."""
+    found = run(tmp_path, *TORCHRUN, "--standalone", "--nproc-per-node", "2", script)
+    assert found.exit_code == 0, found.errors
+    assert found.lines[0] == "processes=2 device=cpu backend=gloo"
+    assert_same_losses(found, alone, at_least=47)
+    assert found.accuracies == alone.accuracies
+    assert len(found.lines) == len(alone.lines)
+
+
+def test_two_simulated_instances_with_accumulation_learn_the_same(script: Path, alone: Run, tmp_path: Path) -> None:
+    """Two torchrun agents with one process each, and two micro-batches per step: still the same losses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    command = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port]
+    second = start(tmp_path / "second", *command, "--node-rank", "1", script, "--accumulate", "2")
+    found = run(tmp_path / "first", *command, "--node-rank", "0", script, "--accumulate", "2")
+    out, _ = second.communicate(timeout=DEADLINE)
+    assert (found.exit_code, second.returncode) == (0, 0), found.errors
+    assert_same_losses(found, alone, at_least=47)
+    assert out == ""
+
+
+def test_stopped_twice_it_goes_on_with_2_processes_and_then_with_1(script: Path, alone: Run, tmp_path: Path) -> None:
+    """SIGTERM, resume with 2 processes, SIGTERM, resume with 1: the losses of a run that was never stopped."""
+    marker = tmp_path / "checkpoint" / "preempted"
+    two = [*TORCHRUN, "--standalone", "--nproc-per-node", "2", script, "--step_delay", "0.01"]
+
+    first = run(tmp_path, *two, interrupt_at=30)
+    stopped_at = json.loads(marker.read_text())["step"]
+    assert 30 <= stopped_at < 460
+
+    second = run(tmp_path, *two, interrupt_at=stopped_at + 30)
+    assert f"resumed from step {stopped_at}\n" in second.errors
+    stopped_again_at = json.loads(marker.read_text())["step"]
+    assert stopped_at + 30 <= stopped_again_at < 460
+
+    third = run(tmp_path, sys.executable, script)
+    assert third.exit_code == 0, third.errors
+    assert f"resumed from step {stopped_again_at}\n" in third.errors
+    assert not marker.exists()
+
+    assert min(second.losses) == stopped_at + 1
+    assert min(third.losses) == stopped_again_at + 1
+    for part in (first, second, third):
+        assert_same_losses(part, alone, at_least=3)
+    assert third.accuracies[460] == alone.accuracies[460]
+
+
+def test_a_killed_rank_is_started_again_from_the_last_checkpoint(script: Path, alone: Run, tmp_path: Path) -> None:
+    """`kill -9` of rank 1 under `torchrun --max-restarts 1`: all ranks come back and lose no more than 10 steps."""
+    import psutil
+
+    arguments = ["--step_delay", "0.01", "--checkpoint_every", "10"]
+    process = start(
+        tmp_path, *TORCHRUN, "--standalone", "--max-restarts", "1", "--nproc-per-node", "2", script, *arguments
+    )
+    found, killed = Run(), False
+    for line in lines_of(process):
+        found.add(line)
+        if not killed and max(found.losses, default=0) >= 30:
+            ranks = psutil.Process(process.pid).children()
+            next(rank for rank in ranks if rank.environ().get("RANK") == "1").kill()
+            killed = True
+    assert process.wait(timeout=DEADLINE) == 0
+    errors = (tmp_path / "stderr.txt").read_text()
+    resumed_from = [int(line.split()[-1]) for line in errors.splitlines() if "resumed from step" in line]
+    assert len(resumed_from) == 1
+    assert resumed_from[0] >= 20
+    assert_same_losses(found, alone, at_least=47)
+
+
+def test_without_scikit_learn_it_says_what_to_install(script: Path, tmp_path: Path) -> None:
+    """The data comes with scikit-learn; its absence is one line and a hint."""
+    (tmp_path / "sklearn.py").write_text("")  # a module of that name without data
+    code = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_path({str(script)!r})"
+    found = run(tmp_path, sys.executable, "-c", code)
+    assert found.exit_code == 1
+    assert found.errors == (
+        "error: the digits come with scikit-learn, which is not installed\n\nhint: pip install scikit-learn\n"
+    )
