@@ -97,13 +97,6 @@ def _paths(shape: Shape) -> list[str]:
     return paths
 
 
-def _account_fields() -> set[str]:
-    from cloudtrain.targets import TARGETS
-
-    shared = {"type", "prefix", "launch", "python", "instance_count", "processes_per_instance"}
-    return {name for target in TARGETS.values() for name in target.model_fields} - shared | {"target", "account"}
-
-
 def mapping_hint(shape: Shape, name: str, value: Any) -> str | None:
     """How to write the mapping that `value`, a shorter form, seems to mean."""
     if isinstance(value, str) and shape.kind == "choice":

@@ -6,27 +6,19 @@ together with wrong fields instead of one round later.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from cloudtrain._source import KeyProblem, Path, Source, shown
 from cloudtrain.errors import Problem
 
-Path = tuple["str | int", ...]
-
-Written = Callable[[Path], "str | None"]
-"""How the value at a path is written in its file: `2.10`, where the value itself is only 2.1."""
+__all__ = ["KeyProblem", "ProblemsFound", "Rules", "Source", "checked", "problems_of", "shown", "wrong"]
 
 Rules = Callable[[Mapping[str, Any]], Iterable[Problem]]
 """Looks at the raw fields of a model, of which any may be wrong or missing, and yields problems with relative paths."""
-
-
-@dataclass(frozen=True)
-class KeyProblem(Problem):
-    """A problem with the name of a field, not with its value: its place in a file is that of the key."""
 
 
 class ProblemsFound(ValueError):
@@ -44,15 +36,6 @@ class ProblemsFound(ValueError):
         wrong = {problem.path for problem in of_fields}
         of_rules = [replace(problem, path=(*source.under, *problem.path)) for problem in self.problems]
         return [*of_fields, *(problem for problem in of_rules if problem.path not in wrong)]
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where the data of a model came from: its place in the whole, the model of the whole, how values are written."""
-
-    under: Path = ()
-    root: type[BaseModel] | None = None
-    written: Written | None = None
 
 
 def wrong(message: str, hint: str | None = None, path: Path = ()) -> ProblemsFound:
@@ -97,17 +80,3 @@ def problems_of(error: ValidationError, model: type[BaseModel], source: Source |
             kind = KeyProblem if about_key else Problem
             problems.append(kind((*path, "type") if at_type else path, message, hint))
     return problems
-
-
-def shown(value: Any, written: str | None = None) -> str:
-    """A value as a message names it, short: `"two"`, `2.10`, a list."""
-    if isinstance(value, str):
-        text = json.dumps(value, ensure_ascii=False)
-        return f"`{text[:37]}...`" if len(text) > 40 else f"`{text}`"
-    if value is None or isinstance(value, bool):
-        return f"`{json.dumps(value)}`"
-    if isinstance(value, int | float):
-        return f"`{written or value}`"
-    if isinstance(value, Mapping | BaseModel):
-        return "a mapping"
-    return "a list" if isinstance(value, list | tuple) else f"`{type(value).__name__}`"

@@ -10,8 +10,8 @@ from cloudtrain._explain import unknown_field
 from cloudtrain._shape import Path, Shape, shape_of_model
 from cloudtrain.errors import Problem
 from cloudtrain.job import TrainingJob
+from cloudtrain.jobfile.changes import Changes
 from cloudtrain.jobfile.document import Document, Positions, Unreadable, read_document
-from cloudtrain.jobfile.parse import Changes
 from cloudtrain.jobfile.scalars import read_scalar
 from cloudtrain.resources import PerTarget
 

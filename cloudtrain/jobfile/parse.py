@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import TrainingJob
+from cloudtrain.jobfile.changes import Changes
 from cloudtrain.jobfile.document import Document, Format, Path, Positions, Unreadable, read_document
 from cloudtrain.problems import KeyProblem, Source, problems_of, shown
 
@@ -18,19 +19,6 @@ _START = {
     "toml": 'start with `name = "my-job"` and `entry_point = "train.py"`',
     "json": 'start with `{"name": "my-job", "entry_point": "train.py"}`',
 }
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What overrides did: which override each path comes from, and how its plain values are written there."""
-
-    origins: Mapping[Path, str] = field(default_factory=dict)
-    texts: Mapping[Path, str] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
-
-    def origin(self, path: Path) -> str | None:
-        """The override (`--set a.b=1`) that set the value at a path, or what holds it."""
-        return next((self.origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.origins), None)
 
 
 @dataclass(frozen=True)

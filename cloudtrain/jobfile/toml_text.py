@@ -9,11 +9,6 @@ from typing import Any
 
 from cloudtrain.jobfile.document import MAX_DEPTH, Document, Lines, Notes, Path, Place, Unreadable
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 _AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _HINTS = (
     ("Expected '=' after a key", "write `key = value`"),
@@ -50,12 +45,21 @@ def read(text: str) -> Document:
     text = text.replace("\r\n", "\n")
     lines = Lines(text)
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        data = _loads(text)
+    except ValueError as error:  # TOMLDecodeError is one
         raise _unreadable(str(error), text, lines) from None
     scanner = _Scanner(text, lines)
     scanner.scan()
     return scanner.notes.document(data)
+
+
+def _loads(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    data: dict[str, Any] = tomllib.loads(text)
+    return data
 
 
 def _unreadable(message: str, text: str, lines: Lines) -> Unreadable:
@@ -168,5 +172,4 @@ class _Scanner:
 
 def _string(literal: str) -> str:
     """The text of a string of any of the four kinds."""
-    value: Any = tomllib.loads(f"x = {literal}")["x"]
-    return str(value)
+    return str(_loads(f"x = {literal}")["x"])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
-
-import yaml
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from cloudtrain.jobfile.document import MAX_DEPTH, Document, Lines, Notes, Path, Place, Unreadable
 from cloudtrain.jobfile.scalars import KINDS, read_scalar, read_tagged
+
+if TYPE_CHECKING:
+    import yaml
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = _TAG + "merge"
@@ -32,15 +34,15 @@ _HINTS = (
 )
 
 
+@lru_cache(maxsize=1)
 def _loader() -> Any:
     """PyYAML's loader (in C where it is built so) that leaves the type of plain values to us."""
+    import yaml
+
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     anything = (_TAG + _PLAIN, re.compile(""))
     resolvers = {"<": [(_MERGE, re.compile("^<<$"))], None: [anything]}
     return type("_Loader", (base,), {"yaml_implicit_resolvers": resolvers})
-
-
-_LOADER = _loader()
 
 
 def read(text: str) -> Document:
@@ -51,7 +53,9 @@ def read(text: str) -> Document:
     """
     if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise RecursionError
-    loader = _LOADER(text)
+    import yaml
+
+    loader = _loader()(text)
     try:
         node = loader.get_single_node()
     except yaml.YAMLError as error:
@@ -78,7 +82,7 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
     problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
     if "but found another document" in problem:
         return Unreadable("the file holds several documents (`---`)", "a file holds one job", place)
-    if isinstance(error, yaml.reader.ReaderError):
+    if _is_control(error):
         return Unreadable("not valid YAML: the text holds a control character", "remove it", place)
     line = text.splitlines()[place.line - 1] if place and place.line <= len(text.splitlines()) else ""
     if place is not None and line[: place.column].lstrip(" ").startswith("\t"):
@@ -87,11 +91,16 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
     return Unreadable(f"not valid YAML: {problem}", hint, place)
 
 
+def _is_control(error: yaml.YAMLError) -> bool:
+    """PyYAML refuses a character before it parses anything, and such an error has no mark."""
+    return type(error).__name__ == "ReaderError"
+
+
 def _place_of(error: yaml.YAMLError, text: str) -> Place | None:
     mark = getattr(error, "problem_mark", None)
     if mark is not None:
         return Place(mark.line + 1, mark.column + 1)
-    if isinstance(error, yaml.reader.ReaderError):
+    if _is_control(error):
         control = re.search("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
         return Lines(text).place(control.start()) if control else None
     return None
@@ -110,11 +119,11 @@ class _Reader:
         self._enter(node, path)
         place = _place(node)
         self.notes.values[path] = place
-        if isinstance(node, yaml.ScalarNode):
+        if _is_scalar(node):
             return self._scalar(node, path, place)
         self._own_tag(node, path, place)
         self._open.add(id(node))
-        value = self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._list(node, path)
+        value = self._mapping(node, path) if _is_mapping(node) else self._list(node, path)
         self._open.discard(id(node))
         return value
 
@@ -145,8 +154,8 @@ class _Reader:
     def _own_tag(self, node: yaml.Node, path: Path, place: Place) -> None:
         """A tag is a type from another program, which a job has no use for."""
         tag = str(node.tag)
-        usual = "map" if isinstance(node, yaml.MappingNode) else "seq"
-        if tag in (_TAG + usual, "!") or (isinstance(node, yaml.ScalarNode) and tag == "!"):
+        usual = "map" if _is_mapping(node) else "seq"
+        if tag in (_TAG + usual, "!") or (_is_scalar(node) and tag == "!"):
             return
         shown = "!!" + tag.removeprefix(_TAG) if tag.startswith(_TAG) else tag
         self.notes.problem(path, place, f"a job has no tags such as `{shown}`", "remove the tag")
@@ -183,9 +192,9 @@ class _Reader:
         for key, value in node.value:
             if key.tag != _MERGE:
                 continue
-            sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            sources = value.value if _is_sequence(value) else [value]
             for source in sources:
-                if isinstance(source, yaml.MappingNode):
+                if _is_mapping(source):
                     yield self._flat(source, path)
                 else:
                     message = "`<<` takes in a mapping or a list of mappings"
@@ -202,7 +211,7 @@ class _Reader:
         return result
 
     def _key(self, node: yaml.Node, path: Path) -> str | None:
-        if isinstance(node, yaml.ScalarNode):
+        if _is_scalar(node):
             value = self._scalar(node, (*path, "<key>"), _place(node))
             self.notes.texts.pop((*path, "<key>"), None)
             if isinstance(value, str):
@@ -213,6 +222,18 @@ class _Reader:
             what, hint = "a list or a mapping", "write a name before the colon"
         self.notes.problem(path, _place(node), f"a key must be text, not {what}", hint)
         return None
+
+
+def _is_scalar(node: yaml.Node) -> TypeGuard[yaml.ScalarNode]:
+    return type(node).__name__ == "ScalarNode"
+
+
+def _is_mapping(node: yaml.Node) -> TypeGuard[yaml.MappingNode]:
+    return type(node).__name__ == "MappingNode"
+
+
+def _is_sequence(node: yaml.Node) -> TypeGuard[yaml.SequenceNode]:
+    return type(node).__name__ == "SequenceNode"
 
 
 def _place(node: yaml.Node) -> Place:

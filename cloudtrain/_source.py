@@ -1,0 +1,45 @@
+"""What messages about data need to know: where it came from, how it was written, and how a value is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from cloudtrain.errors import Problem
+
+Path = tuple["str | int", ...]
+
+Written = Callable[[Path], "str | None"]
+"""How the value at a path is written in its file: `2.10`, where the value itself is only 2.1."""
+
+
+@dataclass(frozen=True)
+class KeyProblem(Problem):
+    """A problem with the name of a field, not with its value: its place in a file is that of the key."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the data of a model came from: its place in the whole, the model of the whole, how values are written."""
+
+    under: Path = ()
+    root: type[BaseModel] | None = None
+    written: Written | None = None
+
+
+def shown(value: Any, written: str | None = None) -> str:
+    """A value as a message names it, short: `"two"`, `2.10`, a list."""
+    if isinstance(value, str):
+        text = json.dumps(value, ensure_ascii=False)
+        return f"`{text[:37]}...`" if len(text) > 40 else f"`{text}`"
+    if value is None or isinstance(value, bool):
+        return f"`{json.dumps(value)}`"
+    if isinstance(value, int | float):
+        return f"`{written or value}`"
+    if isinstance(value, Mapping | BaseModel):
+        return "a mapping"
+    return "a list" if isinstance(value, list | tuple) else f"`{type(value).__name__}`"
