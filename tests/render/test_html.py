@@ -1,0 +1,64 @@
+"""Documents as HTML: well-formed, escaped, and saying what the text says."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+from cloudtrain.render.document import Command, Document, Heading, Lines, Notice, Pairs, Span, Table, Text
+from cloudtrain.render.html import run_html, to_html
+from cloudtrain.states import RunState, RunStatus
+
+ATTACK = '<script>alert("x")</script>&\'`<b>`'
+
+
+def everything(text: str) -> Document:
+    """Every block, with `text` in every place that takes text."""
+    return Document(
+        [
+            Heading(text),
+            Text(text),
+            Pairs([(text, text), (text, Span(text, "bad"))]),
+            Table((text, text), [(text, Span(text, "good"))]),
+            Lines([text]),
+            Command([text], [(text, text)]),
+            Notice("error", text, text, text, (text,), text),
+        ]
+    )
+
+
+def words(html: str) -> str:
+    """The text of the elements, without the style."""
+    root = ET.fromstring(html)
+    style = root.find("style")
+    assert style is not None
+    root.remove(style)
+    return "".join(root.itertext())
+
+
+def test_nothing_escapes_the_escaping() -> None:
+    """No element but ours appears, wherever the text came from, and the text is there to read."""
+    html = to_html(everything(ATTACK))
+    assert "<script>" not in html
+    assert {element.tag for element in ET.fromstring(html).iter()} <= {
+        "div", "style", "h4", "p", "table", "tr", "th", "td", "pre", "code", "span"
+    }  # fmt: skip
+    assert words(html).count('<script>alert("x")</script>&') >= 14
+
+
+def test_backticks_become_code() -> None:
+    """A literal is shown as code, without its backticks."""
+    assert "<p>use <code>a &lt; b</code> now</p>" in to_html(Document([Text("use `a < b` now")]))
+
+
+def test_nothing_is_fetched() -> None:
+    """The HTML refers to nothing outside itself."""
+    assert not re.search(r"https?:|src=|href=|@import|url\(", to_html(everything("x")))
+
+
+def test_run_shows_its_state_and_reason() -> None:
+    """A run in a notebook says its state and why it failed."""
+    status = RunStatus(RunState.FAILED, "rank 1: ValueError: no", 10.0, 12.5, ("Traceback", "ValueError: no"))
+    text = words(run_html("job-1", "local://host/job-1", status))
+    for part in ("job-1", "failed", "rank 1: ValueError: no", "2.5s", "Traceback"):
+        assert part in text

@@ -1,0 +1,87 @@
+"""A plan in its forms: text, HTML and rich, all with the same content."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain.compile.local import compile_local
+from cloudtrain.plans import Bundle, CompileContext, Finding, Level, LocalAccount, Machine, Plan
+
+CONTEXT = CompileContext(
+    "digits-3f9a1c22-1", Bundle("ab" * 32, 34_212, 12), LocalAccount("/state", "/usr/bin/python3", Machine(4))
+)
+
+
+def plan_for(instances: int = 2) -> Plan:
+    """The plan of a small job on several simulated instances."""
+    job = ct.TrainingJob(
+        name="digits",
+        entry_point="train.py",
+        hyperparameters={"epochs": 2, "note": "it's <b>"},
+        distribution=ct.Torch(),
+        resources=ct.Resources(instance_count=instances),
+    )
+    return compile_local(job, ct.Local(), CONTEXT)
+
+
+FINDING = Finding("LO201", Level.WARNING, "smaller", "add instances", ("resources", "instance_count"), "job.yaml:3:5")
+
+
+def test_text_holds_the_exact_request() -> None:
+    """The request block of the text is the request, and parses back to it."""
+    text = plan_for().to_text()
+    block = text[text.index("\n  {\n") : text.rindex("\n  }\n") + 5]
+    assert json.loads(block) == plan_for().request
+
+
+def test_text_is_the_same_twice() -> None:
+    """Two plans of one job have the same text."""
+    assert plan_for().to_text() == plan_for().to_text()
+
+
+def test_every_process_is_shown() -> None:
+    """Launchers one by one; ranks that differ in their numbers alone together, with the count plain."""
+    text = plan_for().to_text()
+    assert "torchrun on instance 0\n" in text
+    assert "torchrun on instance 1\n" in text
+    assert "ranks 0 to 3 on instances 0 to 1\n" in text
+    assert "OMP_NUM_THREADS" in text
+
+
+def test_findings_come_last_with_their_place() -> None:
+    """What the checks found stands at the end, where the eye is."""
+    text = plan_for().with_findings((FINDING,)).to_text()
+    assert text.endswith("warning: smaller [LO201]\n  job.yaml:3:5  resources.instance_count\n\nhint: add instances\n")
+
+
+def test_summary_leaves_the_request_out() -> None:
+    """The short document has what a person reads first, and the findings."""
+    from cloudtrain.render.text import to_text
+
+    text = to_text(plan_for().with_findings((FINDING,)).document(whole=False))
+    assert "processes" in text
+    assert "[LO201]" in text
+    assert '"version"' not in text
+
+
+def test_notebook_gets_html_and_text() -> None:
+    """The mime bundle has both forms, and the HTML is escaped."""
+    plan = plan_for()
+    bundle = plan._repr_mimebundle_(include=None, exclude=None)
+    assert bundle == {"text/plain": plan.to_text(), "text/html": plan._repr_html_()}
+    assert "<b>" not in bundle["text/html"]
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_rich_prints_the_text_of_its_width(width: int) -> None:
+    """`rich.print(plan)` has the words of `to_text`; what is longer than the console is folded, not cut."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(plan_for())
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "".join(printed.split()) == "".join(plan_for().to_text(width=width).split())
