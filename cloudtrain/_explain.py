@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from cloudtrain._habits import distribution_hint, habit_hint, mapping_hint
+from cloudtrain._habits import distribution_hint, elsewhere_hint, habit_hint, mapping_hint
 from cloudtrain._names import mended, rule_of
 from cloudtrain._shape import Shape, plain_path, shape_of_model
 from cloudtrain._source import Path, Source, shown
@@ -24,10 +24,12 @@ def unknown_field(
 ) -> tuple[str, str | None]:
     """The message and the hint for a field that does not exist; `tag` is the `type` that was chosen beside it."""
     name, known = str(path[-1]), parent.field_names(tag)
-    hint = did_you_mean(name, known)
-    if hint is None or not hint.startswith("did you mean"):
-        whole = shape_of_model(root) if root is not None else parent
-        hint = habit_hint(name, parent, whole, known) or hint
+    whole = shape_of_model(root) if root is not None else parent
+    near = did_you_mean(name, known)
+    hint = habit_hint(name, parent, whole, known)
+    if hint is None and not (near or "").startswith("did you mean"):
+        hint = elsewhere_hint(name, parent, whole)
+    hint = hint or near
     return f"`{name}` is not a field of {_owner(parent, path[:-1])}", hint
 
 

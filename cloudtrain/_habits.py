@@ -64,27 +64,37 @@ _ACCOUNT_HINT = "put it in `cloudtrain.toml`: it is a setting of the target, not
 
 
 def habit_hint(name: str, parent: Shape, root: Shape, known: Iterable[str]) -> str | None:
-    """Where what is called `name` elsewhere lives in `root`; None when nobody calls anything so."""
-    word = name.casefold().replace("-", "_")
-    meant = _MEANT.get(word, word)
-    if meant in known:
-        return f"did you mean `{meant}`?"
+    """Our name for what other tools call `name`; None when none calls anything so."""
+    meant = _MEANT.get(_word(name))
+    if meant is None:
+        return None
+    home = meant if meant in known else _home(meant, parent, root)
+    return f"did you mean `{home}`?" if home else None
+
+
+def elsewhere_hint(name: str, parent: Shape, root: Shape) -> str | None:
+    """Where `name` is a field: somewhere else in the job, or in the settings of a target; None when nowhere."""
+    home = _home(_word(name), parent, root)
+    if home is None:
+        return _ACCOUNT_HINT if _word(name) in _ACCOUNT else None
+    above, _, field = home.rpartition(".")
+    return f"it belongs under `{above}`" if above else f"`{field}` belongs at the top of the job"
+
+
+def _word(name: str) -> str:
+    return name.casefold().replace("-", "_")
+
+
+def _home(name: str, parent: Shape, root: Shape) -> str | None:
+    """The path of a field of that name: below `parent`, at the top of the job, or one level below."""
     homes = [*_paths(parent), *root.field_names(), *_paths(root)]
-    home = next((path for path in homes if f".{path}".endswith(f".{meant}")), None)
-    if home is not None:
-        return f"did you mean `{home}`?" if meant != word else _belongs(home)
-    return _ACCOUNT_HINT if word in _ACCOUNT else None
+    return next((path for path in homes if f".{path}".endswith(f".{name}")), None)
 
 
 def distribution_hint(name: str) -> str | None:
     """The distribution that other tools call `name`."""
     ours = _DISTRIBUTION.get(name.casefold())
     return f"did you mean `{ours}`?" if ours else None
-
-
-def _belongs(home: str) -> str:
-    parent, _, name = home.rpartition(".")
-    return f"it belongs under `{parent}`" if parent else f"`{name}` belongs at the top of the job"
 
 
 def _paths(shape: Shape) -> list[str]:
