@@ -46,7 +46,7 @@ def compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _library() -> tuple[Any, int]:
-    """isal at level 2, which is four times as fast as zlib's fastest level and compresses better (docs/bundle.md).
+    """isal at level 2, which beats zlib's fastest level in speed and in size alike (docs/bundle.md).
 
     Where isal has no wheel, the standard library does the same work more slowly.
     """

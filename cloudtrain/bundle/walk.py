@@ -98,12 +98,8 @@ def _look_at(
 
 def _ignoring_rule(item: os.DirEntry[str], path: str, is_folder: bool, rules: tuple[Rules, ...]) -> str | None:
     """The rule that leaves the path out: of the nearest ignore file that has one for it, or a default."""
-    for each in rules:
-        verdict = each.judge(path, is_folder)
-        if verdict is not None and verdict.ignores:
-            return verdict.rule
-        if verdict is not None and verdict.by_name:
-            return None
-        if verdict is not None:
-            break
-    return default_rule(item.name) or (environment_rule(item.path) if is_folder else None)
+    verdicts = (each.judge(path, is_folder) for each in rules)
+    verdict = next((verdict for verdict in verdicts if verdict is not None), None)
+    if verdict is None or not (verdict.ignores or verdict.by_name):
+        return default_rule(item.name) or (environment_rule(item.path) if is_folder else None)
+    return verdict.rule if verdict.ignores else None
