@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 
 JOB_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
@@ -14,9 +13,11 @@ Completion = Callable[[str], list[str]]
 
 
 def _silent(words: Completion) -> Completion:
-    """Those words that begin with what is typed; none at all when they cannot be found."""
+    """Those words that begin with what is typed; none at all when they cannot be found.
 
-    @wraps(words)
+    The function that is returned has the signature by which Typer finds out what to pass.
+    """
+
     def complete(incomplete: str) -> list[str]:
         try:
             return [word for word in words(incomplete) if word.startswith(incomplete)]
@@ -28,10 +29,12 @@ def _silent(words: Completion) -> Completion:
 
 @_silent
 def runs(_: str) -> list[str]:
-    """Names of the newest runs."""
-    import cloudtrain as ct
+    """Names of the newest runs, as the store has them: no target is asked, so that TAB answers at once."""
+    from cloudtrain.settings import load_settings
+    from cloudtrain.store.store import read_store
 
-    return ["last", *(run.name for run in ct.runs(limit=_MOST_RUNS))]
+    with read_store(load_settings().state_dir) as store:
+        return [] if store is None else ["last", *(row.name for row in store.newest(limit=_MOST_RUNS))]
 
 
 @_silent

@@ -20,6 +20,10 @@ _BadCommandLine: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.
 """The base of Typer's complaints about the command line; where it lives differs between Typer's versions."""
 
 
+COMPLETION_VARIABLE = "_CLOUDTRAIN_COMPLETE"
+"""Set by the shell when it asks for completions, while the user is in the middle of a line."""
+
+
 def guarded(command: Callable[[], object]) -> int:
     """Run a command and return the exit code; every failure becomes a message on stderr."""
     try:
@@ -55,8 +59,8 @@ def report(error: CloudtrainError) -> None:
     from cloudtrain.render.document import Document, Text
 
     notices = list(_notices(error))
-    count = [Text(_count(error, [notice.level for notice in notices]))] if len(notices) > 1 else []
-    show(Document([*notices, *count]), sys.stderr)
+    end = _end(error, [notice.level for notice in notices])
+    show(Document([*notices, *([Text(end)] if end else [])]), sys.stderr)
 
 
 def discard_output() -> None:
@@ -75,6 +79,13 @@ def _notices(error: CloudtrainError) -> Iterator[Any]:
         yield from (finding.notice() for finding in error.findings)  # type: ignore[attr-defined]  # layer 0 cannot name it
     else:
         yield Notice("error", error.message, hint=error.hint)
+
+
+def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
+    """The last lines: how many problems there are, and for failed checks what to do about all of them."""
+    if isinstance(error, PreflightError):
+        return "\n".join(filter(None, (f"{_count(error, levels)}; nothing was sent", error.hint)))
+    return _count(error, levels) if len(levels) > 1 else ""
 
 
 def _count(error: CloudtrainError, levels: Sequence[str]) -> str:
@@ -108,6 +119,8 @@ def _options(ctx: Any) -> list[str]:
 def _report_defect(error: Exception) -> int:
     from cloudtrain.settings import debug_wanted
 
+    if COMPLETION_VARIABLE in os.environ and not debug_wanted():
+        return EXIT_DEFECT
     if debug_wanted():
         import traceback
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from cloudtrain.render.document import Cell, Document, Heading, Lines, Pairs, Span, Style
+from cloudtrain.render.document import Block, Cell, Document, Heading, Lines, Pairs, Span, Style
 from cloudtrain.states import RunState, RunStatus
 from cloudtrain.units import format_duration
 
@@ -35,7 +35,7 @@ def run_document(name: str, ref: str, status: RunStatus, more: Mapping[str, str]
     rows += [("duration", duration_of(status))] if status.started else []
     rows += [("restarts", str(status.restarts))] if status.restarts else []
     rows += [("metrics", metrics_text(status.metrics))] if status.metrics else []
-    blocks = [Heading(name), Pairs(rows)]
+    blocks: list[Block] = [Heading(name), Pairs(rows)]
     if status.details:
         blocks += [Heading("Last output"), Lines(status.details)]
     return Document(blocks)

@@ -60,7 +60,7 @@ def command(
             f"there is no file `{script}`",
             hint="write the script first, or start from a bundled one: `cloudtrain scripts list`",
         )
-    text = _job_text(path, found, name)
+    text = _job_text(path, found, _checked(name) if name is not None else _name_from(found.parent.absolute().name))
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -77,13 +77,24 @@ def _script_in(folder: Path) -> Path:
     return scripts[0] if len(scripts) == 1 and usual not in scripts else usual
 
 
-def _job_text(path: Path, script: Path, name: str | None) -> str:
+def _checked(name: str) -> str:
+    """`name`, if a job may have it.
+
+    Raises:
+        JobError: it may not.
+    """
+    import cloudtrain as ct
+
+    return ct.TrainingJob(name=name, entry_point="train.py").name
+
+
+def _job_text(path: Path, script: Path, name: str) -> str:
     import os
 
     here = path.parent.absolute()
     folder = os.path.relpath(script.parent.absolute(), here)
     return _TEMPLATE.format(
-        name=name or _name_from(script.parent.absolute().name),
+        name=_yaml(name),
         source_dir=_yaml(Path(folder).as_posix()),
         script=_yaml(script.name),
         hyperparameters="  epochs: 3\n",

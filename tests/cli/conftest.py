@@ -1,0 +1,62 @@
+"""The command line in this process, against a target whose runs do what the test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from cloudtrain import backends
+from cloudtrain.cli.app import run_command
+
+
+class Result(NamedTuple):
+    """What a command line left: exit code, stdout, stderr."""
+
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Result]
+
+JOB = """\
+name: digits
+source_dir: .
+entry_point: train.py
+hyperparameters: {epochs: 2}
+"""
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """`cli("ps", "--all")` runs one command line."""
+
+    def run(*arguments: str) -> Result:
+        capsys.readouterr()
+        code = run_command(arguments)
+        out, err = capsys.readouterr()
+        assert not any(line.startswith("Traceback") for line in err.splitlines())
+        return Result(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The local target is a fake whose runs read their fate from `fate.json` in this folder."""
+    service = tmp_path / "service"
+    (service / "jobs").mkdir(parents=True)
+    monkeypatch.setenv("FAKE_SERVICE", str(service / "jobs"))
+    monkeypatch.setitem(backends.BUILT_IN, "local", "tests.cli.scripted:ScriptedBackend")
+    return service
+
+
+@pytest.fixture
+def job(clean_environment: Path) -> str:
+    """The name of a small job file in the working directory, with its script."""
+    (clean_environment / "train.py").write_text("print(1)\n")
+    (clean_environment / "job.yaml").write_text(JOB)
+    return "job.yaml"

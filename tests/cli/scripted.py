@@ -1,0 +1,53 @@
+"""A target whose runs have the fate that a file tells: their lines, then their last status."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.states import LogLine, RunRef, RunState, RunStatus
+from tests.fakes.file_backend import FileBackend
+
+
+class ScriptedBackend(FileBackend):
+    """`fate.json`: {"state": ..., "lines": [[rank, text], ...], "interrupt": bool, ...fields of RunStatus}."""
+
+    @property
+    def _fate(self) -> dict[str, Any]:
+        file = self.jobs.parent / "fate.json"
+        fate: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        return fate
+
+    def status(self, ref: RunRef) -> RunStatus:
+        super().status(ref)
+        fate = self._fate
+        fields = {key: fate[key] for key in ("reason", "failed_rank", "exit_code") if key in fate}
+        return RunStatus(
+            RunState(fate.get("state", "succeeded")),
+            started=100.0,
+            ended=112.0,
+            details=tuple(fate.get("details", ())),
+            **fields,
+        )
+
+    def logs(
+        self, ref: RunRef, *, follow: bool = False, rank: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:  # fmt: skip
+        for number, (of_rank, text) in enumerate(self._fate.get("lines", ())):
+            if rank is None or of_rank == rank:
+                yield LogLine(100.25 + number, 0, of_rank, "stdout", text)
+        if follow and self._fate.get("interrupt"):
+            signal.raise_signal(signal.SIGINT)
+
+    def stop(self, ref: RunRef) -> None:
+        (self.jobs.parent / "stopped").write_text(ref.name)
+
+    def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
+        destination.mkdir(parents=True, exist_ok=True)
+        file = destination / "weights.pt"
+        file.write_bytes(b"1")
+        return [file]

@@ -1,0 +1,95 @@
+"""Completion as the shells ask for it: through the environment, one answer a line, silent whatever happens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def complete(line: str, *, shell: str = "bash") -> list[str]:
+    """What the shell would offer at the end of `line`."""
+    words = line.split(" ")
+    asked = {
+        "bash": {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
+        "fish": {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+        "zsh": {"_TYPER_COMPLETE_ARGS": line},
+    }[shell]
+    environ = {**os.environ, **asked, "_CLOUDTRAIN_COMPLETE": f"complete_{shell}", "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-m", "cloudtrain"], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    return [word for word in done.stdout.splitlines() if word]
+
+
+def test_commands_and_options() -> None:
+    """Commands by their beginning, options of a command."""
+    assert set(complete("cloudtrain st")) == {"status", "stop"}
+    assert "--processes-per-instance" in complete("cloudtrain submit --pro")
+
+
+def test_run_names(cli: Cli, scripted: Path, job: str) -> None:
+    """The names of the store, and `last`."""
+    name = cli("submit", job, "--detach").out.strip()
+    assert complete("cloudtrain logs dig") == [name]
+    assert complete("cloudtrain status ") == ["last", name]
+    assert complete("cloudtrain stop x") == []
+
+
+def test_job_files_folders_and_bundled_scripts(clean_environment: Path) -> None:
+    """What may be a job: files with the right end, folders to look into, bundled scripts."""
+    (clean_environment / "jobs").mkdir()
+    (clean_environment / "jobs" / "big.toml").write_text("")
+    (clean_environment / "job.yaml").write_text("")
+    (clean_environment / "joke.txt").write_text("")
+    assert complete("cloudtrain submit jo") == ["job.yaml", "jobs/"]
+    assert complete("cloudtrain plan jobs/") == ["jobs/big.toml"]
+    assert "bundled:digits_ddp" in complete("cloudtrain check bun")
+    assert complete("cloudtrain scripts copy digits_d") == ["digits_ddp"]
+
+
+def test_codes_targets_states_and_parts() -> None:
+    """Everything else that has a list."""
+    assert "CT101" in complete("cloudtrain explain CT1")
+    assert complete("cloudtrain submit job.yaml --target sage") == ["sagemaker"]
+    assert complete("cloudtrain ps --state fa") == ["failed"]
+    assert complete("cloudtrain download last mod") == ["model/"]
+
+
+def test_fish_and_zsh_answer_too() -> None:
+    """The other shells' protocols give the same words."""
+    assert [line.split("\t")[0] for line in complete("cloudtrain exp", shell="fish")] == ["explain"]
+    assert '"digits_ddp"' in "".join(complete("cloudtrain scripts show dig", shell="zsh"))
+
+
+def test_a_broken_store_is_silent(state_dir: Path) -> None:
+    """Nothing is printed into the line that the user is typing, whatever state the store is in."""
+    state_dir.mkdir()
+    for file in ("runs.sqlite", "runs.db", "cloudtrain.db", "store.sqlite3"):
+        (state_dir / file).write_text("no database")
+    assert complete("cloudtrain logs dig") == []
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_with_the_installed_script(clean_environment: Path) -> None:
+    """The script that `--show-completion` prints, read by bash, completes a command."""
+    binary = clean_environment / "bin"
+    binary.mkdir()
+    (binary / "cloudtrain").write_text(f'#!/bin/sh\nexec {sys.executable} -m cloudtrain "$@"\n')
+    (binary / "cloudtrain").chmod(0o755)
+    environ = {**os.environ, "PATH": f"{binary}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
+    script = (
+        'eval "$(_CLOUDTRAIN_COMPLETE=source_bash cloudtrain)"\n'
+        'COMP_WORDS=(cloudtrain scr); COMP_CWORD=1; _cloudtrain_completion cloudtrain; echo "${COMPREPLY[@]}"\n'
+    )
+    done = subprocess.run(["bash", "--norc", "-c", script], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "scripts\n"

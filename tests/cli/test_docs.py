@@ -1,0 +1,21 @@
+"""The command-line page of the documentation is what the program says."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+from cloudtrain.cli.app import COMMANDS
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_page_is_up_to_date() -> None:
+    """docs/cli.md is what the generator writes now, and has every command and exit code."""
+    generator = runpy.run_path(str(REPOSITORY / "tools" / "gen_cli_docs.py"))
+    text = generator["document"]()
+    assert (REPOSITORY / "docs" / "cli.md").read_text() == text
+    for name in COMMANDS:
+        assert f"### cloudtrain {name}\n" in text
+    for code in (0, 1, 2, 3, 4, 70, 130, 141):
+        assert f"| {code} | " in text

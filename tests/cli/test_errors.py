@@ -1,0 +1,156 @@
+"""What a person sees after a mistake: one block each, a hint, an exit code, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cloudtrain import backends
+from tests.cli.conftest import Cli
+
+FIVE_MISTAKES = """\
+name: my_job!
+entry_point: train.py
+epoch: 3
+resources:
+  instance_cout: 2
+  instance_type: ml.p4d.24xlarge
+  gpu: A100-40GB
+max_runtime: soon
+"""
+
+
+@pytest.mark.parametrize("command", ["submit", "plan", "check"])
+def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, command: str) -> None:
+    """Every problem of a file in one go: message, place, hint; then how many. Exit code 2, nothing on stdout."""
+    (clean_environment / "job.yaml").write_text(FIVE_MISTAKES)
+    result = cli(command, "job.yaml")
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.count("error: ") == 5
+    assert result.err.count("  job.yaml:") == 5
+    assert result.err.endswith("\n\n5 errors in job.yaml\n")
+    assert "did you mean `instance_count`?" in result.err
+    assert max(map(len, result.err.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["sumbit", "job.yaml"], "there is no command `sumbit`", "did you mean `submit`?"),
+        (["frobnicate"], "there is no command `frobnicate`", "see `cloudtrain --help`"),
+        (["submit"], "`cloudtrain submit` needs JOB", "see `cloudtrain submit --help`"),
+        (["submit", "j.yaml", "--insances", "2"], "has no option `--insances`", "did you mean `--instances`?"),
+        (["ps", "-n", "0"], "invalid value for `-n` / `--limit`", "see `cloudtrain ps --help`"),
+        (["ps", "--state", "finished"], "there is no state `finished`", "use one of"),
+        (["submit", "nowhere.yaml"], "there is no file `nowhere.yaml`", "`cloudtrain init`"),
+        (["submit", "digits_ddp"], "there is no file `digits_ddp`", "did you mean `bundled:digits_ddp`?"),
+        (["submit", "bundled:digits_dpd"], "no bundled script `digits_dpd`", "did you mean `digits_ddp`?"),
+        (["submit", "."], "`.` is a folder", "job.yaml"),
+        (["explain", "CT999x"], "there is no rule `CT999x`", None),
+        (["scripts", "show", "digits_ddp", "--file", "trian.py"], "has no file `trian.py`", "did you mean `train.py`?"),
+        (["scripts"], "missing command", "see `cloudtrain scripts --help`"),
+        (["wait", "last", "--timeout", "soon"], '`"soon"` is not a duration', "`10m`"),
+    ],
+)
+def test_wrong_command_lines(cli: Cli, arguments: list[str], message: str, hint: str | None) -> None:
+    """Exit code 2, one error block on stderr that says what to type, nothing on stdout."""
+    code, out, err = cli(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert message in err
+    assert "\n\nhint: " in err
+    assert hint is None or hint in err
+
+
+def test_a_near_file_name_is_offered(cli: Cli, job: str) -> None:
+    """A misspelt job file is offered by its real name."""
+    assert "did you mean `job.yaml`?" in cli("submit", "jop.yaml").err
+
+
+def test_flags_of_the_local_target_are_refused_elsewhere(cli: Cli, job: str) -> None:
+    """`--instances` means simulated instances, so on a cloud it is an error rather than ignored."""
+    result = cli("plan", job, "--target", "sagemaker", "--instances", "2")
+    assert result.code == 2
+    assert "`--instances` is for the local target" in result.err
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "wait", "stop", "download"])
+def test_unknown_run_is_exit_code_3(cli: Cli, command: str) -> None:
+    """No such run: code 3, and what to do."""
+    result = cli(command, "nothing-like-it")
+    assert (result.code, result.out) == (3, "")
+    assert result.err.startswith("error: there is no run `nothing-like-it`\n\nhint: ")
+
+
+def test_a_refusing_target_is_exit_code_4(cli: Cli, scripted: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target's refusal: code 4."""
+    monkeypatch.setenv("FAKE_REFUSES", "1")
+    result = cli("submit", job)
+    assert result.code == 4
+    assert "error: the service refuses" in result.err
+
+
+def test_failed_checks_say_each_finding_once(cli: Cli, scripted: Path, job: str) -> None:
+    """A check's error stops the submit: code 2, nothing sent, the finding with its place, how to accept it."""
+    result = cli("submit", job, "--set", "entry_point=missing.py")
+    assert result.code == 2
+    assert result.err.count("[CT101]") == 1
+    assert "cloudtrain explain CT101" in result.err
+    assert list((scripted / "jobs").iterdir()) == []
+
+
+def test_a_defect_is_one_message_and_a_way_to_report_it(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception that nobody foresaw: code 70, what it was, no traceback."""
+    monkeypatch.setitem(backends.BUILT_IN, "local", "tests.cli.no_such_module:Nothing")
+    result = cli("plan", job)
+    assert result.code == 70
+    assert "a defect in cloudtrain" in result.err
+    assert "ModuleNotFoundError" in result.err
+    assert "`CLOUDTRAIN_DEBUG=1`" in result.err
+
+
+def test_debug_shows_the_traceback(
+    job: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CLOUDTRAIN_DEBUG=1 gives the traceback that a report needs."""
+    from cloudtrain.cli.app import run_command
+
+    monkeypatch.setenv("CLOUDTRAIN_DEBUG", "1")
+    monkeypatch.setitem(backends.BUILT_IN, "local", "tests.cli.no_such_module:Nothing")
+    assert run_command(["plan", job]) == 70
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_wrong_settings_file_is_exit_code_2(cli: Cli, job: str, clean_environment: Path) -> None:
+    """A mistake in cloudtrain.toml names the file."""
+    (clean_environment / "cloudtrain.toml").write_text("[lokal]\n")
+    result = cli("plan", job)
+    assert result.code == 2
+    assert "cloudtrain.toml: unknown table `lokal`" in " ".join(result.err.split())
+
+
+def test_a_reader_that_goes_away_is_silent() -> None:
+    """`cloudtrain explain | head -1`: no complaint, exit code 141."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "cloudtrain", "explain", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2],
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+def test_errors_as_json_stay_off_stdout(cli: Cli) -> None:
+    """With --json a failure leaves stdout empty, so that a script cannot mistake it for data."""
+    result = cli("status", "nothing", "--json")
+    assert result.code == 3
+    assert result.out == ""
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(result.err)

@@ -1,0 +1,231 @@
+"""Commands about runs, against a target whose runs have a scripted fate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "ValueError: no"]
+
+METRICS = [[0, "hello"], [1, "there"], [None, "a word of the launcher"], [0, "[metrics] step=4 epoch=1 loss=0.25"]]
+
+
+def fate(service: Path, **fields: object) -> None:
+    """Decide what becomes of every run."""
+    (service / "fate.json").write_text(json.dumps(fields))
+
+
+def submitted(cli: Cli, *more: str) -> str:
+    """The name of a run that was just submitted."""
+    result = cli("submit", "job.yaml", "--detach", *more)
+    assert result.code == 0, result.err
+    return result.out.strip()
+
+
+def test_submit_follows_to_the_end(cli: Cli, scripted: Path, job: str) -> None:
+    """Not on a terminal: plan and result on stderr, prefixed lines on stdout, exit code 0, and what to type next."""
+    fate(scripted, lines=METRICS)
+    result = cli("submit", job)
+    name = next((scripted / "jobs").iterdir()).name
+    assert result.code == 0
+    assert result.out == (
+        "[rank 0] hello\n"
+        "[rank 1] there\n"
+        "[instance 0] a word of the launcher\n"
+        "[rank 0] [metrics] step=4 epoch=1 loss=0.25\n"
+    )
+    assert result.err.startswith(f"{name} on local\n")
+    assert f"`{name}` succeeded after 12s: loss 0.25 (epoch 1, step 4)\n" in result.err
+    assert f"`cloudtrain logs {name}`" in result.err
+    assert f"`cloudtrain download {name} model/`" in result.err
+
+
+def test_failed_run_is_an_error_block_and_exit_code_1(cli: Cli, scripted: Path, job: str) -> None:
+    """Why it failed, the last lines of its traceback, and how to see all of it."""
+    fate(scripted, state="failed", reason="rank 1 exited with 1: ValueError: no", failed_rank=1, details=TRACEBACK)
+    result = cli("submit", job)
+    assert result.code == 1
+    error = result.err[result.err.index("error: ") :]
+    assert "failed after 12s: rank 1 exited with 1: ValueError: no" in " ".join(error.split())
+    assert all(f"  {line}\n" in error for line in TRACEBACK)
+    assert "--rank 1` prints all that it wrote" in " ".join(error.split())
+
+
+@pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 1), ("stopped", 1), ("lost", 1)])
+def test_wait_tells_by_its_exit_code(cli: Cli, scripted: Path, job: str, state: str, code: int) -> None:
+    """0 for success, 1 for every other end, and the state in words and in JSON."""
+    fate(scripted, state=state)
+    name = submitted(cli)
+    result = cli("wait", name)
+    assert (result.code, result.out) == (code, "")
+    assert state in result.err
+    as_json = cli("wait", name, "--json")
+    assert as_json.code == code
+    assert json.loads(as_json.out)["state"] == state
+
+
+def test_wait_gives_up(cli: Cli, scripted: Path, job: str) -> None:
+    """When the time is up the run goes on: code 4."""
+    fate(scripted, state="running")
+    submitted(cli)
+    result = cli("wait", "last", "--timeout", "1s")
+    assert result.code == 4
+    assert "is still running after 1 s; it goes on" in " ".join(result.err.split())
+
+
+def test_ctrl_c_leaves_the_run_alone_and_says_how_to_stop_it(cli: Cli, scripted: Path, job: str) -> None:
+    """Ctrl-C while following: 130, nothing asked, nothing stopped, three lines that can be copied."""
+    fate(scripted, lines=METRICS, interrupt=True, state="running")
+    result = cli("submit", job)
+    name = next((scripted / "jobs").iterdir()).name
+    assert result.code == 130
+    assert result.err.endswith(
+        f"`{name}` goes on\nstop it with: `cloudtrain stop {name}`\nfollow it with: `cloudtrain logs {name} -f`\n"
+    )
+    assert not (scripted / "stopped").exists()
+    assert cli("logs", name, "-f").code == 130
+
+
+def test_dry_run_is_plan_and_leaves_nothing(cli: Cli, scripted: Path, job: str, state_dir: Path) -> None:
+    """`--dry-run` prints what `plan` prints, twice the same, sends nothing and writes nothing."""
+    first, second, plan = cli("submit", job, "--dry-run"), cli("submit", job, "--dry-run"), cli("plan", job)
+    assert first == second == plan
+    assert (first.code, first.err) == (0, "")
+    assert list((scripted / "jobs").iterdir()) == []
+    assert not state_dir.exists()
+
+
+def test_plan_formats(cli: Cli, scripted: Path, job: str) -> None:
+    """json is the whole plan, request the exact body alone, and the dry run names the run that a submit makes."""
+    plan = json.loads(cli("plan", job, "--json").out)
+    assert json.loads(cli("plan", job, "--format", "request").out) == plan["request"]
+    assert json.loads(cli("submit", job, "--dry-run", "--json").out) == plan
+    assert submitted(cli) == plan["run_name"]
+    assert json.loads((scripted / "jobs" / plan["run_name"]).read_text()) == plan["request"]
+
+
+def test_flags_and_overrides_reach_the_plan(cli: Cli, scripted: Path, job: str) -> None:
+    """--set changes the job, --instances and the rest the local target."""
+    out = cli(
+        "plan", job, "--format", "request", "--set", "hyperparameters.epochs=7", "--set", "distribution.type=torch",
+        "--instances", "2", "--processes-per-instance", "3", "--max-restarts", "4", "--grace-period", "1m",
+    ).out  # fmt: skip
+    request = json.loads(out)
+    argv = request["processes"][0]["argv"]
+    assert (request["instances"], request["world_size"], request["grace_period"]) == (2, 6, 60)
+    assert argv[argv.index("--epochs") + 1] == "7"
+    assert argv[argv.index("--max-restarts") + 1] == "4"
+
+
+def test_plan_with_errors_prints_them_and_fails(cli: Cli, scripted: Path, job: str) -> None:
+    """A plan that a submit would refuse is shown all the same, with code 2."""
+    result = cli("plan", job, "--set", "entry_point=missing.py")
+    assert result.code == 2
+    assert "[CT101]" in result.out
+    assert cli("plan", job, "--set", "entry_point=missing.py", "--ignore", "CT101").code == 0
+
+
+def test_check(cli: Cli, scripted: Path, job: str) -> None:
+    """Findings alone: on stdout, in JSON too; code 2 for errors, 0 and a word on stderr for none."""
+    clean = cli("check", job)
+    assert (clean.code, clean.out) == (0, "")
+    bad = cli("check", job, "--set", "entry_point=missing.py", "--json")
+    assert bad.code == 2
+    assert [(item["code"], item["level"]) for item in json.loads(bad.out)] == [("CT101", "error")]
+
+
+def test_ps(cli: Cli, scripted: Path, job: str) -> None:
+    """Running ones without --all, filters, JSON, and 80 columns."""
+    assert "no run is going on" in cli("ps").err
+    fate(scripted, state="running")
+    first = submitted(cli)
+    fate(scripted, state="succeeded")
+    second = submitted(cli, "--set", "hyperparameters.epochs=9")
+    assert cli("ps").out == ""
+    table = cli("ps", "--all")
+    assert table.err == ""
+    header, *rows = table.out.splitlines()
+    assert header.split() == ["NAME", "STATE", "TARGET", "AGE", "DURATION"]
+    assert {row.split()[0] for row in rows} == {first, second}
+    assert max(map(len, table.out.splitlines())) <= 80
+    assert len(cli("ps", "--all", "-n", "1").out.splitlines()) == 2
+    assert [run["name"] for run in json.loads(cli("ps", "--all", "--json").out)] == [second, first]
+    assert json.loads(cli("ps", "--state", "failed", "--json").out) == []
+    assert json.loads(cli("ps", "--all", "--job", "other", "--json").out) == []
+
+
+def test_status(cli: Cli, scripted: Path, job: str) -> None:
+    """State, reason and last output; code 0 whatever the state; the same in JSON."""
+    fate(scripted, state="failed", reason="rank 1 exited with 1: ValueError: no", details=TRACEBACK)
+    name = submitted(cli)
+    result = cli("status", name)
+    assert result.code == 0
+    for part in (name, "failed", "rank 1 exited with 1: ValueError: no", "12s", *TRACEBACK):
+        assert part in result.out
+    data = json.loads(cli("status", name, "--json").out)
+    assert (data["name"], data["state"], data["details"]) == (name, "failed", TRACEBACK)
+
+
+def test_a_run_is_found_by_prefix_reference_and_last(cli: Cli, scripted: Path, job: str) -> None:
+    """Four ways to name the same run; a misspelt name is corrected."""
+    name = submitted(cli)
+    ref = json.loads(cli("status", "last", "--json").out)["ref"]
+    for way in (name, name[:-3], ref, "last"):
+        assert json.loads(cli("status", way, "--json").out)["name"] == name
+    wrong = name.replace("digits", "digist")
+    assert f"did you mean `{name}`?" in cli("status", wrong).err
+
+
+def test_logs(cli: Cli, scripted: Path, job: str) -> None:
+    """All, one rank, the last lines, without prefix, with time, as JSON lines, and following."""
+    fate(scripted, lines=METRICS)
+    submitted(cli)
+    assert cli("logs", "last").out.splitlines()[:2] == ["[rank 0] hello", "[rank 1] there"]
+    assert cli("logs", "last", "--rank", "1").out == "[rank 1] there\n"
+    assert cli("logs", "last", "--tail", "1", "--no-prefix").out == "[metrics] step=4 epoch=1 loss=0.25\n"
+    assert cli("logs", "last", "--tail", "1", "-f").out == "[rank 0] [metrics] step=4 epoch=1 loss=0.25\n"
+    assert cli("logs", "last", "--tail", "0").out == ""
+    assert cli("logs", "last", "--timestamps").out.startswith("1970-01-01T00:01:40.250Z [rank 0] hello\n")
+    lines = [json.loads(line) for line in cli("logs", "last", "--json").out.splitlines()]
+    assert lines[0] == {"time": 100.25, "instance": 0, "rank": 0, "stream": "stdout", "text": "hello"}
+
+
+def test_stop(cli: Cli, scripted: Path, job: str) -> None:
+    """A live run is asked to stop; one that has ended is told apart, and both are fine."""
+    fate(scripted, state="running")
+    name = submitted(cli)
+    result = cli("stop", "last")
+    assert (result.code, result.out) == (0, "")
+    assert (scripted / "stopped").read_text() == name
+    fate(scripted, state="stopped")
+    assert "has ended already: stopped" in cli("stop", name).err
+
+
+def test_download_prints_what_it_copied(cli: Cli, scripted: Path, job: str, clean_environment: Path) -> None:
+    """Into a folder with the run's name unless told otherwise; the files on stdout."""
+    name = submitted(cli)
+    result = cli("download", name, "model/")
+    assert (result.code, result.out) == (0, f"{name}/weights.pt\n")
+    assert (clean_environment / name / "weights.pt").is_file()
+    assert json.loads(cli("download", name, "--to", "here", "--json").out) == ["here/weights.pt"]
+
+
+def test_submit_as_json(cli: Cli, scripted: Path, job: str) -> None:
+    """stdout is one JSON document; the output of the run goes to stderr."""
+    fate(scripted, lines=METRICS)
+    result = cli("submit", job, "--json")
+    assert json.loads(result.out)["state"] == "succeeded"
+    assert "[rank 0] hello" in result.err
+    detached = json.loads(cli("submit", job, "--json", "--detach").out)
+    assert detached["ref"] == f"local://here/{detached['name']}"
+
+
+def test_recover_with_nothing_to_recover(cli: Cli, scripted: Path, job: str) -> None:
+    """Nothing was cut off: a word on stderr, an empty list in JSON."""
+    submitted(cli)
+    assert cli("recover") == (0, "", "no submission was cut off\n")
+    assert json.loads(cli("recover", "--json").out) == []

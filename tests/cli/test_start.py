@@ -1,0 +1,140 @@
+"""Commands for a first job: init, scripts, schema, explain, doctor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import cloudtrain as ct
+from tests.cli.conftest import Cli
+
+
+def test_init_writes_a_job_that_plans(cli: Cli, clean_environment: Path) -> None:
+    """The file loads, has comments, and names the next commands."""
+    (clean_environment / "src").mkdir()
+    (clean_environment / "src" / "train.py").write_text("print(1)\n")
+    result = cli("init", "--script", "src/train.py")
+    assert (result.code, result.out) == (0, "job.yaml\n")
+    assert "`cloudtrain submit job.yaml`" in result.err
+    job = ct.load_job("job.yaml")
+    assert (job.entry_point, Path(job.source_dir).name, job.name) == ("train.py", "src", "src")
+    assert "# " in (clean_environment / "job.yaml").read_text()
+
+
+@pytest.mark.parametrize("folder", ["my project", "1st_try", "日本", "a" * 60, "--"])
+@pytest.mark.parametrize("script", ["train.py", "my script.py", "tr:ain #1.py"])
+def test_init_takes_any_names(cli: Cli, clean_environment: Path, folder: str, script: str) -> None:
+    """Folders and scripts with blanks, colons or no letters still give a job file that loads."""
+    here = clean_environment / folder
+    here.mkdir()
+    (here / script).write_text("print(1)\n")
+    assert cli("init", str(here / "job.yaml"), "--script", str(here / script)).code == 0
+    job = ct.load_job(here / "job.yaml")
+    assert job.entry_point == script
+    assert Path(job.source_dir) == here or (here / job.source_dir).resolve() == here
+
+
+def test_init_finds_the_only_script(cli: Cli, clean_environment: Path) -> None:
+    """A folder with one Python file needs no --script; an empty one gets a job for the `train.py` to come."""
+    assert "write `train.py`, then" in cli("init", "first.yaml").err
+    (clean_environment / "fit.py").write_text("")
+    cli("init", "second.yaml")
+    assert ct.load_job("second.yaml").entry_point == "fit.py"
+
+
+def test_init_never_overwrites(cli: Cli, clean_environment: Path) -> None:
+    """An existing file stays as it is without --force."""
+    file = clean_environment / "job.yaml"
+    file.write_text("mine")
+    result = cli("init")
+    assert result.code == 2
+    assert "--force" in result.err
+    assert file.read_text() == "mine"
+    assert cli("init", "--force").code == 0
+    assert file.read_text() != "mine"
+
+
+def test_init_says_what_is_wrong_with_a_name(cli: Cli) -> None:
+    """A name that no job may have is refused before the file is written."""
+    result = cli("init", "--name", "not a name!")
+    assert result.code == 2
+    assert not Path("job.yaml").exists()
+
+
+def test_scripts_list_show_copy(cli: Cli, clean_environment: Path) -> None:
+    """Each bundled script is listed with what it does, shown, and copied whole; the copy's job loads."""
+    listed = json.loads(cli("scripts", "list", "--json").out)
+    assert "digits_ddp" in {item["name"] for item in listed}
+    assert all(item["summary"] for item in listed)
+    table = cli("scripts", "list").out
+    assert table.splitlines()[1].startswith("digits_ddp")
+    assert max(map(len, table.splitlines())) <= 80
+    shown = cli("scripts", "show", "digits_ddp").out
+    assert cli("scripts", "copy", "digits_ddp", "mine").out == "mine\n"
+    assert (clean_environment / "mine" / "train.py").read_text() == shown
+    assert ct.load_job("mine/job.yaml").entry_point == "train.py"
+
+
+def test_scripts_copy_never_overwrites(cli: Cli, clean_environment: Path) -> None:
+    """A folder with something in it is left alone."""
+    (clean_environment / "mine").mkdir()
+    (clean_environment / "mine" / "x").write_text("x")
+    result = cli("scripts", "copy", "digits_ddp", "mine")
+    assert result.code == 2
+    assert "`mine` exists already" in result.err
+    assert [path.name for path in (clean_environment / "mine").iterdir()] == ["x"]
+
+
+def test_explain_every_rule(cli: Cli) -> None:
+    """Each rule that can speak can be explained, at 80 columns, in any case."""
+    rules = json.loads(cli("explain", "--json").out)
+    assert rules
+    for rule in rules:
+        text = cli("explain", rule["code"].lower())
+        assert text.code == 0
+        assert text.out.startswith(f"{rule['code']} ({rule['level']})\n")
+        assert f"--ignore {rule['code']}" in text.out
+        assert max(map(len, text.out.splitlines())) <= 80
+
+
+def test_schema_accepts_a_job_and_refuses_a_typo(cli: Cli) -> None:
+    """What is printed is a JSON Schema under which a real job is valid and a misspelt field is not."""
+    import jsonschema
+
+    schema = json.loads(cli("schema").out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    assert validator.is_valid({"name": "a", "entry_point": "train.py"})
+    assert not validator.is_valid({"name": "a", "entry_pont": "train.py"})
+
+
+def test_doctor(cli: Cli, state_dir: Path) -> None:
+    """Looks at everything, writes nothing, and says the same in JSON."""
+    result = cli("doctor")
+    assert result.code == 0, result.out
+    assert max(len(line) for line in result.out.splitlines() if "/" not in line) <= 80
+    found = {item["subject"]: item for item in json.loads(cli("doctor", "--json").out)}
+    assert {"python", "torch", "machine", "mpirun", "state folder", "disk", "settings"} <= set(found)
+    assert found["state folder"]["message"] == str(state_dir)
+    assert not state_dir.exists()
+
+
+def test_doctor_finds_a_broken_settings_file(cli: Cli, clean_environment: Path) -> None:
+    """What would break every command is an error of the doctor, with a hint, and code 2."""
+    (clean_environment / "cloudtrain.toml").write_text("target = ")
+    result = cli("doctor")
+    assert result.code == 2
+    assert "cloudtrain.toml is not TOML" in " ".join(result.out.split())
+
+
+def test_doctor_finds_a_state_folder_that_cannot_be_made(
+    cli: Cli, clean_environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state folder below a file cannot exist: an error that names the variable."""
+    (clean_environment / "file").write_text("")
+    monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", str(clean_environment / "file" / "state"))
+    result = cli("doctor")
+    assert result.code == 2
+    assert "CLOUDTRAIN_STATE_DIR" in result.out

@@ -1,0 +1,122 @@
+"""On a real terminal: the live table, colour, NO_COLOR, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.cli.conftest import Cli
+
+REPOSITORY = Path(__file__).parents[2]
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+PROGRAM = (
+    "import sys; from cloudtrain import backends;"
+    "backends.BUILT_IN['local'] = 'tests.cli.scripted:ScriptedBackend';"
+    "from cloudtrain.cli.app import run_command; sys.exit(run_command(sys.argv[1:]))"
+)
+
+
+@pytest.fixture
+def terminal(scripted: Path) -> Iterator[object]:
+    """`terminal("ps", NO_COLOR="1")` runs a command in a terminal of 80 columns; returns its output and exit code."""
+    children: list[pexpect.spawn[str]] = []
+
+    def run(*arguments: str, **environ: str) -> tuple[str, int]:
+        settings = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+        child = pexpect.spawn(
+            sys.executable,
+            ["-c", PROGRAM, *arguments],
+            env={**settings, "TERM": "xterm-256color", "PYTHONPATH": str(REPOSITORY), **environ},  # type: ignore[arg-type]
+            dimensions=(24, 80),
+            encoding="utf-8",
+            timeout=30,
+        )
+        children.append(child)
+        child.expect(pexpect.EOF)
+        child.close()
+        return child.before or "", child.exitstatus if child.exitstatus is not None else -1
+
+    yield run
+    for child in children:
+        child.close(force=True)
+
+
+def fate(service: Path, **fields: object) -> None:
+    """Decide what becomes of every run."""
+    (service / "fate.json").write_text(json.dumps(fields))
+
+
+def lines_with_metrics(steps: int) -> list[list[object]]:
+    """Output of two ranks, and a loss that falls."""
+    return [
+        [0, "begin"],
+        *([0, f"[metrics] step={step} loss={1 / (step + 1):.3f}"] for step in range(steps)),
+        [1, "end"],
+    ]
+
+
+def test_metrics_are_a_table_below_the_lines(terminal: object, scripted: Path, job: str) -> None:
+    """Metric lines do not scroll by; the table with the last values and the course stays on the screen."""
+    fate(scripted, lines=lines_with_metrics(30))
+    output, code = terminal("submit", job)  # type: ignore[operator]
+    text = ESCAPE.sub("", output)
+    assert code == 0
+    assert "[metrics]" not in text
+    assert "[rank 0] begin" in text
+    assert "[rank 1] end" in text
+    last = text[text.rindex("METRIC") :]
+    assert "step 29" in last
+    assert re.search(r"loss +0\.033 +0\.033 +1 +█[▁-█]+▁", last)
+    assert "succeeded after 12s: loss 0.033 (step 29)" in " ".join(text.split())
+
+
+def test_colour_on_a_terminal_and_never_with_no_color(terminal: object, scripted: Path, job: str) -> None:
+    """Ranks and states are coloured on a terminal; NO_COLOR turns every colour off and changes no word."""
+    fate(scripted, lines=[[0, "begin"], [1, "end"]])
+    assert "\x1b[36m" in terminal("submit", job)[0]  # type: ignore[operator]
+    coloured, plain = terminal("status", "last")[0], terminal("status", "last", NO_COLOR="1")[0]  # type: ignore[operator]
+    assert "\x1b[" in coloured
+    assert "\x1b" not in plain
+    assert ESCAPE.sub("", coloured) == plain
+    following = terminal("logs", "last", "-f", NO_COLOR="1")[0]  # type: ignore[operator]
+    assert not re.search(r"\x1b\[[0-9;]*m", re.sub(r"\x1b\[0m", "", following))
+
+
+def test_dumb_terminal_gets_plain_lines(terminal: object, scripted: Path, job: str) -> None:
+    """TERM=dumb: no live table, no escape sequence at all."""
+    fate(scripted, lines=lines_with_metrics(3))
+    output, code = terminal("submit", job, TERM="dumb")  # type: ignore[operator]
+    assert code == 0
+    assert "\x1b" not in output
+    assert "[rank 0] [metrics] step=2 loss=0.333" in output
+
+
+def test_everything_fits_a_terminal_of_80_columns(terminal: object, cli: Cli, scripted: Path, job: str) -> None:
+    """Tables and messages keep to the width, for a run with the longest name that there can be."""
+    fate(scripted, state="failed", reason="rank 1 exited with 1: " + "word " * 20, failed_rank=1)
+    cli("submit", job, "--detach", "--set", f"name={'a' * 40}")
+    for arguments in (("ps", "-a"), ("wait", "last"), ("status", "last"), ("explain",), ("scripts", "list")):
+        for line in terminal(*arguments, NO_COLOR="1")[0].splitlines():  # type: ignore[operator]
+            whole = "`cloudtrain logs a" in line or "/runs/a" in line  # commands and paths are never broken
+            assert len(line) <= 80 or whole, line
+
+
+def test_ctrl_c_in_a_terminal(terminal: object, scripted: Path, job: str) -> None:
+    """The live table is put away, the cursor comes back, and the run goes on."""
+    fate(scripted, lines=lines_with_metrics(5), interrupt=True, state="running")
+    output, code = terminal("submit", job)  # type: ignore[operator]
+    name = next((scripted / "jobs").iterdir()).name
+    assert code == 130
+    text = ESCAPE.sub("", output)
+    assert f"`{name}` goes on" in text
+    assert f"`cloudtrain stop {name}`" in text
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
+    assert not (scripted / "stopped").exists()

@@ -1,0 +1,86 @@
+"""Write docs/cli.md from the help texts; with --check, say whether it is up to date.
+
+python tools/gen_cli_docs.py [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudtrain.cli
+from cloudtrain.cli.app import COMMANDS, load_command
+
+TARGET = Path(__file__).parent.parent / "docs" / "cli.md"
+
+WIDTH = 80
+
+INTRODUCTION = """\
+# The command line
+
+<!-- Written by tools/gen_cli_docs.py from the help texts. Change those, then run `make docs`. -->
+
+Data goes to stdout; progress, messages and errors go to stderr. `--json` prints one JSON document (for `logs`, one
+object a line). Colour appears only on a terminal, and never when `NO_COLOR` is set. `-h` is `--help`.
+
+Wherever a run is asked for, its full name, the beginning of a name that only one run has, its reference
+(`local://host/name`) or `last`, the newest run, will do.
+
+`cloudtrain --install-completion` sets up completion in bash, zsh and fish: commands, options, run names, job files,
+bundled scripts and codes.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+"""
+
+
+def document() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION + "".join(f"| {code} | {meaning} |\n" for code, meaning in _exit_codes())]
+    for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
+        parts.append(f"## {section}\n")
+        for name in (name for name, entry in COMMANDS.items() if entry.section == section):
+            parts += [f"### cloudtrain {title}\n\n```text\n{text}\n```\n" for title, text in _helps(name)]
+    return "\n".join(parts)
+
+
+def _exit_codes() -> Iterator[tuple[str, str]]:
+    """The table in the docstring of `cloudtrain.cli`."""
+    for line in (cloudtrain.cli.__doc__ or "").splitlines():
+        code, _, meaning = line.strip().partition(" ")
+        if code.isdecimal():
+            yield code, meaning.strip()
+
+
+def _helps(name: str) -> Iterator[tuple[str, str]]:
+    command = load_command(name)
+    yield name, _help(command, f"cloudtrain {name}")
+    for inner, subcommand in getattr(command, "commands", {}).items():
+        yield f"{name} {inner}", _help(subcommand, f"cloudtrain {name} {inner}")
+
+
+def _help(command: Any, path: str) -> str:
+    with command.make_context(path, [], resilient_parsing=True, terminal_width=WIDTH) as context:
+        text: str = command.get_help(context)
+        return text.rstrip()
+
+
+def main() -> int:
+    """Write the page, or compare it."""
+    text = document()
+    if "--check" not in sys.argv:
+        TARGET.parent.mkdir(exist_ok=True)
+        TARGET.write_text(text)
+        return 0
+    if TARGET.is_file() and TARGET.read_text() == text:
+        return 0
+    print("docs/cli.md is not up to date; run `python tools/gen_cli_docs.py`")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
