@@ -1,0 +1,81 @@
+"""Which ranks ended badly, and what that makes the status of the run say."""
+
+from __future__ import annotations
+
+from cloudtrain.backends.local.launched import Launched
+from cloudtrain.backends.local.output import Output
+from cloudtrain.backends.local.ranks import Rank
+from cloudtrain.backends.local.summaries import failed_ranks
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cloudtrain.backends.local.verdict import Death, Verdict
+
+_LATE = 1 << 30
+"""Order of an end that only the launcher saw."""
+
+
+class Deaths:
+    """Collects bad ends of ranks, in order, those of the newest attempt only."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._spec = spec
+        self._ends: list[tuple[Rank | Launched, int, int | None, int]] = []
+        self._starts: dict[int, int] = {}
+
+    def started(self, rank: int) -> None:
+        """A process of this rank was found; the second one means that all ranks are being started again."""
+        self._starts[rank] = self._starts.get(rank, 0) + 1
+
+    def ended(self, process: Rank | Launched, exit_code: int | None) -> None:
+        """A rank ended; None where only its launcher knows how."""
+        assert process.rank is not None
+        self._ends.append((process, process.rank, exit_code, self._starts.get(process.rank, 1)))
+
+    def of_newest_attempt(self, output: Output) -> list[Death]:
+        """The bad ends of the newest attempt, completed by what the launchers say. Reads the tails of the output."""
+        from cloudtrain.backends.local.verdict import Death
+
+        newest = max(self._starts.values(), default=1)
+        reported = self._reported(output)
+        found: dict[int, Death] = {}
+        for order, (process, rank, exit_code, attempt) in enumerate(self._ends):
+            code = exit_code or reported.get(rank, 0)
+            if code and attempt == newest:
+                found[rank] = Death(rank, process.instance, self._role(process), code, order, attempt)
+        for order, (rank, code) in enumerate(reported.items()):
+            if rank not in found:
+                found[rank] = Death(rank, self._instance_of(rank), "process", code, _LATE + order, newest)
+        return list(found.values())
+
+    def verdict(self, output: Output, launched: list[Launched]) -> Verdict:
+        """Why the run failed. The output must have been drained."""
+        from cloudtrain.backends.local import verdict
+
+        def lines_of(death: Death) -> list[str]:
+            stderr, stdout = (output.tail(death.instance, death.rank, stream) for stream in ("stderr", "stdout"))
+            return stderr if any(line.strip() for line in stderr) else stdout
+
+        death = verdict.culprit(self.of_newest_attempt(output), lines_of)
+        if death is not None:
+            return verdict.rank_verdict(death, lines_of(death), instances=self._spec["instances"])
+        for process, item in zip(self._spec["processes"], launched, strict=True):
+            if item.exit_code:
+                lines = output.tail(item.instance, None, "stderr") or output.tail(item.instance, None, "stdout")
+                return verdict.launcher_verdict(item.role, item.instance, process["argv"], item.exit_code, lines)
+        return verdict.Verdict("the run failed, and no process says why", [])
+
+    def _reported(self, output: Output) -> dict[int, int]:
+        if self._spec["launcher"] == "processes":
+            return {}
+        lines = [line for n in range(self._spec["instances"]) for line in output.tail(n, None, "stderr")]
+        return failed_ranks(lines)
+
+    def _role(self, process: Rank | Launched) -> str:
+        return process.role if isinstance(process, Launched) else "process"
+
+    def _instance_of(self, rank: int) -> int:
+        per_instance = max(1, self._spec["world_size"] // self._spec["instances"])
+        return int(rank // per_instance)

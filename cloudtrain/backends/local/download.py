@@ -1,0 +1,91 @@
+"""Copies of what a run wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.errors import TargetError, UsageError, did_you_mean
+
+_OUTPUT = "CLOUDTRAIN_OUTPUT_"
+
+
+def places(spec: Mapping[str, Any]) -> dict[str, Path]:
+    """What can be downloaded, by name: where the launch specification says that it is."""
+    run_dir = Path(spec["run_dir"])
+    env: Mapping[str, str] = spec["processes"][0]["env"]
+    found = {
+        "model": Path(env["CLOUDTRAIN_MODEL_DIR"]),
+        "checkpoint": Path(env["CLOUDTRAIN_CHECKPOINT_DIR"]),
+        "logs": run_dir / "logs",
+    }
+    for variable, path in env.items():
+        name = variable.removeprefix(_OUTPUT)
+        if name not in (variable, "MODEL"):
+            found[f"outputs/{_as_written(name, path)}"] = Path(path)
+    return found
+
+
+def download(spec: Mapping[str, Any], path: str, destination: Path) -> list[Path]:
+    """Copy what is under `path` into `destination`, which is made, and return the files written.
+
+    A folder's content comes directly into `destination`; with an empty path every place gets a folder of its own
+    there. A file of the same name is replaced, each one whole or not at all. `model/weights.pt` is one file.
+
+    Raises:
+        UsageError: there is no such place; the hint names those that exist.
+        TargetError: the run has written nothing there.
+    """
+    known = places(spec)
+    wanted = path.strip("/")
+    if not wanted:
+        return [file for name, place in known.items() for file in _copy(place, destination / name)]
+    place = _find(wanted, known)
+    if not place.exists():
+        hint = f"what a run writes: {', '.join(f'`{name}/`' for name in known)}"
+        raise TargetError(f"the run has written no `{wanted}`", hint=hint)
+    return _copy(place, destination)
+
+
+def _find(wanted: str, known: Mapping[str, Path]) -> Path:
+    parts = wanted.split("/")
+    for length in (1, 2):
+        name, rest = "/".join(parts[:length]), parts[length:]
+        if name in known and ".." not in rest:
+            return known[name].joinpath(*rest)
+    if wanted == "outputs":
+        names = [name for name in known if name.startswith("outputs/")]
+        raise UsageError("`outputs` is several places", hint=f"name one: {', '.join(names) or '`model`'}")
+    raise UsageError(f"a run has no `{wanted}`", hint=did_you_mean(wanted, known))
+
+
+def _copy(source: Path, destination: Path) -> list[Path]:
+    if source.is_file():
+        return [_copy_file(source, destination / source.name)]
+    written = []
+    for folder, _, names in os.walk(source, followlinks=True):
+        for name in sorted(names):
+            file = Path(folder, name)
+            if file.is_file():  # not a socket, not a link to nowhere
+                written.append(_copy_file(file, destination / file.relative_to(source)))
+    return written
+
+
+def _copy_file(source: Path, destination: Path) -> Path:
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    temporary = destination.with_name(f".{destination.name}.{os.getpid()}")
+    try:
+        shutil.copy2(source, temporary)
+        temporary.replace(destination)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return destination
+
+
+def _as_written(name: str, path: str) -> str:
+    """An output's name as the job wrote it: environment variables only know it in capitals."""
+    last = Path(path).name
+    return last if last.upper() == name else name.lower()

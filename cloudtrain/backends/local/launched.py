@@ -1,0 +1,80 @@
+"""The processes that the supervisor starts itself: launchers, or ranks where there is none."""
+
+# Paths are strings here: this has to start, and to poll, in no time.
+# ruff: noqa: PTH123
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+from cloudtrain.backends.local import sweep
+from cloudtrain.backends.local.sources import STREAMS, launched_log
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Launched:
+    """One started process. `exit_code` is None while it runs."""
+
+    def __init__(self, process: dict[str, Any], child: subprocess.Popen[bytes]) -> None:
+        self.instance: int = process["instance"]
+        self.role: str = process["role"]
+        self.rank: int | None = process["rank"]
+        self.pid = child.pid
+        self.exit_code: int | None = None
+        self.is_empty = False
+        """It has ended, and nobody was left in its session. From then on its id may be anybody's."""
+        self._signals_group = process["signal"] == "group"
+        self._child = child
+
+    def poll(self) -> bool:
+        """True once: when the process has ended since the last call."""
+        if self.exit_code is not None:
+            return False
+        self.exit_code = self._child.poll()
+        if self.exit_code is None:
+            return False
+        self.is_empty = not sweep.session_members(self.pid)
+        return True
+
+    def terminate(self) -> None:
+        """SIGTERM: to the process alone, which passes it on, or to its whole group."""
+        try:
+            if self._signals_group and not self.is_empty:
+                os.killpg(self.pid, signal.SIGTERM)
+            elif self.exit_code is None:
+                os.kill(self.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            return
+
+    def is_leaving(self) -> bool:
+        """After `terminate`: whether it, or one of the group that was asked too, is still there."""
+        if self._signals_group and not self.is_empty and self.exit_code is not None:
+            self.is_empty = not sweep.session_members(self.pid)
+            return not self.is_empty
+        return self.exit_code is None
+
+
+def launch(
+    process: dict[str, Any], index: int, *, logs: str, directory: str, argv: list[str], environment: dict[str, str]
+) -> Launched:
+    """Start one process in its own session, its output going to files.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    paths = [launched_log(logs, process, index, stream) for stream in STREAMS]
+    with open(paths[0], "ab") as stdout, open(paths[1], "ab") as stderr:
+        child = subprocess.Popen(
+            argv,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    return Launched(process, child)

@@ -1,0 +1,96 @@
+"""Bytes of one stream to lines of text, as a person should see them."""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 32 * 1024
+"""Bytes of a line; a longer one goes on in further lines."""
+
+PROGRESS_EVERY = 5.0
+"""Seconds between the states of a progress bar that has not ended its line yet."""
+
+_TAG = re.compile(r"\[(?:[^\]]*(@))?\d+,(\d+)\]<(stdout|stderr)>:(.*)", re.DOTALL)
+"""mpirun --tag-output: `[1,0]<stdout>:text` (Open MPI 4), `[name@1,0]<stdout>: text` (5)."""
+
+
+class Lines:
+    """Splits one stream. `pending` holds the bytes after the last whole line.
+
+    Invalid UTF-8 is replaced. Of a line with carriage returns, the last state is kept; while a progress bar runs, its
+    state is a line of its own every few seconds.
+    """
+
+    def __init__(self) -> None:
+        self.pending = b""
+        self._progress_at = 0.0
+
+    def feed(self, chunk: bytes, now: float) -> list[str]:
+        """The lines that `chunk` completes. `now` is any clock, in seconds."""
+        data = self.pending + chunk
+        end = data.rfind(b"\n") + 1
+        lines = _texts(data[:end]) if end else []
+        self.pending = data[end:]
+        if b"\r" in self.pending:
+            lines += self._progress(now)
+        while len(self.pending) > LONGEST:
+            cut = _boundary(self.pending, LONGEST)
+            lines.append(self.pending[:cut].decode("utf-8", "replace"))
+            self.pending = self.pending[cut:]
+        return lines
+
+    def flush(self) -> list[str]:
+        """The rest, at the end of the stream."""
+        rest, self.pending = self.pending, b""
+        return _texts(rest + b"\n") if rest.strip(b"\r") else []
+
+    def _progress(self, now: float) -> list[str]:
+        states = self.pending.split(b"\r")
+        self.pending = b"\r".join(states[-2:])  # the newest one, and the one before while the newest is empty
+        whole = [state for state in states[:-1] if state]
+        if not whole or now - self._progress_at < PROGRESS_EVERY:
+            return []
+        self._progress_at = now
+        return _texts(whole[-1] + b"\n")
+
+
+def split_tag(line: str) -> tuple[int, str, str] | None:
+    """Rank, stream and text of a line that mpirun tagged; None for what mpirun says itself."""
+    match = _TAG.match(line)
+    if match is None:
+        return None
+    text = match[4].removeprefix(" ") if match[1] else match[4]
+    return int(match[2]), match[3], text
+
+
+def _texts(data: bytes) -> list[str]:
+    """The lines of data that ends with a newline."""
+    lines = data.decode("utf-8", "replace").split("\n")
+    lines.pop()
+    if b"\r" in data:
+        lines = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+    if len(data) > LONGEST and max(map(len, lines)) > LONGEST // 4:
+        return [piece for line in lines for piece in _pieces(line)]
+    return lines
+
+
+def _pieces(line: str) -> list[str]:
+    data = line.encode()
+    if len(data) <= LONGEST:
+        return [line]
+    pieces = []
+    while data:
+        cut = _boundary(data, LONGEST)
+        pieces.append(data[:cut].decode("utf-8", "replace"))
+        data = data[cut:]
+    return pieces
+
+
+def _boundary(data: bytes, limit: int) -> int:
+    """The last place at or before `limit` where a character begins."""
+    if len(data) <= limit:
+        return len(data)
+    cut = limit
+    while cut > limit - 3 and data[cut] & 0xC0 == 0x80:
+        cut -= 1
+    return cut

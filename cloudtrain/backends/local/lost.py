@@ -1,0 +1,50 @@
+"""Finish a run whose supervisor died: kill what is left of it, complete its output, say that it is lost."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from cloudtrain._lock import ProcessLock
+from cloudtrain.backends.local.folder import FINAL, RunFolder
+from cloudtrain.backends.local.sweep import kill_run
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PATIENCE = 5.0
+"""Seconds to wait for the lock: a dying supervisor, or somebody else who finishes the run, holds it for moments."""
+
+
+def finish(run_dir: str, known: Iterable[int] = ()) -> None:
+    """Make a run that nobody supervises final. Does nothing for a run that is final, or has its supervisor.
+
+    Raises:
+        OSError: the run's folder cannot be written.
+    """
+    folder, deadline = RunFolder(run_dir), time.monotonic() + _PATIENCE
+    while (lock := ProcessLock.take(Path(folder.lock))) is None:
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.01)
+    try:
+        status = folder.read_status()
+        if status is not None and status["state"] not in FINAL:
+            kill_run(run_dir, known)
+            _complete_output(folder)
+            reason = f"the supervisor (process {status['pid']}) was killed, and with it every process of the run"
+            folder.write_status({**status, "state": "lost", "ended": time.time(), "reason": reason})
+    finally:
+        lock.release()
+
+
+def _complete_output(folder: RunFolder) -> None:
+    from cloudtrain.backends.local.output import Output
+
+    output = Output(folder, folder.read_launch(), lambda _instance, _local_rank: None)
+    try:
+        output.resume()
+        output.drain()
+    finally:
+        output.close()

@@ -1,0 +1,97 @@
+"""Everything that a run needs before its processes start: its folders, its code, free ports, filled-in placeholders."""
+
+# Paths are strings here: this has to start, and to poll, in no time.
+# ruff: noqa: PTH103
+from __future__ import annotations
+
+import os
+import re
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+    from typing import Any
+
+_PLACEHOLDER = re.compile(r"\$\{\{(ports|env)\.([^}]*)\}\}")
+
+
+class Ports:
+    """Free loopback ports by name, held until `release`, so that nobody takes them before the processes start."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._sockets: list[socket.socket] = []
+        self.numbers: dict[str, int] = {}
+        for name in names:
+            self.numbers[name] = self._take()
+
+    def release(self) -> None:
+        """Free the ports for the processes that will listen on them."""
+        for held in self._sockets:
+            held.close()
+        self._sockets.clear()
+
+    def _take(self) -> int:
+        import socket  # 6 ms that most runs need not pay
+
+        held = socket.socket()
+        held.bind(("127.0.0.1", 0))
+        self._sockets.append(held)
+        number: int = held.getsockname()[1]
+        return number
+
+
+def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str]) -> str:
+    """`text` with `${{ports.NAME}}` and `${{env.NAME}}` replaced.
+
+    A variable that is not set becomes nothing, and a list of paths that would then end with `:` loses it: an empty
+    part of PYTHONPATH would mean the working directory.
+
+    Raises:
+        KeyError: no such port.
+    """
+    is_empty = False
+
+    def value(match: re.Match[str]) -> str:
+        nonlocal is_empty
+        if match[1] == "ports":
+            return str(ports[match[2]])
+        found = environ.get(match[2], "")
+        is_empty = is_empty or not found
+        return found
+
+    filled = _PLACEHOLDER.sub(value, text)
+    return filled.strip(":") if is_empty else filled
+
+
+def command_of(
+    process: Mapping[str, Any], ports: Mapping[str, int], environ: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """The argv and the whole environment of one process of the specification."""
+    argv = [fill(argument, ports, environ) for argument in process["argv"]]
+    own = {name: fill(value, ports, environ) for name, value in process["env"].items()}
+    return argv, {**environ, **own}
+
+
+def make_folders(spec: Mapping[str, Any], logs: str) -> None:
+    """The folders that the run writes to, and those of its logs.
+
+    Raises:
+        OSError: one cannot be made.
+    """
+    for folder in (*spec["directories"], *(f"{logs}/instance_{number}" for number in range(spec["instances"]))):
+        os.makedirs(folder, exist_ok=True)
+
+
+def unpack_code(spec: Mapping[str, Any]) -> None:
+    """The user's code, where the processes will find it.
+
+    Raises:
+        CloudtrainError: the archive is damaged.
+        OSError: it is missing, or there is no room for it.
+    """
+    from pathlib import Path
+
+    from cloudtrain.bundle.unpack import unpack
+
+    unpack(Path(spec["code"]["archive"]), Path(spec["code"]["directory"]))
