@@ -63,9 +63,10 @@ def explain(item: ErrorDetails, path: Path, shape: Shape | None, parent: Shape |
         return item["msg"].removeprefix("Value error, "), None
     if value is None:
         return f"`{name}` has no value", "give it one, or remove the line"
-    if kind == "invalid-json-value":
-        return f"`{name}` must be text, a number, `true`, `false`, a list or a mapping, not {shown(value)}", None
     written = source.written(path) if source.written else None
+    if kind == "invalid-json-value":  # a date in TOML, or an object in Python
+        words = "text, a number, `true`, `false`, a list or a mapping"
+        return f"`{name}` must be {words}, not {shown(value)}", f'write `"{written}"`, in quotes' if written else None
     return f"`{name}` must be {shape.words}, not {shown(value, written)}", _type_hint(shape, name, value, written)
 
 

@@ -56,7 +56,9 @@ SMP_PARAMETERS = {1: SMP_V1_PARAMETERS, 2: SMP_V2_PARAMETERS}
 
 def _smp_rules(smp: Mapping[str, Any]) -> Iterator[Problem]:
     version, parameters = smp.get("version"), smp.get("parameters")
-    if not isinstance(version, int) or version not in SMP_PARAMETERS:
+    if isinstance(version, bool):  # which Python takes for 1
+        yield Problem(("version",), f"`version` cannot be `{str(version).lower()}`", "use one of `1`, `2`")
+    if isinstance(version, bool) or not isinstance(version, int) or version not in SMP_PARAMETERS:
         return
     known, other = SMP_PARAMETERS[version], SMP_PARAMETERS[3 - version]
     for name in parameters if isinstance(parameters, Mapping) else ():

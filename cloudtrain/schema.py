@@ -67,13 +67,12 @@ def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
 def _describe(schema: Schema, model: type[BaseModel]) -> None:
     """Help at each field: the text that stands under it in the source, and the unit of its type."""
     schema["description"] = inspect.cleandoc(model.__doc__ or "").partition("\n\n")[0]
-    for name, text in _field_texts(model).items():
-        own = schema["properties"].get(name)
-        if own is not None:
-            unit = own.get("description") or next(
-                (o["description"] for o in own.get("anyOf", ()) if "description" in o), ""
-            )
-            own["description"] = f"{text} {unit}".strip()
+    texts = _field_texts(model)
+    for name, own in schema["properties"].items():
+        units = (option["description"] for option in (own, *own.get("anyOf", ())) if "description" in option)
+        text = f"{texts.get(name, '')} {next(units, '')}".strip()
+        if text:
+            own["description"] = text
 
 
 def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:

@@ -41,9 +41,9 @@ def format_of(path: Path) -> Format:
         UsageError: the name ends in no known suffix, or the path is a folder.
     """
     if path.is_dir():
-        inside = _job_files(path)
-        hint = did_you_mean("job.yaml", [str(path / name) for name in inside])
-        raise UsageError(f"`{path}` is a folder, not a job file", hint=hint or "name a job file")
+        inside = sorted(_job_files(path), key=lambda name: (Path(name).stem != "job", name))
+        hint = f"did you mean `{path / inside[0]}`?" if inside else "name a job file"
+        raise UsageError(f"`{path}` is a folder, not a job file", hint=hint)
     known = SUFFIXES.get(path.suffix.lower())
     if known is None:
         ends = ", ".join(f"`{suffix}`" for suffix in SUFFIXES)

@@ -154,8 +154,7 @@ class _Reader:
     def _own_tag(self, node: yaml.Node, path: Path, place: Place) -> None:
         """A tag is a type from another program, which a job has no use for."""
         tag = str(node.tag)
-        usual = "map" if _is_mapping(node) else "seq"
-        if tag in (_TAG + usual, "!") or (_is_scalar(node) and tag == "!"):
+        if tag == _TAG + ("map" if _is_mapping(node) else "seq"):
             return
         shown = "!!" + tag.removeprefix(_TAG) if tag.startswith(_TAG) else tag
         self.notes.problem(path, place, f"a job has no tags such as `{shown}`", "remove the tag")

@@ -1,0 +1,1 @@
+"""The job model and job files."""

@@ -1,0 +1,164 @@
+"""`--set`: values with the type of their field, in place of the file's, and errors that point at the override."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cloudtrain as ct
+from cloudtrain.jobfile import parse_job
+
+TEXT = """\
+name: a
+entry_point: t.py
+distribution: {type: smddp, processes_per_instance: 8, mpi_options: -x}
+resources: {instance_type: ml.p4d}
+inputs: {train: {local: data}}
+spot: {max_wait: 6h}
+hyperparameters: {lr: 1, layers: [1, 2], nested: {a: 1}}
+"""
+
+
+def job(*overrides: str, text: str = TEXT) -> ct.TrainingJob:
+    """The job of a text with overrides."""
+    return parse_job(text, format="yaml", file="job.yaml", overrides=overrides)
+
+
+def told(*overrides: str, text: str = TEXT) -> list[tuple[str, str, str | None]]:
+    """Place, message and hint of every problem."""
+    with pytest.raises(ct.JobError) as error:
+        job(*overrides, text=text)
+    return [(p.place, p.message, p.hint) for p in error.value.problems]
+
+
+VALUES: list[tuple[str, str, Any]] = [
+    ("resources.instance_count=4", "resources.instance_count", 4),
+    ("resources.instance_type=ml.g5", "resources.instance_type.azureml", "ml.g5"),
+    ("resources.instance_type.azureml=ND96", "resources.instance_type.azureml", "ND96"),
+    ("resources.instance_type.azureml=ND96", "resources.instance_type.sagemaker", "ml.p4d"),
+    ("resources.shm_size=64g", "resources.shm_size", 64 * 2**30),
+    ("environment.version=2.10", "environment.version", "2.10"),
+    ("environment.variables.DEBUG=1", "environment.variables", {"DEBUG": "1"}),
+    ("tags.team=true", "tags", {"team": "true"}),
+    ("max_runtime=90", "max_runtime", 90),
+    ("spot.max_wait=1h30m", "spot.max_wait", 5400),
+    ("spot=null", "spot", None),
+    ("inputs.train.shard=true", "inputs.train.shard", True),
+    ("inputs.valid.local=x=y", "inputs.valid.local", "x=y"),
+    ("description=a: b, [c", "description", "a: b, [c"),
+    ("description=", "description", ""),
+    ("hyperparameters.lr=1e-3", "hyperparameters.lr", 1e-3),
+    ("hyperparameters.lr=on", "hyperparameters.lr", "on"),
+    ("hyperparameters.flag=true", "hyperparameters.flag", True),
+    ("hyperparameters.layers=[3, 4]", "hyperparameters.layers", [3, 4]),
+    ("hyperparameters.layers[1]=9", "hyperparameters.layers", [1, 9]),
+    ("hyperparameters.layers.2=9", "hyperparameters.layers", [1, 2, 9]),
+    ("hyperparameters.nested.b.c={d: 1}", "hyperparameters.nested", {"a": 1, "b": {"c": {"d": 1}}}),
+    ('hyperparameters.text="1"', "hyperparameters.text", "1"),
+    ("hyperparameters.lr=null", "hyperparameters", {"layers": [1, 2], "nested": {"a": 1}}),
+    ('hyperparameters."a.b"=1', "hyperparameters", {"lr": 1, "layers": [1, 2], "nested": {"a": 1}, "a.b": 1}),
+    ("hyperparameters.'a=b'=1", "hyperparameters", {"lr": 1, "layers": [1, 2], "nested": {"a": 1}, "a=b": 1}),
+    ("distribution.type=torch", "distribution", ct.Torch(processes_per_instance=8)),
+    ("distribution={type: smp, version: 2}", "distribution", ct.SMP(version=2)),
+    ("resources.distribution_groups=null", "resources.distribution_groups", ()),
+]
+
+
+@pytest.mark.parametrize(("override", "path", "value"), VALUES, ids=[case[0] + " " + case[1] for case in VALUES])
+def test_a_value_takes_the_type_of_its_field(override: str, path: str, value: Any) -> None:
+    """Text fields keep text; whole numbers, durations and open fields read theirs."""
+    found: Any = job(override)
+    for name in path.split("."):
+        found = found[name] if isinstance(found, dict) else getattr(found, name)
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_groups_can_be_written_one_by_one() -> None:
+    """An index one past the end appends, in either spelling."""
+    found = job("resources.instance_type=null", "resources.instance_groups[0].name=a",
+                "resources.instance_groups[0].instance_type=ml.x", "resources.instance_groups.0.instance_count=2")  # fmt: skip
+    assert found.resources.instance_groups == (ct.InstanceGroup(name="a", instance_type="ml.x", instance_count=2),)
+
+
+def test_later_overrides_win() -> None:
+    """They are applied in their order."""
+    assert job("name=b", "name=c").name == "c"
+
+
+def test_the_version_of_smp_is_a_number() -> None:
+    """`--set distribution.version=1` is the 1 that the field asks for."""
+    assert job("distribution={type: smp, version: 2}", "distribution.version=1").distribution == ct.SMP(version=1)
+
+
+LAYOUT = "write `--set resources.instance_count=4`"
+WRONG: list[tuple[str, str, str, str | None]] = [
+    ("resources.instance_cout=2", "resources.instance_cout", "`instance_cout` is not a field of `resources`",
+     "did you mean `instance_count`?"),
+    ("num_nodes=2", "num_nodes", "`num_nodes` is not a field of a job", "did you mean `resources.instance_count`?"),
+    ("distribution.foo.x=2", "distribution.foo", "`foo` is not a field of `distribution`",
+     "use one of `mpi_options`, `processes_per_instance`, `type`"),
+    ("distribution.type=torhc", "distribution.type", "`torhc` is not a distribution", "did you mean `torch`?"),
+    ("resources.instance_count=two", "resources.instance_count", '`instance_count` must be a whole number, not `"two"`',
+     None),
+    ("resources.instance_count=2.50", "resources.instance_count", "`instance_count` must be a whole number, not `2.50`",
+     None),
+    ("tags={year: 2.10}", "tags.year", "`year` must be text, not `2.10`", 'write `"2.10"`, in quotes'),
+    ("max_runtime=soon", "max_runtime", '`"soon"` is not a duration', "write for example `90s`, `30m`, `2h` or `1d`"),
+    ("name=null", "name", "`name` is missing", "add `name: ...`"),
+    ("name.x=1", "name", "`name` holds one value, so nothing can be set below it", LAYOUT),
+    ("hyperparameters.lr.x=1", "hyperparameters.lr", "`hyperparameters.lr` holds one value, so nothing can be set below it",
+     LAYOUT),
+    ("hyperparameters.layers.x=1", "hyperparameters.layers", "`hyperparameters.layers` is a list, and `x` is not an index",
+     "write `hyperparameters.layers[0]`"),
+    ("hyperparameters.layers[5]=1", "hyperparameters.layers",
+     "`hyperparameters.layers` has 2 entries, so there is no `[5]`", "the next one is `hyperparameters.layers[2]`"),
+    ("hyperparameters.lr=[1", "hyperparameters.lr", "not valid YAML: did not find expected ',' or ']'",
+     "close the list with `]`"),
+    ("hyperparameters.lr=.nan", "hyperparameters.lr", "`lr` cannot be `nan`: no service takes it", 'write `"nan"`, as text'),
+    ("hyperparameters.lr=${{inputs.trian}}", "hyperparameters.lr",
+     "`${{inputs.trian}}` refers to nothing: the job has no input `trian`", "did you mean `train`?"),
+    ("resources.gpu=T4", "resources.gpu", "`instance_type` and `gpu` both name the machine", "remove one of them"),
+    ("name", "", "`name` sets nothing: there is no `=` after the field", LAYOUT),
+    ("=1", "", "`` is not the way to a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),
+    ("a..b=1", "", "`a..b` is not the way to a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),
+    ("a.=1", "", "`a.` is not the way to a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("override", "path", "message", "hint"), WRONG, ids=[case[0] for case in WRONG])
+def test_a_wrong_override_is_reported_at_itself(override: str, path: str, message: str, hint: str | None) -> None:
+    """The place is `--set ...`, not the file."""
+    place = f"--set {override}  {path}" if path else f"--set {override}"
+    assert told(override) == [(place, message, hint)]
+
+
+def test_problems_of_file_and_overrides_come_together() -> None:
+    """Those of the file first; one that an override mends is gone."""
+    text = TEXT.replace("name: a", "name: a b").replace("max_wait: 6h", "max_wait: 6x")
+    places = [place for place, *_ in told("spot.max_wait=6h", "nodes=2", text=text)]
+    assert places == ["job.yaml:1:7  name", "--set nodes=2  nodes"]
+
+
+def test_a_wrong_override_changes_nothing() -> None:
+    """No empty mapping is left behind on the way to a field that does not exist."""
+    assert [message for _, message, _ in told("checkpoint.kep=1")] == ["`kep` is not a field of `checkpoint`"]
+
+
+@given(st.text(max_size=20), st.text(max_size=10))
+def test_any_override_is_applied_or_refused(path: str, value: str) -> None:
+    """No text makes another exception than JobError."""
+    try:
+        job(f"{path}={value}")
+    except ct.JobError as error:
+        assert error.problems  # noqa: PT017  # either outcome is right
+
+
+@given(st.text(min_size=1, max_size=10), st.text(max_size=10))
+def test_any_key_can_be_quoted(key: str, value: str) -> None:
+    """In double quotes with backslashes, as text that keeps every character."""
+    quoted = key.replace("\\", "\\\\").replace('"', '\\"')
+    expected = {} if value.strip() == "null" else {key: value}
+    assert job(f'tags."{quoted}"={value}').tags == expected

@@ -1,0 +1,224 @@
+"""Jobs written in Python: what is accepted, and the words of every mistake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain._habits import _ACCOUNT, _MEANT
+from cloudtrain._shape import shape_of_model
+from cloudtrain.targets import TARGETS
+
+
+def job(**fields: Any) -> ct.TrainingJob:
+    """A right job with some fields changed."""
+    return ct.TrainingJob(**{"name": "a", "entry_point": "t.py", **fields})
+
+
+def problems(**fields: Any) -> list[tuple[str, str, str | None]]:
+    """Place, message and hint of every problem."""
+    with pytest.raises(ct.JobError) as error:
+        job(**fields)
+    return [(problem.dotted, problem.message, problem.hint) for problem in error.value.problems]
+
+
+CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
+    ({"name": "my job!"}, "name",
+     '`name` may hold letters, digits and hyphens, with a letter or digit at both ends; `"my job!"` does not fit',
+     "write for example `my-job`"),
+    ({"name": "x" * 41}, "name", "`name` has 41 characters, and at most 40 are allowed", "shorten it to 40 characters"),
+    ({"name": 7}, "name", "`name` must be text, not `7`", 'write `"7"`, in quotes'),
+    ({"name": None}, "name", "`name` has no value", "give it one, or remove the line"),
+    ({"entry_point": None}, "entry_point", "a job needs something to run: `entry_point` or `command`",
+     "add for example `entry_point: train.py`"),
+    ({"command": "x"}, "command", "a job runs either an `entry_point` or a `command`, not both", "remove one of them"),
+    ({"entry_point": None, "command": "x", "hyperparameters": {"a": 1}}, "hyperparameters",
+     "`hyperparameters` go to an `entry_point`, and this job runs a `command`", "write them into the command"),
+    ({"resources": {"instance_cout": 2}}, "resources.instance_cout", "`instance_cout` is not a field of `resources`",
+     "did you mean `instance_count`?"),
+    ({"resources": {"instance_count": "two"}}, "resources.instance_count",
+     '`instance_count` must be a whole number, not `"two"`', None),
+    ({"resources": {"instance_count": "2"}}, "resources.instance_count",
+     '`instance_count` must be a whole number, not `"2"`', "write `2`, without quotes"),
+    ({"resources": {"instance_count": True}}, "resources.instance_count",
+     "`instance_count` must be a whole number, not `true`", None),
+    ({"resources": {"instance_count": 2.0}}, "resources.instance_count",
+     "`instance_count` must be a whole number, not `2.0`", None),
+    ({"resources": {"instance_count": 0}}, "resources.instance_count",
+     "`instance_count` must be at least 1, not `0`", None),
+    ({"resources": {"instance_type": 4}}, "resources.instance_type",
+     "`instance_type` must be text or a mapping, not `4`", None),
+    ({"resources": {"instance_type": {"aws": "x"}}}, "resources.instance_type.aws",
+     "`aws` is not a field of `resources.instance_type`", "use one of `azureml`, `local`, `sagemaker`"),
+    ({"resources": {"instance_type": "x", "gpu": "T4"}}, "resources.gpu",
+     "`instance_type` and `gpu` both name the machine", "remove one of them"),
+    ({"resources": {"distribution_groups": "a"}}, "resources.distribution_groups",
+     '`distribution_groups` must be a list, not `"a"`', "write `distribution_groups: [a]`"),
+    ({"resources": {"interconnect": "efa"}}, "resources.interconnect", '`interconnect` cannot be `"efa"`',
+     "use one of `ethernet`, `rdma`"),
+    ({"resources": []}, "resources", "`resources` must be a mapping, not a list", None),
+    ({"resources": {"shm_size": "big"}}, "resources.shm_size", '`"big"` is not a size',
+     "write for example `512m`, `64g` or `1t`"),
+    ({"distribution": {"type": "torhc"}}, "distribution.type", "`torhc` is not a distribution", "did you mean `torch`?"),
+    ({"distribution": {"type": "ddp"}}, "distribution.type", "`ddp` is not a distribution", "did you mean `torch`?"),
+    ({"distribution": "pytorch"}, "distribution", '`distribution` must be a mapping with a `type`, not `"pytorch"`',
+     "write `distribution: {type: torch}`"),
+    ({"distribution": {"processes_per_instance": 2}}, "distribution", "`distribution` needs a `type`",
+     "add for example `type: torch` under `distribution`"),
+    ({"distribution": {"type": "torch", "nproc_per_node": 8}}, "distribution.nproc_per_node",
+     "`nproc_per_node` is not a field of `distribution`", "did you mean `processes_per_instance`?"),
+    ({"distribution": {"type": "smp"}}, "distribution.version", "`version` is missing", "add `version: ...`"),
+    ({"distribution": {"type": "smp", "version": 3}}, "distribution.version", "`version` cannot be `3`",
+     "use one of `1`, `2`"),
+    ({"distribution": {"type": "smp", "version": True}}, "distribution.version", "`version` cannot be `true`",
+     "use one of `1`, `2`"),
+    ({"distribution": {"type": "smp", "version": 1, "parameters": {"microbatch": 4}}}, "distribution.parameters.microbatch",
+     "`smp` version 1 has no parameter `microbatch`", "did you mean `microbatches`?"),
+    ({"distribution": {"type": "smp", "version": 2, "parameters": {"partitions": 4}}}, "distribution.parameters.partitions",
+     "`smp` version 2 has no parameter `partitions`", "it belongs to `version: 1`"),
+    ({"distribution": {"type": "smp", "version": 2, "mpi_options": "-x"}}, "distribution.mpi_options",
+     "`smp` version 2 runs under torchrun, so `mpi_options` has no effect", "remove it"),
+    ({"distribution": {"type": "tensorflow", "parameter_servers": 1}}, "distribution.parameter_servers",
+     "`parameter_servers` has no effect with `strategy: multi_worker_mirrored`",
+     "write `strategy: parameter_server`, or remove it"),
+    ({"inputs": {"my train": {"local": "x"}}}, "inputs.my train",
+     "`my train` cannot name an input: use letters, digits and underscores, and no digit first", "write `my_train`"),
+    ({"inputs": {"train": "s3://b/x"}}, "inputs.train", '`train` must be a mapping, not `"s3://b/x"`',
+     "write `train: {sagemaker: s3://b/x}`"),
+    ({"inputs": {"train": {"mode": "pipe"}}}, "inputs.train", "an input needs a place on at least one target",
+     "add for example `local: data/train` or `sagemaker: s3://bucket/train`"),
+    ({"inputs": {"train": {"local": "x", "mode": "moutn"}}}, "inputs.train.mode", '`mode` cannot be `"moutn"`',
+     "did you mean `mount`?"),
+    ({"inputs": {"train": {"local": "x", "shard": "yes"}}}, "inputs.train.shard",
+     '`shard` must be `true` or `false`, not `"yes"`', "write `true`"),
+    ({"inputs": {"train": {"local": "x", "shard": 0}}}, "inputs.train.shard",
+     "`shard` must be `true` or `false`, not `0`", "write `false`"),
+    ({"tags": {"year": 2024}}, "tags.year", "`year` must be text, not `2024`", 'write `"2024"`, in quotes'),
+    ({"tags": ["team=vision"]}, "tags", "`tags` must be a mapping, not a list", "write a mapping: `tags: {team: vision}`"),
+    ({"spot": True}, "spot", "`spot` must be a mapping, not `true`", "write `spot: {}`"),
+    ({"max_runtime": "2 hours"}, "max_runtime", '`"2 hours"` is not a duration',
+     "write for example `90s`, `30m`, `2h` or `1d`"),
+    ({"max_runtime": 1.5}, "max_runtime", "`1.5` is not a duration", "write for example `90s`, `30m`, `2h` or `1d`"),
+    ({"hyperparameters": {"lr": float("nan")}}, "hyperparameters.lr", "`lr` cannot be `nan`: no service takes it",
+     'write `"nan"`, as text'),
+    ({"hyperparameters": {"a": [{"b": object()}]}}, "hyperparameters.a[0].b",
+     "`b` must be text, a number, `true`, `false`, a list or a mapping, not `object`", None),
+    ({"instance_type": "x"}, "instance_type", "`instance_type` is not a field of a job", "it belongs under `resources`"),
+    ({"role": "arn"}, "role", "`role` is not a field of a job",
+     "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"),
+    ({"environment": {"inputs": {}}}, "environment.inputs", "`inputs` is not a field of `environment`",
+     "`inputs` belongs at the top of the job"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "place", "message", "hint"), CASES, ids=[case[2][:60] for case in CASES])
+def test_the_words_of_a_mistake(fields: dict[str, Any], place: str, message: str, hint: str | None) -> None:
+    """One mistake, one problem, in our words and with a hint."""
+    assert problems(**fields) == [(place, message, hint)]
+
+
+HABITS = {
+    "num_nodes": "resources.instance_count", "nodes": "resources.instance_count", "instances": "resources.instance_count",
+    "nproc_per_node": "distribution.processes_per_instance",
+    "process_count_per_instance": "distribution.processes_per_instance", "hyper_parameters": "hyperparameters",
+    "env": "environment.variables", "environment_variables": "environment.variables", "image_uri": "environment.image",
+    "timeout": "max_runtime", "max_run": "max_runtime", "script": "entry_point", "code": "source_dir",
+    "args": "hyperparameters", "use_spot_instances": "spot", "max_wait": "spot.max_wait",
+    "framework_version": "environment.version",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("habit", "ours"), HABITS.items())
+def test_names_of_other_tools_lead_to_ours(habit: str, ours: str) -> None:
+    """What SageMaker, Azure ML or torchrun call it, written at the top of a job."""
+    assert problems(**{habit: 1}) == [(habit, f"`{habit}` is not a field of a job", f"did you mean `{ours}`?")]
+
+
+def test_every_habit_leads_to_a_field() -> None:
+    """The right side of the table is a path in a job, so a renamed field is noticed."""
+    root = shape_of_model(ct.TrainingJob)
+    names = {*root.field_names()}
+    for name in root.field_names():
+        child = root.child(name)
+        assert child is not None
+        child = child.inner if child.kind == "map" else child
+        names |= {f"{name}.{inner}" for inner in child.field_names()} | {*child.field_names()} if child else set()
+    assert set(_MEANT.values()) <= names
+
+
+def test_every_setting_of_a_target_is_known_as_one() -> None:
+    """A new account setting must be in the table, unless the job has a field of that name."""
+    settings = {name for target in TARGETS.values() for name in target.model_fields}
+    shared = {"type", "prefix", "launch", "python", "instance_count", "processes_per_instance"}
+    assert settings - shared <= _ACCOUNT
+
+
+def test_all_problems_come_at_once() -> None:
+    """Wrong fields, broken rules of nested models and wrong references, in one error."""
+    found = problems(
+        name="a b",
+        hyperparameters={"x": "${{inputs.tran}}"},
+        resources={"instance_count": "x", "instance_type": "y", "gpu": "T4"},
+        inputs={"train": {"local": 1}, "valid": {"mode": "x"}},
+        distribution={"type": "smp", "version": 2, "parameters": {"partitions": 1}, "mpi_options": "x"},
+    )
+    assert sorted(place for place, _, _ in found) == [
+        "distribution.mpi_options",
+        "distribution.parameters.partitions",
+        "hyperparameters.x",
+        "inputs.train.local",
+        "inputs.valid",
+        "inputs.valid.mode",
+        "name",
+        "resources.gpu",
+        "resources.instance_count",
+    ]
+
+
+def test_no_word_of_pydantic_is_shown() -> None:
+    """Not in any message of the cases above, and no branch lists of unions."""
+    for fields, *_ in CASES:
+        for _, message, hint in problems(**fields):
+            text = f"{message} {hint}"
+            assert not any(word in text for word in ("Input should", "Extra inputs", "Value error", "Field required"))
+
+
+def test_a_single_model_says_the_same() -> None:
+    """`ct.Resources(instance_cout=2)` raises the same words under its own name."""
+    with pytest.raises(ct.JobError) as error:
+        ct.Resources(instance_cout=2, nodes=3)  # type: ignore[call-arg]  # the mistake
+    assert [(p.message, p.hint) for p in error.value.problems] == [
+        ("`instance_cout` is not a field of `Resources`", "did you mean `instance_count`?"),
+        ("`nodes` is not a field of `Resources`", "did you mean `instance_count`?"),
+    ]
+    assert error.value.exit_code == 2
+
+
+def test_models_may_be_nested_in_python() -> None:
+    """Built models and mappings mean the same."""
+    built = job(distribution=ct.Torch(processes_per_instance=2), resources=ct.Resources(instance_type="x"))
+    plain = job(distribution={"type": "torch", "processes_per_instance": 2}, resources={"instance_type": "x"})
+    assert built == plain
+    assert built.resources.instance_type is not None
+    assert built.resources.instance_type.of("azureml") == "x"
+
+
+def test_a_job_cannot_be_changed_but_replaced() -> None:
+    """`replace` validates again."""
+    first = job(max_runtime="2h")
+    assert first.replace(max_runtime="3h").max_runtime == 10800
+    with pytest.raises(ct.JobError):
+        first.replace(max_runtime="x")
+
+
+def test_defaults_are_the_models_own() -> None:
+    """A job that says nothing of resources has one instance and no distribution."""
+    assert (job().resources, job().distribution) == (ct.Resources(), ct.NoDistribution())
+
+
+def test_a_dumped_job_reads_back() -> None:
+    """A job survives its own JSON."""
+    first = job(resources={"instance_type": "x"}, spot={"max_wait": "6h"}, inputs={"a": {"local": "d"}})
+    assert ct.TrainingJob(**first.model_dump(mode="json", exclude_none=True, exclude_defaults=True)) == first

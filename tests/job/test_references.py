@@ -1,0 +1,52 @@
+"""References in a job: found everywhere they may stand, checked, replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain.references import reference_problems, references_in, replace_references
+
+
+def test_references_are_found_where_they_may_stand() -> None:
+    """In the command, hyperparameters at any depth and the environment's variables; not in tags."""
+    job = {
+        "command": "run ${{inputs.a}}",
+        "hyperparameters": {"x": [{"y": "${{ inputs.b }}"}]},
+        "environment": {"variables": {"P": "${{outputs.nothing}}"}},
+        "tags": {"t": "${{inputs.c}}"},
+    }
+    paths = [problem.path for problem in reference_problems(job)]
+    assert paths == [("command",), ("hyperparameters", "x", 0, "y"), ("environment", "variables", "P")]
+
+
+@pytest.mark.parametrize(
+    ("reference", "hint"),
+    [("inputs.tran", "did you mean `train`?"), ("input.train", "did you mean `inputs.train`?"),
+     ("outputs.modle", "did you mean `model`?"), ("checkpoints", "did you mean `checkpoint`?")],
+)  # fmt: skip
+def test_a_wrong_reference_offers_the_nearest(reference: str, hint: str) -> None:
+    """Names of inputs and outputs, and the forms of a reference."""
+    job = {"command": f"run ${{{{{reference}}}}}", "inputs": {"train": {"local": "x"}}}
+    [problem] = reference_problems(job)
+    assert (problem.path, problem.hint) == (("command",), hint)
+
+
+def test_right_references_are_no_problem() -> None:
+    """The output `model` always exists."""
+    job = {"command": "${{inputs.train}} ${{outputs.model}} ${{checkpoint}}", "inputs": {"train": {}}}
+    assert reference_problems(job) == []
+
+
+def test_references_in_models_are_found_too() -> None:
+    """In Python, the environment may already be a model."""
+    with pytest.raises(ct.JobError) as error:
+        ct.TrainingJob(name="a", entry_point="t.py", environment=ct.Environment(variables={"D": "${{inputs.x}}"}))
+    assert error.value.problems[0].path == ("environment", "variables", "D")
+
+
+def test_references_are_replaced() -> None:
+    """Each by its path, white space inside ignored."""
+    text = "${{inputs.a}}:${{ checkpoint }}"
+    assert references_in(text) == ["inputs.a", "checkpoint"]
+    assert replace_references(text, {"inputs.a": "/a", "checkpoint": "/c"}.__getitem__) == "/a:/c"
