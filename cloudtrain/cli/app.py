@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -93,9 +94,16 @@ def load_command(name: str) -> Any:
 
 def run_command(args: Sequence[str]) -> int:
     """Run one command line and return its exit code. Nothing escapes as a traceback, unless CLOUDTRAIN_DEBUG=1."""
-    from cloudtrain.cli.failures import guarded
+    from cloudtrain.cli.failures import COMPLETION_VARIABLE, guarded
 
-    return guarded(lambda: built(app).main(args=list(args), prog_name=PROGRAM, standalone_mode=False))
+    def run() -> int:
+        return guarded(lambda: built(app).main(args=list(args), prog_name=PROGRAM, standalone_mode=False))
+
+    if os.environ.get(COMPLETION_VARIABLE) == "complete_bash":
+        from cloudtrain.cli.bash_words import with_whole_words
+
+        return with_whole_words(run)
+    return run()
 
 
 app = typer.Typer(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from typer.core import TyperCommand
 
 CONTEXT: dict[Any, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+_BRACKETS = re.compile(r"\s*\\?\[x>=\d+\]")
+"""Typer's notation of a smallest number, which some versions escape for rich. The error says it when it matters."""
 
 
 class Command(TyperCommand):
@@ -20,7 +24,7 @@ class Command(TyperCommand):
         """The arguments, then the options."""
         arguments = [(_metavar(param).strip("[]"), param.help or "") for param in self._arguments(ctx)]
         options = [
-            record
+            (record[0], _BRACKETS.sub("", record[1]).replace("\\[", "["))
             for param in self.get_params(ctx)
             if param.param_type_name == "option" and (record := param.get_help_record(ctx)) is not None
         ]

@@ -80,8 +80,16 @@ def test_a_broken_store_is_silent(state_dir: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_completes_with_the_installed_script(clean_environment: Path) -> None:
-    """The script that `--show-completion` prints, read by bash, completes a command."""
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("cloudtrain scr", "scripts"),
+        ("cloudtrain submit bundled : digits_dd", "digits_ddp"),
+        ("cloudtrain explain CT10", "CT101 CT102"),
+    ],
+)
+def test_bash_completes_with_the_installed_script(clean_environment: Path, words: str, answer: str) -> None:
+    """The script that `--show-completion` prints, read by bash, which breaks words at colons."""
     binary = clean_environment / "bin"
     binary.mkdir()
     (binary / "cloudtrain").write_text(f'#!/bin/sh\nexec {sys.executable} -m cloudtrain "$@"\n')
@@ -89,7 +97,8 @@ def test_bash_completes_with_the_installed_script(clean_environment: Path) -> No
     environ = {**os.environ, "PATH": f"{binary}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
     script = (
         'eval "$(_CLOUDTRAIN_COMPLETE=source_bash cloudtrain)"\n'
-        'COMP_WORDS=(cloudtrain scr); COMP_CWORD=1; _cloudtrain_completion cloudtrain; echo "${COMPREPLY[@]}"\n'
+        f"COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}\n"
+        '_cloudtrain_completion cloudtrain; echo "${COMPREPLY[@]}"\n'
     )
     done = subprocess.run(["bash", "--norc", "-c", script], env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout == "scripts\n"
+    assert done.stdout == f"{answer}\n"

@@ -16,7 +16,10 @@ def command(
     tail: Annotated[
         int | None, typer.Option("--tail", min=0, metavar="N", help="Only the last N lines so far.")
     ] = None,
-    prefix: Annotated[bool, typer.Option("--prefix/--no-prefix", help="Put the rank before each line.")] = True,
+    prefix: Annotated[
+        bool,
+        typer.Option("--prefix/--no-prefix", show_default=False, help="With or without the rank before each line."),
+    ] = True,
     timestamps: Annotated[bool, typer.Option("--timestamps", help="Put the time (UTC) before each line.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:

@@ -26,7 +26,13 @@ def command(
     ignore: options.Ignore = None,
     form: Annotated[
         Format,
-        typer.Option("--format", "-f", help="text for reading, json for the whole plan, request for the exact body."),
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="FORMAT",
+            show_default=False,
+            help="text for reading, json for the whole plan, request for the exact body.",
+        ),
     ] = Format.text,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     instances: options.Instances = None,

@@ -11,7 +11,10 @@ from cloudtrain.cli import complete, options
 
 def command(
     everything: Annotated[bool, typer.Option("--all", "-a", help="Runs that have ended too.")] = False,
-    count: Annotated[int, typer.Option("-n", "--limit", min=1, metavar="N", help="At most N runs.")] = 20,
+    count: Annotated[
+        int,
+        typer.Option("-n", "--limit", min=1, metavar="N", help="At most N runs; 20 unless given.", show_default=False),
+    ] = 20,
     state: Annotated[
         str | None,
         typer.Option("--state", metavar="STATE", help="Only runs in this state.", autocompletion=complete.states),

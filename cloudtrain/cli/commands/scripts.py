@@ -49,7 +49,10 @@ def list_(json: options.Json = False) -> None:
 @command.command(cls=Command)
 def show(
     name: ScriptName,
-    file: Annotated[str, typer.Option("--file", metavar="FILE", help="Which of its files.")] = "train.py",
+    file: Annotated[
+        str,
+        typer.Option("--file", metavar="FILE", help="Which of its files; train.py unless given.", show_default=False),
+    ] = "train.py",
 ) -> None:
     """Print a file of a bundled script.
 

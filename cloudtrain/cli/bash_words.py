@@ -1,0 +1,44 @@
+"""bash breaks words at colons: `bundled:dig` comes as three words, and only the last is replaced by an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable, MutableMapping
+
+_WORDS, _INDEX = "COMP_WORDS", "COMP_CWORD"
+
+
+def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, str] = os.environ) -> int:
+    """Answer a completion as if bash had not broken the word, and leave out of each answer what bash keeps."""
+    kept = _join_colons(environ)
+    if not kept:
+        return complete()
+    answers = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(answers):
+            code = complete()
+    except SystemExit as ended:  # how Typer ends a completion
+        code = int(ended.code or 0)
+    sys.stdout.writelines(f"{answer.removeprefix(kept)}\n" for answer in answers.getvalue().splitlines() if answer)
+    return code
+
+
+def _join_colons(environ: MutableMapping[str, str]) -> str:
+    """Put the word at the cursor together again; returns its part up to the last colon, or nothing."""
+    words, index = environ.get(_WORDS, "").split(), environ.get(_INDEX, "")
+    if ":" not in words or not index.isdecimal():
+        return ""
+    before, after = words[: int(index) + 1], words[int(index) + 1 :]
+    joined: list[str] = []
+    for word in before:
+        if joined and (word == ":" or joined[-1].endswith(":")):
+            joined[-1] += word
+        else:
+            joined.append(word)
+    environ[_WORDS] = "\n".join([*joined, *after])
+    environ[_INDEX] = str(len(joined) - 1)
+    head, colon, _ = joined[-1].rpartition(":")
+    return head + colon
