@@ -83,11 +83,10 @@ def _send(file: JobFile, where: Any, profile: str | None, ignore: list[str] | No
 def _show_plan(plan: Plan) -> None:
     """The summary and the findings. Errors are not shown here: they are about to stop the submit, which says them."""
     from cloudtrain.cli.terminal import show
-    from cloudtrain.render.document import Document, Text
 
     if not plan.errors:
-        document = plan.document(whole=False)
-        show(Document([*document.blocks, Text("")]), sys.stderr)
+        show(plan.document(whole=False), sys.stderr)
+        sys.stderr.write("\n")
 
 
 def _sent(run: Any, *, as_json: bool) -> None:
