@@ -4,7 +4,6 @@ Importing this package imports nothing else: each public name is loaded on first
 costs what bare Python costs. The table below is the whole public surface.
 """
 
-
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from cloudtrain.api import bundled_job as bundled_job

@@ -8,7 +8,7 @@ import pytest
 
 from cloudtrain.bundle.findings import secret_findings, size_findings
 from cloudtrain.bundle.tree import scan
-from cloudtrain.plan import Finding, Level
+from cloudtrain.plans import Finding, Level
 
 MIB = 1 << 20
 VALUE = "wJalrXUtnFEMIK7MDENGbPxRfiCYzq8Rk1LmN0pQ"
