@@ -29,6 +29,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typing
 	$(BIN)/python tools/docs.py --check
 
 bench: $(VENV)/.dev

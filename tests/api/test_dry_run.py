@@ -1,0 +1,97 @@
+"""A dry run runs nothing, sends nothing, writes nothing and opens no socket; twice it prints the same bytes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain.errors import SettingsError, TargetUnavailable
+
+WATCHED = """
+import sys
+seen = []
+def hook(event, args):
+    if event.startswith("socket.") and event != "socket.gethostname":
+        seen.append((event, args))
+    if event in ("subprocess.Popen", "os.system", "os.fork", "os.posix_spawn", "os.exec"):
+        seen.append((event, args))
+    if event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "shutil.rmtree"):
+        seen.append((event, args))
+    if event == "open":
+        path, mode, flags = args
+        import os
+        if (mode and set(mode) & set("wax+")) or (flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            seen.append((event, args))
+sys.addaudithook(hook)
+import runpy
+sys.argv = ["cloudtrain", *sys.argv[1:]]
+try:
+    from cloudtrain.cli import main
+    main()
+finally:
+    print(seen, file=sys.stderr)
+"""
+
+
+def dry_run(*argv: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line with a hook that writes down what it did to the world."""
+    command = [sys.executable, "-B", "-c", WATCHED, *argv]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture
+def job_file(make_source: Callable[..., Path]) -> Path:
+    """A job in a folder with a blank and a quote in its name."""
+    source = make_source({"train.py": "raise SystemExit('must not run')\n"}, name="it's a folder")
+    file = source / "job.yaml"
+    file.write_text("name: job\nentry_point: train.py\nhyperparameters: {lr: 1e-3, text: \"a 'b' $c\"}\n")
+    return file
+
+
+@pytest.mark.parametrize("argv", [("submit", "--dry-run"), ("plan",), ("check",)])
+def test_a_dry_run_changes_nothing(argv: tuple[str, ...], job_file: Path, clean_environment: Path) -> None:
+    """No file written, no folder made, no process started, no socket opened; with and without a store."""
+    for _ in range(2):
+        result = dry_run(argv[0], str(job_file), *argv[1:])
+        assert result.returncode == 0, result.stderr
+        assert result.stderr.splitlines()[-1] == "[]"
+        ct.submit(ct.TrainingJob(name="other", source_dir=str(job_file.parent), entry_point="train.py"), "local").wait(
+            30
+        )
+
+
+def test_a_dry_run_prints_the_same_bytes_twice(job_file: Path) -> None:
+    """Text and JSON, from two processes."""
+    for extra in ((), ("--json",)):
+        one, two = (dry_run("submit", str(job_file), "--dry-run", *extra) for _ in range(2))
+        assert one.stdout == two.stdout
+        assert one.stdout
+
+
+def test_the_dry_run_names_the_run_that_a_submit_makes(job_file: Path) -> None:
+    """The name in the plan is the name of the run, and its request is what the supervisor was given."""
+    job = ct.load_job(job_file)
+    plan = ct.plan(job)
+    run = ct.submit(job)
+    assert run.name == plan.run_name
+    assert run.directory is not None
+    assert (run.directory / "launch.json").read_text() == plan.request_json
+    run.wait(30)
+
+
+def test_targets_to_come_are_a_clear_error(job_file: Path) -> None:
+    """SageMaker and Azure ML can be named, and are not available yet; a misspelt target is another error."""
+    job = ct.load_job(job_file)
+    for target in ("sagemaker", "azureml"):
+        for verb in (ct.plan, ct.submit):
+            with pytest.raises(TargetUnavailable, match=f"`{target}` is not available") as caught:
+                verb(job, target)
+            assert "--target local" in (caught.value.hint or "")
+    with pytest.raises(SettingsError) as misspelt:
+        ct.plan(job, "sagmaker")
+    assert misspelt.value.hint == "did you mean `sagemaker`?"

@@ -1,0 +1,81 @@
+"""Settings: files, profiles, flags, and what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.api import target_named
+from cloudtrain.errors import JobError, SettingsError
+
+
+@pytest.fixture
+def project(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project folder with a settings file, and the working directory two levels below it."""
+    folder = clean_environment / "project"
+    (folder / "a" / "b").mkdir(parents=True)
+    monkeypatch.chdir(folder / "a" / "b")
+    (folder / "cloudtrain.toml").write_text(
+        'target = "sagemaker"\n'
+        '[sagemaker]\nregion = "eu-west-1"\nrole = "arn:aws:iam::1:role/r"\n'
+        '[local]\ngrace_period = "1m"\n'
+        '[profiles.research.sagemaker]\nregion = "us-east-1"\n'
+    )
+    return folder
+
+
+def test_the_nearest_file_upwards_counts(project: Path) -> None:
+    """Tables become target models; the default target comes from the file."""
+    target = target_named()
+    assert (target.type, target.region) == ("sagemaker", "eu-west-1")  # type: ignore[union-attr]
+    assert target_named("local").grace_period == 60  # type: ignore[union-attr]
+
+
+def test_profiles_override_and_flags_override_profiles(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File, profile, flag: the later wins, field by field."""
+    target = target_named("sagemaker", profile="research")
+    assert (target.region, target.role) == ("us-east-1", "arn:aws:iam::1:role/r")  # type: ignore[union-attr]
+    assert target_named("sagemaker", profile="research", region="eu-north-1").region == "eu-north-1"  # type: ignore[union-attr]
+    monkeypatch.setenv("CLOUDTRAIN_PROFILE", "research")
+    assert target_named("sagemaker").region == "us-east-1"  # type: ignore[union-attr]
+
+
+def test_the_users_file_is_weaker_than_the_projects(project: Path, clean_environment: Path) -> None:
+    """The user's configuration folder holds defaults for all projects."""
+    user = clean_environment / ".config" / "cloudtrain" / "cloudtrain.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text('[local]\ngrace_period = "5s"\nmax_restarts = 2\n')
+    target = target_named("local")
+    assert (target.grace_period, target.max_restarts) == (60, 2)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("[sagemker]\n", "unknown table `sagemker`", "did you mean `sagemaker`?"),
+        ("[local]\nmax_restart = 1\n", "max_restart", "did you mean `max_restarts`?"),
+        ("[local\n", "is not TOML", "cloudtrain doctor"),
+    ],
+)
+def test_mistakes_in_the_file_are_explained(clean_environment: Path, text: str, message: str, hint: str) -> None:
+    """The error names the file and the nearest right word."""
+    (clean_environment / "cloudtrain.toml").write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        target_named("local")
+    assert message in caught.value.message
+    assert "cloudtrain.toml" in caught.value.message
+    assert hint in (caught.value.hint or "")
+
+
+def test_an_unknown_profile_names_the_known_ones(project: Path) -> None:
+    """With did-you-mean."""
+    with pytest.raises(SettingsError) as caught:
+        target_named("sagemaker", profile="reserch")
+    assert caught.value.hint == "did you mean `research`?"
+
+
+def test_a_wrong_flag_is_an_error_of_the_flag(project: Path) -> None:
+    """Flags are validated like fields."""
+    with pytest.raises(JobError, match="max_restarts"):
+        target_named("local", max_restarts=-1)
