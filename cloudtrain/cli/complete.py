@@ -73,7 +73,9 @@ def codes(_: str) -> list[str]:
 @_silent
 def targets(_: str) -> list[str]:
     """The targets."""
-    return ["local", "sagemaker", "azureml"]
+    from cloudtrain.backends import BUILT_IN, PLANNED
+
+    return [*BUILT_IN, *PLANNED]
 
 
 @_silent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 from cloudtrain.render.document import Document, Text
@@ -44,8 +44,3 @@ def width_of(stream: TextIO) -> int | None:
 def has_color(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether the stream may be coloured: a terminal that is not dumb, and no NO_COLOR (https://no-color.org)."""
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-
-
-def columns(names: Sequence[str]) -> str:
-    """`a, b and c`, for messages."""
-    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)

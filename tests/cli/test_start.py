@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.cli.conftest import Cli
 
 
 def test_init_writes_a_job_that_plans(cli: Cli, clean_environment: Path) -> None:
-    """The file loads, has comments, and names the next commands."""
+    """The file loads, names the next commands, and loads with its commented fields in use too."""
     (clean_environment / "src").mkdir()
     (clean_environment / "src" / "train.py").write_text("print(1)\n")
     result = cli("init", "--script", "src/train.py")
@@ -20,7 +21,12 @@ def test_init_writes_a_job_that_plans(cli: Cli, clean_environment: Path) -> None
     assert "`cloudtrain submit job.yaml`" in result.err
     job = ct.load_job("job.yaml")
     assert (job.entry_point, Path(job.source_dir).name, job.name) == ("train.py", "src", "src")
-    assert "# " in (clean_environment / "job.yaml").read_text()
+    text = (clean_environment / "job.yaml").read_text()
+    used = re.sub(r"^# ?(?=hyper|inputs|checkpoint|max_runtime|  \w)", "", text, flags=re.MULTILINE)
+    (clean_environment / "job.yaml").write_text(used)
+    job = ct.load_job("job.yaml")
+    assert job.hyperparameters == {"epochs": 3, "learning_rate": 0.01}
+    assert (set(job.inputs), job.max_runtime, job.checkpoint is not None) == ({"train"}, 7200, True)
 
 
 @pytest.mark.parametrize("folder", ["my project", "1st_try", "日本", "a" * 60, "--"])

@@ -8,22 +8,24 @@ from typing import Annotated
 import typer
 
 _TEMPLATE = """\
-# yaml-language-server: $schema=job.schema.json
-# (write that file with `cloudtrain schema > job.schema.json`, and the editor completes this one)
+# For completion in an editor: `cloudtrain schema > job.schema.json`, and make this the first line:
+#   # yaml-language-server: $schema=job.schema.json
 
 name: {name}
-source_dir: {source_dir}               # the folder with your code, from this file
+source_dir: {source_dir}                 # the folder with your code, from this file
 entry_point: {script}
 
-hyperparameters:            # reach the script as `--key value`
-{hyperparameters}
-distribution: {{type: torch}} # torchrun starts the processes: DDP, FSDP, tensor and pipeline parallel
+# hyperparameters:            # reach the script as `--epochs 3 --learning_rate 0.01`
+#   epochs: 3
+#   learning_rate: 0.01
+
+distribution: {{type: torch}}   # torchrun starts the processes: DDP, FSDP, tensor and pipeline parallel
 
 resources:
   instance_count: 1
   # instance_type: {{sagemaker: ml.p4d.24xlarge, azureml: Standard_ND96asr_v4}}
 
-# inputs:                   # the script finds the folder as "${{{{inputs.train}}}}"
+# inputs:                     # a hyperparameter `data: "${{{{inputs.train}}}}"` tells the script where it is
 #   train: {{local: data/train, sagemaker: "s3://bucket/train", azureml: "azureml:train:1"}}
 
 # checkpoint: {{local: checkpoints}}   # a run that finds checkpoints there resumes
@@ -97,7 +99,6 @@ def _job_text(path: Path, script: Path, name: str) -> str:
         name=_yaml(name),
         source_dir=_yaml(Path(folder).as_posix()),
         script=_yaml(script.name),
-        hyperparameters="  epochs: 3\n",
     )
 
 

@@ -72,9 +72,13 @@ def _send(file: JobFile, where: Any, profile: str | None, ignore: list[str] | No
     import cloudtrain as ct
     from cloudtrain.cli.terminal import say
 
-    run = ct.submit(
-        file.job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of, on_plan=_show_plan
-    )
+    try:
+        run = ct.submit(
+            file.job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of, on_plan=_show_plan
+        )
+    except KeyboardInterrupt:
+        say("", "interrupted while sending; `cloudtrain recover` says whether the run exists")
+        raise
     if run.adopted:
         say(f"`{run.name}` was sent before, by a command that was cut off; this is that run")
     return run
