@@ -43,12 +43,17 @@ class Result:
     ok: bool
 
 
-def command(*argv: str, env: dict[str, str] | None = None) -> Timed:
+def environment(**more: str) -> dict[str, str]:
+    """This environment, in which Python keeps compiled modules, as it does on a user's machine."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | more
+
+
+def command(*argv: str, **env: str) -> Timed:
     """Seconds that a command takes as a whole process."""
 
     def once() -> float:
         start = time.perf_counter()
-        subprocess.run(argv, check=True, capture_output=True, env=os.environ | (env or {}), cwd=ROOT)
+        subprocess.run(argv, check=True, capture_output=True, env=environment(**env), cwd=ROOT)
         return time.perf_counter() - start
 
     return once
@@ -85,7 +90,7 @@ def help_time(runs: int) -> list[Result]:
 def plan_time(runs: int) -> list[Result]:
     """A dry run, as a whole process."""
     with tempfile.TemporaryDirectory() as state:
-        ours = command(CLOUDTRAIN, "submit", DIGITS, "--dry-run", env={"CLOUDTRAIN_STATE_DIR": state})
+        ours = command(CLOUDTRAIN, "submit", DIGITS, "--dry-run", CLOUDTRAIN_STATE_DIR=state)
         return [at_most("dry run", ours, command(PYTHON, *REFERENCE), "import pydantic, typer", factor=3, runs=runs)]
 
 
@@ -119,7 +124,7 @@ def launch_time(runs: int) -> list[Result]:
             def once() -> float:
                 mark.unlink(missing_ok=True)
                 start = time.time()
-                env = os.environ | {"CLOUDTRAIN_STATE_DIR": str(work / "state"), "OMP_NUM_THREADS": "1"}
+                env = environment(CLOUDTRAIN_STATE_DIR=str(work / "state"), OMP_NUM_THREADS="1")
                 subprocess.run(argv, check=True, capture_output=True, env=env)
                 return float(mark.read_text()) - start
 
@@ -145,7 +150,7 @@ def listing_time(runs: int) -> list[Result]:
         stores = {count: Path(folder) / str(count) for count in (10, 10_000)}
         for count, state in stores.items():
             _fill_store(state, count)
-        many, few = (command(CLOUDTRAIN, "ps", env={"CLOUDTRAIN_STATE_DIR": str(stores[n])}) for n in (10_000, 10))
+        many, few = (command(CLOUDTRAIN, "ps", CLOUDTRAIN_STATE_DIR=str(stores[n])) for n in (10_000, 10))
         return [at_most("ps with 10,000 runs", many, few, "ps with 10 runs", factor=2, runs=runs)]
 
 
