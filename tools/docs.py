@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gen_cli_docs import cli_page
+from gen_cli_docs import document as cli_page
 
 from cloudtrain.checks import Rule, all_rules
 

@@ -139,23 +139,25 @@ def test_check(cli: Cli, scripted: Path, job: str) -> None:
 
 
 def test_ps(cli: Cli, scripted: Path, job: str) -> None:
-    """Running ones without --all, filters, JSON, and 80 columns."""
-    assert "no run is going on" in cli("ps").err
+    """The newest of all states, filters, JSON, and 80 columns."""
+    assert "there is no run yet" in cli("ps").err
     fate(scripted, state="running")
     first = submitted(cli)
     fate(scripted, state="succeeded")
     second = submitted(cli, "--set", "hyperparameters.epochs=9")
-    assert cli("ps").out == ""
-    table = cli("ps", "--all")
+    assert cli("ps", "--active").out == ""
+    table = cli("ps")
     assert table.err == ""
+    assert cli("ps", "--all").out == table.out
     header, *rows = table.out.splitlines()
     assert header.split() == ["NAME", "STATE", "TARGET", "AGE", "DURATION"]
     assert {row.split()[0] for row in rows} == {first, second}
     assert max(map(len, table.out.splitlines())) <= 80
-    assert len(cli("ps", "--all", "-n", "1").out.splitlines()) == 2
-    assert [run["name"] for run in json.loads(cli("ps", "--all", "--json").out)] == [second, first]
+    assert len(cli("ps", "-n", "1").out.splitlines()) == 2
+    assert "`cloudtrain ps --all` lists all runs" in cli("ps", "-n", "1").err
+    assert [run["name"] for run in json.loads(cli("ps", "--json").out)] == [second, first]
     assert json.loads(cli("ps", "--state", "failed", "--json").out) == []
-    assert json.loads(cli("ps", "--all", "--job", "other", "--json").out) == []
+    assert json.loads(cli("ps", "--job", "other", "--json").out) == []
 
 
 def test_status(cli: Cli, scripted: Path, job: str) -> None:

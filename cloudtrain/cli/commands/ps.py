@@ -10,11 +10,12 @@ from cloudtrain.cli import complete, options
 
 
 def command(
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Runs that have ended too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="All runs, not only the newest.")] = False,
     count: Annotated[
         int,
-        typer.Option("-n", "--limit", min=1, metavar="N", help="At most N runs; 20 unless given.", show_default=False),
+        typer.Option("-n", "--limit", min=1, metavar="N", help="The newest N; 20 unless given.", show_default=False),
     ] = 20,
+    active: Annotated[bool, typer.Option("--active", help="Only runs that have not ended.")] = False,
     state: Annotated[
         str | None,
         typer.Option("--state", metavar="STATE", help="Only runs in this state.", autocompletion=complete.states),
@@ -22,49 +23,50 @@ def command(
     job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Only runs of this job.")] = None,
     json: options.Json = False,
 ) -> None:
-    """List runs.
-
-    Newest first; without `--all` only those that have not ended.
+    """List runs, the newest first.
 
     \b
     Examples:
       cloudtrain ps
-      cloudtrain ps --all -n 100
-      cloudtrain ps --state failed
-      cloudtrain ps --all --json | jq -r '.[].name'
+      cloudtrain ps --active
+      cloudtrain ps --all --state failed
+      cloudtrain ps -n 100 --json | jq -r '.[].name'
     """
     import cloudtrain as ct
     from cloudtrain.cli.terminal import print_json, say, show
     from cloudtrain.render.document import Document, Table
 
-    runs = ct.runs(limit=count, states=_wanted(everything, state), job=job)
+    runs = ct.runs(limit=None if everything else count, states=_wanted(active, state), job=job)
     if json:
         print_json([_run_json(run) for run in runs])
     elif runs:
         now = time.time()
         table = Table(("NAME", "STATE", "TARGET", "AGE", "DURATION"), [_row(run, now) for run in runs])
         show(Document([table]), sys.stdout)
-    elif everything:
-        say("there is no run yet; start one with `cloudtrain submit bundled:digits_ddp`")
+        if len(runs) == count and not everything:
+            say(f"the newest {count}; `cloudtrain ps --all` lists all runs")
     else:
-        say(f"no run {_what(state)}; `cloudtrain ps --all` lists those that have ended")
+        say(_nothing(active, state, job))
 
 
-def _wanted(everything: bool, state: str | None) -> list[Any]:
+def _wanted(active: bool, state: str | None) -> list[Any]:
     from cloudtrain.errors import UsageError, did_you_mean
     from cloudtrain.states import RunState
 
-    if state is not None:
-        try:
-            return [RunState(state)]
-        except ValueError:
-            hint = did_you_mean(state, [known.value for known in RunState])
-            raise UsageError(f"there is no state `{state}`", hint=hint) from None
-    return [] if everything else [known for known in RunState if not known.is_final]
+    if state is None:
+        return [known for known in RunState if active and not known.is_final]
+    try:
+        return [RunState(state)]
+    except ValueError:
+        hint = did_you_mean(state, [known.value for known in RunState])
+        raise UsageError(f"there is no state `{state}`", hint=hint) from None
 
 
-def _what(state: str | None) -> str:
-    return "is going on" if state is None else f"is {state}"
+def _nothing(active: bool, state: str | None, job: str | None) -> str:
+    what = f" of job `{job}`" if job else ""
+    if active or state:
+        return f"no run{what} is {state or 'going on'}; `cloudtrain ps` lists the newest"
+    return f"there is no run{what} yet; start one with `cloudtrain submit bundled:digits_ddp`"
 
 
 def _row(run: Any, now: float) -> tuple[Any, ...]:
