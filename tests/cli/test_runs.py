@@ -148,7 +148,7 @@ def test_ps(cli: Cli, scripted: Path, job: str) -> None:
     assert cli("ps", "--active").out == ""
     table = cli("ps")
     assert table.err == ""
-    assert cli("ps", "--all").out == table.out
+    assert len(cli("ps", "--all").out.splitlines()) == len(table.out.splitlines())
     header, *rows = table.out.splitlines()
     assert header.split() == ["NAME", "STATE", "TARGET", "AGE", "DURATION"]
     assert {row.split()[0] for row in rows} == {first, second}
