@@ -11,7 +11,8 @@ The specification is JSON data:
     ports                   names of loopback ports; `${{ports.NAME}}` in argv and environment becomes a free one at
                             start, `${{env.NAME}}` the submitter's own value (or nothing)
     processes               what the supervisor starts: instance, role, rank (None for a launcher), argv, env, and
-                            `signal`: who gets SIGTERM first, the `leader` (which passes it on) or the whole `group`
+                            `signal`: who gets SIGTERM first, the `leader` (which passes it on), the whole
+                            `group`, or the `ranks` that it has started
     finishes                roles whose success ends the run, when the others serve for ever; empty: all must finish
     grace_period            seconds from SIGTERM to SIGKILL
     max_runtime             seconds, or None
@@ -106,8 +107,7 @@ class _Site:
         paths = {f"inputs.{name}": item.local for name, item in job.inputs.items() if item.local is not None}
         paths["outputs.model"] = f"{run_dir}/model"
         paths |= {
-            f"outputs.{name}": item.local
-            or (f"{run_dir}/model" if name == "model" else f"{run_dir}/outputs/{name}")
+            f"outputs.{name}": item.local or (f"{run_dir}/model" if name == "model" else f"{run_dir}/outputs/{name}")
             for name, item in job.outputs.items()
         }
         given = job.checkpoint.local if job.checkpoint else None
@@ -199,7 +199,8 @@ def _torchrun(site: _Site) -> _Launch:
                     log_dir=f"{site.run_dir}/logs/instance_{instance}",
                 )
             ),
-            env=site.env(instance, processes=shape.world_size) | torchrun.ELASTIC_ENV,
+            env=site.env(instance, processes=shape.world_size)
+            | torchrun.agent_env(grace_period=site.target.grace_period),
         )
         for instance in range(shape.instances)
     )
@@ -221,13 +222,15 @@ def _mpirun(site: _Site) -> _Launch:
     distribution = site.job.distribution
     options = distribution.options if isinstance(distribution, MPI | Horovod) else ""
     argv = mpirun.mpirun_argv(
-        program, mpirun=site.account.mpirun, processes=shape.world_size, options=options
+        program,
+        mpirun=site.account.mpirun,
+        processes=shape.world_size,
+        options=options,
+        log_dir=f"{site.run_dir}/logs/instance_0",
     )
-    started = Process(
-        instance=0, role="mpirun", argv=tuple(argv), env=site.env(0, processes=shape.world_size)
-    )
+    started = Process(instance=0, role="mpirun", argv=tuple(argv), env=site.env(0, processes=shape.world_size))
     ranks = mpirun.ranks(program, processes=shape.world_size)
-    return _Launch("mpirun", shape, shape.world_size, (started,), tuple(ranks))
+    return _Launch("mpirun", shape, shape.world_size, (started,), tuple(ranks), signal="ranks")
 
 
 def _tensorflow(site: _Site) -> _Launch:
@@ -247,8 +250,7 @@ def _tensorflow(site: _Site) -> _Launch:
             rank=rank,
             local_rank=0,
             argv=tuple(site.direct_program()),
-            env=site.env(rank, processes=len(tasks))
-            | {"TF_CONFIG": tensorflow.tf_config(tasks, task, index)},
+            env=site.env(rank, processes=len(tasks)) | {"TF_CONFIG": tensorflow.tf_config(tasks, task, index)},
         )
         for rank, (task, index) in enumerate(tasks)
     )

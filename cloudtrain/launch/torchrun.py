@@ -14,9 +14,19 @@ from cloudtrain.plans import Process
 RENDEZVOUS_PORT = "${{ports.rendezvous}}"
 """Replaced at start by a port that is free then; the only thing about a local run that a plan cannot know."""
 
-ELASTIC_ENV = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""Without it, ranks restarted under gloo read the dead ranks' addresses from the shared store and fail
-(pytorch issue 135712, seen on torch 2.13)."""
+
+def agent_env(*, grace_period: int) -> dict[str, str]:
+    """What every agent finds in its environment. `grace_period` is in seconds.
+
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE: without it, ranks restarted under gloo read the dead ranks' addresses from the
+    shared store and fail (pytorch issue 135712, seen on torch 2.13).
+    TORCH_ELASTIC_SHUTDOWN_TIMEOUT: how long ranks have after the SIGTERM that the agent passes on to them; 30 unless
+    given. As a variable and not as `--shutdown-timeout`, because older versions of torch would refuse the flag.
+    """
+    return {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_period),
+    }
 
 
 def agent_argv(

@@ -15,7 +15,7 @@
                     summaries.py    what torchrun and mpirun say about it
                     output.py       the files that processes write to, followed into one journal
                     sources.py      which files these are
-                    lines.py        bytes to lines: progress bars, bad UTF-8, endless lines, mpirun's tags
+                    lines.py        bytes to lines: progress bars, bad UTF-8, endless lines
                     guard.py        outlives a killed supervisor just long enough to kill its processes
                     sweep.py        kill every process of a run
                     proc.py         the process table: /proc, or psutil where there is none

@@ -13,6 +13,7 @@ from cloudtrain.backends.local.sources import STREAMS, launched_log
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 
@@ -27,7 +28,7 @@ class Launched:
         self.exit_code: int | None = None
         self.is_empty = False
         """It has ended, and nobody was left in its session. From then on its id may be anybody's."""
-        self._signals_group = process["signal"] == "group"
+        self._signal: str = process["signal"]
         self._child = child
 
     def poll(self) -> bool:
@@ -40,19 +41,19 @@ class Launched:
         self.is_empty = not sweep.session_members(self.pid)
         return True
 
-    def terminate(self) -> None:
-        """SIGTERM: to the process alone, which passes it on, or to its whole group."""
-        try:
-            if self._signals_group and not self.is_empty:
-                os.killpg(self.pid, signal.SIGTERM)
-            elif self.exit_code is None:
-                os.kill(self.pid, signal.SIGTERM)
-        except ProcessLookupError:
-            return
+    def terminate(self, ranks: list[int]) -> None:
+        """SIGTERM: to the process, which passes it on, to its whole group, or to the ranks that it has started."""
+        if self._signal == "group" and not self.is_empty:
+            _send(os.killpg, self.pid)
+        elif self._signal == "ranks" and ranks:
+            for pid in ranks:
+                _send(os.kill, pid)
+        elif self.exit_code is None:
+            _send(os.kill, self.pid)
 
     def is_leaving(self) -> bool:
         """After `terminate`: whether it, or one of the group that was asked too, is still there."""
-        if self._signals_group and not self.is_empty and self.exit_code is not None:
+        if self._signal == "group" and not self.is_empty and self.exit_code is not None:
             self.is_empty = not sweep.session_members(self.pid)
             return not self.is_empty
         return self.exit_code is None
@@ -78,3 +79,10 @@ def launch(
             start_new_session=True,
         )
     return Launched(process, child)
+
+
+def _send(kill: Callable[[int, int], None], pid: int) -> None:
+    try:
+        kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return

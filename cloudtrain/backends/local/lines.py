@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 LONGEST = 32 * 1024
 """Bytes of a line; a longer one goes on in further lines."""
 
 PROGRESS_EVERY = 5.0
 """Seconds between the states of a progress bar that has not ended its line yet."""
-
-_TAG = re.compile(r"\[(?:[^\]]*(@))?\d+,(\d+)\]<(stdout|stderr)>:(.*)", re.DOTALL)
-"""mpirun --tag-output: `[1,0]<stdout>:text` (Open MPI 4), `[name@1,0]<stdout>: text` (5)."""
 
 
 class Lines:
@@ -52,15 +47,6 @@ class Lines:
             return []
         self._progress_at = now
         return _texts(whole[-1] + b"\n")
-
-
-def split_tag(line: str) -> tuple[int, str, str] | None:
-    """Rank, stream and text of a line that mpirun tagged; None for what mpirun says itself."""
-    match = _TAG.match(line)
-    if match is None:
-        return None
-    text = match[4].removeprefix(" ") if match[1] else match[4]
-    return int(match[2]), match[3], text
 
 
 def _texts(data: bytes) -> list[str]:

@@ -17,7 +17,6 @@ import os
 import time
 from collections import deque
 
-from cloudtrain.backends.local.lines import split_tag
 from cloudtrain.backends.local.sources import Source, SourceFinder
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
@@ -115,18 +114,16 @@ class Output:
     def _write(self, source: Source, lines: list[str], now: float) -> None:
         if not lines:
             return
-        if source.is_tagged:
-            records = self._tagged_records(source, lines, now)
-        else:
-            records = self._records(source, source.rank, source.stream, lines, now)
+        records = self._records(source, lines, now)
         place = {
             "file": self._relative(source), "inode": source.inode, "offset": source.consumed, "rank": source.rank
         }  # fmt: skip
         records.append(json.dumps(place) + "\n")
         _write_all(self._journal, "".join(records).encode("ascii"))
 
-    def _records(self, source: Source, rank: int | None, stream: str, lines: list[str], now: float) -> list[str]:
-        """The journal's lines for lines of one rank; they go into its own file and its tail on the way."""
+    def _records(self, source: Source, lines: list[str], now: float) -> list[str]:
+        """The journal's records of some lines; the lines go into their rank's own file and tail on the way."""
+        rank, stream = source.rank, source.stream
         key = (-1 if rank is not None else source.instance, rank, stream)
         if key not in self._tails:
             self._tails[key] = deque(maxlen=_REMEMBERED)
@@ -139,17 +136,6 @@ class Output:
             f'"stream": "{stream}", "attempt": {source.attempt}, "text": '
         )
         return [f"{head}{_text(line)}}}\n" for line in lines]
-
-    def _tagged_records(self, source: Source, lines: list[str], now: float) -> list[str]:
-        groups: dict[tuple[int | None, str], list[str]] = {}
-        for line in lines:
-            rank, stream, text = split_tag(line) or (None, source.stream, line)
-            groups.setdefault((rank, stream), []).append(text)
-        return [
-            record
-            for (rank, stream), texts in groups.items()
-            for record in self._records(source, rank, stream, texts, now)
-        ]
 
     def _rank_file(self, rank: int) -> int:
         if rank not in self._rank_files:

@@ -85,10 +85,9 @@ class RankTable:
         self._alive: dict[int, Rank] = {}
         self._rank_of: dict[tuple[int, int], int] = {}
 
-    @property
-    def pids(self) -> list[int]:
-        """The processes of the ranks that live."""
-        return list(self._alive)
+    def pids(self, instance: int | None = None) -> list[int]:
+        """The processes of the ranks that live, of one instance or of all."""
+        return [rank.pid for rank in self._alive.values() if instance in (None, rank.instance)]
 
     def rank_of(self, instance: int, local_rank: int) -> int | None:
         """The global rank of the process that has this local one now, or had it last."""

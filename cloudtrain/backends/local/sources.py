@@ -31,16 +31,12 @@ def launched_log(logs: str, process: dict[str, Any], index: int, stream: str) ->
 class Source:
     """One file, read from `offset` on."""
 
-    def __init__(
-        self, path: str, *, instance: int, rank: int | None, stream: str, attempt: int = 0, is_tagged: bool = False
-    ) -> None:
+    def __init__(self, path: str, *, instance: int, rank: int | None, stream: str, attempt: int = 0) -> None:
         self.path = path
         self.instance = instance
         self.rank = rank
         self.stream = stream
         self.attempt = attempt
-        self.is_tagged = is_tagged
-        """mpirun put the rank in front of each line."""
         self.lines = Lines()
         self.offset = 0
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -65,7 +61,8 @@ class Source:
 class SourceFinder:
     """Finds the files as they appear: those of launched processes, and those of torchrun's ranks, attempt by attempt.
 
-    torchrun writes `logs/instance_<i>/<random>/attempt_<n>/<local rank>/stdout.log`. It removes and makes anew the
+    Ranks of mpirun write `logs/instance_0/rank_<r>.stdout.log`, those of torchrun
+    `logs/instance_<i>/<random>/attempt_<n>/<local rank>/stdout.log`. torchrun removes and makes anew the
     folder of an attempt that another instance made it repeat, so a file is known by its path and its inode.
     """
 
@@ -84,27 +81,27 @@ class SourceFinder:
 
     def launched(self) -> Iterator[Source]:
         """The files of the processes that the supervisor starts, as far as they exist."""
-        is_tagged = self._spec["launcher"] == "mpirun"
         for index, process in enumerate(self._spec["processes"]):
             for stream in STREAMS:
                 path = launched_log(self._logs, process, index, stream)
                 if path not in self._known and os.path.exists(path):
-                    source = Source(
-                        path, instance=process["instance"], rank=process["rank"], stream=stream, is_tagged=is_tagged
-                    )
+                    source = Source(path, instance=process["instance"], rank=process["rank"], stream=stream)
                     self._known[path] = source.inode
                     yield source
 
     def new_ranks(self, *, at_once: bool = False) -> Iterator[Source]:
         """The files of ranks that appeared since the last call. `at_once`: do not wait to learn a rank."""
+        if self._spec["launcher"] == "mpirun":
+            for rank in range(self._spec["world_size"]):
+                yield from self._streams(f"{self._logs}/instance_0/rank_{rank}.", 0, rank, rank)
         if self._spec["launcher"] != "torchrun":
             return
         for instance in range(self._spec["instances"]):
             for attempt in self._attempt_folders(f"{self._logs}/instance_{instance}"):
                 for name in sorted(filter(str.isdecimal, _names(attempt)), key=int):
-                    rank = self._rank(instance, int(name), attempt, at_once)
-                    if rank is not None:
-                        yield from self._streams(f"{attempt}/{name}", instance, int(name), rank)
+                    found = self._rank(instance, int(name), attempt, at_once)
+                    if found is not None:
+                        yield from self._streams(f"{attempt}/{name}/", instance, int(name), found)
 
     def _attempt_folders(self, folder: str) -> list[str]:
         found = [
@@ -115,9 +112,9 @@ class SourceFinder:
         ]
         return sorted(found, key=lambda path: int(path.rpartition("_")[2]))
 
-    def _streams(self, folder: str, instance: int, local_rank: int, rank: int) -> Iterator[Source]:
+    def _streams(self, stem: str, instance: int, local_rank: int, rank: int) -> Iterator[Source]:
         for stream in STREAMS:
-            path = f"{folder}/{stream}.log"
+            path = f"{stem}{stream}.log"
             try:
                 if self._known.get(path) == os.stat(path).st_ino:
                     continue

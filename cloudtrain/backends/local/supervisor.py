@@ -212,7 +212,7 @@ class Supervisor:
         if state == "stopped":
             self._publish(state="stopping", reason=reason)
         for item in self.launched:
-            item.terminate()
+            item.terminate(self.ranks.pids(item.instance))
 
     # the end
 
@@ -270,7 +270,7 @@ class Supervisor:
         for pid in self.exits.wait(0):
             self._note_end(pid)
         known = [item.pid for item in self.launched if not item.is_empty]
-        return sweep.kill_run(self.folder.path, [*known, *self.ranks.pids])
+        return sweep.kill_run(self.folder.path, [*known, *self.ranks.pids()])
 
     # telling others
 
