@@ -1,0 +1,130 @@
+"""What tests of a backend need: a place where jobs run, runs of it, and a look at the process table."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil  # noqa: TID253 - tests may start slowly
+
+import cloudtrain as ct
+from cloudtrain.backends.local.backend import LocalBackend
+from cloudtrain.bundle.tree import scan
+from cloudtrain.plans import CompileContext, Plan
+from cloudtrain.states import LogLine, RunRef, RunStatus
+
+DEADLINE = 60.0
+"""Seconds that anything may take on a busy machine; what takes longer hangs."""
+
+
+def eventually(condition: Callable[[], Any], what: str = "", deadline: float = DEADLINE) -> Any:
+    """The first true value of `condition`."""
+    end = time.monotonic() + deadline
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {deadline} s: {what or condition}"
+        time.sleep(0.02)
+    return value
+
+
+@dataclass
+class Run:
+    """One submitted run."""
+
+    backend: LocalBackend
+    ref: RunRef
+    plan: Plan
+    folder: Path
+
+    @property
+    def status(self) -> RunStatus:
+        return self.backend.status(self.ref)
+
+    def wait(self, deadline: float = DEADLINE) -> RunStatus:
+        """The final status."""
+        eventually(lambda: self.status.state.is_final, f"{self.ref} ends", deadline)
+        return self.status
+
+    def lines(self, **options: Any) -> list[LogLine]:
+        return list(self.backend.logs(self.ref, **options))
+
+    def texts(self, rank: int | None = None) -> list[str]:
+        return [line.text for line in self.lines(rank=rank)]
+
+    def wait_for_line(self, text: str, times: int = 1) -> None:
+        eventually(lambda: self.texts().count(text) >= times, f"`{text}` in {self.texts()}")
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything alive that carries the run's marker, or its folder in the command line, as psutil sees it."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                marked = process.environ().get("CLOUDTRAIN_RUN_DIR") == str(self.folder)
+                named = any(str(self.folder) in part for part in process.cmdline())
+                if (marked or named) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def ours(self, module: str) -> psutil.Process:
+        """The run's `supervisor` or `guard`."""
+        name = f"cloudtrain.backends.local.{module}"
+        return next(process for process in self.processes() if name in process.cmdline())
+
+    def rank_process(self, rank: int) -> psutil.Process:
+        return next(process for process in self.processes() if process.environ().get("RANK") == str(rank))
+
+    def nothing_is_left(self) -> bool:
+        """Whether no process of the run lives any more, within a moment of its last status."""
+        eventually(lambda: not self.processes(), f"still there: {self.processes()}", deadline=10)
+        return True
+
+
+@dataclass
+class Place:
+    """A state folder with its backend. `submit` compiles, uploads and sends, as the API does."""
+
+    root: Path
+    environ: dict[str, str]
+    submitted: list[Run] = field(default_factory=list)
+
+    @property
+    def backend(self) -> LocalBackend:
+        """A new object each time, as another shell would have it."""
+        return LocalBackend(self.root / "state", environ=self.environ)
+
+    def plan(
+        self, script: str | dict[str, str] = "", *, name: str = "run-1", target: ct.Local | None = None, **job: Any
+    ) -> tuple[Plan, Any]:
+        """A plan and its bundle. `script` is the text of train.py, or all files by name."""
+        files = {"train.py": script} if isinstance(script, str) else script
+        source = self.root / "src" / name
+        for path, text in files.items():
+            (source / path).parent.mkdir(parents=True, exist_ok=True)
+            (source / path).write_text(text)
+        if "command" not in job:
+            job.setdefault("entry_point", "train.py")
+        target, tree = target or ct.Local(grace_period=10), scan(source)
+        context = CompileContext(name, tree.identity, self.backend.account(target))
+        return self.backend.compile(ct.TrainingJob(name="job", **job), target, context), tree
+
+    def submit(self, script: str | dict[str, str] = "", **options: Any) -> Run:
+        plan, tree = self.plan(script, **options)
+        self.backend.upload(plan, tree)
+        return self.send(plan)
+
+    def send(self, plan: Plan) -> Run:
+        backend = self.backend
+        run = Run(backend, backend.submit(plan), plan, Path(plan.request["run_dir"]))
+        self.submitted.append(run)
+        return run
+
+    def clean_up(self) -> None:
+        """Whatever a failed test has left."""
+        for run in self.submitted:
+            for process in run.processes():
+                process.send_signal(signal.SIGKILL)
