@@ -23,6 +23,20 @@ class KeyProblem(Problem):
 
 
 @dataclass(frozen=True)
+class MissingProblem(Problem):
+    """A field that is not there. It is not worth saying when another problem says that its name is misspelt."""
+
+    alternatives: tuple[str, ...] = ()
+    """Other fields of which one would do as well."""
+
+    def is_echo_of(self, other: Problem) -> bool:
+        """Whether the other problem is a wrong name whose hint names this field."""
+        names = (str(self.path[-1]), *self.alternatives)
+        beside = isinstance(other, KeyProblem) and other.path[:-1] == self.path[:-1]
+        return beside and any(f"`{name}" in (other.hint or "") for name in names)
+
+
+@dataclass(frozen=True)
 class Source:
     """Where the data of a model came from: its place in the whole, the model of the whole, how values are written."""
 

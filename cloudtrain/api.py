@@ -193,11 +193,11 @@ def recover() -> list[Recovered]:
 
 def _stop_on_errors(plan: Plan) -> None:
     if plan.errors:
-        count = len(plan.errors)
+        count, code = len(plan.errors), plan.errors[0].code
         raise PreflightError(
             f"{count} check{'s' if count > 1 else ''} found an error, so nothing was sent",
             findings=plan.findings,
-            hint=f"`cloudtrain explain {plan.errors[0].code}` says more, `--ignore {plan.errors[0].code}` goes on anyway",
+            hint=f"`cloudtrain explain {code}` says more, `--ignore {code}` goes on anyway",
         )
 
 

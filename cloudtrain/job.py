@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue
 
 from cloudtrain._model import Model, all_at_once
 from cloudtrain._names import JOB_NAME, PLACE_NAME
+from cloudtrain._source import MissingProblem
 from cloudtrain.data import Checkpoint, Input, Output
 from cloudtrain.distribution import Distribution, NoDistribution
 from cloudtrain.errors import Problem
@@ -62,7 +63,9 @@ def _one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
     script, command = job.get("entry_point"), job.get("command")
     if script is None and command is None:
         message = "a job needs something to run: `entry_point` or `command`"
-        yield Problem(("entry_point",), message, "add for example `entry_point: train.py`")
+        yield MissingProblem(
+            ("entry_point",), message, "add for example `entry_point: train.py`", alternatives=("command",)
+        )
     if script is not None and command is not None:
         message = "a job runs either an `entry_point` or a `command`, not both"
         yield Problem(("command",), message, "remove one of them")

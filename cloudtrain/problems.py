@@ -12,10 +12,20 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from cloudtrain._source import KeyProblem, Path, Source, shown
+from cloudtrain._source import KeyProblem, MissingProblem, Path, Source, shown
 from cloudtrain.errors import Problem
 
-__all__ = ["KeyProblem", "ProblemsFound", "Rules", "Source", "checked", "problems_of", "shown", "wrong"]
+__all__ = [
+    "KeyProblem",
+    "MissingProblem",
+    "ProblemsFound",
+    "Rules",
+    "Source",
+    "checked",
+    "problems_of",
+    "shown",
+    "wrong",
+]
 
 Rules = Callable[[Mapping[str, Any]], Iterable[Problem]]
 """Looks at the raw fields of a model, of which any may be wrong or missing, and yields problems with relative paths."""
@@ -77,6 +87,15 @@ def problems_of(error: ValidationError, model: type[BaseModel], source: Source |
             message, hint = explain(item, path, shape, parent, source)
             at_type = item["type"] == "union_tag_invalid"
             about_key = item["type"] == "extra_forbidden" or item["loc"][-1:] == ("[key]",)
-            kind = KeyProblem if about_key else Problem
+            kind = KeyProblem if about_key else MissingProblem if item["type"] == "missing" else Problem
             problems.append(kind((*path, "type") if at_type else path, message, hint))
-    return problems
+    return _without_echoes(problems)
+
+
+def _without_echoes(problems: Sequence[Problem]) -> list[Problem]:
+    """Without fields that are only missing because their name is misspelt, which another problem says."""
+    return [
+        problem
+        for problem in problems
+        if not (isinstance(problem, MissingProblem) and any(problem.is_echo_of(other) for other in problems))
+    ]
