@@ -33,7 +33,8 @@ class MissingProblem(Problem):
         """Whether the other problem is a wrong name whose hint names this field."""
         names = (str(self.path[-1]), *self.alternatives)
         beside = isinstance(other, KeyProblem) and other.path[:-1] == self.path[:-1]
-        return beside and any(f"`{name}" in (other.hint or "") for name in names)
+        hint = other.hint or ""
+        return beside and not hint.startswith("use one of") and any(f"`{name}" in hint for name in names)
 
 
 @dataclass(frozen=True)
