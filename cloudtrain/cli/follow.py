@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, TextIO
 
@@ -23,7 +23,7 @@ def follow(run: Run, *, as_json: bool = False) -> int:
     """Follow a run to its end and return the exit code. With `as_json`, stdout gets the final status alone."""
     stream = sys.stderr if as_json else sys.stdout
     try:
-        metrics = _print(run.logs(follow=True), LineFormat(), stream)
+        metrics = _print(_folded(run.logs(follow=True)), LineFormat(), stream)
         status = run.wait()
     except KeyboardInterrupt:
         goes_on(run)
@@ -50,6 +50,16 @@ def print_logs(run: Run, form: LineFormat, *, follow: bool, rank: int | None, ta
     except KeyboardInterrupt:
         goes_on(run)
         return EXIT_INTERRUPTED
+
+
+def _folded(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """Without the traceback of a launcher whose rank failed: the end of the run says why, and `logs` prints it all."""
+    failing = set()
+    for line in lines:
+        if line.rank is None and line.text.startswith("Traceback (most recent call last)"):
+            failing.add(line.instance)
+        if line.rank is not None or line.instance not in failing:
+            yield line
 
 
 def _print(lines: Iterable[LogLine], form: LineFormat, stream: TextIO) -> dict[str, float]:

@@ -138,6 +138,21 @@ def test_check(cli: Cli, scripted: Path, job: str) -> None:
     assert [(item["code"], item["level"]) for item in json.loads(bad.out)] == [("CT101", "error")]
 
 
+def test_the_launchers_traceback_is_folded(cli: Cli, scripted: Path, job: str) -> None:
+    """Following says once why a rank failed; the launcher's own traceback is in `logs` only."""
+    lines = [
+        [None, "W torchrun: a warning"],
+        [1, "ValueError: no"],
+        [None, "Traceback (most recent call last):"],
+        [None, "ChildFailedError"],
+    ]
+    fate(scripted, lines=lines, state="failed", reason="rank 1 exited with 1: ValueError: no")
+    followed = cli("submit", job)
+    assert "a warning" in followed.out
+    assert "ChildFailedError" not in followed.out + followed.err
+    assert "ChildFailedError" in cli("logs", "last").out
+
+
 def test_ps(cli: Cli, scripted: Path, job: str) -> None:
     """The newest of all states, filters, JSON, and 80 columns."""
     assert "there is no run yet" in cli("ps").err
