@@ -200,7 +200,7 @@ class Supervisor:
         if self.ending is None and self._asked_to_stop:
             self._end("stopped", "stopped on request", grace)
         elif self.ending is None and self._stop_at is not None and now >= self._stop_at:
-            self._end("stopped", f"stopped after its max_runtime of {self.spec['max_runtime']} seconds", grace)
+            self._end("stopped", f"stopped after its max_runtime of {self.spec['max_runtime']} s", grace)
         elif self.ending is None and self._fail_at is not None and now >= self._fail_at:
             self._end("failed", None, _FAILURE_GRACE)
         elif self.ending is not None and now >= self.ending.kill_at:
