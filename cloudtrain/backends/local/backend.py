@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from threading import get_native_id
 from typing import Any
 
 from cloudtrain._lock import is_held
@@ -228,7 +229,7 @@ def _write_launch(folder: RunFolder, content: bytes) -> None:
         TargetError: there is one already, and it is another.
     """
     Path(folder.path).mkdir(parents=True, exist_ok=True)
-    temporary = Path(f"{folder.launch}.{os.getpid()}")
+    temporary = Path(f"{folder.launch}.{os.getpid()}.{get_native_id()}")
     temporary.write_bytes(content)
     try:
         os.link(temporary, folder.launch)  # fails where the file exists, unlike a rename

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+from _thread import get_native_id  # threading's, without importing threading
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class RunFolder:
         Raises:
             OSError: not even that was possible.
         """
-        temporary = f"{self.status}.{os.getpid()}"
+        temporary = f"{self.status}.{os.getpid()}.{get_native_id()}"
         try:
             with open(temporary, "wb") as file:
                 file.write(json.dumps(status).encode())
