@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 
     from cloudtrain.backends.local.verdict import Death, Verdict
 
-_LATE = 1 << 30
-"""Order of an end that only the launcher saw."""
-
 
 class Deaths:
     """Collects bad ends of ranks, in order, those of the newest attempt only."""
@@ -45,9 +42,9 @@ class Deaths:
             code = exit_code or reported.get(rank, 0)
             if code and attempt == newest:
                 found[rank] = Death(rank, process.instance, self._role(process), code, order, attempt)
-        for order, (rank, code) in enumerate(reported.items()):
-            if rank not in found:
-                found[rank] = Death(rank, self._instance_of(rank), "process", code, _LATE + order, newest)
+        for order, (rank, code) in enumerate(reported.items(), start=1):
+            if rank not in found:  # it ended before it could be seen, so before the others; the last is the root cause
+                found[rank] = Death(rank, self._instance_of(rank), "process", code, -order, newest)
         return list(found.values())
 
     def verdict(self, output: Output, launched: list[Launched]) -> Verdict:
