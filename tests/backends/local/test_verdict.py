@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
+from cloudtrain.backends.local.deaths import Deaths
+from cloudtrain.backends.local.output import Output
+from cloudtrain.backends.local.ranks import Rank
 from cloudtrain.backends.local.summaries import failed_ranks
 from cloudtrain.backends.local.verdict import Death, culprit, explain, launcher_verdict, rank_verdict
 
@@ -137,3 +142,19 @@ PRTERUN = MPIRUN.replace("mpirun", "prterun").replace("[[26286,1],1]", "[prterun
 def test_summaries(text: str, ranks: dict[int, int]) -> None:
     """What torchrun 2.13, Open MPI 4.1 and its successor print about failed ranks."""
     assert failed_ranks(text.splitlines()) == ranks
+
+
+class Printed:
+    """Output that holds just what mpirun wrote to its stderr."""
+
+    def tail(self, instance: int, rank: int | None, stream: str) -> list[str]:
+        return MPIRUN.splitlines() if (rank, stream) == (None, "stderr") else []
+
+
+def test_rank_that_was_never_seen_alive() -> None:
+    """A rank that died before the supervisor could see it is blamed, not one that mpirun then killed."""
+    deaths = Deaths({"launcher": "mpirun", "instances": 1, "world_size": 2, "processes": []})
+    deaths.started(0)
+    deaths.ended(Rank(4711, 0, {"OMPI_COMM_WORLD_RANK": "0"}), -9)
+    verdict = deaths.verdict(cast(Output, Printed()), [])
+    assert (verdict.rank, verdict.exit_code) == (1, 3)
