@@ -94,7 +94,7 @@ def plan_time(runs: int) -> list[Result]:
         return [at_most("dry run", ours, command(PYTHON, *REFERENCE), "import pydantic, typer", factor=3, runs=runs)]
 
 
-def bundle_time(runs: int) -> list[Result]:
+def bundle_time(_: int) -> list[Result]:
     """5,000 files, 200 MB: against the gzip tar of the SageMaker SDK, and hashing again against reading again."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "bundle.json"

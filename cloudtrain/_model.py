@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from cloudtrain.errors import JobError
-from cloudtrain.problems import Rules, checked, problems_of
+from cloudtrain.problems.collect import Rules, checked, problems_of
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass as _Meta

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from cloudtrain._model import Model, all_at_once
 from cloudtrain.errors import Problem
-from cloudtrain.problems import KeyProblem
+from cloudtrain.problems.collect import KeyProblem
 
 
 class _Places(Model):

@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue
 
 from cloudtrain._model import Model, all_at_once
 from cloudtrain.errors import Problem, did_you_mean
-from cloudtrain.problems import KeyProblem
+from cloudtrain.problems.collect import KeyProblem
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue
 
 from cloudtrain._model import Model, all_at_once
-from cloudtrain._names import JOB_NAME, PLACE_NAME
-from cloudtrain._source import MissingProblem
 from cloudtrain.data import Checkpoint, Input, Output
 from cloudtrain.distribution import Distribution, NoDistribution
 from cloudtrain.errors import Problem
+from cloudtrain.problems.names import JOB_NAME, PLACE_NAME
+from cloudtrain.problems.source import MissingProblem
 from cloudtrain.references import reference_problems
 from cloudtrain.resources import Named, Resources
 from cloudtrain.units import Duration

@@ -17,9 +17,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cloudtrain._shape import Shape, shape_of_field
 from cloudtrain.distribution import SMP_PARAMETERS
 from cloudtrain.job import TrainingJob
+from cloudtrain.problems.shape import Shape, shape_of_field
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ID = "urn:cloudtrain:schema:job"

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloudtrain._explain import unknown_field
-from cloudtrain._shape import Path, Shape, shape_of_model
 from cloudtrain.errors import Problem
 from cloudtrain.job import TrainingJob
 from cloudtrain.jobfile.changes import Changes
 from cloudtrain.jobfile.document import Document, Positions, Unreadable, read_document
 from cloudtrain.jobfile.scalars import read_scalar
+from cloudtrain.problems.explain import unknown_field
+from cloudtrain.problems.shape import Path, Shape, shape_of_model
 from cloudtrain.resources import PerTarget
 
 _PART = re.compile(

@@ -12,7 +12,7 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import TrainingJob
 from cloudtrain.jobfile.changes import Changes
 from cloudtrain.jobfile.document import Document, Format, Path, Positions, Unreadable, read_document
-from cloudtrain.problems import KeyProblem, Source, problems_of, shown
+from cloudtrain.problems.collect import KeyProblem, Source, problems_of, shown
 
 _START = {
     "yaml": "start with `name: my-job` and `entry_point: train.py`",

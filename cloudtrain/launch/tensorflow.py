@@ -27,6 +27,4 @@ def tf_config(all_tasks: list[tuple[str, int]], task: str, index: int) -> str:
     for kind, number in all_tasks:
         address = "127.0.0.1:${{ports." + port_name(kind, number) + "}}"
         cluster.setdefault(kind, []).append(address)
-    return canonical_json(
-        {"cluster": cluster, "environment": "cloud", "task": {"index": index, "type": task}}
-    )
+    return canonical_json({"cluster": cluster, "environment": "cloud", "task": {"index": index, "type": task}})

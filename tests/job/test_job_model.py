@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain._habits import _ACCOUNT, _MEANT
-from cloudtrain._shape import shape_of_model
+from cloudtrain.problems.habits import _ACCOUNT, _MEANT
+from cloudtrain.problems.shape import shape_of_model
 from cloudtrain.targets import TARGETS
 
 

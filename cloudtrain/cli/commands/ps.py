@@ -33,12 +33,13 @@ def command(
       cloudtrain ps -n 100 --json | jq -r '.[].name'
     """
     import cloudtrain as ct
+    from cloudtrain.cli.report import status_json
     from cloudtrain.cli.terminal import print_json, say, show
     from cloudtrain.render.document import Document, Table
 
     runs = ct.runs(limit=None if everything else count, states=_wanted(active, state), job=job)
     if json:
-        print_json([_run_json(run) for run in runs])
+        print_json([status_json(run, run.last_status) for run in runs])
     elif runs:
         now = time.time()
         table = Table(("NAME", "STATE", "TARGET", "AGE", "DURATION"), [_row(run, now) for run in runs])
@@ -76,18 +77,3 @@ def _row(run: Any, now: float) -> tuple[Any, ...]:
     status = run.last_status
     age = format_duration(int(max(0, now - run.created)))
     return (run.name, state_cell(status.state), run.target, age, duration_of(status, now))
-
-
-def _run_json(run: Any) -> dict[str, Any]:
-    status = run.last_status
-    return {
-        "name": run.name,
-        "ref": str(run.ref),
-        "target": run.target,
-        "job": run.job_name,
-        "state": str(status.state),
-        "reason": status.reason,
-        "created": run.created,
-        "started": status.started,
-        "ended": status.ended,
-    }

@@ -121,9 +121,9 @@ def test_problems_carry_the_name_that_was_given(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("suffix", "text", "unloaded"),
-    [("json", '{"name": "a", "entry_point": "t"}', {"yaml", "tomllib", "tomli", "cloudtrain._explain"}),
-     ("toml", 'name = "a"\nentry_point = "t"', {"yaml", "cloudtrain._explain"}),
-     ("yaml", "name: a\nentry_point: t", {"tomllib", "tomli", "cloudtrain._explain"})],
+    [("json", '{"name": "a", "entry_point": "t"}', {"yaml", "tomllib", "tomli", "cloudtrain.problems.explain"}),
+     ("toml", 'name = "a"\nentry_point = "t"', {"yaml", "cloudtrain.problems.explain"}),
+     ("yaml", "name: a\nentry_point: t", {"tomllib", "tomli", "cloudtrain.problems.explain"})],
 )  # fmt: skip
 def test_only_what_a_format_needs_is_loaded(tmp_path: Path, suffix: str, text: str, unloaded: set[str]) -> None:
     """A right JSON job needs no YAML, no TOML and none of the words for mistakes: start-up time."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from cloudtrain._shape import Shape
+from cloudtrain.problems.shape import Shape
 
 _ELSEWHERE = {
     "instance_count": "num_nodes nodes nnodes instances node_count num_instances machine_count worker_count",

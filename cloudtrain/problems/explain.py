@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from cloudtrain._habits import distribution_hint, elsewhere_hint, habit_hint, mapping_hint
-from cloudtrain._names import mended, rule_of
-from cloudtrain._shape import Shape, plain_path, shape_of_model
-from cloudtrain._source import Path, Source, shown
 from cloudtrain.errors import Problem, did_you_mean
+from cloudtrain.problems.habits import distribution_hint, elsewhere_hint, habit_hint, mapping_hint
+from cloudtrain.problems.names import mended, rule_of
+from cloudtrain.problems.shape import Shape, plain_path, shape_of_model
+from cloudtrain.problems.source import Path, Source, shown
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

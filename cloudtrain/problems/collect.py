@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from cloudtrain._source import KeyProblem, MissingProblem, Path, Source, shown
 from cloudtrain.errors import Problem
+from cloudtrain.problems.source import KeyProblem, MissingProblem, Path, Source, shown
 
 __all__ = [
     "KeyProblem",
@@ -73,7 +73,7 @@ def checked(rules: Rules, cls: type[BaseModel], data: Any, handler: Callable[[An
 
 def problems_of(error: ValidationError, model: type[BaseModel], source: Source | None = None) -> list[Problem]:
     """Every problem of a validation error, in the order of the fields, with did-you-mean hints."""
-    from cloudtrain._explain import explain, plain_path  # costs start-up time, and most jobs are right
+    from cloudtrain.problems.explain import explain, plain_path  # costs start-up time, and most jobs are right
 
     source = source or Source(root=model)
     problems: list[Problem] = []
