@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
     from typing import Any
+
+_RANGE = range(20_000, 32_768)
+"""Below the ports that Linux gives to outgoing connections (32768 on), one of which could take a port while torchrun
+imports torch, a second before it listens."""
 
 _PLACEHOLDER = re.compile(r"\$\{\{(ports|env)\.([^}]*)\}\}")
 
@@ -34,11 +39,17 @@ class Ports:
     def _take(self) -> int:
         import socket  # 6 ms that most runs need not pay
 
-        held = socket.socket()
-        held.bind(("127.0.0.1", 0))
-        self._sockets.append(held)
-        number: int = held.getsockname()[1]
-        return number
+        for number in (*random.sample(_RANGE, 50), 0):
+            held = socket.socket()
+            try:
+                held.bind(("127.0.0.1", number))
+            except OSError:  # somebody listens there
+                held.close()
+                continue
+            self._sockets.append(held)
+            found: int = held.getsockname()[1]
+            return found
+        raise AssertionError("port 0 can always be bound")
 
 
 def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str]) -> str:

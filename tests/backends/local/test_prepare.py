@@ -37,6 +37,7 @@ def test_ports_differ() -> None:
     ports = Ports([f"worker_{n}" for n in range(20)])
     ports.release()
     assert len(set(ports.numbers.values())) == 20
+    assert all(1024 < number < 32_768 for number in ports.numbers.values())
 
 
 def test_surroundings_of_a_script(place: Place) -> None:
