@@ -3,7 +3,10 @@
     python bench/run.py [--json FILE] [--only NAME ...] [--runs N]        (make bench)
 
 Prints one row per budget and writes them as JSON (bench.json unless told). Exit code 1 when a budget is exceeded.
-Absolute times depend on the machine; the ratios are what counts.
+Absolute times depend on the machine; the ratios are what counts. The peer torchx is measured where it is installed:
+
+    python -m venv .venv-torchx && .venv-torchx/bin/pip install -r constraints.txt
+    .venv-torchx/bin/pip install torchx==0.7.0 numpy
 """
 
 from __future__ import annotations
@@ -124,8 +127,9 @@ def launch_time(runs: int) -> list[Result]:
             def once() -> float:
                 mark.unlink(missing_ok=True)
                 start = time.time()
-                env = environment(CLOUDTRAIN_STATE_DIR=str(work / "state"), OMP_NUM_THREADS="1")
-                subprocess.run(argv, check=True, capture_output=True, env=env)
+                path = f"{Path(argv[0]).parent}{os.pathsep}{os.environ['PATH']}"
+                env = environment(CLOUDTRAIN_STATE_DIR=str(work / "state"), OMP_NUM_THREADS="1", PATH=path)
+                subprocess.run(argv, check=True, capture_output=True, env=env, cwd=work / "src")
                 return float(mark.read_text()) - start
 
             return once
@@ -137,8 +141,8 @@ def launch_time(runs: int) -> list[Result]:
         results = [at_most("first step", ours, bare, "bare torchrun", factor=1.10, runs=runs)]
         torchx = TORCHX_VENV / "bin" / "torchx"
         if torchx.exists():
-            peer = until_mark(str(torchx), "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2", "--script", script,
-                              "--", "--mark", str(mark))  # fmt: skip
+            peer = until_mark(str(torchx), "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2",
+                              "--script", "first_step.py", "--", "--mark", str(mark))  # fmt: skip
             a, b = medians(ours, peer, runs)
             results.append(Result("first step", a, "torchx run -s local_cwd", b, a / b, "reported", True))
         return results
