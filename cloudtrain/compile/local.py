@@ -200,7 +200,7 @@ def _torchrun(site: _Site) -> _Launch:
                 )
             ),
             env=site.env(instance, processes=shape.world_size)
-            | torchrun.agent_env(grace_period=site.target.grace_period),
+            | torchrun.agent_env(grace_period=site.target.grace_period, max_restarts=site.target.max_restarts),
         )
         for instance in range(shape.instances)
     )
@@ -210,7 +210,7 @@ def _torchrun(site: _Site) -> _Launch:
         instance_count=shape.instances,
         processes_per_instance=shape.processes_per_instance,
     )
-    ports = ("rendezvous",) if shape.instances > 1 else ()
+    ports = torchrun.ports(instance_count=shape.instances, max_restarts=site.target.max_restarts)
     return _Launch("torchrun", shape, shape.world_size, started, tuple(ranks), ports)
 
 

@@ -1,8 +1,10 @@
 """torchrun: the command line of each agent, and the ranks that it starts.
 
-Verified against torch 2.13 (`torch/distributed/run.py`). Each instance is one agent. A single agent uses
-`--standalone`, which finds its own free port; several meet at a c10d rendezvous on loopback. The ranks' output goes
-to `<log_dir>/<random>/attempt_<n>/<local rank>/stdout.log` and `stderr.log`.
+Verified against torch 2.13 (`torch/distributed/run.py`). Each instance is one agent. Without restarts the agents meet
+at a fixed address on loopback, as SageMaker's containers and the bare command do: ranks follow the instances, and the
+ranks start at once. Restarts under gloo work only with the c10d rendezvous, which waits up to 0.3 s before it joins
+and gives out ranks as it likes; one agent alone then finds its own free port with `--standalone`. The ranks' output
+goes to `<log_dir>/<random>/attempt_<n>/<local rank>/stdout.log` and `stderr.log`.
 """
 
 from __future__ import annotations
@@ -15,18 +17,22 @@ RENDEZVOUS_PORT = "${{ports.rendezvous}}"
 """Replaced at start by a port that is free then; the only thing about a local run that a plan cannot know."""
 
 
-def agent_env(*, grace_period: int) -> dict[str, str]:
+def agent_env(*, grace_period: int, max_restarts: int) -> dict[str, str]:
     """What every agent finds in its environment. `grace_period` is in seconds.
 
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE: without it, ranks restarted under gloo read the dead ranks' addresses from the
-    shared store and fail (pytorch issue 135712, seen on torch 2.13).
+    shared store and fail (pytorch issue 135712, seen on torch 2.13). It must not be set where the agents meet at a
+    fixed port, which the ranks' own store would want again.
     TORCH_ELASTIC_SHUTDOWN_TIMEOUT: how long ranks have after the SIGTERM that the agent passes on to them; 30 unless
     given. As a variable and not as `--shutdown-timeout`, because older versions of torch would refuse the flag.
     """
-    return {
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_period),
-    }
+    own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if max_restarts else {}
+    return own_store | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_period)}
+
+
+def ports(*, instance_count: int, max_restarts: int) -> tuple[str, ...]:
+    """The names of the ports that the agents need from the launcher."""
+    return () if instance_count == 1 and max_restarts else ("rendezvous",)
 
 
 def agent_argv(
@@ -41,16 +47,7 @@ def agent_argv(
     log_dir: str,
 ) -> list[str]:
     """The argv of one instance's agent. `program` is the script and its arguments, or a command of any kind."""
-    if instance_count == 1:
-        meeting = ["--standalone"]
-    else:
-        meeting = [
-            "--rdzv-backend", "c10d",
-            "--rdzv-endpoint", f"127.0.0.1:{RENDEZVOUS_PORT}",
-            "--rdzv-id", name,
-            "--rdzv-conf", f"is_host={int(instance == 0)}",
-            "--local-addr", "127.0.0.1",
-        ]  # fmt: skip
+    meeting = _meeting(name, instance, instance_count, max_restarts)
     return [
         python, "-m", "torch.distributed.run",
         "--nnodes", str(instance_count),
@@ -61,6 +58,21 @@ def agent_argv(
         "--log-dir", log_dir,
         *([] if _is_python(program) else ["--no-python"]),
         *program,
+    ]  # fmt: skip
+
+
+def _meeting(name: str, instance: int, instance_count: int, max_restarts: int) -> list[str]:
+    if not max_restarts:
+        place = ["--master-addr", "127.0.0.1", "--master-port", RENDEZVOUS_PORT]
+        return [*place, "--node-rank", str(instance)] if instance_count > 1 else place
+    if instance_count == 1:
+        return ["--standalone"]
+    return [
+        "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", f"127.0.0.1:{RENDEZVOUS_PORT}",
+        "--rdzv-id", name,
+        "--rdzv-conf", f"is_host={int(instance == 0)}",
+        "--local-addr", "127.0.0.1",
     ]  # fmt: skip
 
 
