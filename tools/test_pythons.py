@@ -20,9 +20,10 @@ CORE = "not torch and not mpi and not wheel and not notebook"
 
 def interpreter(version: str) -> str | None:
     """An interpreter of that version that really starts, or None."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    installed = sorted(pyenv.glob(f"{version}.*/bin/python"))
-    for candidate in [*map(str, installed), shutil.which(f"python{version}")]:
+    shim = shutil.which(f"python{version}")
+    roots = [os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), *([Path(shim).parent.parent] if shim else [])]
+    installed = [path for root in roots for path in sorted(Path(root, "versions").glob(f"{version}.*/bin/python"))]
+    for candidate in [*map(str, installed), shim]:
         if candidate and subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
             return candidate
     return None

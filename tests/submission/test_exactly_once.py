@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,33 +56,42 @@ def test_the_points_are_all_known(service: Path, source: Path) -> None:
 
 
 @pytest.mark.parametrize("point", range(1, POINTS + 1))
-def test_killed_anywhere_and_run_again_there_is_one_job(
-    point: int, service: Path, source: Path, state_dir: Path
+def test_killed_anywhere(
+    point: int, service: Path, source: Path, job: ct.TrainingJob, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a kill and a second submit: one job at the target, one row in the store, under the same name."""
-    first = submit_dying_at(point, source)
-    assert first.returncode == -signal.SIGKILL
+    """Killed at any point and submitted again, exactly one job exists and is in the store; and so it is with recover."""
+    assert submit_dying_at(point, source).returncode == -signal.SIGKILL
+    copies = {name: shutil.copytree(folder, f"{folder}-copy") for name, folder in _places(service, state_dir).items()}
+    _submit_again(point, service, job, state_dir)
+    for name, copy in copies.items():
+        monkeypatch.setenv(name, str(copy))
+    _recover(Path(copies["FAKE_SERVICE"]))
+
+
+def _places(service: Path, state_dir: Path) -> dict[str, Path]:
+    """Everything that a killed submission left, by the variable that names it."""
+    return {"FAKE_SERVICE": service, "CLOUDTRAIN_STATE_DIR": state_dir}
+
+
+def _submit_again(point: int, service: Path, job: ct.TrainingJob, state_dir: Path) -> None:
+    """One job at the target, one row in the store, under the same name."""
     already_there = [path.name for path in service.iterdir()]
-    told = point == POINTS  # the very last point is after the store was told that the submitter knows
-    second = submit_dying_at(0, source)
-    assert second.returncode == 0, second.stderr
+    run = ct.submit(job, "local")
     jobs = sorted(path.name for path in service.iterdir())
-    if told:
+    if point == POINTS:  # the last point comes after the store was told that the submitter knows: a new run is meant
         assert len(jobs) == 2
         return
-    assert len(jobs) == 1
-    assert second.stdout.split() == [jobs[0], "adopted" if already_there else "new"]
+    assert jobs == [run.name]
+    assert run.adopted == bool(already_there)
     with read_store(state_dir) as store:
         assert store is not None
-        assert [(row.name, row.stage) for row in store.newest()] == [(jobs[0], "reported")]
+        assert [(row.name, row.stage) for row in store.newest()] == [(run.name, "reported")]
         assert store.unfinished() == []
     assert list((state_dir / "submitting").iterdir()) == []
 
 
-@pytest.mark.parametrize("point", range(1, POINTS + 1))
-def test_recover_finishes_or_forgets(point: int, service: Path, source: Path) -> None:
-    """`recover` leaves in the store exactly what is at the target, and says so; a second one has nothing to do."""
-    submit_dying_at(point, source)
+def _recover(service: Path) -> None:
+    """The store holds exactly what is at the target, and what became of the submission is said; once."""
     reported = {found.name: found.outcome for found in api.recover()}
     at_target = {path.name for path in service.iterdir()}
     assert {run.name for run in ct.runs()} == at_target
