@@ -123,7 +123,6 @@ class CompileContext:
     bundle: Bundle
     account: Any
     """The target's account settings: `LocalAccount` for local."""
-    git_commit: str | None = None
 
 
 @dataclass(frozen=True)
