@@ -8,6 +8,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3.10 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Tests that start real training, build wheels or execute notebooks: one at a time, because they use all cores.
+SLOW   := torch or mpi or wheel or notebook
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
 
 .PHONY: demo test test-core test-pythons check bench docs clean
@@ -16,11 +18,11 @@ demo: $(VENV)/.demo
 	$(BIN)/cloudtrain submit training_scripts/digits_ddp/job.yaml --processes-per-instance 2
 	$(BIN)/cloudtrain ps
 
-test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+test: test-core
+	$(BIN)/python -m pytest -m "$(SLOW)"
 
 test-core: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not torch and not mpi and not wheel and not notebook"
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not ($(SLOW))"
 
 test-pythons: $(VENV)/.dev
 	$(BIN)/python tools/test_pythons.py

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 OLDEST_AND_NEWEST = ("3.10", "3.13")
-CORE = "not torch and not mpi and not wheel and not notebook"
+CORE = ("-n", "auto", "--maxprocesses", "8", "-m", "not (torch or mpi or wheel or notebook)")
 
 
 def interpreter(version: str) -> str | None:
@@ -37,7 +37,7 @@ def run_tests(version: str, python: str) -> int:
         subprocess.run([python, "-m", "venv", str(environment)], check=True)
     pip = [own, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*pip, "-e", f"{ROOT}[test]"], check=True)
-    return subprocess.run([own, "-m", "pytest", "-q", "-m", CORE], cwd=ROOT, check=False).returncode
+    return subprocess.run([own, "-m", "pytest", "-q", *CORE], cwd=ROOT, check=False).returncode
 
 
 def main() -> int:

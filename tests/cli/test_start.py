@@ -116,6 +116,7 @@ def test_schema_accepts_a_job_and_refuses_a_typo(cli: Cli) -> None:
     assert not validator.is_valid({"name": "a", "entry_pont": "train.py"})
 
 
+@pytest.mark.torch
 def test_doctor(cli: Cli, state_dir: Path) -> None:
     """Looks at everything, writes nothing, and says the same in JSON."""
     result = cli("doctor")
