@@ -5,7 +5,9 @@
 #   make bench   measure the budgets of docs/budgets.md
 #   make docs    write the generated documents
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3.10 || command -v python3)
+# The first interpreter that really starts and is new enough; an inactive pyenv shim is not.
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do "$$p" -c '$(NEW_ENOUGH)' 2>/dev/null && command -v "$$p" && break; done)
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Tests that start real training, build wheels or execute notebooks: one at a time, because they use all cores.
@@ -45,7 +47,7 @@ clean:
 
 # The shell line stops with a sentence where the interpreter is missing or too old.
 $(VENV)/bin/python:
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or newer is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c '$(NEW_ENOUGH)' 2>/dev/null || { echo "Python 3.10 or newer is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 
 # PyTorch first and by its exact pin; whatever depends on it comes after (see constraints.txt).

@@ -74,13 +74,16 @@ def test_a_dry_run_prints_the_same_bytes_twice(job_file: Path) -> None:
 
 
 def test_the_dry_run_names_the_run_that_a_submit_makes(job_file: Path) -> None:
-    """The name in the plan is the name of the run, and its request is what the supervisor was given."""
+    """The name in the plan is the name of the run, and the request printed is what the supervisor got, byte for byte."""
     job = ct.load_job(job_file)
     plan = ct.plan(job)
+    printed = dry_run("plan", str(job_file), "--format", "request").stdout
     run = ct.submit(job)
     assert run.name == plan.run_name
     assert run.directory is not None
-    assert (run.directory / "launch.json").read_text() == plan.request_json
+    sent = (run.directory / "launch.json").read_text()
+    assert sent == plan.request_json
+    assert sent == printed.removesuffix("\n")
     run.wait(30)
 
 

@@ -75,12 +75,12 @@ def print_plan(plan: Plan, form: str) -> None:
     Raises:
         typer.Exit: with code 2, when a check found an error.
     """
-    from cloudtrain.cli.terminal import print_json, show
+    from cloudtrain.cli.terminal import show
 
     if form == "json":
         sys.stdout.write(plan.to_json())
     elif form == "request":
-        print_json(plan.request)
+        sys.stdout.write(plan.request_json + "\n")
     else:
         show(plan.document(), sys.stdout, width=_FILE_WIDTH)
     if plan.errors:
