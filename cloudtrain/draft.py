@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ class Draft:
         tree, account = scan(source), backend.account(model)
         return cls(job, model, backend, account, tree, settings.submitter, tuple(ignore), place_of)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Hash of the plan without its run name: what makes two submissions the same."""
         return self._compiled(_NAMELESS).sha256
