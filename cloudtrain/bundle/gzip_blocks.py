@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 BLOCK = 1 << 20
-"""Bytes per block. Smaller blocks compress worse, larger ones need more memory; 1 MiB costs 0.3% of the size."""
+"""Bytes per block. Smaller blocks compress worse, larger ones need more memory; 1 MiB costs little of either."""
 
 _HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x00\xff"
 """Deflate; no name, no time, no level, no operating system."""

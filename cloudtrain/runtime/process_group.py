@@ -114,7 +114,7 @@ def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
 
     A thread of gloo drops its reference to a tensor some time after the collective returned, and needs the
     interpreter's lock for that. An interpreter that leaves meanwhile takes the process with it: "terminate called
-    without an active exception", SIGABRT, after the training was done (torch 2.13; 1 of 25 runs on a busy machine).
+    without an active exception", SIGABRT, after the training was done (torch 2.13; `bench/leaving.py` counts).
     The thread's reference shows in the reference count. Three rounds, because earlier collectives may be late, too.
     """
     import sys

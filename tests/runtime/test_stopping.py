@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import cloudtrain
 
 SCRIPT = """
@@ -117,7 +115,3 @@ def test_a_script_that_does_not_watch_is_stopped_by_sigterm() -> None:
     process.terminate()
     process.communicate(timeout=30)
     assert process.returncode == -signal.SIGTERM
-
-
-if sys.platform == "win32":
-    pytest.skip("signals are sent differently on Windows", allow_module_level=True)
