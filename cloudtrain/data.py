@@ -14,7 +14,7 @@ from cloudtrain.problems.collect import KeyProblem
 
 class _Places(Model):
     sagemaker: str | None = None
-    """An `s3://` URI."""
+    """An `s3://` URI; for inputs also `fsx://FILE_SYSTEM_ID/PATH` or `efs://FILE_SYSTEM_ID/PATH`."""
     azureml: str | None = None
     """`azureml:name:version`, an `azureml://` datastore path, or an `https://` blob address."""
     local: str | None = None
@@ -45,6 +45,18 @@ class Input(_Places):
     """SageMaker: each instance gets its own part (ShardedByS3Key) instead of all of it."""
     content_type: str | None = None
     compression: Literal["gzip"] | None = None
+    record_wrapper: Literal["recordio"] | None = None
+    """SageMaker: wrap each record for an algorithm that reads RecordIO."""
+    data_type: Literal["prefix", "manifest", "augmented_manifest"] = "prefix"
+    """SageMaker: what the `s3://` URI names: everything that starts with it, or a file that lists the data."""
+    attribute_names: tuple[str, ...] = ()
+    """SageMaker: with `augmented_manifest`, the attributes to read from each line, in this order."""
+    shuffle_seed: int | None = Field(default=None, ge=0, strict=True)
+    """SageMaker: shuffle the keys anew at each epoch, from this seed."""
+    instance_groups: tuple[str, ...] = ()
+    """SageMaker: the groups of a heterogeneous cluster that get this input; all unless given."""
+    access: Literal["ro", "rw"] = "ro"
+    """SageMaker: how an FSx or EFS file system is mounted."""
 
     _rules = all_at_once(_input_rules)
 

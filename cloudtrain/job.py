@@ -31,6 +31,8 @@ class Environment(Model):
     framework: Literal["pytorch", "tensorflow", "huggingface"] | None = None
     version: str | None = None
     """Version of the framework, as text: `"2.8"`."""
+    base: str | None = None
+    """Hugging Face: the framework below, `pytorch2.8.0`; the newest that the version has unless given."""
     python: str | None = None
     """Version of Python, as text: `"3.12"`."""
     image: Named | None = None

@@ -116,13 +116,25 @@ class LocalAccount:
 
 
 @dataclass(frozen=True)
+class SageMakerAccount:
+    """The SageMaker target's account settings, as far as they are known without the network."""
+
+    region: str
+    role: str
+    """ARN of the execution role."""
+    bucket: str
+    missing: tuple[str, ...] = ()
+    """Which of the three nobody gave (`region`, `role`, `bucket`); a placeholder stands in for them."""
+
+
+@dataclass(frozen=True)
 class CompileContext:
     """Everything that compile may not look up itself. The same job, target and context give the same bytes."""
 
     run_name: str
     bundle: Bundle
     account: Any
-    """The target's account settings: `LocalAccount` for local."""
+    """The target's account settings: `LocalAccount` or `SageMakerAccount`."""
 
 
 @dataclass(frozen=True)

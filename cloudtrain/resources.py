@@ -43,10 +43,9 @@ class InstanceGroup(Model):
 
 
 def _resource_rules(resources: Mapping[str, Any]) -> Iterator[Problem]:
-    named = [name for name in ("instance_type", "gpu") if resources.get(name) is not None]
-    if len(named) == 2:
-        message = "`instance_type` and `gpu` both name the machine"
-        yield Problem(("gpu",), message, "remove one of them")
+    named = [name for name in ("instance_type", "gpu", "instance_preferences") if resources.get(name)]
+    for name in named[1:]:
+        yield Problem((name,), f"`{named[0]}` and `{name}` both name the machine", "remove one of them")
     if not resources.get("instance_groups"):
         if resources.get("distribution_groups"):
             message = "`distribution_groups` needs `instance_groups`"
@@ -73,6 +72,9 @@ class Resources(Model):
     """SageMaker only: a heterogeneous cluster, instead of `instance_type` and `instance_count`."""
     distribution_groups: tuple[str, ...] = ()
     """SageMaker only: the groups that the distribution spans; all unless given."""
+    instance_preferences: tuple[str, ...] = ()
+    """SageMaker only: up to five instance types, the best first, instead of `instance_type`; the service takes the
+    first that it has."""
     volume_size: Size | None = None
     """Disk of each instance, where the instance type has no fixed one."""
     shm_size: Size | None = None

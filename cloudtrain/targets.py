@@ -38,8 +38,13 @@ class SageMaker(Model):
     profile: str | None = None
     """Name of an AWS profile."""
     bucket: str | None = None
+    """S3 bucket for code and outputs; `sagemaker-REGION-ACCOUNT`, the SDK's default bucket, unless given."""
     prefix: str = "cloudtrain"
     """Keys of uploads and outputs start with this."""
+    output: str | None = None
+    """`s3://` URI under which models and outputs are kept; `s3://BUCKET/PREFIX/output` unless given."""
+    compress_output: bool = Field(default=True, strict=True)
+    """False: the model is kept as files instead of one `model.tar.gz`."""
     launch: Literal["auto", "toolkit", "entrypoint"] = "auto"
     """Who starts the processes: the container's training toolkit, or our launcher through ContainerEntrypoint."""
     subnets: tuple[str, ...] = ()
@@ -56,7 +61,18 @@ class SageMaker(Model):
     training_plan: str | None = None
     """ARN of a training plan."""
     remote_debug: bool = Field(default=False, strict=True)
+    infra_check: bool = Field(default=False, strict=True)
+    """Test the health of instances and their network before the job starts."""
     profiler: bool = Field(default=False, strict=True)
+    debugger: bool = Field(default=False, strict=True)
+    experiment: str | None = None
+    """Name of an existing experiment."""
+    trial: str | None = None
+    """Name of an existing trial of the experiment."""
+    trial_component: str | None = None
+    """Display name of the job in the experiment."""
+    max_cost: float | None = Field(default=None, gt=0)
+    """US dollars. A job that could cost more by its `max_runtime` is an error."""
 
 
 class AzureML(Model):
