@@ -1,0 +1,137 @@
+"""The instance types that a training job can ask for, one row each, and where each row comes from.
+
+The rows are CSV files under `data/`, one per target, read when first asked for. `tools/gen_sagemaker_instances.py`
+writes SageMaker's.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+DATA = Path(__file__).with_name("data")
+
+Interconnect = Literal["rdma", "ethernet"]
+Fabric = Literal["efa", "infiniband", ""]
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """One instance type of one target. Prices are US dollars an hour, on demand; None is unknown, never free."""
+
+    target: str
+    name: str
+    """As the target writes it: `ml.p4d.24xlarge`."""
+    family: str
+    """`p4d`: what the sizes of one kind of machine share."""
+    vcpus: int
+    memory_gib: float
+    gpus: int = 0
+    gpu: str = ""
+    """Model and memory as a job writes them, `A100-40GB`; empty where there is no GPU."""
+    gpu_memory_gib: float = 0.0
+    """Of each GPU, as the driver sees it: an `A10G-24GB` has 22.4 GiB."""
+    neuron: str = ""
+    """`Trainium` or `Trainium2`; empty on all but AWS Neuron machines."""
+    neuron_devices: int = 0
+    neuron_cores: int = 0
+    """Logical cores of the whole instance: each takes one process."""
+    neuron_memory_gib: float = 0.0
+    """Of each device."""
+    architecture: str = "x86_64"
+    """Of the CPU, and so of the image: `x86_64` or `arm64`."""
+    interconnect: Interconnect = "ethernet"
+    """`rdma`: instances of a job can talk past the kernel. On SageMaker that is EFA."""
+    fabric: Fabric = ""
+    """What the machine has beside Ethernet. Infiniband without SR-IOV is `infiniband` here and `ethernet` above."""
+    interfaces: int = 0
+    """RDMA network interfaces: EFA devices, InfiniBand ports."""
+    network: str = ""
+    """In the provider's words: `4x 100 Gigabit`, `Up to 25 Gigabit`, `High`."""
+    network_gbps: float | None = None
+    """The same as a number, all cards together; an `Up to` is its peak. None where the provider gives a word."""
+    nvme_gb: int = 0
+    """Local NVMe disk, decimal GB. A SageMaker job on such a type gets that disk, whatever volume it asks for."""
+    efa_in_toolkit: bool = False
+    """The container's toolkit (sagemaker-training 5.1.4) sets FI_PROVIDER=efa on this type, from a list of its own."""
+    rdma_in_toolkit: bool = False
+    """The same toolkit sets FI_EFA_USE_DEVICE_RDMA=1 on this type. For p5 only since its version 5.1.2."""
+    smddp: bool = False
+    """AWS's documentation names this type for the SMDDP library."""
+    smddp_in_sdk: bool = False
+    """SageMaker SDK v2 lists this type for SMDDP (fw_utils.SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES, never checked)."""
+    retired: str = ""
+    """ISO date from which the provider no longer offers it, where that is known."""
+    price: float | None = None
+    price_date: str = ""
+    """ISO date (or year and month) on which the price stood in its source; empty where the source has no date."""
+    price_source: str = ""
+    machine_price: float | None = None
+    """The same machine without the training service (EC2): less than `price`, a lower bound where that is unknown."""
+    machine_price_date: str = ""
+    machine_price_source: str = ""
+    source: str = ""
+    """Where the row's facts come from, prices aside."""
+
+    @property
+    def gpu_model(self) -> str:
+        """`A100` of `A100-40GB`."""
+        return self.gpu.rpartition("-")[0]
+
+    @property
+    def devices(self) -> int:
+        """Processes that a distribution starts here unless told otherwise: GPUs, else Neuron cores, else one."""
+        return self.gpus or self.neuron_cores or 1
+
+
+Parser = Callable[[str], Any]
+
+
+def _flag(text: str) -> bool:
+    return {"yes": True, "no": False}[text]
+
+
+PARSERS: dict[str, Parser] = {
+    "int": int,
+    "float": float,
+    "float | None": lambda text: float(text) if text else None,
+    "bool": _flag,
+    "str": str,
+    "Interconnect": str,
+    "Fabric": str,
+}
+"""A field's annotation to how its cell is read."""
+
+COLUMNS: dict[str, str] = {field.name: str(field.type) for field in fields(InstanceType) if field.name != "target"}
+"""Every column that a row may have, and its annotation."""
+
+REQUIRED = tuple(field.name for field in fields(InstanceType) if field.default is MISSING)[1:]
+"""Columns that every row has; the others have defaults."""
+
+
+def instance_types(target: str) -> tuple[InstanceType, ...]:
+    """All rows of a target's table, by name; none for a target that has no table."""
+    return tuple(_table(target).values())
+
+
+def instance_named(target: str, name: str) -> InstanceType | None:
+    """The row of that exact name, or None."""
+    return _table(target).get(name)
+
+
+@cache
+def _table(target: str) -> Mapping[str, InstanceType]:
+    file = DATA / f"{target}_instances.csv"
+    if not file.is_file():
+        return {}
+    with file.open(encoding="utf-8", newline="") as lines:
+        reader = csv.reader(lines)
+        header = next(reader)
+        parsers = [PARSERS[COLUMNS[name]] for name in header]
+        rows = (dict(zip(header, (parse(cell) for parse, cell in zip(parsers, row, strict=True)), strict=True))
+                for row in reader)  # fmt: skip
+        return {row["name"]: InstanceType(target, **row) for row in rows}
