@@ -29,6 +29,8 @@ class SMDDP(_Processes):
     """SageMaker's data parallel library. Ships in no PyTorch image newer than 2.5; elsewhere use `torch`."""
 
     type: Literal["smddp"] = "smddp"
+    launch: Literal["mpi", "torch"] = "mpi"
+    """mpi: smddprun through mpirun. torch: torchrun, and the script names `smddp` as its process group's backend."""
     mpi_options: str = ""
     """Extra options for the mpirun line of the container."""
 

@@ -63,7 +63,7 @@ def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
     script, command = job.get("entry_point"), job.get("command")
-    if script is None and command is None:
+    if script is None and command is None and not _has_image(job):
         message = "a job needs something to run: `entry_point` or `command`"
         yield MissingProblem(
             ("entry_point",), message, "add for example `entry_point: train.py`", alternatives=("command",)
@@ -74,6 +74,13 @@ def _one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
     if command is not None and script is None and job.get("hyperparameters"):
         message = "`hyperparameters` go to an `entry_point`, and this job runs a `command`"
         yield Problem(("hyperparameters",), message, "write them into the command")
+
+
+def _has_image(job: Mapping[str, Any]) -> bool:
+    """Whether the job names an image, whose own entry point can be what runs."""
+    environment = job.get("environment")
+    image = environment.get("image") if isinstance(environment, Mapping) else getattr(environment, "image", None)
+    return image is not None
 
 
 def _finite(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
@@ -98,7 +105,7 @@ class TrainingJob(Model):
     source_dir: str = "."
     """The folder with the user's code, relative to the job file; or `bundled:NAME`."""
     entry_point: str | None = None
-    """The script inside `source_dir`."""
+    """The script inside `source_dir`. With neither this nor `command`, the image's own entry point runs (SageMaker)."""
     command: str | None = None
     """A shell command line, instead of `entry_point`."""
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)

@@ -125,6 +125,8 @@ class SageMakerAccount:
     bucket: str
     missing: tuple[str, ...] = ()
     """Which of the three nobody gave (`region`, `role`, `bucket`); a placeholder stands in for them."""
+    overlay: Any = None
+    """The user's own corrections of the instance catalogue, or None."""
 
 
 @dataclass(frozen=True)

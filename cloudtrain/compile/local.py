@@ -311,6 +311,9 @@ def _refuse_what_is_missing(job: TrainingJob, account: LocalAccount) -> None:
         for name, item in job.inputs.items()
         if item.local is None
     ]
+    if job.entry_point is None and job.command is None:
+        message = "the job runs its image's own entry point, and there are no images on this machine"
+        problems.append(Problem(("entry_point",), message, "add `entry_point: train.py`, or use `--target sagemaker`"))
     if job.distribution.type == "smp":
         problems.append(
             Problem(

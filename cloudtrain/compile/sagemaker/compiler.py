@@ -1,0 +1,79 @@
+"""Job, target and context in, plan out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cloudtrain.catalogue.images import Image
+from cloudtrain.compile.sagemaker.images import image_of
+from cloudtrain.compile.sagemaker.machines import known_type, machines_of
+from cloudtrain.compile.sagemaker.modes import launch_of
+from cloudtrain.compile.sagemaker.overrides import merged
+from cloudtrain.compile.sagemaker.places import bundle_uri
+from cloudtrain.compile.sagemaker.request import Parts, request_of
+from cloudtrain.compile.sagemaker.summary import summary
+from cloudtrain.job import TrainingJob
+from cloudtrain.launch import sagemaker_container as container
+from cloudtrain.plans import CompileContext, Plan, Process, SageMakerAccount, Upload
+from cloudtrain.targets import SageMaker
+
+
+def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileContext) -> Plan:
+    """The plan of a job on SageMaker. `context.account` is a `SageMakerAccount`; `request` is the body of
+    CreateTrainingJob.
+
+    Raises:
+        JobError: the job asks for something that SageMaker does not have, with the alternative.
+    """
+    parts = parts_of(job, target, context)
+    request = merged(request_of(parts), job.sagemaker_overrides)
+    processes = _processes(parts, request)
+    bundle = context.bundle
+    uploads = (Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count),)
+    return Plan(
+        target="sagemaker",
+        run_name=context.run_name,
+        job_name=job.name,
+        request=request,
+        uploads=() if parts.launch.mode == "image" else uploads,
+        processes=processes,
+        summary=tuple(summary(parts, request, processes)),
+        notes=() if parts.image.assumed is None else (f"the image is for {parts.image.assumed}",),
+    )
+
+
+def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext) -> Parts:
+    """What is decided about the job: its machines, its image, and who starts it."""
+    account: SageMakerAccount = context.account
+    machines = machines_of(job, account)
+    image = image_of(job, account, machines)
+    return Parts(
+        job=job,
+        target=target,
+        account=account,
+        run_name=context.run_name,
+        code_uri=bundle_uri(target, account, context.bundle.sha256),
+        machines=machines,
+        image=image,
+        launch=launch_of(job, target, machines, image),
+    )
+
+
+def _processes(parts: Parts, request: dict[str, Any]) -> tuple[Process, ...]:
+    """What the container will really run, seen from the finished request, the user's overrides included."""
+    if parts.launch.mode == "image":
+        return ()
+
+    def accelerators(instance_type: str) -> int:
+        known = known_type(instance_type, parts.account)
+        return (known.gpus or known.neuron_cores) if known else 0
+
+    return container.view(request, _contents(parts.image.known), accelerators)
+
+
+def _contents(image: Image | None) -> container.Container:
+    """What the launch view needs to know of an image; of a user's own, that it has no framework toolkit."""
+    if image is None or image.toolkit is None:
+        return container.Container("generic", "5.1.4", smddprun=False, smddpmprun=False)
+    framework = "tensorflow" if image.framework == "tensorflow" or "tensorflow" in (image.base or "") else "pytorch"
+    return container.Container(framework, image.toolkit, smddprun=image.smddp, smddpmprun=image.smp == 1)

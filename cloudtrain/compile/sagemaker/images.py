@@ -1,0 +1,58 @@
+"""The container image of a SageMaker job: the job's own, or the one that AWS ships for a framework and version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cloudtrain.catalogue.images import Image, image_of_uri, resolve_image
+from cloudtrain.compile.sagemaker.machines import Machines
+from cloudtrain.distribution import SMP
+from cloudtrain.job import TrainingJob
+from cloudtrain.plans import SageMakerAccount
+
+DEFAULT_FRAMEWORK = "pytorch"
+
+
+@dataclass(frozen=True)
+class ChosenImage:
+    """An image's address, and what the catalogue knows of it: None for a user's own image."""
+
+    uri: str
+    known: Image | None
+    by_version: bool
+    """True when framework and version led to it; only then does the SDK ask for the service's metrics."""
+    assumed: str | None = None
+    """What the job left open and the catalogue filled in, for the reader of the plan."""
+
+
+def device_of(machines: Machines) -> str:
+    """`gpu`, `neuron` or `cpu`: what images are built for. An unknown type is judged by the family in its name."""
+    group = machines.first
+    if group.known is not None:
+        return "gpu" if group.known.gpus else "neuron" if group.known.neuron_cores else "cpu"
+    family = group.instance_type.removeprefix("ml.")
+    return "neuron" if family.startswith("trn") else "gpu" if family[:1] in ("g", "p") else "cpu"
+
+
+def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) -> ChosenImage:
+    """The image that the job runs in.
+
+    Raises:
+        JobError: the framework has no image of that version, Python or device.
+    """
+    environment = job.environment
+    uri = environment.image.of("sagemaker") if environment.image else None
+    if uri is not None:
+        return ChosenImage(uri, image_of_uri(uri), by_version=False)
+    framework = environment.framework or ("tensorflow" if job.distribution.type == "tensorflow" else DEFAULT_FRAMEWORK)
+    image = resolve_image(
+        framework,
+        environment.version,
+        region=account.region,
+        device=device_of(machines),
+        python=environment.python,
+        base=environment.base,
+        smp2=isinstance(job.distribution, SMP) and job.distribution.version == 2,
+    )
+    assumed = None if environment.version else f"{framework} {image.version}, the newest that the catalogue has"
+    return ChosenImage(image.uri, image, by_version=True, assumed=assumed)

@@ -1,0 +1,148 @@
+"""The machines of a SageMaker job: instance types named, preferred, grouped, or chosen by their GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from cloudtrain.catalogue.choose import choose
+from cloudtrain.catalogue.instances import InstanceType, instance_named, instance_types
+from cloudtrain.catalogue.overlay import apply_overlay
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job import TrainingJob
+from cloudtrain.plans import SageMakerAccount
+from cloudtrain.resources import InstanceGroup
+from cloudtrain.targets import SageMaker
+
+DEFAULT_VOLUME_GIB = 30
+"""Disk of each instance unless the job says otherwise: the SDK's default."""
+
+DEFAULT_GROUP = "homogeneousCluster"
+"""What the service calls the one group of a job without groups."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Equal instances. `known` is the catalogue's row, or None for a type that it does not have."""
+
+    name: str
+    instance_type: str
+    count: int
+    known: InstanceType | None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of each instance; Neuron cores are not GPUs."""
+        return self.known.gpus if self.known else 0
+
+    @property
+    def accelerators(self) -> int:
+        """What a launcher starts one process for: GPUs, else Neuron cores."""
+        return self.gpus or (self.known.neuron_cores if self.known else 0)
+
+
+@dataclass(frozen=True)
+class Machines:
+    """All instances of a job."""
+
+    groups: tuple[Group, ...]
+    preferences: tuple[str, ...] = ()
+    """Instance types in order of preference; the first stands in `groups`."""
+    heterogeneous: bool = False
+    distribution_groups: tuple[str, ...] = ()
+    """Names of the groups that the distribution spans; empty on a homogeneous cluster."""
+
+    @property
+    def spanned(self) -> tuple[Group, ...]:
+        """The groups that the distribution spans."""
+        names = self.distribution_groups
+        return tuple(group for group in self.groups if group.name in names) if names else self.groups
+
+    @property
+    def first(self) -> Group:
+        """The group that decides what the job is: the first one that the distribution spans."""
+        return (self.spanned or self.groups)[0]
+
+    @property
+    def count(self) -> int:
+        """Instances in all."""
+        return sum(group.count for group in self.groups)
+
+
+def known_type(name: str, account: SageMakerAccount) -> InstanceType | None:
+    """The catalogue's row of a type, with the user's own corrections."""
+    if not account.overlay:
+        return instance_named("sagemaker", name)
+    types = apply_overlay(instance_types("sagemaker"), account.overlay)
+    return next((row for row in types if row.name == name), None)
+
+
+def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
+    """The machines that the job asks for.
+
+    Raises:
+        JobError: the job names no instance type, or describes one that does not exist.
+    """
+    resources = job.resources
+    if resources.instance_groups:
+        names = tuple(group.name for group in resources.instance_groups)
+        spans = resources.distribution_groups or names if job.distribution.type != "none" else ()
+        groups = tuple(_group(group, account) for group in resources.instance_groups)
+        return Machines(groups, heterogeneous=True, distribution_groups=spans)
+    name = resources.instance_preferences[0] if resources.instance_preferences else _instance_type(job, account)
+    group = Group(DEFAULT_GROUP, name, resources.instance_count, known_type(name, account))
+    return Machines((group,), preferences=resources.instance_preferences)
+
+
+def resource_config(job: TrainingJob, target: SageMaker, machines: Machines) -> dict[str, Any]:
+    """`ResourceConfig` of the request."""
+    config: dict[str, Any] = {"VolumeSizeInGB": _volume(job.resources.volume_size)}
+    if machines.heterogeneous:
+        config["InstanceGroups"] = [
+            {"InstanceGroupName": group.name, "InstanceType": group.instance_type, "InstanceCount": group.count}
+            for group in machines.groups
+        ]
+    elif machines.preferences:
+        config["InstancePreferences"] = [
+            {"InstanceType": name, "InstanceCount": machines.first.count} for name in machines.preferences
+        ]
+    else:
+        config |= {"InstanceType": machines.first.instance_type, "InstanceCount": machines.first.count}
+    optional = {
+        "VolumeKmsKeyId": target.volume_kms_key,
+        "KeepAlivePeriodInSeconds": target.keep_alive,
+        "TrainingPlanArn": target.training_plan,
+    }
+    return config | {key: value for key, value in optional.items() if value is not None}
+
+
+def _group(group: InstanceGroup, account: SageMakerAccount) -> Group:
+    return Group(group.name, group.instance_type, group.instance_count, known_type(group.instance_type, account))
+
+
+def _instance_type(job: TrainingJob, account: SageMakerAccount) -> str:
+    resources = job.resources
+    named = resources.instance_type.of("sagemaker") if resources.instance_type else None
+    if named is not None:
+        return named
+    if resources.gpu is None:
+        problem = Problem(
+            ("resources", "instance_type"),
+            "the job does not say on which instance type it runs on SageMaker",
+            "add `instance_type: {sagemaker: ml.g5.12xlarge}`, or describe it: `gpu: A100-40GB`, "
+            "`gpus_per_instance: 8`, `interconnect: rdma`; `cloudtrain instances` lists the types",
+        )
+        raise JobError([problem])
+    types = apply_overlay(instance_types("sagemaker"), account.overlay) if account.overlay else None
+    return choose(
+        "sagemaker",
+        gpu=resources.gpu,
+        gpus_per_instance=resources.gpus_per_instance,
+        interconnect=resources.interconnect,
+        types=types,
+    ).name
+
+
+def _volume(size: int | None) -> int:
+    return DEFAULT_VOLUME_GIB if size is None else ceil(size / 1024**3)

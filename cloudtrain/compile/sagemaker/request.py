@@ -1,0 +1,162 @@
+"""The body of CreateTrainingJob, field by field."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.compile.common import hyperparameter_text, resolve_hyperparameters, resolve_text
+from cloudtrain.compile.sagemaker import entrypoint, places, toolkit
+from cloudtrain.compile.sagemaker.images import ChosenImage
+from cloudtrain.compile.sagemaker.machines import Machines, resource_config
+from cloudtrain.compile.sagemaker.modes import Launch
+from cloudtrain.job import TrainingJob
+from cloudtrain.plans import SageMakerAccount
+from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
+from cloudtrain.targets import SageMaker
+
+DEFAULT_MAX_RUNTIME = 86_400
+"""Seconds that a job may run unless it says otherwise: one day, the SDK's and the service's default."""
+
+RUN_TAG = "cloudtrain:run"
+"""Key of the tag that makes a training job ours; its value is the run's name."""
+
+_ISOLATED_BUNDLE = f"{places.INPUT_ROOT}/{places.CODE_CHANNEL}/sourcedir.tar.gz"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What was decided about a job before its request is written."""
+
+    job: TrainingJob
+    target: SageMaker
+    account: SageMakerAccount
+    run_name: str
+    code_uri: str
+    machines: Machines
+    image: ChosenImage
+    launch: Launch
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Reference to path in the container."""
+        return places.paths_of(self.job)
+
+    @property
+    def needs_code_channel(self) -> bool:
+        """Whether the bundle comes through a channel: a container without network cannot fetch it."""
+        return self.launch.mode == "entrypoint" or (self.launch.mode == "toolkit" and self.target.network_isolation)
+
+
+def request_of(parts: Parts) -> dict[str, Any]:
+    """The request, without the user's overrides."""
+    job, target = parts.job, parts.target
+    request = {
+        "TrainingJobName": parts.run_name,
+        "RoleArn": parts.account.role,
+        "AlgorithmSpecification": _algorithm(parts),
+        "HyperParameters": _hyperparameters(parts),
+        "InputDataConfig": _inputs(parts),
+        "OutputDataConfig": places.output_config(job, target, parts.account),
+        "ResourceConfig": resource_config(job, target, parts.machines),
+        "StoppingCondition": _stopping(parts),
+        "CheckpointConfig": places.checkpoint_config(job, target, parts.account, parts.run_name),
+        "Environment": _environment(parts),
+        "Tags": [{"Key": key, "Value": value} for key, value in (job.tags | {RUN_TAG: parts.run_name}).items()],
+        "VpcConfig": _network(target),
+        "RetryStrategy": {"MaximumRetryAttempts": target.max_retries} if target.max_retries else None,
+        "ExperimentConfig": _experiment(target),
+        **_switches(parts),
+        **_observers(parts),
+    }
+    return {key: value for key, value in request.items() if value not in (None, {}, [])}
+
+
+def _algorithm(parts: Parts) -> dict[str, Any]:
+    algorithm: dict[str, Any] = {"TrainingInputMode": "File", "TrainingImage": parts.image.uri}
+    if parts.job.metrics:
+        algorithm["MetricDefinitions"] = [{"Name": name, "Regex": regex} for name, regex in parts.job.metrics.items()]
+    if parts.image.by_version:
+        algorithm["EnableSageMakerMetricsTimeSeries"] = True
+    if parts.launch.mode == "entrypoint":
+        algorithm["ContainerEntrypoint"] = list(CONTAINER_ENTRYPOINT)
+    return algorithm
+
+
+def _hyperparameters(parts: Parts) -> dict[str, str]:
+    """Scripts get JSON values; an image's own algorithm gets plain text, as the SDK's generic estimator writes it."""
+    own = resolve_hyperparameters(parts.job, parts.paths)
+    if parts.launch.mode == "image":
+        return {name: hyperparameter_text(value) for name, value in own.items()}
+    if parts.launch.mode == "entrypoint":
+        launch = entrypoint.launch_pairs(parts.job, parts.machines, parts.paths)
+        return {name: json.dumps(value) for name, value in (own | launch).items()}
+    assert parts.job.entry_point is not None, "toolkit mode runs scripts"
+    script = toolkit.script_pairs(
+        program=resolve_text(parts.job.entry_point, parts.paths),
+        submit_directory=_ISOLATED_BUNDLE if parts.target.network_isolation else parts.code_uri,
+        run_name=parts.run_name,
+        region=parts.account.region,
+    )
+    return toolkit.encoded(own | script | toolkit.distribution_pairs(parts.job, parts.machines))
+
+
+def _inputs(parts: Parts) -> list[dict[str, Any]]:
+    code = [places.code_channel(parts.code_uri)] if parts.needs_code_channel else []
+    return places.channels(parts.job) + code
+
+
+def _stopping(parts: Parts) -> dict[str, int]:
+    job = parts.job
+    stopping = {"MaxRuntimeInSeconds": job.max_runtime or DEFAULT_MAX_RUNTIME}
+    if job.spot is not None and job.spot.max_wait is not None:
+        stopping["MaxWaitTimeInSeconds"] = job.spot.max_wait
+    if parts.target.max_pending is not None:
+        stopping["MaxPendingTimeInSeconds"] = parts.target.max_pending
+    return stopping
+
+
+def _environment(parts: Parts) -> dict[str, str]:
+    variables = {name: resolve_text(text, parts.paths) for name, text in parts.job.environment.variables.items()}
+    checkpoint = parts.job.checkpoint
+    if checkpoint is not None and "keep" in checkpoint.model_fields_set:
+        variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(checkpoint.keep)
+    return variables
+
+
+def _network(target: SageMaker) -> dict[str, Any]:
+    if not target.subnets and not target.security_group_ids:
+        return {}
+    return {"Subnets": list(target.subnets), "SecurityGroupIds": list(target.security_group_ids)}
+
+
+def _experiment(target: SageMaker) -> dict[str, str]:
+    names = {
+        "ExperimentName": target.experiment,
+        "TrialName": target.trial,
+        "TrialComponentDisplayName": target.trial_component,
+    }
+    return {key: value for key, value in names.items() if value is not None}
+
+
+def _switches(parts: Parts) -> dict[str, Any]:
+    """What is off unless asked for, and then left out."""
+    target = parts.target
+    return {
+        "EnableNetworkIsolation": target.network_isolation or None,
+        "EnableInterContainerTrafficEncryption": target.encrypt_inter_container_traffic or None,
+        "EnableManagedSpotTraining": True if parts.job.spot else None,
+        "RemoteDebugConfig": {"EnableRemoteDebug": True} if target.remote_debug else None,
+        "InfraCheckConfig": {"EnableInfraCheck": True} if target.infra_check else None,
+    }
+
+
+def _observers(parts: Parts) -> dict[str, Any]:
+    """Profiler and debugger: off unless asked for. The SDK turns both on; the service profiles unless told not to."""
+    place = places.output_config(parts.job, parts.target, parts.account)["S3OutputPath"]
+    profiler: dict[str, Any] = {"DisableProfiler": True}
+    if parts.target.profiler:
+        profiler = {"S3OutputPath": place, "DisableProfiler": False}
+    hook = {"S3OutputPath": place, "CollectionConfigurations": []} if parts.target.debugger else None
+    return {"ProfilerConfig": profiler, "DebugHookConfig": hook}

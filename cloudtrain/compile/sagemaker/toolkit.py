@@ -1,0 +1,143 @@
+"""Toolkit mode: the distribution as the `sagemaker_*` hyperparameters that the containers' training toolkit reads.
+
+The keys and their values are those of the SageMaker SDK 2.257.7 (`Framework._distribution_configuration`), measured
+request by request. Where the SDK loses what the user said, so that the job would run as something else, we write
+what the toolkit understands:
+
+* With `torch` on a heterogeneous cluster the SDK drops the groups, and every group runs torchrun alone.
+* With `smddp` on a heterogeneous cluster the SDK writes the instance type `null`.
+* `processes_per_instance` of `torch` has no place in the SDK; the toolkit takes the MPI key for torchrun as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from cloudtrain.compile.sagemaker.machines import Machines
+from cloudtrain.distribution import MPI, SMDDP, SMP, DeepSpeed, Horovod, TensorFlow, Torch
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job import TrainingJob
+
+Pairs = dict[str, Any]
+"""Hyperparameter to its value, before it is written as JSON."""
+
+LOG_LEVEL = 20
+"""logging.INFO, as the SDK sets it."""
+
+_GROUPS = "sagemaker_distribution_instance_groups"
+_INSTANCE_TYPE = "sagemaker_instance_type"
+_MPI = "sagemaker_mpi_enabled"
+_MPI_OPTIONS = "sagemaker_mpi_custom_mpi_options"
+_PROCESSES = "sagemaker_mpi_num_of_processes_per_host"
+_SMDDP = "sagemaker_distributed_dataparallel_enabled"
+_SMDDP_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
+_TORCH = "sagemaker_torch_distributed_enabled"
+
+
+def script_pairs(*, program: str, submit_directory: str, run_name: str, region: str) -> Pairs:
+    """What every script needs: where the code is and what to run."""
+    return {
+        "sagemaker_submit_directory": submit_directory,
+        "sagemaker_program": program,
+        "sagemaker_container_log_level": LOG_LEVEL,
+        "sagemaker_job_name": run_name,
+        "sagemaker_region": region,
+    }
+
+
+def distribution_pairs(job: TrainingJob, machines: Machines) -> Pairs:
+    """What tells the toolkit how to start the processes.
+
+    Raises:
+        JobError: SageMaker has no such launcher; the hint names the alternative.
+    """
+    groups: Pairs = {}
+    if machines.distribution_groups and job.distribution.type != "tensorflow":
+        groups = {_GROUPS: list(machines.distribution_groups)}
+    return groups | _WRITERS[job.distribution.type](job.distribution, machines)
+
+
+def _torch(distribution: Torch, machines: Machines) -> Pairs:
+    pairs: Pairs = {_TORCH: True}
+    if not machines.heterogeneous:
+        pairs[_INSTANCE_TYPE] = machines.first.instance_type
+    asked = distribution.processes_per_instance
+    if asked is not None and asked != machines.first.accelerators:
+        pairs[_PROCESSES] = asked
+    return pairs
+
+
+def _smddp(distribution: SMDDP, machines: Machines) -> Pairs:
+    pairs = {
+        _SMDDP: True,
+        _INSTANCE_TYPE: machines.first.instance_type,
+        _SMDDP_OPTIONS: distribution.mpi_options,
+    }
+    return pairs | ({_TORCH: True} if distribution.launch == "torch" else {})
+
+
+def _smp(distribution: SMP, machines: Machines) -> Pairs:
+    parameters = {"mp_parameters": distribution.parameters} if distribution.parameters else {}
+    library = {_SMDDP: False, _INSTANCE_TYPE: machines.first.instance_type}
+    if distribution.version == 2:
+        return parameters | library | {_TORCH: True} | _processes_for_torch(distribution, machines)
+    processes = distribution.processes_per_instance or machines.first.gpus
+    launcher = {_MPI: True, _PROCESSES: processes, _MPI_OPTIONS: distribution.mpi_options}
+    return launcher | parameters | library
+
+
+def _processes_for_torch(distribution: SMP, machines: Machines) -> Pairs:
+    asked = distribution.processes_per_instance
+    return {_PROCESSES: asked} if asked is not None and asked != machines.first.accelerators else {}
+
+
+def _mpi(distribution: MPI | Horovod, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers
+    return _mpi_pairs(distribution.processes_per_instance, distribution.options)
+
+
+def _mpi_pairs(processes: int | None, options: str) -> Pairs:
+    """Without a count the toolkit starts one process for each GPU."""
+    count = {_PROCESSES: processes} if processes is not None else {}
+    return {_MPI: True, **count, _MPI_OPTIONS: options}
+
+
+def _deepspeed(distribution: DeepSpeed, machines: Machines) -> Pairs:
+    if distribution.launch == "mpi":
+        return _mpi_pairs(distribution.processes_per_instance, "")
+    if distribution.launch == "launcher":
+        problem = Problem(
+            ("distribution", "launch"),
+            "the `deepspeed` launcher needs a hostfile and ssh between instances, which SageMaker does not offer",
+            "use `launch: torch`, or `launch: mpi`",
+        )
+        raise JobError([problem])
+    return _torch(Torch(processes_per_instance=distribution.processes_per_instance), machines)
+
+
+def _tensorflow(distribution: TensorFlow, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers
+    if distribution.strategy == "parameter_server":
+        return {"sagemaker_parameter_server_enabled": True}
+    return {"sagemaker_multi_worker_mirrored_strategy_enabled": True}
+
+
+def _none(distribution: Any, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers
+    return {}
+
+
+_WRITERS: dict[str, Callable[[Any, Machines], Pairs]] = {
+    "torch": _torch,
+    "smddp": _smddp,
+    "smp": _smp,
+    "deepspeed": _deepspeed,
+    "mpi": _mpi,
+    "horovod": _mpi,
+    "tensorflow": _tensorflow,
+    "none": _none,
+}
+
+
+def encoded(pairs: Pairs) -> dict[str, str]:
+    """Each value as JSON, which the toolkit reads back with its type."""
+    return {name: json.dumps(value) for name, value in pairs.items()}
