@@ -58,13 +58,17 @@ def bundled_job(name: str, overrides: Sequence[str] = ()) -> TrainingJob:
     return load_job(BUNDLED + name, overrides)
 
 
-def target_named(name: str | None = None, *, profile: str | None = None, **flags: Any) -> Local | SageMaker | AzureML:
+def target_named(
+    name: str | None = None, *, profile: str | None = None, near: Path | None = None, **flags: Any
+) -> Local | SageMaker | AzureML:
     """The target with its account settings from `cloudtrain.toml`; flags that are not None override.
+
+    `near` is the folder of the job file, whose project's settings come first.
 
     Raises:
         SettingsError: no such target or profile, or a wrong settings file.
     """
-    return load_settings().target(name, profile=profile, **flags)
+    return load_settings(near).target(name, profile=profile, **flags)
 
 
 def plan(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.states import RunRef
 from cloudtrain.units import format_size
 
 if TYPE_CHECKING:
@@ -114,6 +115,11 @@ class LocalAccount:
     host: str = "localhost"
     mpirun: str | None = None
 
+    @property
+    def place(self) -> str:
+        """Where runs are: the middle of their references."""
+        return self.host
+
 
 @dataclass(frozen=True)
 class SageMakerAccount:
@@ -125,8 +131,17 @@ class SageMakerAccount:
     bucket: str
     missing: tuple[str, ...] = ()
     """Which of the three nobody gave (`region`, `role`, `bucket`); a placeholder stands in for them."""
+    profile: str | None = None
+    """The AWS profile whose credentials are used; the surroundings decide unless given."""
     overlay: Any = None
     """The user's own corrections of the instance catalogue, or None."""
+
+    @property
+    def place(self) -> str:
+        """Where runs are, the middle of their references: `eu-west-1`, or `research@eu-west-1` with a profile."""
+        from urllib.parse import quote
+
+        return self.region if self.profile is None else f"{quote(self.profile, safe='')}@{self.region}"
 
 
 @dataclass(frozen=True)
@@ -151,6 +166,7 @@ class Plan:
         processes: what will really run, process by process.
         findings: what the checks found.
         summary: label and text pairs that a person reads first.
+        place: where the run will be: the middle of its reference.
     """
 
     target: str
@@ -162,6 +178,12 @@ class Plan:
     findings: tuple[Finding, ...] = ()
     summary: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    place: str = ""
+
+    @property
+    def ref(self) -> RunRef:
+        """The reference that the run will have."""
+        return RunRef(self.target, self.place, self.run_name)
 
     @property
     def request_json(self) -> str:
@@ -205,6 +227,10 @@ class Plan:
     def to_json(self) -> str:
         """The whole plan as indented JSON, keys in order, ending with a newline."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    def forms(self) -> dict[str, Callable[[], str]]:
+        """What else the request can be printed as, by name (`aws-cli`, `python`); targets add theirs."""
+        return {}
 
     def document(self, *, whole: bool = True) -> Document:
         """The plan for a reader: all of it, or only what it will do and what the checks found."""

@@ -1,7 +1,7 @@
 """Settings: where state lives, and the account settings of each target. The only reader of `os.environ` here.
 
-`cloudtrain.toml`, in the user's configuration folder and in the project (the nearest one upwards from the working
-directory, which wins), holds one table per target, and profiles that override them:
+`cloudtrain.toml`, in the user's configuration folder and in the project (the nearest one upwards from the job file,
+else from the working directory, which wins), holds one table per target, and profiles that override them:
 
     target = "sagemaker"                    # the target when none is named; `local` unless given
 
@@ -93,14 +93,18 @@ class Settings:
         return found
 
 
-def load_settings() -> Settings:
+def load_settings(near: Path | None = None) -> Settings:
     """Read the surroundings: environment, working directory and settings files.
+
+    Args:
+        near: the folder of the job file, whose project's settings come before those of the working directory, so
+            that a job file means the same wherever one stands.
 
     Raises:
         SettingsError: a settings file is not TOML, or holds an unknown table.
     """
     cwd = Path.cwd()
-    files = tuple(_files(cwd))
+    files = tuple(_files(cwd, near))
     tables: dict[str, Any] = {}
     for file in files:
         tables = _merge(tables, _read(file))
@@ -120,14 +124,15 @@ def _state_dir() -> Path:
     return user_state_path("cloudtrain", appauthor=False)
 
 
-def _files(cwd: Path) -> Iterator[Path]:
+def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
     """The settings files that exist, weakest first."""
     from platformdirs import user_config_path
 
     user = user_config_path("cloudtrain", appauthor=False) / FILE_NAME
     if user.is_file():
         yield user
-    for folder in (cwd, *cwd.parents):
+    start = (cwd / near) if near is not None else cwd
+    for folder in (start, *start.parents, cwd, *cwd.parents):
         if (folder / FILE_NAME).is_file():
             yield folder / FILE_NAME
             return

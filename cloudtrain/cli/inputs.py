@@ -30,21 +30,23 @@ def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
     return load_job_file(job, list(overrides or ()))
 
 
-def target(name: str | None, profile: str | None, **flags: Any) -> Any:
-    """The target with its settings. A flag of the local target that another target lacks is an error.
+def target(name: str | None, profile: str | None, *, job: str | None = None, **flags: Any) -> Any:
+    """The target with its settings, those of the job file's project first. A flag of the local target that another
+    target lacks is an error.
 
     Raises:
         UsageError: a flag does not belong to the target.
     """
     from cloudtrain.api import target_named
 
+    near = Path(job).parent if job is not None and Path(job).is_file() else None
     given = {key: value for key, value in flags.items() if value is not None}
     if given:
-        chosen = target_named(name, profile=profile).type
+        chosen = target_named(name, profile=profile, near=near).type
         if chosen != "local":
             flag = "--" + _FLAG_OF.get(next(iter(given)), next(iter(given))).replace("_", "-")
             raise UsageError(f"`{flag}` is for the local target, and this is `{chosen}`", hint="add `--target local`")
-    return target_named(name, profile=profile, **_as_fields(given))
+    return target_named(name, profile=profile, near=near, **_as_fields(given))
 
 
 def plan_of(file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[str] | None) -> Plan:

@@ -313,3 +313,73 @@ SAME = [
     ),
 ]
 """Jobs that the SDK builds, and that make sense: the same request."""
+
+
+def nonsense(case: Case, *codes: str) -> Case:
+    """The same case, with the rules that must stop it."""
+    return Case(case.golden, case.fields, case.target, codes, case.sdk_bug)
+
+
+SPOT = {"resources": on("ml.g5.xlarge", 1), "checkpoint": {"sagemaker": "s3://my-bucket/ckpt"}}
+HOUR_SPOT = {"resources": on("ml.g5.xlarge", 1), "max_runtime": "1h"}
+
+STOPPED = [
+    nonsense(pt("no_such_instance", resources=on("ml.zz9.xlarge", 1)), "SM201"),
+    nonsense(pt("no_such_instance_g", resources=on("ml.g99.xlarge", 1)), "SM201"),
+    nonsense(plain("image_uri_smddp", resources=P4D, environment=image(PT29), distribution={"type": "smddp"}), "SM301"),
+    nonsense(
+        pt("smddp_g5", resources=on("ml.g5.12xlarge"), environment=PT22, distribution={"type": "smddp"}), "SM302"
+    ),
+    nonsense(
+        pt(
+            "pytorchddp_opts",
+            resources=on("ml.g5.12xlarge"),
+            environment=PT22,
+            distribution={"type": "smddp", "mpi_options": "-verbose"},
+        ),
+        "SM302",
+    ),
+    nonsense(
+        plain("smddp_p5en", resources=on("ml.p5en.48xlarge"), environment=PT22, distribution={"type": "smddp"}),
+        "SM302",
+    ),
+    nonsense(
+        plain(
+            "smddp_p5_torchdist", resources=P5, environment=PT22, distribution={"type": "smddp", "launch": "torch"}
+        ),
+        "SM302",
+    ),
+    nonsense(pt("ps", distribution={"type": "tensorflow", "strategy": "parameter_server"}), "SM303"),
+    nonsense(pt("ps_p3", resources=P4D, distribution={"type": "tensorflow", "strategy": "parameter_server"}), "SM303"),
+    nonsense(
+        pt(
+            "smp2_torchdist_pt28_py311",
+            resources=P5,
+            environment=pytorch("2.8.0", "3.11"),
+            distribution={"type": "smp", "version": 2, "parameters": SMP2 | OFFLOADING},
+        ),
+        "SM305",
+    ),
+    nonsense(plain("spot_no_wait_err", resources=on("ml.g5.xlarge", 1), spot={}), "SM401"),
+    nonsense(plain("spot_wait_lt_run", **HOUR_SPOT, spot={"max_wait": "10m"}), "CT402"),
+    nonsense(plain("spot_and_warm", **HOUR_SPOT, spot={"max_wait": "1h"}, target={"keep_alive": "10m"}), "SM402"),
+]
+"""Jobs that the SDK sends as they are, and that fail or waste money: the same request, and a rule that stops it."""
+
+STOPPED_OTHERWISE = {
+    "tf_torchdist": tf("torchdist", distribution={"type": "torch"}),
+    "est_distribution_ignored": Case(
+        "est_distribution_ignored",
+        {"resources": P4D, "environment": image(BYOC), "distribution": {"type": "torch"}},
+    ),
+}
+"""The SDK drops the distribution without a word. Ours writes it, and SM303 says that the toolkit ignores it."""
+
+UNSAYABLE = {
+    "pt_bad_job_name": {"name": "bad_name_underscore"},
+    "pt_unknown_key": {"distribution": {"type": "torch_distribtued"}},
+    "pt_td_and_mpi": {"distribution": {"type": "torch", "mpi": True}},
+    "pt_smp1_no_mpi": {"distribution": {"type": "smp", "version": 1, "mpi": False}},
+    "pt_smddp_disabled": {"distribution": {"type": "smddp", "enabled": False}},
+}
+"""What the SDK accepts and a cloudtrain job cannot even say: the model refuses it."""

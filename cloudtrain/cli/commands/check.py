@@ -31,7 +31,7 @@ def command(
     from cloudtrain.render.document import Document
 
     file = inputs.job_file(job, set_)
-    plan = inputs.plan_of(file, inputs.target(target, profile), profile=profile, ignore=ignore)
+    plan = inputs.plan_of(file, inputs.target(target, profile, job=job), profile=profile, ignore=ignore)
     if json:
         print_json([_finding_json(finding) for finding in plan.findings])
     elif plan.findings:

@@ -16,6 +16,8 @@ class Format(str, Enum):
     text = "text"
     json = "json"
     request = "request"
+    aws_cli = "aws-cli"
+    python = "python"
 
 
 def command(
@@ -31,7 +33,8 @@ def command(
             "-f",
             metavar="FORMAT",
             show_default=False,
-            help="text for reading, json for the whole plan, request for the exact body.",
+            help="text for reading, json for the whole plan, request for the exact body, aws-cli for "
+            "`aws sagemaker create-training-job --cli-input-json`, python for the code of the SDK's object.",
         ),
     ] = Format.text,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
@@ -58,6 +61,7 @@ def command(
     where = inputs.target(
         target,
         profile,
+        job=job,
         instance_count=instances,
         processes_per_instance=processes_per_instance,
         max_restarts=max_restarts,
@@ -81,10 +85,27 @@ def print_plan(plan: Plan, form: str) -> None:
         sys.stdout.write(plan.to_json())
     elif form == "request":
         sys.stdout.write(plan.request_json + "\n")
+    elif form in ("aws-cli", "python"):
+        sys.stdout.write(_for_the_sdk(plan, form))
     else:
         show(plan.document(), sys.stdout, width=_FILE_WIDTH)
     if plan.errors:
         raise typer.Exit(2)
+
+
+def _for_the_sdk(plan: Plan, form: str) -> str:
+    """The request in the form of another tool.
+
+    Raises:
+        UsageError: the plan's target does not have that form.
+    """
+    from cloudtrain.errors import UsageError
+
+    forms = plan.forms()
+    if form not in forms:
+        hint = ", ".join(f"`{name}`" for name in ("text", "json", "request", *forms))
+        raise UsageError(f"the target `{plan.target}` has no format `{form}`", hint=f"use one of {hint}")
+    return forms[form]()
 
 
 _FILE_WIDTH = 100

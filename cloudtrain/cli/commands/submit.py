@@ -48,6 +48,7 @@ def command(
     where = inputs.target(
         target,
         profile,
+        job=job,
         instance_count=instances,
         processes_per_instance=processes_per_instance,
         max_restarts=max_restarts,

@@ -1,0 +1,102 @@
+"""A job on SageMaker becomes the very request that the SageMaker SDK sends for the same job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain.checks import Subject, run_checks
+from cloudtrain.compile.sagemaker import compile_sagemaker
+from cloudtrain.plans import Bundle, CompileContext, Plan, SageMakerAccount
+from tests.compile.sdk_cases import BUCKET, SAME, STOPPED, STOPPED_OTHERWISE, UNSAYABLE, Case
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "sagemaker_sdk_v2"
+ACCOUNT = SageMakerAccount("us-west-2", "arn:aws:iam::123456789012:role/SageMakerRole", BUCKET)
+BUNDLE = Bundle("5" * 64, 1000, 2)
+CODE = f"s3://{BUCKET}/cloudtrain/code/{BUNDLE.sha256}/sourcedir.tar.gz"
+
+
+def target_of(case: Case) -> ct.SageMaker:
+    return ct.SageMaker(**{"launch": "toolkit", "output": f"s3://{BUCKET}/"} | case.target)
+
+
+def golden(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
+    return found
+
+
+def plan_of(case: Case) -> Plan:
+    sdk = golden(case.golden)["request"]
+    return compile_sagemaker(case.job, target_of(case), CompileContext(sdk["TrainingJobName"], BUNDLE, ACCOUNT))
+
+
+def as_ours(request: dict[str, Any], sdk_bug: dict[str, Any]) -> dict[str, Any]:
+    """The SDK's request with the differences that we mean, all of them, applied:
+
+    the profiler and the debugger are off; the code lies at its content's own place; our tag is added; and what the
+    SDK loses of the distribution is there.
+    """
+    ours = json.loads(json.dumps(request))
+    ours["ProfilerConfig"] = {"DisableProfiler": True}
+    ours.pop("DebugHookConfig", None)
+    ours.setdefault("Tags", []).append({"Key": "cloudtrain:run", "Value": request["TrainingJobName"]})
+    if "sagemaker_submit_directory" in ours.get("HyperParameters", {}):
+        where = ours["HyperParameters"]["sagemaker_submit_directory"]
+        ours["HyperParameters"]["sagemaker_submit_directory"] = json.dumps(CODE) if "s3://" in where else where
+    for channel in ours["InputDataConfig"]:
+        if channel["ChannelName"] == "code":
+            channel["DataSource"]["S3DataSource"]["S3Uri"] = CODE
+    ours.get("HyperParameters", {}).update(sdk_bug)
+    return ours
+
+
+@pytest.mark.parametrize("case", [*SAME, *STOPPED], ids=lambda case: case.golden)
+def test_same_request_as_the_sdk(case: Case) -> None:
+    """The request is the SDK's, whole, but for the differences that `as_ours` lists."""
+    assert plan_of(case).request == as_ours(golden(case.golden)["request"], case.sdk_bug)
+
+
+@pytest.mark.parametrize("case", STOPPED, ids=lambda case: case.golden)
+def test_nonsense_is_stopped(case: Case, make_source: Any) -> None:
+    """What the SDK sends without a word, and what would fail or waste money, is an error that says why."""
+    errors = {finding.code for finding in findings_of(case, make_source) if finding.level.value == "error"}
+    assert set(case.codes) <= errors
+
+
+@pytest.mark.parametrize("case", SAME, ids=lambda case: case.golden)
+def test_sense_is_not_stopped(case: Case, make_source: Any) -> None:
+    """A job that makes sense has no error."""
+    found = [finding for finding in findings_of(case, make_source) if finding.level.value == "error"]
+    assert found == []
+
+
+@pytest.mark.parametrize("name", STOPPED_OTHERWISE)
+def test_ignored_distribution_is_stopped(name: str, make_source: Any) -> None:
+    """Where the SDK drops the distribution in silence, ours is stopped because the image would ignore it."""
+    assert "SM303" in {finding.code for finding in findings_of(STOPPED_OTHERWISE[name], make_source)}
+
+
+@pytest.mark.parametrize("name", UNSAYABLE)
+def test_unsayable(name: str) -> None:
+    """What a job cannot say is refused by its model, with a hint."""
+    with pytest.raises(ct.JobError) as caught:
+        ct.TrainingJob(**{"name": "job", "entry_point": "train.py"} | UNSAYABLE[name])
+    assert caught.value.hint
+
+
+def test_every_golden_case_is_here() -> None:
+    """No request of the SDK is left out."""
+    here = {case.golden for case in [*SAME, *STOPPED]} | set(STOPPED_OTHERWISE) | set(UNSAYABLE)
+    built = {file.stem for file in GOLDEN.glob("*.json") if golden(file.stem)["request"] is not None}
+    assert built == here
+
+
+def findings_of(case: Case, make_source: Any) -> tuple[Any, ...]:
+    from cloudtrain.bundle.tree import scan
+
+    tree = scan(make_source({"train.py": "", "train.sh": ""}))
+    return run_checks(Subject(case.job, target_of(case), ACCOUNT, plan_of(case), tree))
