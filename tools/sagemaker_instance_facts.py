@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 P2 = "aws.amazon.com/ec2/instance-types/p2; GPUs: SageMaker SDK 2.257.7 image_uri_config/instance_gpu_info.json"
 P3 = "aws.amazon.com/ec2/instance-types/p3; GPUs: SageMaker SDK 2.257.7 image_uri_config/instance_gpu_info.json"
 P6E = "aws.amazon.com/ec2/instance-types/p6; docs.aws.amazon.com/AWSEC2 efa-acc-inst-types (4 x 400 Gbps of 8 cards)"
-TRN2 = "EC2 DescribeInstanceTypes; Neuron cores and memory: sagemaker-training 5.1.4, aws.amazon.com/ec2/instance-types/trn2"
+TRN2 = "EC2 DescribeInstanceTypes; Neuron: sagemaker-training 5.1.4, aws.amazon.com/ec2/instance-types/trn2"
 
 SPECS: dict[str, dict[str, Any]] = {
     "p2.xlarge": {"vcpus": 4, "memory_gib": 61, "gpus": 1, "gpu": "K80-12GB", "gpu_memory_gib": 12,

@@ -88,18 +88,13 @@ class InstanceType:
         return self.gpus or self.neuron_cores or 1
 
 
-Parser = Callable[[str], Any]
+_FLAGS = {"yes": True, "no": False}
 
-
-def _flag(text: str) -> bool:
-    return {"yes": True, "no": False}[text]
-
-
-PARSERS: dict[str, Parser] = {
+PARSERS: dict[str, Callable[[str], Any]] = {
     "int": int,
     "float": float,
     "float | None": lambda text: float(text) if text else None,
-    "bool": _flag,
+    "bool": _FLAGS.__getitem__,
     "str": str,
     "Interconnect": str,
     "Fabric": str,
@@ -113,25 +108,28 @@ REQUIRED = tuple(field.name for field in fields(InstanceType) if field.default i
 """Columns that every row has; the others have defaults."""
 
 
+@cache
 def instance_types(target: str) -> tuple[InstanceType, ...]:
-    """All rows of a target's table, by name; none for a target that has no table."""
-    return tuple(_table(target).values())
-
-
-def instance_named(target: str, name: str) -> InstanceType | None:
-    """The row of that exact name, or None."""
-    return _table(target).get(name)
+    """All rows of a target's table, by family and size; none for a target that has no table."""
+    return tuple(_typed(target, cells) for cells in _table(target).values())
 
 
 @cache
-def _table(target: str) -> Mapping[str, InstanceType]:
+def instance_named(target: str, name: str) -> InstanceType | None:
+    """The row of that exact name, or None. No other row is built: a plan needs one."""
+    cells = _table(target).get(name)
+    return None if cells is None else _typed(target, cells)
+
+
+@cache
+def _table(target: str) -> Mapping[str, Mapping[str, str]]:
+    """The table's cells by name and column."""
     file = DATA / f"{target}_instances.csv"
     if not file.is_file():
         return {}
     with file.open(encoding="utf-8", newline="") as lines:
-        reader = csv.reader(lines)
-        header = next(reader)
-        parsers = [PARSERS[COLUMNS[name]] for name in header]
-        rows = (dict(zip(header, (parse(cell) for parse, cell in zip(parsers, row, strict=True)), strict=True))
-                for row in reader)  # fmt: skip
-        return {row["name"]: InstanceType(target, **row) for row in rows}
+        return {row["name"]: row for row in csv.DictReader(lines, strict=True)}
+
+
+def _typed(target: str, cells: Mapping[str, str]) -> InstanceType:
+    return InstanceType(target, **{name: PARSERS[COLUMNS[name]](cell) for name, cell in cells.items()})

@@ -1,0 +1,87 @@
+"""From what a job needs, `gpu: A100-40GB` with `gpus_per_instance` and `interconnect`, to one instance type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+from cloudtrain.catalogue.gpus import has_gpu, unknown_gpu
+from cloudtrain.catalogue.instances import InstanceType, Interconnect, instance_types
+from cloudtrain.errors import JobError, Problem
+
+
+def choose(
+    target: str,
+    *,
+    gpu: str,
+    gpus_per_instance: int | None = None,
+    interconnect: Interconnect | None = None,
+    types: Sequence[InstanceType] | None = None,
+) -> InstanceType:
+    """The instance type for a job, the same for the same table. `types` stands in for the target's own table.
+
+    Without `gpus_per_instance` the fewest GPUs that a type has. `interconnect` is what the job needs: `rdma` leaves
+    only types with it; every type has Ethernet, so `ethernet` leaves all.
+
+    Of the types that fit, the cheapest. Where one of them has no known price, the smallest: of one GPU, a larger
+    instance never costs less. Then, in this order, decide: less GPU memory, fewer vCPUs, less memory, the lower known
+    price, the lower known price of the bare machine, the newer generation, the name. A retired type comes last.
+
+    Raises:
+        JobError: no such GPU, not in that number, or not with RDMA; the hint names what there is.
+    """
+    table = instance_types(target) if types is None else types
+    if not table:
+        message = f"there is no table of instance types for `{target}`, so none can be chosen by its GPU"
+        raise _wrong("gpu", message, "name one with `instance_type`")
+    same_gpu = [instance for instance in table if has_gpu(instance, gpu)]
+    if not same_gpu:
+        raise _wrong("gpu", *unknown_gpu(gpu, table))
+    same_count = [instance for instance in same_gpu if gpus_per_instance in (None, instance.gpus)]
+    if not same_count:
+        raise _wrong("gpus_per_instance", *_wrong_count(gpu, gpus_per_instance, same_gpu))
+    fitting = [instance for instance in same_count if interconnect != "rdma" or instance.interconnect == "rdma"]
+    if not fitting:
+        raise _wrong("interconnect", *_without_rdma(gpu, gpus_per_instance, same_gpu))
+    priced = all(instance.price is not None for instance in fitting)
+    return min(fitting, key=lambda instance: _rank(instance, priced))
+
+
+def _rank(instance: InstanceType, priced: bool) -> tuple[Any, ...]:
+    price = inf if instance.price is None else instance.price
+    machine_price = inf if instance.machine_price is None else instance.machine_price
+    return (
+        bool(instance.retired), instance.gpus, price if priced else 0.0,
+        instance.gpu_memory_gib, instance.vcpus, instance.memory_gib,
+        price, machine_price, -_generation(instance.family), instance.name,
+    )  # fmt: skip
+
+
+def _generation(family: str) -> int:
+    """5 of `p5en` and of `NCads H100 v5`."""
+    found = re.search(r"v(\d+)$", family) or re.match(r"[a-zA-Z]+(\d+)", family)
+    return int(found[1]) if found else 0
+
+
+def _wrong_count(gpu: str, count: int | None, same_gpu: Sequence[InstanceType]) -> tuple[str, str]:
+    message = f"no instance type has {count} x `{gpu}`"
+    counts = sorted({instance.gpus for instance in same_gpu})
+    smallest = [min((t for t in same_gpu if t.gpus == number), key=lambda t: _rank(t, False)) for number in counts]
+    there_are = ", ".join(f"{instance.gpus} (`{instance.name}`)" for instance in smallest)
+    return message, f"use {there_are}"
+
+
+def _without_rdma(gpu: str, count: int | None, same_gpu: Sequence[InstanceType]) -> tuple[str, str]:
+    what = f"`{gpu}`" if count is None else f"{count} x `{gpu}`"
+    message = f"no instance type with {what} has RDMA"
+    there_are = [instance for instance in same_gpu if instance.interconnect == "rdma"]
+    if not there_are:
+        return message, "remove `interconnect: rdma`: instances then talk over TCP, which is slower"
+    there_are.sort(key=lambda instance: _rank(instance, False))
+    return message, "these have it: " + ", ".join(f"`{t.name}` ({t.gpus} x {t.gpu})" for t in there_are)
+
+
+def _wrong(field: str, message: str, hint: str | None) -> JobError:
+    return JobError([Problem(("resources", field), message, hint)])

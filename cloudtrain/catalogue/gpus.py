@@ -1,0 +1,88 @@
+"""GPU names as people and drivers write them: `H100`, `a100 40gb`, `A100-40GB`, `NVIDIA A100-SXM4-40GB`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from cloudtrain.catalogue.instances import InstanceType
+from cloudtrain.errors import did_you_mean
+
+_NOISE = re.compile(r"nvidia|tesla|geforce|amd|instinct|gpu|tensor|core|server|edition|blackwell|sxm\d*|pcie|hbm\d*e?")
+"""Words that say nothing which the model and its memory do not."""
+
+_UNIT = re.compile(r"(?<=\d)\s*(?:gi?b?)\b")
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)g")
+_BARE_MEMORY = re.compile(r"\d{2,3}")
+"""A last word like the 40 of `A100-40`; four digits belong to a model, `RTX PRO 6000`."""
+
+_GB_PER_GIB = 2**30 / 10**9
+
+_TOLERANCE = 0.02
+
+
+class Gpu(NamedTuple):
+    """A written GPU: the model without case, spaces and makers' words, and gigabytes where they are written."""
+
+    model: str
+    memory: float | None
+
+
+def read_gpu(text: str) -> Gpu:
+    """`Gpu("a100", 40.0)` of `A100-40GB`. Any text has an answer; a model that does not exist matches nothing."""
+    words = [
+        word
+        for word in re.split(r"[^a-z0-9.]+", _UNIT.sub("g", text.casefold()))
+        if word and not _NOISE.fullmatch(word)
+    ]
+    memory = None
+    for number, word in enumerate(words):
+        if match := _MEMORY.fullmatch(word):
+            memory = float(match[1])
+            del words[number]
+            break
+    else:
+        if len(words) > 1 and _BARE_MEMORY.fullmatch(words[-1]):
+            memory = float(words.pop())
+    return Gpu("".join(words), memory)
+
+
+def has_gpu(instance: InstanceType, written: str) -> bool:
+    """Whether the type has that GPU. Without a memory every memory fits: `A100` is `A100-40GB` and `A100-80GB`.
+
+    A memory fits when it is the one of the name, what the driver shows in GiB, or the same in decimal GB.
+    """
+    wanted, own = read_gpu(written), read_gpu(instance.gpu)
+    if not instance.gpu or wanted.model != own.model:
+        return False
+    sizes = (own.memory or 0.0, instance.gpu_memory_gib, instance.gpu_memory_gib * _GB_PER_GIB)
+    return wanted.memory is None or any(abs(wanted.memory - size) <= _TOLERANCE * size for size in sizes)
+
+
+def named_memory(instance: InstanceType) -> float:
+    """Memory of each GPU as its name says it, 24 for an A10G: what people compare with. 0 without a GPU."""
+    return max(read_gpu(instance.gpu).memory or 0.0, instance.gpu_memory_gib)
+
+
+def gpu_names(types: Iterable[InstanceType]) -> list[str]:
+    """The GPUs of these types, each once, in alphabetical order."""
+    return sorted({instance.gpu for instance in types if instance.gpu})
+
+
+def unknown_gpu(written: str, types: Iterable[InstanceType]) -> tuple[str, str | None]:
+    """Message and hint for a GPU that no type has: its other memories, its Neuron types, or the nearest name."""
+    types = tuple(types)
+    wanted = read_gpu(written)
+    neuron = [instance.name for instance in types if instance.neuron and wanted.model == instance.neuron.casefold()]
+    if neuron:
+        named = " or ".join(f"`{name}`" for name in neuron)
+        return f"`{written}` is not a GPU", f"name the instance type: {named}"
+    siblings = [name for name in gpu_names(types) if read_gpu(name).model == wanted.model]
+    if siblings:
+        return f"no instance type has the GPU `{written}`", "use " + " or ".join(f"`{name}`" for name in siblings)
+    models = {name.rpartition("-")[0] for name in gpu_names(types)}
+    near = did_you_mean(written, {*models, *gpu_names(types)})
+    if near is None or near.startswith("did you mean"):
+        return f"no instance type has the GPU `{written}`", near
+    return f"no instance type has the GPU `{written}`", did_you_mean(written, models)
