@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.backends.registry import backend_of
 from cloudtrain.draft import Draft, PlaceOf
 from cloudtrain.errors import PreflightError, RunNotFound, TargetError, did_you_mean
-from cloudtrain.handle import Run
+from cloudtrain.handle import Run, job_name_of
 from cloudtrain.job import BUNDLED, TrainingJob
 from cloudtrain.plans import Plan
-from cloudtrain.settings import load_settings
-from cloudtrain.states import RunRef, RunState
+from cloudtrain.settings import Settings, load_settings
+from cloudtrain.states import Listed, RunRef, RunState
 from cloudtrain.store.store import Row, Store, open_store, read_store
 from cloudtrain.submission import Recovered, adopt, submit_once
 from cloudtrain.submission import recover as recover_submissions
@@ -94,9 +96,27 @@ def plan(
     """
     settings = load_settings()
     draft = Draft.of(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
-    with read_store(settings.state_dir) as store:
-        counter = store.next_counter(draft.target.type, draft.key, settings.submitter) if store else 1
-    return draft.plan(counter)
+    return draft.plan(_next_counter(draft, settings))
+
+
+def check(
+    job: TrainingJob,
+    target: AnyTarget = None,
+    *,
+    profile: str | None = None,
+    ignore: Sequence[str] = (),
+    place_of: PlaceOf | None = None,
+    online: bool | None = None,
+) -> Plan:
+    """The plan, with what the target itself says about it: role, bucket, inputs, quota. Sends nothing.
+
+    `online` None asks the target when there are credentials for it; False is the same as `plan`.
+    """
+    settings = load_settings()
+    draft = Draft.of(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    compiled = draft.plan(_next_counter(draft, settings))
+    wanted = draft.backend.can_check(draft.target) if online is None else online
+    return draft.asked(compiled) if wanted else compiled
 
 
 def submit(
@@ -121,7 +141,7 @@ def submit(
     draft = Draft.of(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
 
     def approved(counter: int) -> Plan:
-        compiled = draft.plan(counter)
+        compiled = draft.asked(draft.plan(counter))
         if on_plan is not None:
             on_plan(compiled)
         _stop_on_errors(compiled)
@@ -129,7 +149,13 @@ def submit(
 
     with open_store(settings.state_dir) as store:
         recover_submissions(store, settings)
-        row = adopt(store, target=draft.target.type, key=draft.key, submitter=settings.submitter)
+        row = adopt(
+            store,
+            target=draft.target.type,
+            place=draft.account.place,
+            key=draft.key,
+            submitter=settings.submitter,
+        )
         if row is not None:
             return Run(row, settings, adopted=True)
         row = submit_once(
@@ -146,6 +172,8 @@ def submit(
 def run(name: str) -> Run:
     """The run of that name, of a unique beginning of a name, of a reference, or `last` for the newest.
 
+    A reference such as `sagemaker://eu-west-1/name` also attaches to a run that this machine did not submit.
+
     Raises:
         RunNotFound: no run, or more than one, is meant.
     """
@@ -154,6 +182,9 @@ def run(name: str) -> Run:
     with read_store(settings.state_dir) as store:
         rows = [] if store is None else _matching(store, name)
         known = [] if store is None else [row.name for row in store.newest(limit=200)]
+    if not rows and "://" in name:
+        ref = RunRef.parse(name)
+        return Run.attached(Listed(ref, backend_of(ref.target, settings).status(ref)), settings)
     if not rows:
         hint = did_you_mean(name, known[:8]) or "submit a job first: `cloudtrain submit job.yaml`"
         raise RunNotFound(f"there is no run `{name}`", hint=hint)
@@ -163,15 +194,28 @@ def run(name: str) -> Run:
     return Run(rows[0], settings)
 
 
-def runs(*, limit: int | None = 20, states: Sequence[RunState] = (), job: str | None = None) -> list[Run]:
+def runs(
+    *,
+    limit: int | None = 20,
+    states: Sequence[RunState] = (),
+    job: str | None = None,
+    target: AnyTarget = None,
+    profile: str | None = None,
+) -> list[Run]:
     """The newest runs of this user on this machine, newest first; those that have not ended are asked for their state.
 
     Args:
         limit: how many at most; None for all.
         states: only runs in one of these states.
         job: only runs of the job of that name.
+        target: the runs that this target has, whoever submitted them, instead of those of this user and machine.
+        profile: a profile of `cloudtrain.toml`, for the target's account settings.
     """
     settings = load_settings()
+    if target is not None:
+        model = settings.target(target, profile=profile) if isinstance(target, str) else target
+        there = (Run.attached(item, settings) for item in _at(model, settings))
+        return list(islice((item for item in there if _wanted(item, states, job)), limit))
     _recover_if_needed()
     asked = [] if not states else [*states, *(state for state in RunState if not state.is_final)]
     with read_store(settings.state_dir) as store:
@@ -189,10 +233,16 @@ def recover() -> list[Recovered]:
         results = recover_submissions(store, settings)
         waiting = [row for row in store.unfinished() if row.stage == "accepted"]
         for row in waiting:
-            adopt(store, target=row.target, key=row.plan_sha256, submitter=row.submitter)
+            adopt(store, target=row.target, place=row.place, key=row.plan_sha256, submitter=row.submitter)
     told = {result.name for result in results}
     late = [Recovered(row.name, "finished", f"`{row.target}` has the run") for row in waiting if row.name not in told]
     return [*results, *late]
+
+
+def _next_counter(draft: Draft, settings: Settings) -> int:
+    """The number of the next run of a plan. Nothing is written where there is no store yet."""
+    with read_store(settings.state_dir) as store:
+        return store.next_counter(draft.target.type, draft.key, settings.submitter) if store else 1
 
 
 def _stop_on_errors(plan: Plan) -> None:
@@ -218,9 +268,27 @@ def _recover_if_needed() -> None:
 def _matching(store: Store, name: str) -> list[Row]:
     if name == NEWEST:
         return store.newest(limit=1)
-    name = RunRef.parse(name).name if "://" in name else name
+    if "://" in name:
+        return _of_reference(store, RunRef.parse(name))
     exact = store.get(name)
     return [exact] if exact is not None else store.starting_with(name)
+
+
+def _at(model: Local | SageMaker | AzureML, settings: Settings) -> Iterator[Listed]:
+    backend = backend_of(model.type, settings)
+    return backend.runs(backend.account(model).place)
+
+
+def _wanted(item: Run, states: Sequence[RunState], job: str | None) -> bool:
+    return (not states or item.last_status.state in states) and job in (None, job_name_of(item.name))
+
+
+def _of_reference(store: Store, ref: RunRef) -> list[Row]:
+    """The run of a reference, with or without the profile (`research@eu-west-1`) that it was submitted with."""
+    row = store.get(ref.name)
+    if row is None or row.target != ref.target or ref.place not in (row.place, (row.place or "").rpartition("@")[2]):
+        return []
+    return [row]
 
 
 def _refresh(item: Run) -> None:

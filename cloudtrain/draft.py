@@ -64,13 +64,23 @@ class Draft:
         return self._compiled(_NAMELESS).sha256
 
     def plan(self, counter: int) -> Plan:
-        """The plan of the run with that number, with its findings."""
+        """The plan of the run with that number, with the findings that need nothing but this machine."""
         from cloudtrain.checks import Subject, run_checks
 
         plan = self._compiled(run_name(self.job.name, self.key, self.submitter, counter))
         subject = Subject(self.job, self.target, self.account, plan, self.tree)
-        findings = [*run_checks(subject, ignore=self.ignore), *self.backend.check(self.job, self.target, plan)]
+        findings = run_checks(subject, ignore=self.ignore)
         return plan.with_findings(tuple(self._placed(finding) for finding in findings))
+
+    def asked(self, plan: Plan) -> Plan:
+        """The plan with what the target says about it too. One that has errors already is not worth asking about."""
+        from cloudtrain.checks import rule_named
+
+        if plan.errors:
+            return plan
+        ignored = {rule_named(code).code for code in self.ignore}
+        found = [item for item in self.backend.check(self.job, self.target, plan) if item.code not in ignored]
+        return plan.with_findings((*plan.findings, *(self._placed(finding) for finding in found)))
 
     def _compiled(self, name: str) -> Plan:
         context = CompileContext(run_name=name, bundle=self.tree.identity, account=self.account)

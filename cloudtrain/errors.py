@@ -8,7 +8,8 @@
     ├── MissingExtra        an optional dependency is not installed                                    exit 2
     ├── RunNotFound         no run has that name                                                       exit 3
     └── TargetError         the target refused, failed or cannot be reached                            exit 4
-        └── TargetUnavailable   the target cannot be used from here at all                             exit 4
+        ├── TargetUnavailable   the target cannot be used from here at all                             exit 4
+        └── TargetUnreachable   the target does not answer just now; what waits for it tries again     exit 4
 
 Exit code 1 is kept for "the run did not succeed", 130 for Ctrl-C.
 """
@@ -132,6 +133,10 @@ class TargetError(CloudtrainError):
 
 class TargetUnavailable(TargetError):
     """The target cannot be used from here: not built into this version, or not on this machine."""
+
+
+class TargetUnreachable(TargetError):
+    """The target does not answer just now: no network, or it is overloaded. Trying again later may help."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -9,14 +10,17 @@ from pathlib import Path
 
 from cloudtrain.backends.base import Backend
 from cloudtrain.backends.registry import backend_of
-from cloudtrain.errors import TargetError
+from cloudtrain.errors import TargetError, TargetUnreachable
 from cloudtrain.runtime.metrics import parse_metrics
 from cloudtrain.settings import Settings
-from cloudtrain.states import LogLine, RunRef, RunState, RunStatus
+from cloudtrain.states import Listed, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.store.store import Row, open_store
 
 _FIRST_POLL, _SLOWEST_POLL = 0.05, 2.0
 """Seconds between two looks at a run that is waited for; each is half as long again as the one before."""
+
+_PATIENCE = 600.0
+"""Seconds that a target may be out of reach while a run is waited for: a laptop sleeps, a network comes back."""
 
 
 class Run:
@@ -38,7 +42,16 @@ class Run:
         self.created = row.created
         self.adopted = adopted
         self._settings = settings
+        self._stored = True
         self._last = RunStatus(RunState(row.state), row.reason, row.started, row.ended)
+
+    @classmethod
+    def attached(cls, listed: Listed, settings: Settings) -> Run:
+        """A run that the target has and this machine's store has not: somebody else's, or from another machine."""
+        ref, status = listed
+        run = cls(_row_of(ref, status), settings)
+        run._stored, run._last = False, status
+        return run
 
     def __repr__(self) -> str:
         return f"<Run {self.ref} {self._last.state}>"
@@ -66,7 +79,7 @@ class Run:
     def status(self) -> RunStatus:
         """Ask the target where the run is, and remember it."""
         status = self._backend.status(self.ref)
-        if _differs(status, self._last):
+        if self._stored and _differs(status, self._last):
             with open_store(self._settings.state_dir) as store:
                 store.record(self.name, status)
         self._last = status
@@ -77,10 +90,11 @@ class Run:
         *,
         follow: bool = False,
         rank: int | None = None,
+        instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """The output so far, of one rank or of all; with `follow`, until the run ends."""
-        return self._backend.logs(self.ref, follow=follow, rank=rank, on_status=on_status)
+        """The output so far, of one rank, one instance or all; with `follow`, until the run ends."""
+        return self._backend.logs(self.ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
 
     def metrics(self) -> list[dict[str, float]]:
         """Every metric line that the script reported so far, in order: `[{"step": 10.0, "loss": 0.25}, ...]`."""
@@ -88,14 +102,22 @@ class Run:
         return [values for values in parsed if values]
 
     def wait(self, timeout: float | None = None) -> RunStatus:
-        """Wait until the run ends.
+        """Wait until the run ends. A target that does not answer for some minutes is asked again.
 
         Raises:
             TargetError: it did not end within `timeout` seconds; it goes on.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        pause = _FIRST_POLL
-        while not (status := self.status()).state.is_final:
+        pause, answered = _FIRST_POLL, time.monotonic()
+        while True:
+            try:
+                status, answered = self.status(), time.monotonic()
+            except TargetUnreachable:
+                if time.monotonic() - answered > _PATIENCE:
+                    raise
+                status = self._last
+            if status.state.is_final:
+                return status
             if deadline is not None and time.monotonic() >= deadline:
                 raise TargetError(
                     f"`{self.name}` is still {status.state} after {timeout:g} s; it goes on",
@@ -103,7 +125,6 @@ class Run:
                 )
             time.sleep(pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(pause * 1.5, _SLOWEST_POLL)
-        return status
 
     def stop(self) -> None:
         """Ask the run to save and leave. Returns at once; a run that has ended stays as it is."""
@@ -116,6 +137,29 @@ class Run:
     @cached_property
     def _backend(self) -> Backend:
         return backend_of(self.target, self._settings)
+
+
+def job_name_of(run_name: str) -> str:
+    """The job's name in the name of a run of ours; names of other making stay whole."""
+    return re.sub(r"-[0-9a-f]{8}-[0-9]+$", "", run_name)
+
+
+def _row_of(ref: RunRef, status: RunStatus) -> Row:
+    return Row(
+        name=ref.name,
+        target=ref.target,
+        place=ref.place,
+        job_name=job_name_of(ref.name),
+        plan_sha256="",
+        submitter="",
+        counter=0,
+        stage="reported",
+        state=status.state.value,
+        reason=status.reason,
+        created=next((moment for moment in (status.created, status.started) if moment is not None), time.time()),
+        started=status.started,
+        ended=status.ended,
+    )
 
 
 def _differs(one: RunStatus, other: RunStatus) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from cloudtrain.errors import UsageError
 
@@ -63,8 +64,22 @@ class RunRef:
 
 
 @dataclass(frozen=True)
+class Transition:
+    """A phase of a run in the provider's own words (`Downloading`, `Training`), with the time it took."""
+
+    phase: str
+    started: float
+    ended: float | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """What a backend knows about a run now. Times are seconds since the epoch (UTC).
+
+    `created` is when the provider took the job; `started` when it began to run. `billable_seconds` is what every
+    instance is billed for so far, `cost` the US dollars for all of them by the catalogue's list prices, and `saved`
+    the fraction that spot capacity saved, once the provider says. All are None where they are not known.
 
     `reason` is one line that says why a run failed, stopped or was lost: the provider's reason, and for a failed
     rank its number, its exit code and the last line of its traceback. `details` holds the last lines of output that
@@ -80,6 +95,18 @@ class RunStatus:
     exit_code: int | None = None
     restarts: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
+    created: float | None = None
+    transitions: tuple[Transition, ...] = ()
+    billable_seconds: float | None = None
+    cost: float | None = None
+    saved: float | None = None
+
+
+class Listed(NamedTuple):
+    """A run as a list of runs shows it. Its status may lack what only a closer look tells."""
+
+    ref: RunRef
+    status: RunStatus
 
 
 @dataclass(frozen=True)

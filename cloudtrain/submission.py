@@ -7,7 +7,7 @@
     reported    the submitter was told
 
 A submission whose process died is finished or forgotten by the next command. Before `sent` there is nothing to find,
-so it is forgotten; from `sent` on the target is asked for the run by its name, which was fixed at `planned`. A run
+so it is forgotten; from `sent` on the target is asked for the run by its reference, which was fixed at `planned`. A run
 that was accepted but never reported is handed to the next submit of the same plan, instead of making a second one.
 """
 
@@ -67,13 +67,13 @@ def submit_once(
         lock.release(remove=True)
 
 
-def adopt(store: Store, *, target: str, key: str, submitter: str) -> Row | None:
-    """The run of the same plan that was accepted while its submitter died before it was told; None if there is none.
+def adopt(store: Store, *, target: str, place: str | None, key: str, submitter: str) -> Row | None:
+    """The run of the same plan at the same place that was accepted while its submitter died before it was told.
 
     Call after `recover`.
     """
     for row in store.unfinished():
-        same = (row.target, row.plan_sha256, row.submitter) == (target, key, submitter)
+        same = (row.target, row.plan_sha256, row.submitter) == (target, key, submitter) and row.place in (None, place)
         if same and row.stage == "accepted":
             lock = ProcessLock.take(store.lock_path(row.name))
             if lock is not None:
@@ -103,7 +103,7 @@ def _planned(plan: Plan, key: str, submitter: str, counter: int) -> Row:
     return Row(
         name=plan.run_name,
         target=plan.target,
-        place=None,
+        place=plan.place,
         job_name=plan.job_name,
         plan_sha256=key,
         submitter=submitter,
@@ -135,7 +135,7 @@ def _after_failure(store: Store, backend: Backend, row: Row) -> None:
     if current is None or current.stage in ("accepted", "reported"):
         return
     try:
-        never_arrived = current.stage != "sent" or backend.find(row.name) is None
+        never_arrived = current.stage != "sent" or not backend.has(row.ref)
     except CloudtrainError:
         return  # the next command asks again
     if never_arrived:
@@ -147,11 +147,11 @@ def _settle(store: Store, settings: Settings, row: Row) -> Recovered:
         store.forget(row.name)
         return Recovered(row.name, "forgotten", f"it stopped at `{row.stage}`, so nothing was sent")
     try:
-        ref = backend_of(row.target, settings).find(row.name)
+        arrived = backend_of(row.target, settings).has(row.ref)
     except CloudtrainError as error:
         return Recovered(row.name, "unknown", f"`{row.target}` could not be asked: {error.message}")
-    if ref is None:
+    if not arrived:
         store.forget(row.name)
         return Recovered(row.name, "forgotten", f"`{row.target}` has no such run")
-    store.advance(row.name, "accepted", place=ref.place)
+    store.advance(row.name, "accepted")
     return Recovered(row.name, "finished", f"`{row.target}` has the run")

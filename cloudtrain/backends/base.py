@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import CompileContext, Finding, Plan
-from cloudtrain.states import LogLine, RunRef, RunStatus
+from cloudtrain.states import Listed, LogLine, RunRef, RunStatus
 
 
 class BundleWriter(Protocol):
@@ -30,8 +30,8 @@ class Backend(Protocol):
     1. `compile` is pure. `account` reads what it needs to know beforehand and is the only method of the two that
        may look at the machine or the network.
     2. The same job, target and context give the same request, byte for byte.
-    3. `submit` sends exactly `plan.request`. It is called once per run name; when it raises, `find` tells whether
-       the run exists all the same.
+    3. `submit` sends exactly `plan.request`. It is called once per run name; when it raises, `has` tells whether
+       the run exists all the same, in this process or in a later one.
     4. An unknown run is `RunNotFound`, in every method that takes a reference.
     5. `stop` is idempotent and returns at once; a finished run stays as it is.
     6. `logs` of a finished run yields every line and ends. While following it ends when the run does, after the
@@ -44,15 +44,28 @@ class Backend(Protocol):
     name: str
 
     def account(self, target: Any) -> Any:
-        """The account settings for the compile context."""
+        """The account settings for the compile context, with a property `place`: the middle of its runs' references.
+
+        Looks at this machine only; what only the network knows is left to `check`.
+        """
         ...
 
     def compile(self, job: TrainingJob, target: Any, context: CompileContext) -> Plan:
-        """The plan, without findings. Raises `TargetUnavailable` or `JobError` for what the target lacks."""
+        """The plan with its `place`, without findings.
+
+        Raises `TargetUnavailable` or `JobError` for what the target lacks.
+        """
         ...
 
     def check(self, job: TrainingJob, target: Any, plan: Plan) -> list[Finding]:
-        """Checks that need the account: role, quota, workspace. Empty for targets without one."""
+        """Checks that ask the target: role, quota, workspace. Empty for targets without an account.
+
+        Called before a submit and by `cloudtrain check`, never by a plan. What may not be looked at is a warning.
+        """
+        ...
+
+    def can_check(self, target: Any) -> bool:
+        """Whether `check` has what it needs to ask the target, as far as this machine alone can tell."""
         ...
 
     def upload(self, plan: Plan, bundle: BundleWriter) -> bool:
@@ -63,8 +76,11 @@ class Backend(Protocol):
         """Send the request. The run exists when this returns."""
         ...
 
-    def find(self, run_name: str) -> RunRef | None:
-        """The run of that name, if the target has it: how a broken submission is finished or forgotten."""
+    def has(self, ref: RunRef) -> bool:
+        """Whether the target has that run of ours: how a broken submission is finished or forgotten.
+
+        Raises `TargetError` when it cannot be asked, or has a run of that name that somebody else made.
+        """
         ...
 
     def status(self, ref: RunRef) -> RunStatus:
@@ -77,17 +93,18 @@ class Backend(Protocol):
         *,
         follow: bool = False,
         rank: int | None = None,
+        instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """The output so far, line by line, of one rank or of all; with `follow`, until the run ends."""
+        """The output so far, line by line, of one rank, one instance or all; with `follow`, until the run ends."""
         ...
 
     def stop(self, ref: RunRef) -> None:
         """Ask the run to save and leave."""
         ...
 
-    def runs(self) -> list[RunRef]:
-        """The runs that the target knows, newest first."""
+    def runs(self, place: str) -> Iterator[Listed]:
+        """The runs that the target has at a place, whoever made them, newest first; asked for as they are taken."""
         ...
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:

@@ -69,6 +69,7 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
         uploads=(Upload("code", bundle.sha256, site.archive, bundle.size, bundle.file_count),),
         processes=(*launch.started, *launch.ranks),
         summary=tuple(_summary(site, launch)),
+        place=context.account.place,
     )
 
 

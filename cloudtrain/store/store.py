@@ -42,7 +42,7 @@ class Row:
 
     @property
     def ref(self) -> RunRef:
-        """The run's reference; the place is empty until the run was accepted."""
+        """The run's reference."""
         return RunRef(self.target, self.place or "", self.name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,12 +47,15 @@ def test_unknown_run(anywhere: Place, use: str, tmp_path: Path) -> None:
     assert caught.value.hint
 
 
-def test_find(anywhere: Place) -> None:
-    """`find` knows the runs that exist, and no others."""
-    assert anywhere.backend.find("run-1") is None
-    run = anywhere.submit(THREE_LINES)
-    assert anywhere.backend.find("run-1") == run.ref
-    assert anywhere.backend.find("run-2") is None
+def test_has(anywhere: Place) -> None:
+    """`has` knows the runs that exist, and no others; the plan tells their references beforehand."""
+    plan, bundle = anywhere.plan(THREE_LINES)
+    assert not anywhere.backend.has(plan.ref)
+    anywhere.backend.upload(plan, bundle)
+    run = anywhere.send(plan)
+    assert run.ref == plan.ref
+    assert anywhere.backend.has(run.ref)
+    assert not anywhere.backend.has(replace(run.ref, name="run-2"))
 
 
 def test_same_input_same_request(anywhere: Place) -> None:
@@ -140,9 +144,10 @@ def test_failed_run_has_a_reason(anywhere: Place) -> None:
 
 def test_runs_newest_first(anywhere: Place) -> None:
     """`runs` lists every run, the newest first."""
-    assert anywhere.backend.runs() == []
+    place = anywhere.plan("")[0].place
+    assert list(anywhere.backend.runs(place)) == []
     refs = [anywhere.submit("", name=f"run-{n}").ref for n in (1, 2, 3)]
-    assert anywhere.backend.runs() == refs[::-1]
+    assert [item.ref for item in anywhere.backend.runs(place)] == refs[::-1]
 
 
 def test_times(anywhere: Place) -> None:

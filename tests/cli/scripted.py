@@ -34,11 +34,11 @@ class ScriptedBackend(FileBackend):
         )
 
     def logs(
-        self, ref: RunRef, *, follow: bool = False, rank: int | None = None,
+        self, ref: RunRef, *, follow: bool = False, rank: int | None = None, instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:  # fmt: skip
         for number, (of_rank, text) in enumerate(self._fate.get("lines", ())):
-            if rank is None or of_rank == rank:
+            if rank in (None, of_rank) and instance in (None, 0):
                 yield LogLine(100.25 + number, 0, of_rank, "stdout", text)
         if follow and self._fate.get("interrupt"):
             signal.raise_signal(signal.SIGINT)

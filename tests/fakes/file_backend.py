@@ -16,7 +16,7 @@ from cloudtrain.compile.local import compile_local
 from cloudtrain.errors import RunNotFound, TargetError
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import CompileContext, Finding, LocalAccount, Machine, Plan
-from cloudtrain.states import LogLine, RunRef, RunState, RunStatus
+from cloudtrain.states import Listed, LogLine, RunRef, RunState, RunStatus
 
 
 class FileBackend:
@@ -31,13 +31,16 @@ class FileBackend:
         self.refuses = environ.get("FAKE_REFUSES") == "1"
 
     def account(self, target: Any) -> LocalAccount:
-        return LocalAccount(str(self._state_dir), "/py", Machine(cpus=2))
+        return LocalAccount(str(self._state_dir), "/py", Machine(cpus=2), host="here")
 
     def compile(self, job: TrainingJob, target: Any, context: CompileContext) -> Plan:
         return compile_local(job, target, context)
 
     def check(self, job: TrainingJob, target: Any, plan: Plan) -> list[Finding]:
         return []
+
+    def can_check(self, target: Any) -> bool:
+        return True
 
     def upload(self, plan: Plan, bundle: BundleWriter) -> bool:
         archive = Path(plan.uploads[0].destination)
@@ -50,7 +53,7 @@ class FileBackend:
         if self.refuses:
             raise TargetError("the service refuses")
         self.created(plan)
-        return RunRef("local", "here", plan.run_name)
+        return plan.ref
 
     def created(self, plan: Plan) -> None:
         """The job begins to exist."""
@@ -60,10 +63,10 @@ class FileBackend:
         except FileExistsError:
             raise TargetError(f"a job named `{plan.run_name}` exists") from None
 
-    def find(self, run_name: str) -> RunRef | None:
+    def has(self, ref: RunRef) -> bool:
         if self.unreachable:
             raise TargetError("the service cannot be reached")
-        return RunRef("local", "here", run_name) if (self.jobs / run_name).exists() else None
+        return (self.jobs / ref.name).exists()
 
     def status(self, ref: RunRef) -> RunStatus:
         if not (self.jobs / ref.name).exists():
@@ -71,7 +74,7 @@ class FileBackend:
         return RunStatus(RunState.RUNNING, started=time.time())
 
     def logs(
-        self, ref: RunRef, *, follow: bool = False, rank: int | None = None,
+        self, ref: RunRef, *, follow: bool = False, rank: int | None = None, instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:  # fmt: skip
         yield from ()
@@ -79,8 +82,10 @@ class FileBackend:
     def stop(self, ref: RunRef) -> None:
         pass
 
-    def runs(self) -> list[RunRef]:
-        return [RunRef("local", "here", path.name) for path in self.jobs.iterdir()]
+    def runs(self, place: str) -> Iterator[Listed]:
+        for path in self.jobs.iterdir():
+            ref = RunRef("local", place, path.name)
+            yield Listed(ref, self.status(ref))
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         return []

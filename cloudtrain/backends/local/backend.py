@@ -25,7 +25,7 @@ from cloudtrain.compile.local import compile_local
 from cloudtrain.errors import RunNotFound, TargetError
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import CompileContext, Finding, LocalAccount, Plan
-from cloudtrain.states import LogLine, RunRef, RunState, RunStatus
+from cloudtrain.states import Listed, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.targets import Local
 
 _FOLLOW_EVERY = 0.05
@@ -66,6 +66,10 @@ class LocalBackend:
         """Nothing: there is no account."""
         return []
 
+    def can_check(self, target: Local) -> bool:  # noqa: ARG002 - the protocol's
+        """Nothing is missing for checks that do not exist."""
+        return True
+
     def upload(self, plan: Plan, bundle: BundleWriter) -> bool:
         """Write the archive where the plan says; False when it is there already."""
         archive = Path(plan.uploads[0].destination)
@@ -93,12 +97,14 @@ class LocalBackend:
             raise TargetError(f"the run cannot be written: {error}", hint=hint) from error
         return self._ref(plan.run_name)
 
-    def find(self, run_name: str) -> RunRef | None:
-        """The run of that name, if a supervisor ever took it over."""
+    def has(self, ref: RunRef) -> bool:
+        """Whether a supervisor ever took over a run of that name."""
+        return self._has(ref.name)
+
+    def _has(self, run_name: str) -> bool:
         if not run_name or "/" in run_name or run_name in (".", ".."):
-            return None
-        folder = self._folder(run_name)
-        return self._ref(run_name) if os.path.exists(folder.status) else None  # noqa: PTH110
+            return False
+        return os.path.exists(self._folder(run_name).status)  # noqa: PTH110 - RunFolder speaks in strings
 
     def status(self, ref: RunRef) -> RunStatus:
         """Where the run is now. A run that lost its supervisor is cleaned up first."""
@@ -121,11 +127,13 @@ class LocalBackend:
         *,
         follow: bool = False,
         rank: int | None = None,
+        instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
         """The output so far; with `follow`, until the run has ended and its last line is out."""
         folder = self._known(ref)
-        return self._lines(ref, folder, follow=follow, rank=rank, on_status=on_status)
+        lines = self._lines(ref, folder, follow=follow, rank=rank, on_status=on_status)
+        return lines if instance is None else (line for line in lines if line.instance == instance)
 
     def _lines(
         self,
@@ -156,21 +164,22 @@ class LocalBackend:
             except ProcessLookupError:  # it ended between the two lines
                 return
 
-    def runs(self) -> list[RunRef]:
-        """All runs of this machine's state folder, newest first."""
+    def runs(self, place: str = "") -> Iterator[Listed]:  # noqa: ARG002 - the protocol's
+        """The runs of this machine's state folder, newest first."""
         found = []
         try:
             entries = list(os.scandir(self._state_dir / "runs"))
         except FileNotFoundError:
-            return []
+            return
         for entry in entries:
             try:
                 started = os.stat(f"{entry.path}/launch.json").st_mtime_ns  # noqa: PTH116 - thousands of runs
             except OSError:
                 continue
-            if self.find(entry.name) is not None:
+            if self._has(entry.name):
                 found.append((started, entry.name))
-        return [self._ref(name) for _, name in sorted(found, reverse=True)]
+        for _, name in sorted(found, reverse=True):
+            yield Listed(self._ref(name), self.status(self._ref(name)))
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the run wrote; see `cloudtrain.backends.local.download`."""
@@ -191,7 +200,7 @@ class LocalBackend:
         if ref.place != host_name():
             hint = f"log in to `{ref.place}` and ask there"
             raise RunNotFound(f"the run `{ref.name}` belongs to the machine `{ref.place}`", hint=hint)
-        if self.find(ref.name) is None:
+        if not self._has(ref.name):
             raise RunNotFound(f"there is no run `{ref.name}` on this machine", hint="`cloudtrain ps` lists the runs")
         return self._folder(ref.name)
 

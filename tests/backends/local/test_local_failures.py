@@ -183,9 +183,8 @@ def test_unreadable_specification(place: Place, launch: str) -> None:
 
     (folder / "launch.json").write_text(launch)
     _start_supervisor(RunFolder(str(folder)), os.environ)
-    ref = place.backend.find(plan.run_name)
-    assert ref is not None
-    while not (status := place.backend.status(ref)).state.is_final:
+    assert place.backend.has(plan.ref)
+    while not (status := place.backend.status(plan.ref)).state.is_final:
         time.sleep(0.02)
     assert status.state is RunState.FAILED
     assert str(status.reason).startswith("could not prepare the run")

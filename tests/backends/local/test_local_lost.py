@@ -111,7 +111,7 @@ def test_submitter_dies(place: Place, death: signal.Signals) -> None:
         assert shell.stdout.readline() == b"0\n"
         os.killpg(shell.pid, death)
         shell.wait()
-    (ref,) = place.backend.runs()
+    ((ref, _),) = place.backend.runs()
     assert place.backend.status(ref).state is RunState.RUNNING
     follower = place.backend.logs(ref, follow=True)
     assert [next(follower).text for _ in range(3)] == ["0", "1", "2"]
@@ -158,8 +158,8 @@ def test_broken_submission(place: Place) -> None:
     folder = Path(plan.request["run_dir"])
     folder.mkdir(parents=True)
     (folder / "launch.json").write_text(plan.request_json)
-    assert place.backend.find(plan.run_name) is None
-    assert place.backend.runs() == []
+    assert not place.backend.has(plan.ref)
+    assert list(place.backend.runs()) == []
     run = place.send(plan)
     assert run.wait().state is RunState.SUCCEEDED
     assert run.texts() == ["ran"]
