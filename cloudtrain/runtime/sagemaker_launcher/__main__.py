@@ -1,0 +1,149 @@
+"""`python -m cloudtrain.runtime.sagemaker_launcher [/opt/ml]`: the container's main process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from cloudtrain.runtime.errors import SetupError
+
+from . import ROOT
+from .children import Child, Children
+from .failure import failure_text, fitting, last_error
+from .machine import this_machine
+from .network import EMULATION, Beacon, Network, wait_for_name, watch_chief
+from .plan import MASTER_PORT, WATCH_PORT, LaunchPlan, launch_plan
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code of the container: that of the process that failed first, 128 and more for a signal."""
+    root, children = Path(arguments[0] if arguments else ROOT), Children()
+    signal.signal(signal.SIGTERM, lambda *_: children.ask_to_stop())
+    try:
+        return _run(root, children, dict(os.environ))
+    except SetupError as error:
+        sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
+        _write_failure(root, fitting(str(error), []))
+        return 1
+    finally:
+        children.sweep()
+
+
+def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
+    config, network = root / "input" / "config", Network.of(variables)
+    resource = _read(config / "resourceconfig.json")
+    plan = launch_plan(
+        _read(config / "hyperparameters.json"),
+        resource,
+        _read(config / "inputdataconfig.json") if (config / "inputdataconfig.json").exists() else {},
+        this_machine(variables, str(resource.get("current_instance_type"))),
+        root=str(root),
+        network=network,
+    )
+    environment = {**variables, **plan.environment}
+    if plan.requirements and EMULATION in variables:
+        _tell(f"`{plan.requirements}` is not installed: this machine is only an emulation")
+    elif plan.requirements:
+        _install(plan.requirements, root / "code", environment, plan.python)
+    if plan.wait_for:
+        wait_for_name(network.place(plan.wait_for, MASTER_PORT)[0])
+    if children.asked_to_stop:
+        return 128 + signal.SIGTERM
+    beacon = _listen_for_chief(plan, network, resource["current_host"], children)
+    code, failed = 1, None
+    try:
+        for program in plan.programs:
+            _tell("starting " + " ".join(map(shlex.quote, program.argv)))
+            children.start(program, environment, str(root / "code"))
+        code, failed = children.finish(plan.finishes)
+    finally:
+        code = 128 - code if code < 0 else code
+        if beacon is not None:
+            beacon.tell(code)
+    if code and not children.asked_to_stop:
+        _write_failure(root, _explained(failed, environment))
+    return code
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """A configuration file.
+
+    Raises:
+        SetupError: it is missing, or no JSON object.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise SetupError(
+            f"`{path}` cannot be read: {error}", hint="SageMaker writes it; is this a container?"
+        ) from None
+    if not isinstance(found, dict):
+        raise SetupError(f"`{path}` holds no JSON object")
+    return found
+
+
+def _install(requirements: str, code: Path, environment: Mapping[str, str], python: str) -> None:
+    """pip, into the container's Python: it ends with the job, so a distribution's own packages need no protection.
+
+    Raises:
+        SetupError: pip could not.
+    """
+    argv = [python, "-m", "pip", "install", "--disable-pip-version-check", "-r", requirements]
+    settings = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
+    result = subprocess.run(argv, cwd=str(code), env={**settings, **environment}, stderr=subprocess.PIPE)
+    sys.stderr.write(result.stderr.decode("utf-8", "replace"))
+    if result.returncode:
+        lines = result.stderr.decode("utf-8", "replace").splitlines()
+        said = next((line for line in lines if line.startswith("ERROR:")), last_error(lines)[0])
+        message = f"`pip install -r {requirements}` failed with exit code {result.returncode}: {said}"
+        raise SetupError(message, hint="the whole output is in the log")
+
+
+def _listen_for_chief(plan: LaunchPlan, network: Network, host: str, children: Children) -> Beacon | None:
+    """The beacon of the chief's own host; other hosts start to watch it."""
+    if plan.watch is None:
+        return None
+    address, port = network.place(plan.watch, WATCH_PORT)
+    if plan.watch == host:
+        return Beacon(port)
+    watch_chief((address, port), children.chief_ended)
+    return None
+
+
+def _explained(failed: Child | None, environment: Mapping[str, str]) -> str:
+    if failed is None:
+        return "the chief failed on its host, or that host was lost; its own log says more"
+    logs = environment.get("PET_LOG_DIR")  # torchrun's setting: the ranks' output goes there
+    files = sorted(Path(logs).rglob("stderr.log"), key=lambda path: path.stat().st_mtime) if logs else []
+    assert failed.exit_code is not None, "it has ended"
+    return failure_text(failed.program.role, failed.exit_code, failed.said(), files)
+
+
+def _write_failure(root: Path, text: str) -> None:
+    """The script's own file, if it has written one, stays."""
+    path = root / "output" / "failure"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_text(text, "utf-8", "replace")
+    except OSError as error:
+        _tell(f"the reason cannot be written to `{path}`: {error}; it is: {text}")
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"cloudtrain: {text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

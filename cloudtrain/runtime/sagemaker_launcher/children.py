@@ -1,0 +1,220 @@
+"""The processes of one host: started, listened to, told to leave, and none left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from cloudtrain.runtime.errors import SetupError
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from .plan import Program
+
+REMEMBERED = 1 << 18
+"""Bytes of a process's stderr that are kept to explain a failure."""
+
+FAILURE_GRACE = 10.0
+"""Seconds that the other processes have once one has failed."""
+
+
+class Child:
+    """A started process. It leads a session of its own, so that a shell's children can be told with it."""
+
+    def __init__(self, program: Program, popen: subprocess.Popen[bytes]) -> None:
+        self.program = program
+        self.pid = popen.pid
+        self.exit_code: int | None = None
+        self._popen = popen
+        self._said = bytearray()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def wait(self) -> int:
+        """The exit code, once there is one."""
+        self.exit_code = self._popen.wait()
+        return self.exit_code
+
+    def said(self) -> str:
+        """The end of its stderr. Descendants may hold it open, so the wait for its end is short."""
+        self._listener.join(timeout=2)
+        return bytes(self._said).decode("utf-8", "replace")
+
+    def terminate(self) -> None:
+        """SIGTERM to whoever passes it on, or has to get it itself."""
+        if self.program.signal == "group":
+            _signal_group(self.pid, signal.SIGTERM)
+            return
+        ranks = ranks_below(self.pid) if self.program.signal == "ranks" else []
+        for pid in ranks or [self.pid]:
+            _signal(pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to its whole session."""
+        _signal_group(self.pid, signal.SIGKILL)
+
+    def _listen(self) -> None:
+        """Pass stderr on as it comes, and remember its end."""
+        assert self._popen.stderr is not None
+        descriptor = self._popen.stderr.fileno()
+        while True:
+            chunk = os.read(descriptor, 1 << 16)
+            if not chunk:
+                return
+            _write_all(2, chunk)
+            self._said += chunk
+            del self._said[:-REMEMBERED]
+
+
+class Children:
+    """All processes of the host. Events come through one queue: ends of processes, signals, the chief's end."""
+
+    def __init__(self) -> None:
+        self.events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self.children: list[Child] = []
+        self.asked_to_stop = False
+
+    def start(self, program: Program, environment: Mapping[str, str], directory: str) -> None:
+        """Start one.
+
+        Raises:
+            SetupError: there is no such program.
+        """
+        try:
+            popen = subprocess.Popen(
+                program.argv,
+                env={**environment, **program.env},
+                cwd=directory,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            hint = "install Open MPI in the image" if program.role == "mpirun" else "use an image that has it"
+            words = getattr(error, "strerror", None) or str(error)
+            raise SetupError(f"could not start `{program.argv[0]}`: {words}", hint=hint) from None
+        child = Child(program, popen)
+        self.children.append(child)
+        threading.Thread(target=lambda: self.events.put(("ended", (child, child.wait()))), daemon=True).start()
+
+    def ask_to_stop(self) -> None:
+        """For a signal handler."""
+        self.asked_to_stop = True
+        self.events.put(("stop", None))
+
+    def chief_ended(self, exit_code: int | None) -> None:
+        """The chief on another host has ended; None where its host was lost."""
+        self.events.put(("chief", exit_code))
+
+    def finish(self, finishes: tuple[str, ...]) -> tuple[int, Child | None]:
+        """Wait until the host has done its part. The exit code, and the process that failed, if one did.
+
+        The first failure ends the others; so does the success of a role that the job is about.
+        """
+        result: tuple[int, Child | None] | None = None
+        kill_at: float | None = None
+        while any(child.exit_code is None for child in self.children):
+            kind, value = self._next(kill_at)
+            if kind == "late":
+                self._each_alive("kill")
+                kill_at = None
+            elif kind == "stop":
+                self._each_alive("terminate")
+            elif result is None and (kind == "chief" or self._decides(value, finishes)):
+                code = (1 if value is None else value) if kind == "chief" else value[1]
+                result = code, value[0] if kind == "ended" and code else None
+                self._each_alive("terminate")
+                kill_at = time.monotonic() + FAILURE_GRACE
+        return result or (max((abs(child.exit_code or 0) for child in self.children), default=0), None)
+
+    def sweep(self) -> None:
+        """Kill whatever the processes have left behind."""
+        for child in self.children:
+            child.kill()
+
+    def _next(self, kill_at: float | None) -> tuple[str, Any]:
+        timeout = None if kill_at is None else max(0.0, kill_at - time.monotonic())
+        try:
+            return self.events.get(timeout=timeout)
+        except Empty:
+            return "late", None
+
+    def _decides(self, ended: tuple[Child, int], finishes: tuple[str, ...]) -> bool:
+        child, exit_code = ended
+        if self.asked_to_stop:
+            return False
+        return exit_code != 0 or child.program.role in finishes
+
+    def _each_alive(self, act: str) -> None:
+        for child in self.children:
+            if child.exit_code is None:
+                getattr(child, act)()
+
+
+def ranks_below(launcher: int) -> list[int]:
+    """The processes that mpirun started as ranks: below it, with a rank in their environment that their parent lacks.
+
+    mpirun gives its ranks one second after a SIGTERM of its own, too little to save; told themselves, they have all
+    the time there is, and mpirun ends when they have.
+    """
+    parents = _parents()
+    marked = {pid for pid in parents if _has_rank(pid)}
+
+    def is_below(pid: int) -> bool:
+        while pid in parents:
+            pid = parents[pid]
+            if pid == launcher:
+                return True
+        return False
+
+    return [pid for pid in marked if parents[pid] not in marked and is_below(pid)]
+
+
+def _parents() -> dict[int, int]:
+    """Process to parent, from /proc; nothing where there is none."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = folder.joinpath("stat").read_text("ascii", "replace")
+        except OSError:
+            continue
+        found[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
+    return found
+
+
+def _has_rank(pid: int) -> bool:
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return any(part.startswith(b"OMPI_COMM_WORLD_RANK=") for part in variables.split(b"\0"))
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _signal_group(leader: int, number: int) -> None:
+    try:
+        os.killpg(leader, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except OSError:  # nobody listens any more; the process itself must not wait for it
+            return

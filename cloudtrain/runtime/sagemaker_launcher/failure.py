@@ -1,0 +1,101 @@
+"""Why it failed. The first 1,024 characters of `/opt/ml/output/failure` become the job's FailureReason."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+LIMIT = 1024
+
+_HEADER = "Traceback (most recent call last):"
+_RANK_PREFIX = re.compile(r"\[rank(\d+)\]: ?")
+_ROOT_CAUSE = re.compile(
+    r"^Root Cause.*?^\s*rank\s*: (\d+) \(local_rank: (\d+)\).*?^\s*exitcode\s*: (-?\d+)", re.DOTALL | re.MULTILINE
+)
+"""What torchrun says at its end about the rank that failed first."""
+
+_LAUNCHER_ERRORS = ("torch.distributed.elastic.", "ChildFailedError", "SignalException")
+"""Exceptions of torchrun itself, which follow those of the ranks."""
+
+_LAUNCHER_LINES = re.compile(r"^(?:[EWI]\d{4} |\*{5,}|={5,}|-{5,}|WARNING:torch\.distributed)")
+
+
+def failure_text(role: str, exit_code: int, said: str, files: Iterable[Path] = ()) -> str:
+    """What goes into the failure file: who, how, the error, and as many last lines of its traceback as fit.
+
+    Args:
+        role: what the failed process was.
+        exit_code: how it ended; negative for a signal.
+        said: the end of its stderr.
+        files: where torchrun sent the ranks' stderr instead, if it did.
+    """
+    who, cause = role, _ROOT_CAUSE.search(said)
+    lines = said.splitlines()
+    if cause:
+        who, exit_code = f"rank {cause[1]}", int(cause[3])
+        own = [line for path in files if path.parent.name == cause[2] for line in _read(path)]
+        lines = own or _lines_of_rank(lines, cause[1])
+    message, details = last_error(lines)
+    head = f"{who} {how_it_ended(exit_code)}" + (f": {message}" if message else "")
+    return fitting(head, details)
+
+
+def how_it_ended(exit_code: int) -> str:
+    """`failed with exit code 1`, `was killed by SIGKILL (...)`."""
+    if exit_code >= 0:
+        return f"failed with exit code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    return f"was killed by {name}" + (" (most likely the host ran out of memory)" if name == "SIGKILL" else "")
+
+
+def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
+    """The line that names the error, and the lines that lead to it: the last traceback that is not the launcher's
+    own, else the last lines.
+    """
+    clean = [_RANK_PREFIX.sub("", line, count=1).rstrip() for line in lines]
+    found: tuple[str, list[str]] | None = None
+    for start in (index for index, line in enumerate(clean) if line.strip() == _HEADER):
+        end = next((i for i in range(start + 1, len(clean)) if clean[i] and not clean[i][0].isspace()), None)
+        if end is not None and not clean[end].startswith(_LAUNCHER_ERRORS):
+            found = clean[end], clean[start : end + 1]
+    if found is not None:
+        return found
+    told = [line for line in clean if line.strip() and not _LAUNCHER_LINES.match(line)]
+    return (told[-1].strip() if told else ""), told[-10:]
+
+
+def fitting(head: str, details: Sequence[str]) -> str:
+    """`head` and as many of the last `details` as stay within the limit. A short last word says more than a long
+    first one, so a head that is too long is cut in its middle.
+    """
+    if len(head) > LIMIT:
+        half = (LIMIT - 3) // 2
+        return f"{head[:half]}...{head[-half:]}"
+    room, kept = LIMIT - len(head), 0
+    for line in reversed(details):
+        room -= len(line) + 1
+        if room < 0:
+            break
+        kept += 1
+    return "\n".join([head, *details[len(details) - kept :]])
+
+
+def _lines_of_rank(lines: Sequence[str], rank: str) -> list[str]:
+    """Those with the rank's prefix, which torch gives a traceback once the process group exists; else all."""
+    own = [line for line in lines if line.startswith(f"[rank{rank}]:")]
+    return own if any(_HEADER in line for line in own) else list(lines)
+
+
+def _read(path: Path) -> list[str]:
+    try:
+        return path.read_text("utf-8", "replace").splitlines()[-400:]
+    except OSError:
+        return []

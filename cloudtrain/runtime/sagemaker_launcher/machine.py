@@ -1,0 +1,79 @@
+"""What a container has: interpreter, CPUs, GPUs, Neuron cores, EFA. `plan` gets the same from the catalogue instead."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TRN2_CORES = 64
+"""Logical Neuron cores of ml.trn2.48xlarge; `neuron-ls` counts the physical ones, as sagemaker-training 5.1.4 knows."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One host, as far as it decides how processes are started.
+
+    `variables` is the environment that the container has already: the image's, SageMaker's and the job's own.
+    """
+
+    python: str = "python3"
+    shell: str = "bash"
+    cpus: int = 1
+    gpus: int = 0
+    neurons: int = 0
+    efa: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def this_machine(variables: Mapping[str, str], instance_type: str, *, devices: Path = Path("/dev")) -> Machine:
+    """The container that this process is in."""
+    return Machine(
+        python=sys.executable or "python3",
+        shell="bash" if shutil.which("bash") else "/bin/sh",
+        cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        gpus=_gpus(variables, devices),
+        neurons=_neurons(instance_type, devices),
+        efa=bool(_names(Path("/sys/class/infiniband"))),
+        variables=dict(variables),
+    )
+
+
+def _gpus(variables: Mapping[str, str], devices: Path) -> int:
+    """The NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves."""
+    present = sum(1 for name in _names(devices) if re.fullmatch(r"nvidia\d+", name))
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or not present:
+        return present
+    ids = [part.strip() for part in visible.split(",")]
+    hidden = [index for index, part in enumerate(ids) if part in ("", "-1", "NoDevFiles", "none", "void")]
+    return hidden[0] if hidden else len(ids)
+
+
+def _neurons(instance_type: str, devices: Path) -> int:
+    """Neuron cores, from `neuron-ls` where there is a Neuron device."""
+    if not any(re.fullmatch(r"neuron\d+", name) for name in _names(devices)):
+        return 0
+    if instance_type == "ml.trn2.48xlarge":
+        return _TRN2_CORES
+    try:
+        said = subprocess.run(["neuron-ls", "-j"], stdout=subprocess.PIPE, check=True, timeout=60).stdout
+        return sum(int(device.get("nc_count", 0)) for device in json.loads(said.decode()))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return 0
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir()]
+    except OSError:
+        return []

@@ -1,0 +1,122 @@
+"""How the hosts of a job reach each other: by name, once it resolves; and how they learn that the chief has ended."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+
+from cloudtrain.runtime.errors import SetupError
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+EMULATION = "CLOUDTRAIN_EMULATED_ENDPOINTS"
+"""JSON object, `algo-1:7777` to `127.0.0.1:20123`: set where several hosts are simulated on one machine, whose names
+do not exist and whose ports must differ. Nothing is installed there either."""
+
+PATIENCE = 900.0
+"""Seconds that hosts may start apart; sagemaker-pytorch-training waits as long for a name to resolve."""
+
+_RETRY = 0.5
+
+
+class Network:
+    """Where `host:port` really is: there, or where the emulation says."""
+
+    def __init__(self, endpoints: Mapping[str, str] | None = None) -> None:
+        self._endpoints = dict(endpoints or {})
+
+    @classmethod
+    def of(cls, variables: Mapping[str, str]) -> Network:
+        """The network of a process with these variables."""
+        text = variables.get(EMULATION)
+        return cls(json.loads(text) if text else None)
+
+    def place(self, host: str, port: int) -> tuple[str, int]:
+        """Address and port."""
+        found = self._endpoints.get(f"{host}:{port}")
+        if found is None:
+            return host, port
+        address, _, number = found.rpartition(":")
+        return address, int(number)
+
+
+def wait_for_name(address: str, *, patience: float = PATIENCE) -> None:
+    """Return when the name resolves: hosts come up one after the other.
+
+    Raises:
+        SetupError: it never did.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            socket.getaddrinfo(address, None)
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                hint = "the other instance may not have started; look at its log"
+                raise SetupError(
+                    f"the host `{address}` has no address after {patience:.0f} s: {error}", hint=hint
+                ) from None
+        time.sleep(_RETRY)
+
+
+class Beacon:
+    """On the chief's host: others hold a connection, which ends with the exit code when the chief has ended."""
+
+    def __init__(self, port: int) -> None:
+        self._server = socket.create_server(("", port))
+        self._held: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def tell(self, exit_code: int) -> None:
+        """Tell everyone, and whoever still connects."""
+        for connection in self._held:
+            try:
+                connection.sendall(f"{exit_code}\n".encode("ascii"))
+                connection.close()
+            except OSError:
+                continue
+        self._server.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                self._held.append(self._server.accept()[0])
+            except OSError:
+                return
+
+
+def watch_chief(place: tuple[str, int], on_end: Callable[[int | None], None], *, patience: float = PATIENCE) -> None:
+    """Call `on_end` from a thread when the chief's host says that it has ended: with its exit code, or with None
+    when the host went away without a word or never came.
+    """
+    threading.Thread(target=_watch, args=(place, on_end, patience), daemon=True).start()
+
+
+def _watch(place: tuple[str, int], on_end: Callable[[int | None], None], patience: float) -> None:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            connection = socket.create_connection(place, timeout=10)
+            break
+        except OSError:
+            if time.monotonic() > deadline:
+                on_end(None)
+                return
+        time.sleep(_RETRY)
+    connection.settimeout(None)
+    with connection:
+        on_end(_answer(connection))
+
+
+def _answer(connection: socket.socket) -> int | None:
+    try:
+        with connection.makefile("r", encoding="ascii") as stream:
+            text = stream.readline().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None

@@ -1,0 +1,312 @@
+"""From configuration and machine to processes: pure, so that `plan` shows on any computer what a host will start."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from shlex import split as split_shell
+
+from cloudtrain.runtime.errors import SetupError
+
+from . import ROOT
+from .arguments import argv_of, decoded, split
+from .machine import Machine
+from .network import Network
+from .spec import Launch, read_launch
+from .variables import instance_groups, sm_variables
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+MASTER_PORT = 7777
+"""sagemaker-pytorch-training's."""
+
+WORKER_PORT = 8890
+"""TensorFlow's workers: sagemaker-tensorflow-training's."""
+
+CHIEF_PORT, SERVER_PORT = 2222, 2223
+"""With parameter servers: chief and workers, and servers; sagemaker-tensorflow-training's."""
+
+WATCH_PORT = 7778
+"""Where the launcher of the chief's host tells the others that the chief has ended."""
+
+RDMA_FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-gb200", "trn1", "trn1n", "trn2")
+"""Families whose EFA reads and writes device memory. sagemaker-training 5.1.4 lacks p5en, p6-b*, trn1n and trn2."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One process that a host starts. `env` comes on top of the host's. `signal` says who gets SIGTERM: the
+    `leader`, which passes it on, the whole `group` of a shell, or the `ranks` below mpirun.
+    """
+
+    role: str
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    signal: str = "leader"
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """What one host does.
+
+    Attributes:
+        environment: set for every process of the host, beside what the container has.
+        programs: what it starts.
+        processes_per_instance: ranks that torchrun or mpirun start here; 1 elsewhere.
+        hosts: those that the distribution spans, in rank order; only this one where it runs alone.
+        requirements: installed first.
+        wait_for: the host that must have a name in the network before anything starts.
+        finishes: roles whose success ends the host, while others would serve for ever.
+        watch: the host whose launcher says when the chief has ended; this host's own name on the chief's host.
+        endpoints: `host:port` of everything that listens on some host.
+        python: what runs the script, and installs its requirements.
+    """
+
+    environment: dict[str, str]
+    programs: tuple[Program, ...]
+    processes_per_instance: int = 1
+    hosts: tuple[str, ...] = ()
+    requirements: str | None = None
+    wait_for: str | None = None
+    finishes: tuple[str, ...] = ()
+    watch: str | None = None
+    endpoints: tuple[str, ...] = ()
+    python: str = "python3"
+
+
+def launch_plan(
+    hyperparameters: Mapping[str, str],
+    resource_config: Mapping[str, Any],
+    input_data_config: Mapping[str, Any],
+    machine: Machine,
+    *,
+    root: str = ROOT,
+    network: Network | None = None,
+) -> LaunchPlan:
+    """What the host that `resource_config` describes will do.
+
+    Args:
+        hyperparameters: as in the request, each a text.
+        resource_config: `resourceconfig.json`.
+        input_data_config: `inputdataconfig.json`.
+        machine: what the host has.
+        root: where `/opt/ml` is.
+        network: how hosts are reached; by their names unless given.
+
+    Raises:
+        SetupError: `cloudtrain_launch` is missing, or asks for what cannot be.
+    """
+    user, reserved = split(decoded(hyperparameters))
+    launch, host = read_launch(reserved), resource_config["current_host"]
+    hosts_of = instance_groups(resource_config)
+    groups = launch.instance_groups or (() if launch.launcher == "single" else tuple(hosts_of))
+    hosts = [name for group in groups for name in hosts_of.get(group, ())]
+    site = _Site(launch, machine, root, network or Network(), host, hosts or [host], argv_of(user))
+    alone = launch.launcher == "single" or host not in hosts
+    started = _single(site) if alone else _LAUNCHERS[launch.launcher](site)
+    sm = sm_variables(
+        user,
+        reserved,
+        resource_config,
+        input_data_config,
+        root=root,
+        program=launch.entry_point or "",
+        groups=groups,
+        job_name=machine.variables.get("TRAINING_JOB_NAME", ""),
+        gpus=machine.gpus,
+        cpus=machine.cpus,
+        neurons=machine.neurons,
+    )
+    first = (hosts or list(resource_config["hosts"]))[0]
+    environment = {**_defaults(site, resource_config), **sm, **_own(site, first)}
+    several = not alone and len(hosts) > 1
+    return LaunchPlan(
+        environment=dict(sorted(environment.items())),
+        programs=started.programs,
+        processes_per_instance=started.processes_per_instance,
+        hosts=(host,) if alone else tuple(hosts),
+        requirements=launch.requirements,
+        wait_for=hosts[0] if several and launch.needs_master else None,
+        finishes=started.finishes,
+        watch=hosts[0] if several and started.serves else None,
+        endpoints=started.endpoints,
+        python=site.python,
+    )
+
+
+@dataclass(frozen=True)
+class _Site:
+    """One host, and what it has to run."""
+
+    launch: Launch
+    machine: Machine
+    root: str
+    network: Network
+    host: str
+    hosts: Sequence[str]
+    arguments: Sequence[str]
+
+    @property
+    def python(self) -> str:
+        return self.launch.interpreter or self.machine.python
+
+    @property
+    def processes(self) -> int:
+        return self.launch.processes_per_instance or self.machine.gpus or self.machine.neurons or 1
+
+    @property
+    def is_python(self) -> bool:
+        return self.launch.entry_point is not None and self.launch.entry_point.endswith(".py")
+
+    def program(self) -> list[str]:
+        """The script with its arguments; a shell script or a command with the shell before it."""
+        if self.launch.command is not None:
+            return [self.machine.shell, "-c", self.launch.command]
+        assert self.launch.entry_point is not None
+        shell = [self.machine.shell] if self.launch.entry_point.endswith(".sh") else []
+        return [*shell, self.launch.entry_point, *self.arguments]
+
+    def direct(self) -> tuple[str, ...]:
+        """The same, to be started without a launcher."""
+        return tuple([self.python, *self.program()] if self.is_python else self.program())
+
+    @property
+    def signal(self) -> str:
+        """A shell does not pass signals on."""
+        return "leader" if self.is_python else "group"
+
+    @property
+    def master(self) -> tuple[str, int]:
+        """Where rank 0 listens."""
+        return self.network.place(self.hosts[0], MASTER_PORT)
+
+
+@dataclass(frozen=True)
+class _Started:
+    programs: tuple[Program, ...]
+    processes_per_instance: int = 1
+    endpoints: tuple[str, ...] = ()
+    finishes: tuple[str, ...] = ()
+    serves: bool = False
+
+
+def _torchrun(site: _Site) -> _Started:
+    """Options with underscores, which every torch since 1.9 takes."""
+    address, port = site.master
+    argv = [
+        site.python, "-m", "torch.distributed.run",
+        "--nnodes", str(len(site.hosts)),
+        "--nproc_per_node", str(site.processes),
+        "--node_rank", str(site.hosts.index(site.host)),
+        "--master_addr", address if len(site.hosts) > 1 else "127.0.0.1",
+        "--master_port", str(port),
+        *([] if site.is_python else ["--no_python"]),
+        *site.program(),
+    ]  # fmt: skip
+    endpoint = f"{site.hosts[0]}:{MASTER_PORT}"
+    return _Started((Program("torchrun", tuple(argv)),), site.processes, (endpoint,))
+
+
+def _mpirun(site: _Site) -> _Started:
+    if len(site.hosts) > 1:
+        raise SetupError(
+            f"this launcher starts mpirun on one instance, and the job has {len(site.hosts)}",
+            hint="use an image with sagemaker-training, or `distribution: {type: torch}`",
+        )
+    argv = [
+        "mpirun",
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "--bind-to", "none",
+        "-np", str(site.processes),
+        *split_shell(site.launch.mpi_options),
+        *site.direct(),
+    ]  # fmt: skip
+    return _Started((Program("mpirun", tuple(argv), signal="ranks"),), site.processes)
+
+
+def _tensorflow(site: _Site) -> _Started:
+    """One process per task, which finds the others through TF_CONFIG. The script runs in servers too."""
+    tasks = _tasks(site.launch, site.hosts)
+    cluster: dict[str, list[str]] = {}
+    for role, _, host, port in tasks:
+        address, number = site.network.place(host, port)
+        cluster.setdefault(role, []).append(f"{address}:{number}")
+    programs = tuple(
+        Program(role, site.direct(), _task_variables(cluster, role, index), site.signal)
+        for role, index, host, _ in tasks
+        if host == site.host
+    )
+    endpoints = tuple(f"{host}:{port}" for _, _, host, port in tasks)
+    if "ps" not in cluster:
+        return _Started(programs, endpoints=endpoints)
+    watched = f"{site.hosts[0]}:{WATCH_PORT}"
+    return _Started(programs, endpoints=(*endpoints, watched), finishes=("chief",), serves=True)
+
+
+def _tasks(launch: Launch, hosts: Sequence[str]) -> list[tuple[str, int, str, int]]:
+    """Role, index, host and port of every task. Tasks go round the hosts; the second on a host gets other ports."""
+    count = len(hosts)
+    if launch.strategy == "multi_worker_mirrored":
+        return [("worker", n, hosts[n % count], WORKER_PORT + n // count) for n in range(launch.workers or count)]
+    trainers = max(launch.workers or count, 2)  # the chief only coordinates; one more must work
+    return [
+        *(
+            ("worker" if n else "chief", max(n - 1, 0), hosts[n % count], CHIEF_PORT + 2 * (n // count))
+            for n in range(trainers)
+        ),
+        *(("ps", n, hosts[n % count], SERVER_PORT + 2 * (n // count)) for n in range(launch.parameter_servers or 1)),
+    ]
+
+
+def _task_variables(cluster: Mapping[str, Sequence[str]], role: str, index: int) -> dict[str, str]:
+    """Servers get no GPU: TensorFlow would take all of its memory from the workers of the host."""
+    config = {"cluster": cluster, "environment": "cloud", "task": {"index": index, "type": role}}
+    hidden = {"CUDA_VISIBLE_DEVICES": "-1"} if role == "ps" else {}
+    return {"TF_CONFIG": json.dumps(config, sort_keys=True), **hidden}
+
+
+def _single(site: _Site) -> _Started:
+    return _Started((Program("process", site.direct(), signal=site.signal),))
+
+
+_LAUNCHERS = {"torchrun": _torchrun, "mpirun": _mpirun, "tensorflow": _tensorflow}
+
+
+def _own(site: _Site, first: str) -> dict[str, str]:
+    """What beside the `SM_` variables is the launcher's to say."""
+    variables = site.machine.variables
+    address, port = site.network.place(first, MASTER_PORT)
+    path = variables.get("PYTHONPATH")
+    return {
+        "CURRENT_HOST": site.host,
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        "PYTHONPATH": f"{site.root}/code" + (f":{path}" if path else ""),
+        "SAGEMAKER_JOB_NAME": variables.get("TRAINING_JOB_NAME", ""),
+        "SAGEMAKER_REGION": variables.get("AWS_REGION", ""),
+    }
+
+
+def _defaults(site: _Site, resource: Mapping[str, Any]) -> dict[str, str]:
+    """Left out where the job's own environment says something else.
+
+    gloo looks for the host's own name, which images without SageMaker's hostname shim do not resolve, and would fall
+    back to loopback. Ranks have 120 s after SIGTERM, so torchrun may not kill them after its usual 30.
+    """
+    interface = resource.get("network_interface_name", "eth0")
+    defaults = {
+        "NCCL_SOCKET_IFNAME": interface,
+        "PYTHONUNBUFFERED": "1",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "110",
+    }
+    if len(site.hosts) > 1:
+        defaults["GLOO_SOCKET_IFNAME"] = interface
+    if site.machine.efa:
+        defaults["FI_PROVIDER"] = "efa"
+        if str(resource.get("current_instance_type", "")).split(".")[1:2] in [[family] for family in RDMA_FAMILIES]:
+            defaults.update(FI_EFA_USE_DEVICE_RDMA="1", RDMAV_FORK_SAFE="1")
+    return {name: value for name, value in defaults.items() if name not in site.machine.variables}

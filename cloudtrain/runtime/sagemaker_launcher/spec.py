@@ -1,0 +1,79 @@
+"""What to start: the hyperparameter `cloudtrain_launch`, a JSON object that the compiler wrote.
+
+entry_point             the script in the bundle; or
+command                 a shell command line
+launcher                torchrun | mpirun | tensorflow | single
+processes_per_instance  torchrun and mpirun: as many as GPUs or Neuron cores unless given, else one
+instance_groups         the groups that the distribution spans; the hosts of others run the script alone
+requirements            a pip requirements file in the bundle
+interpreter             the Python that runs the script; the one that runs the launcher unless given
+mpi_options             more options for mpirun
+strategy                tensorflow: multi_worker_mirrored | parameter_server
+workers                 tensorflow: the chief included; one per host unless given
+parameter_servers       tensorflow: one unless given
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from cloudtrain.runtime.errors import SetupError
+
+from . import LAUNCH_KEY
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+LAUNCHERS = ("torchrun", "mpirun", "tensorflow", "single")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The keys above, each with its default."""
+
+    launcher: str = "single"
+    entry_point: str | None = None
+    command: str | None = None
+    processes_per_instance: int | None = None
+    instance_groups: tuple[str, ...] = ()
+    requirements: str | None = None
+    interpreter: str | None = None
+    mpi_options: str = ""
+    strategy: str = "multi_worker_mirrored"
+    workers: int | None = None
+    parameter_servers: int | None = None
+
+    @property
+    def needs_master(self) -> bool:
+        """Whether the processes of several hosts meet at the first one."""
+        return self.launcher in ("torchrun", "tensorflow")
+
+
+def read_launch(reserved: Mapping[str, Any]) -> Launch:
+    """The launch of the hyperparameters that are not the script's.
+
+    Raises:
+        SetupError: there is none, or it is not one that this version knows.
+    """
+    given = reserved.get(LAUNCH_KEY)
+    if not isinstance(given, dict):
+        message = (
+            f"the hyperparameter `{LAUNCH_KEY}` is missing" if given is None else f"`{LAUNCH_KEY}` is no JSON object"
+        )
+        raise SetupError(message, hint="submit the job with cloudtrain, which writes it")
+    unknown = sorted(set(given) - {field.name for field in fields(Launch)})
+    if unknown:
+        raise _refusal(f"has the unknown key `{unknown[0]}`")
+    launch = Launch(**{**given, "instance_groups": tuple(given.get("instance_groups") or ())})
+    if launch.launcher not in LAUNCHERS:
+        raise _refusal(f"names the launcher `{launch.launcher}`, which is none of {', '.join(LAUNCHERS)}")
+    if (launch.entry_point is None) == (launch.command is None):
+        raise _refusal("must have either an `entry_point` or a `command`")
+    return launch
+
+
+def _refusal(what: str) -> SetupError:
+    hint = "the bundle and the request come from different versions of cloudtrain; submit the job again"
+    return SetupError(f"the hyperparameter `{LAUNCH_KEY}` {what}", hint=hint)

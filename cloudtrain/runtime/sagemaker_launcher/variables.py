@@ -1,0 +1,127 @@
+"""The `SM_*` environment: the names and values that sagemaker-training 5.1 gives a script.
+
+`SM_FRAMEWORK_PARAMS` holds the launcher's own hyperparameters, `SM_MODULE_DIR` the archive as it lies in the container
+(the toolkit names its S3 URI, or this path under network isolation). The channel with the code is left out.
+"""
+
+from __future__ import annotations
+
+import json
+
+from . import CODE_CHANNEL
+from .arguments import argv_of
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+HOMOGENEOUS = "homogeneousCluster"
+"""SageMaker's name for the only group of a cluster whose instances are all of one type."""
+
+
+def instance_groups(resource: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Group to hosts. SageMaker's local mode writes no groups: then all hosts are one."""
+    groups = resource.get("instance_groups") or []
+    found = {group["instance_group_name"]: list(group["hosts"]) for group in groups}
+    return found or {HOMOGENEOUS: list(resource["hosts"])}
+
+
+def sm_variables(
+    user: Mapping[str, Any],
+    reserved: Mapping[str, Any],
+    resource: Mapping[str, Any],
+    channels: Mapping[str, Any],
+    *,
+    root: str,
+    program: str,
+    groups: Sequence[str],
+    job_name: str,
+    gpus: int,
+    cpus: int,
+    neurons: int,
+) -> dict[str, str]:
+    """Every `SM_` variable of one host.
+
+    Args:
+        user: the script's hyperparameters, as values.
+        reserved: those of the launcher.
+        resource: `resourceconfig.json`.
+        channels: `inputdataconfig.json`.
+        root: `/opt/ml`.
+        program: the entry point, or nothing where a command runs.
+        groups: the instance groups that the distribution spans.
+        job_name: the training job's name.
+        gpus: GPUs of this host.
+        cpus: its logical CPUs.
+        neurons: its Neuron cores.
+    """
+    channels = {name: channel for name, channel in channels.items() if name != CODE_CHANNEL}
+    hosts_of = instance_groups(resource)
+    own_group = resource.get("current_group_name", HOMOGENEOUS)
+    groups_dict = {group["instance_group_name"]: group for group in resource.get("instance_groups") or []}
+    distribution_hosts = [host for group in groups for host in hosts_of.get(group, ())]
+    master = (distribution_hosts or resource["hosts"])[0]
+    same = {
+        "channel_input_dirs": {name: f"{root}/input/data/{name}" for name in channels},
+        "current_host": resource["current_host"],
+        "current_instance_group": own_group,
+        "current_instance_group_hosts": hosts_of.get(own_group, []),
+        "current_instance_type": resource.get("current_instance_type", "local"),
+        "distribution_instance_groups": list(groups),
+        "framework_module": None,
+        "hosts": resource["hosts"],
+        "input_config_dir": f"{root}/input/config",
+        "input_data_config": channels,
+        "input_dir": f"{root}/input",
+        "instance_groups": list(hosts_of),
+        "instance_groups_dict": groups_dict,
+        "is_hetero": len(hosts_of) > 1,
+        "log_level": 20,
+        "model_dir": f"{root}/model",
+        "module_dir": f"{root}/input/data/{CODE_CHANNEL}/sourcedir.tar.gz",
+        "module_name": program[:-3] if program.endswith(".py") else program,
+        "network_interface_name": resource.get("network_interface_name", "eth0"),
+        "num_cpus": cpus,
+        "num_gpus": gpus,
+        "num_neurons": neurons,
+        "output_data_dir": f"{root}/output/data",
+        "output_dir": f"{root}/output",
+        "output_intermediate_dir": f"{root}/output/intermediate",
+        "resource_config": dict(resource),
+        "user_entry_point": program,
+    }
+    whole = {
+        **same,
+        "additional_framework_parameters": dict(reserved),
+        "distribution_hosts": distribution_hosts,
+        "hyperparameters": dict(user),
+        "is_master": resource["current_host"] == master,
+        "is_modelparallel_enabled": None,
+        "is_smddpmprun_installed": False,
+        "is_smddprun_installed": False,
+        "job_name": job_name,
+        "master_hostname": master,
+        "topology": resource.get("topology", []),
+    }
+    plain = {key: value for key, value in same.items() if key != "channel_input_dirs"}
+    plain.update(
+        hps=dict(user),
+        framework_params=dict(reserved),
+        channels=sorted(channels),
+        training_env=whole,
+        user_args=argv_of(user),
+    )
+    if resource.get("topology"):
+        plain["topology"] = resource["topology"]
+    plain.update({f"channel_{name}": path for name, path in same["channel_input_dirs"].items()})
+    plain.update({f"hp_{key}": value for key, value in user.items() if "=" not in key})
+    return {f"SM_{name.upper()}": _text(value) for name, value in plain.items()}
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
