@@ -1,0 +1,111 @@
+"""The two tables behind the image catalogue, read when first asked for.
+
+`sagemaker_images.json` is generated from the SDKs; `sagemaker_image_facts.json` is written by hand, each fact with
+its source.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).with_name("data")
+
+PUBLIC = "public.ecr.aws"
+"""Amazon's public registry: no account, no region."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One image as the SDKs list it, for all its Pythons, devices and regions."""
+
+    version: str
+    base: str
+    repository: str
+    pythons: tuple[str, ...]
+    devices: tuple[str, ...]
+    suffix: Mapping[str, str]
+    """End of the tag, by device."""
+    bare: bool
+    """The tag says neither device nor Python, as all from PyTorch 2.11 on."""
+    sdk: int
+    registry: int
+
+    @property
+    def accounts(self) -> Mapping[str, str]:
+        """Region to the account whose registry has the image."""
+        return registries()[self.registry]
+
+
+@cache
+def tables() -> Mapping[str, Any]:
+    """The generated tables."""
+    content: dict[str, Any] = json.loads((DATA / "sagemaker_images.json").read_text(encoding="utf-8"))
+    return content
+
+
+@cache
+def facts() -> Mapping[str, Any]:
+    """The facts written by hand."""
+    content: dict[str, Any] = json.loads((DATA / "sagemaker_image_facts.json").read_text(encoding="utf-8"))
+    return content
+
+
+@cache
+def registries() -> tuple[Mapping[str, str], ...]:
+    """Region to account, for each set of images that share their regions."""
+    return tuple(
+        {region: account for account, regions in table.items() for region in regions.split()}
+        for table in tables()["registries"]
+    )
+
+
+@cache
+def rows(framework: str) -> tuple[Row, ...]:
+    """The images of a framework, oldest first. `pytorch-smp` has those of the model parallelism library v2."""
+    return tuple(
+        Row(
+            version=entry["version"],
+            base=entry.get("base", ""),
+            repository=entry["repository"],
+            pythons=tuple(entry.get("python") or in_range("python", framework, entry["version"], "python")),
+            devices=tuple(entry["devices"]),
+            suffix=entry.get("suffix", {}),
+            bare=entry.get("bare", False),
+            sdk=entry["sdk"],
+            registry=entry["registry"],
+        )
+        for entry in tables()["frameworks"][framework]
+    )
+
+
+def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
+    """The value of a fact that holds for ranges of versions, as a list of none or one."""
+    return [
+        fact[field]
+        for fact in facts()[table]
+        if fact["framework"] == framework
+        and numbers(fact["from"]) <= numbers(version)
+        and (not fact["to"] or numbers(version)[: len(numbers(fact["to"]))] <= numbers(fact["to"]))
+    ][:1]
+
+
+def registry_host(account: str, region: str) -> str:
+    """`763104351884.dkr.ecr.us-west-2.amazonaws.com`; other partitions have other suffixes."""
+    suffix = next((name for name, regions in tables()["suffixes"].items() if region in regions.split()), None)
+    return f"{account}.dkr.ecr.{region}.{suffix or 'amazonaws.com'}"
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """`2.10.0` as (2, 10, 0), to compare."""
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def newest(versions: Iterable[str]) -> str:
+    """The highest of some versions."""
+    return max(versions, key=numbers)
