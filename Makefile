@@ -14,7 +14,7 @@ BIN    := $(VENV)/bin
 SLOW   := torch or mpi or wheel or notebook
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
 
-.PHONY: demo test test-core test-pythons check bench docs clean
+.PHONY: demo test test-core test-parity test-pythons check bench docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/cloudtrain submit training_scripts/digits_ddp/job.yaml --processes-per-instance 2
@@ -24,7 +24,11 @@ test: test-core
 	$(BIN)/python -m pytest -m "$(SLOW)"
 
 test-core: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not ($(SLOW))"
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not ($(SLOW) or parity)"
+
+# Against the real SageMaker SDKs, each in its own environment, because they cannot live together.
+test-parity: $(VENV)/.dev
+	$(BIN)/python tools/test_parity.py
 
 test-pythons: $(VENV)/.dev
 	$(BIN)/python tools/test_pythons.py

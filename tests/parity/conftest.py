@@ -1,0 +1,73 @@
+"""Skips everything here where the SDK is missing; otherwise cuts the network and quietens the SDK's own warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import pytest
+
+from tests.parity.wire import Wire
+
+SDK_WARNINGS = (
+    "ignore::DeprecationWarning",
+    "ignore::PendingDeprecationWarning",
+    "ignore::FutureWarning",
+    "ignore::UserWarning",
+    "ignore::pydantic.warnings.PydanticDeprecatedSince20",
+)
+"""Raised by the SDKs about themselves and their dependencies. Tests of this folder alone let them pass."""
+
+
+def sdk_version() -> int | None:
+    """The major version of the SDK that is installed here."""
+    for package, major in (("sagemaker-train", 3), ("sagemaker", 2)):
+        try:
+            version(package)
+        except PackageNotFoundError:
+            continue
+        return major
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every test that needs an SDK runs where that one is installed."""
+    for item in items:
+        if "tests/parity" not in item.path.as_posix():
+            continue
+        for warning in SDK_WARNINGS:
+            item.add_marker(pytest.mark.filterwarnings(warning))
+        wanted = next((mark.args[0] for mark in item.iter_markers("parity") if mark.args), None)
+        if wanted is not None and wanted != sdk_version():
+            item.add_marker(pytest.mark.skip(reason=f"needs version {wanted} of the SageMaker SDK"))
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    """The network, cut below botocore, and credentials that nobody will check."""
+    from botocore.httpsession import URLLib3Session
+
+    wire = Wire()
+    monkeypatch.setattr(URLLib3Session, "send", lambda session, request: wire.send(request))
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-west-2",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "SAGEMAKER_SUPPRESS_V2_WARNING": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return wire
+
+
+@pytest.fixture
+def sent(wire: Wire) -> Callable[[Any, dict[str, Any]], dict[str, Any]]:
+    """Run `fit` of an estimator; the one request that CreateTrainingJob received."""
+
+    def fit(estimator: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+        estimator.fit(**arguments, wait=False)
+        (request,) = wire.training_jobs
+        return request
+
+    return fit
