@@ -49,7 +49,7 @@ def ec2_types() -> tuple[dict[str, Any], str]:
 def row(name: str, ec2: Mapping[str, Any], source: str) -> dict[str, Any]:
     """One type's cells, by column."""
     if name in facts.SPECS:
-        cells: dict[str, Any] = dict(facts.SPECS[name])
+        cells: dict[str, Any] = {"architecture": "x86_64", "interconnect": "ethernet", **facts.SPECS[name]}
     else:
         cells = {**_machine(ec2[name]), **_accelerators(ec2[name]), **_network(ec2[name]["NetworkInfo"])}
         cells["source"] = source

@@ -175,7 +175,7 @@ def _added(correction: Correction, known: Iterable[str]) -> InstanceType:
         near = did_you_mean(correction.name, known) or ""
         raise SettingsError(
             f"{correction.file}: `{correction.name}` is not in the catalogue, and a new type needs {missing}",
-            hint=near if near.startswith("did you mean") else f"add {missing}",
+            hint=f"{near} If it is a new type, add {missing}" if near.startswith("did you mean") else f"add {missing}",
         )
     return _whole(InstanceType(correction.target, correction.name, **cells), correction)
 

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cloudtrain.cli import complete, options
+
+if TYPE_CHECKING:
+    from cloudtrain.catalogue.instances import InstanceType
+    from cloudtrain.catalogue.query import Query
+
+
+def _offer(words: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    def completion(incomplete: str) -> list[str]:
+        return [word for word in words() if word.startswith(incomplete)]
+
+    return completion
+
+
+def _all_names() -> Iterable[str]:
+    from cloudtrain.catalogue.instances import instance_types
+
+    return [instance.name for instance in instance_types("sagemaker")]
+
+
+def _all_gpus() -> Iterable[str]:
+    from cloudtrain.catalogue.gpus import gpu_names
+    from cloudtrain.catalogue.instances import instance_types
+
+    return gpu_names(instance_types("sagemaker"))
+
+
+def _all_orders() -> Iterable[str]:
+    from cloudtrain.catalogue.query import ORDERS
+
+    return ORDERS
+
+
+def _all_interconnects() -> Iterable[str]:
+    from cloudtrain.catalogue.query import INTERCONNECTS
+
+    return INTERCONNECTS
+
+
+def command(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="Show all that is known of this type.", autocompletion=_offer(_all_names)
+        ),
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            "--target",
+            "-t",
+            metavar="TARGET",
+            help="Whose types; sagemaker unless given.",
+            show_default=False,
+            autocompletion=complete.targets,
+        ),
+    ] = "sagemaker",
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu",
+            metavar="GPU",
+            help="With this GPU: H100, A100-40GB, 'a100 40gb'.",
+            autocompletion=_offer(_all_gpus),
+        ),
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", min=0, metavar="N", help="With N GPUs; 0 for none.", show_default=False)
+    ] = None,
+    interconnect: Annotated[
+        str | None,
+        typer.Option(
+            "--interconnect",
+            metavar="KIND",
+            help="rdma (efa or infiniband), or ethernet: no RDMA.",
+            autocompletion=_offer(_all_interconnects),
+        ),
+    ] = None,
+    min_gpu_memory: Annotated[
+        str | None,
+        typer.Option("--min-gpu-memory", metavar="SIZE", help="Each GPU has at least this much, for example 40g."),
+    ] = None,
+    max_price: Annotated[
+        float | None,
+        typer.Option("--max-price", metavar="USD", help="At most this much an hour.", show_default=False),
+    ] = None,
+    sort: Annotated[
+        str,
+        typer.Option(
+            "--sort",
+            metavar="KEY",
+            show_default=False,
+            autocompletion=_offer(_all_orders),
+            help="price (the cheapest first; unless given), name, or gpus, gpu-memory, vcpus, memory, network (the "
+            "largest first).",
+        ),
+    ] = "price",
+    everything: Annotated[bool, typer.Option("--all", "-a", help="All that fit, not only the first.")] = False,
+    count: Annotated[
+        int,
+        typer.Option("-n", "--limit", min=1, metavar="N", help="The first N; 20 unless given.", show_default=False),
+    ] = 20,
+    json: options.Json = False,
+) -> None:
+    """List a cloud's instance types: GPUs, network, price.
+
+    \b
+    Examples:
+      cloudtrain instances --gpu A100
+      cloudtrain instances --min-gpu-memory 40g --interconnect rdma
+      cloudtrain instances --gpus 1 --max-price 2 --sort gpu-memory
+      cloudtrain instances ml.p5.48xlarge
+      cloudtrain instances --all --json | jq -r '.[].name'
+
+    Prices are list prices. Your own, and types that are missing, go into
+    `instances.toml`, beside cloudtrain.toml or in the project:
+
+    \b
+      [sagemaker."ml.p5.48xlarge"]
+      price = 55.04
+    """
+    from dataclasses import asdict
+
+    from cloudtrain.catalogue.query import Query, select
+    from cloudtrain.cli.terminal import print_json, say, show
+    from cloudtrain.render.instances import one_type, type_table
+
+    types = _types(target)
+    query = Query(gpu, gpus, interconnect, _gib(min_gpu_memory), max_price)
+    _check(types, query, sort)
+    if name is not None:
+        _refuse_filters(name, query)
+        instance = _named(name, types)
+        print_json(asdict(instance)) if json else show(one_type(instance), sys.stdout)
+        return
+    found = select(types, query, sort)
+    shown = found if everything else found[:count]
+    if json:
+        print_json([asdict(instance) for instance in shown])
+    elif shown:
+        show(type_table(shown), sys.stdout)
+    if not found:
+        _say_nothing(types, query)
+    elif lines := [*_more(len(shown), len(found), types, query), *([] if json else [_price_note(shown)])]:
+        say(*lines)
+
+
+def _types(target: str) -> Sequence[InstanceType]:
+    """The target's table with the user's corrections."""
+    from pathlib import Path
+
+    from platformdirs import user_config_path
+
+    from cloudtrain.catalogue.instances import instance_types
+    from cloudtrain.catalogue.overlay import apply_overlay, load_overlays
+    from cloudtrain.errors import UsageError, did_you_mean
+    from cloudtrain.targets import TARGETS
+
+    if target not in TARGETS:
+        raise UsageError(f"`{target}` is not a target", hint=did_you_mean(target, TARGETS))
+    overlay = load_overlays(user_config_path("cloudtrain", appauthor=False), Path.cwd())
+    types = apply_overlay(instance_types(target), overlay, target)
+    if not types:
+        raise UsageError(f"there is no table of instance types for `{target}`", hint="use `--target sagemaker`")
+    return types
+
+
+def _gib(size: str | None) -> float | None:
+    from cloudtrain.errors import UsageError
+    from cloudtrain.units import parse_size
+
+    if size is None:
+        return None
+    try:
+        return parse_size(size) / 2**30
+    except ValueError:
+        hint = "write for example `40g`"
+        raise UsageError(f"`--min-gpu-memory {size}` is not a size", hint=hint) from None
+
+
+def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
+    """Mistakes in the flags, each with the nearest right word."""
+    from cloudtrain.catalogue.gpus import has_gpu, unknown_gpu
+    from cloudtrain.catalogue.query import INTERCONNECTS, ORDERS
+    from cloudtrain.errors import UsageError, did_you_mean
+
+    if query.gpu is not None and not any(has_gpu(instance, query.gpu) for instance in types):
+        message, hint = unknown_gpu(query.gpu, types)
+        raise UsageError(message, hint=hint)
+    if query.interconnect is not None and query.interconnect not in INTERCONNECTS:
+        hint = did_you_mean(query.interconnect, INTERCONNECTS)
+        raise UsageError(f"there is no interconnect `{query.interconnect}`", hint=hint)
+    if query.max_price is not None and not query.max_price > 0:
+        raise UsageError(f"`--max-price {query.max_price:g}` is not a price", hint="write for example `2.50`")
+    if sort not in ORDERS:
+        raise UsageError(f"there is no sort key `{sort}`", hint=did_you_mean(sort, ORDERS))
+
+
+def _refuse_filters(name: str, query: Query) -> None:
+    from cloudtrain.errors import UsageError
+
+    for field in query.tests():
+        flag = _flag(field)
+        raise UsageError(f"`{name}` names one type, so `{flag}` has nothing to choose from", hint=f"remove `{flag}`")
+
+
+def _named(name: str, types: Sequence[InstanceType]) -> InstanceType:
+    from cloudtrain.errors import UsageError, did_you_mean
+
+    known = {instance.name: instance for instance in types}
+    if name in known:
+        return known[name]
+    near = f"did you mean `ml.{name}`?" if f"ml.{name}" in known else did_you_mean(name, known) or ""
+    hint = near if near.startswith("did you mean") else "`cloudtrain instances --all` lists all types"
+    raise UsageError(f"there is no instance type `{name}` on {types[0].target}", hint=hint)
+
+
+def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query) -> list[str]:
+    """What fits, or may fit, and is not shown."""
+    from cloudtrain.catalogue.query import unpriced
+
+    lines = []
+    if shown < found:
+        lines.append(f"the first {shown} of {found}; `--all` lists all")
+    if query.max_price is not None and (unknown := unpriced(types, query)):
+        lines.append(f"{unknown} more would fit, but their price is not known; leave out `--max-price` to see them")
+    return lines
+
+
+def _price_note(types: Iterable[InstanceType]) -> str:
+    """One line: what the prices are, from when, and how to correct them."""
+    dates = {instance.price_date for instance in types if instance.price is not None}
+    when = " to ".join(dict.fromkeys((min(dated), max(dated)))) if (dated := dates - {""}) else ""
+    undated = "some of unknown date" if when else "of unknown date"
+    parts = [part for part in (f"of {when}" if when else "", undated if "" in dates else "") if part]
+    which = f"list prices {', '.join(parts)}" if dates else "no price is known"
+    return f"network in Gbit/s; {which}; your own go into `instances.toml`, see `cloudtrain instances -h`"
+
+
+def _say_nothing(types: Sequence[InstanceType], query: Query) -> None:
+    """Why nothing fits: the filters that alone stand in the way, or all of them."""
+    from cloudtrain.catalogue.query import unpriced, without_each
+    from cloudtrain.cli.terminal import say
+
+    lines = ["no instance type fits"]
+    for field, number in without_each(types, query).items():
+        if number:
+            lines.append(f"without `{_flag(field)}` {number} would fit")
+    if len(lines) == 1:
+        lines[0] += "; " + ", ".join(f"`{_flag(field)}`" for field in query.tests()) + " exclude each other"
+    elif query.max_price is not None and (unknown := unpriced(types, query)):
+        lines.append(f"{unknown} would fit but for a price that is not known")
+    say(*lines)
+
+
+def _flag(field: str) -> str:
+    return "--" + field.replace("_", "-")

@@ -1,0 +1,110 @@
+"""Instance types for a reader: a table that fits 80 columns, and everything about one type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cloudtrain.catalogue.instances import InstanceType
+from cloudtrain.render.document import Document, Heading, Pairs, Table
+
+HEADERS = ("NAME", "GPUS", "GPU", "vCPU", "MEMORY", "NETWORK", "USD/H")
+
+_FABRIC = {"efa": "EFA", "infiniband": "IB", "": ""}
+
+
+def type_table(types: Sequence[InstanceType]) -> Document:
+    """One row a type. NETWORK is Gbit/s, and the kind of RDMA."""
+    return Document([Table(HEADERS, [_row(instance) for instance in types])])
+
+
+def one_type(instance: InstanceType) -> Document:
+    """All that is known of a type, with the sources."""
+    rows = [*_machine(instance), *_software(instance), *_prices(instance), ("source", instance.source)]
+    return Document([Heading(instance.name), Pairs(rows)])
+
+
+def _row(instance: InstanceType) -> tuple[str, ...]:
+    network = "-" if instance.network_gbps is None else f"{instance.network_gbps:g}"
+    rdma = _FABRIC[instance.fabric] if instance.interconnect == "rdma" else ""
+    return (
+        instance.name,
+        str(instance.gpus or "-"),
+        instance.gpu or instance.neuron or "-",
+        str(instance.vcpus),
+        f"{instance.memory_gib:g} GiB",
+        f"{network} {rdma}".strip(),
+        "-" if instance.price is None else f"{instance.price:.2f}",
+    )
+
+
+def _machine(instance: InstanceType) -> list[tuple[str, str]]:
+    told = instance.network_gbps is None or f"{instance.network_gbps:g} Gigabit" in instance.network
+    gbps = "" if told else f", {instance.network_gbps:g} Gbit/s in all"
+    rows = [
+        ("target", instance.target),
+        *([("retired", instance.retired)] if instance.retired else []),
+        ("GPUs", _each(instance.gpus, instance.gpu, instance.gpu_memory_gib)),
+        ("vCPUs", f"{instance.vcpus} ({instance.architecture})"),
+        ("memory", f"{instance.memory_gib:g} GiB"),
+        ("network", instance.network + gbps),
+        ("interconnect", _interconnect(instance)),
+        ("local disk", f"{instance.nvme_gb} GB NVMe" if instance.nvme_gb else "none"),
+    ]
+    if instance.neuron:
+        devices = _each(instance.neuron_devices, instance.neuron, instance.neuron_memory_gib)
+        rows.insert(1, ("Neuron", f"{devices}, {instance.neuron_cores} logical cores in all"))
+    return rows
+
+
+def _each(number: int, model: str, memory_gib: float) -> str:
+    if not number:
+        return "none"
+    total = f", {number * memory_gib:g} GiB in all" if number > 1 else ""
+    return f"{number} x {model} ({memory_gib:g} GiB{' each' if number > 1 else ''}{total})"
+
+
+def _interconnect(instance: InstanceType) -> str:
+    fabric = _FABRIC[instance.fabric]
+    if instance.interconnect == "rdma":
+        number = f", {instance.interfaces} interface{'s' if instance.interfaces > 1 else ''}"
+        return f"rdma ({fabric}{number if instance.interfaces else ''})"
+    return f"ethernet ({fabric} without SR-IOV)" if fabric else "ethernet"
+
+
+def _software(instance: InstanceType) -> list[tuple[str, str]]:
+    """What SageMaker's own software makes of the type."""
+    if instance.target != "sagemaker":
+        return []
+    variables = [
+        name
+        for name, is_set in (
+            ("FI_PROVIDER=efa", instance.efa_in_toolkit),
+            ("FI_EFA_USE_DEVICE_RDMA=1", instance.rdma_in_toolkit),
+        )
+        if is_set
+    ]
+    toolkit = "sets " + " and ".join(variables) if variables else "sets no EFA variable"
+    named = [
+        name
+        for name, is_named in (("AWS's documentation", instance.smddp), ("SDK v2", instance.smddp_in_sdk))
+        if is_named
+    ]
+    return [
+        ("toolkit 5.1.4", toolkit),
+        ("SMDDP", "named by " + " and ".join(named) if named else "named neither by AWS's documentation nor by SDK v2"),
+    ]
+
+
+def _prices(instance: InstanceType) -> list[tuple[str, str]]:
+    if instance.price is None:
+        rows = [("price", "not known")]
+    else:
+        rows = [("price", _dollars(instance.price, instance.price_date)), ("", instance.price_source)]
+    if instance.machine_price is not None:
+        text = _dollars(instance.machine_price, instance.machine_price_date)
+        rows += [("machine only", f"{text}; with the service it costs more"), ("", instance.machine_price_source)]
+    return rows
+
+
+def _dollars(price: float, date: str) -> str:
+    return f"{price:g} USD an hour" + (f" on {date}" if date else ", date not known")
