@@ -3,9 +3,10 @@
 python tools/gen_sagemaker_images.py --v2 VENV --v3 VENV            write it
 python tools/gen_sagemaker_images.py --v2 VENV --v3 VENV --check    exit code 1 when it is out of date
 
-It is cloudtrain/catalogue/data/sagemaker_images.json. VENV is a virtual environment with `sagemaker` 2 (which brings botocore), and one with `sagemaker-core` 2. What
-version 2 knows is taken as it is; version 3 adds the versions and regions that came after it. Images that have only
-Python 2 are left out. What neither SDK knows is in data/sagemaker_image_facts.json, written by hand.
+It is cloudtrain/catalogue/data/sagemaker_images.json. VENV is a virtual environment with `sagemaker` 2 (which brings
+botocore), and one with `sagemaker-core` 2. What version 2 knows is taken as it is; version 3 adds the versions and
+regions that came after it. Images that have only Python 2 are left out. What neither SDK knows is in
+data/sagemaker_image_facts.json, written by hand.
 """
 
 from __future__ import annotations

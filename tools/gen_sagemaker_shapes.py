@@ -1,0 +1,67 @@
+"""Write what the SageMaker service accepts, from the service model of the installed botocore.
+
+python tools/gen_sagemaker_shapes.py            write cloudtrain/catalogue/data/sagemaker_shapes.json
+python tools/gen_sagemaker_shapes.py --check    exit code 1 when that file is not what botocore says
+
+Only the requests that cloudtrain sends, and of them names, types and limits; no documentation.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+TARGET = Path(__file__).parent.parent / "cloudtrain" / "catalogue" / "data" / "sagemaker_shapes.json"
+
+OPERATIONS = ("CreateTrainingJob", "CreateProcessingJob")
+
+LIMITS = ("min", "max", "pattern", "enum")
+
+
+def document() -> str:
+    """The whole file."""
+    import botocore
+    from botocore.loaders import create_loader
+
+    model = create_loader().load_service_model("sagemaker", "service-2")
+    inputs = {name: model["operations"][name]["input"]["shape"] for name in OPERATIONS}
+    shapes: dict[str, Any] = {}
+    for name in inputs.values():
+        collect(model["shapes"], name, shapes)
+    head = json.dumps({"botocore": botocore.__version__, "operations": inputs})
+    lines = [f"{json.dumps(name)}:{json.dumps(shapes[name], separators=(',', ':'))}" for name in sorted(shapes)]
+    return f'{head[:-1]},"shapes":{{\n' + ",\n".join(lines) + "\n}}\n"
+
+
+def collect(model: dict[str, Any], name: str, found: dict[str, Any]) -> None:
+    """Add a shape and all that it refers to."""
+    if name in found:
+        return
+    shape = model[name]
+    entry = {"type": shape["type"]} | {limit: shape[limit] for limit in LIMITS if limit in shape}
+    references = {part: shape[part]["shape"] for part in ("member", "key", "value") if part in shape}
+    found[name] = entry
+    entry |= references
+    if shape["type"] == "structure":
+        entry["members"] = {member: reference["shape"] for member, reference in shape["members"].items()}
+        entry |= {"required": shape["required"]} if shape.get("required") else {}
+    for reference in (*references.values(), *entry.get("members", {}).values()):
+        collect(model, reference, found)
+
+
+def main() -> int:
+    """Write or check the file."""
+    text = document()
+    if "--check" not in sys.argv[1:]:
+        TARGET.write_text(text)
+        return 0
+    if TARGET.read_text() == text:
+        return 0
+    print(f"{TARGET.name} is not what the installed botocore says; run `python {sys.argv[0]}`", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
