@@ -1,0 +1,74 @@
+"""Calls of an SDK as data: they can be printed as code, and they can be made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain._extras import require
+
+
+@dataclass(frozen=True)
+class Call:
+    """`sagemaker.inputs.TrainingInput(s3_data=...)`: the dotted name, and the arguments, which may hold other calls."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A variable of the program, or one of its items."""
+
+    variable: str
+    index: int | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """What sends a job through an SDK: some variables, and one method of the last of them.
+
+    Attributes:
+        variables: name to call, list or plain value, in order; later ones may refer to earlier ones.
+        method: the method of the last variable that sends the request.
+        arguments: its arguments.
+        notes: why something is not written as one would expect, for the reader of the code.
+        extra: the extra of cloudtrain that brings the SDK.
+    """
+
+    variables: dict[str, Any]
+    method: str
+    arguments: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    extra: str = "sagemaker-sdk"
+
+    @property
+    def result(self) -> str:
+        """The variable whose method sends the request."""
+        return list(self.variables)[-1]
+
+
+def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
+    """The object that sends the request, and the arguments of its method. `given` values replace variables.
+
+    Raises:
+        MissingExtra: the SDK is not installed.
+    """
+    scope: dict[str, Any] = {}
+    for name, value in program.variables.items():
+        scope[name] = given[name] if given.get(name) is not None else _made(value, scope, program.extra)
+    return scope[program.result], _made(program.arguments, scope, program.extra)
+
+
+def _made(value: Any, scope: dict[str, Any], extra: str) -> Any:
+    if isinstance(value, Call):
+        module, _, attribute = value.name.rpartition(".")
+        made = {name: _made(argument, scope, extra) for name, argument in value.arguments.items()}
+        return getattr(require(module, extra=extra), attribute)(**made)
+    if isinstance(value, Ref):
+        return scope[value.variable] if value.index is None else scope[value.variable][value.index]
+    if isinstance(value, dict):
+        return {key: _made(inner, scope, extra) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_made(inner, scope, extra) for inner in value]
+    return value
