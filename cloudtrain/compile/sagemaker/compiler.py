@@ -75,5 +75,5 @@ def _contents(image: Image | None) -> container.Container:
     """What the launch view needs to know of an image; of a user's own, that it has no framework toolkit."""
     if image is None or image.toolkit is None:
         return container.Container("generic", "5.1.4", smddprun=False, smddpmprun=False)
-    framework = "tensorflow" if image.framework == "tensorflow" or "tensorflow" in (image.base or "") else "pytorch"
+    framework = "tensorflow" if image.engine[0] == "tensorflow" else "pytorch"
     return container.Container(framework, image.toolkit, smddprun=image.smddp, smddpmprun=image.smp == 1)

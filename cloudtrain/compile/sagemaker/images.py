@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cloudtrain.catalogue.images import Image, image_of_uri, resolve_image
 from cloudtrain.compile.sagemaker.machines import Machines
-from cloudtrain.distribution import SMP
+from cloudtrain.distribution import SMDDP, SMP
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import SageMakerAccount
 
@@ -25,15 +25,6 @@ class ChosenImage:
     """What the job left open and the catalogue filled in, for the reader of the plan."""
 
 
-def device_of(machines: Machines) -> str:
-    """`gpu`, `neuron` or `cpu`: what images are built for. An unknown type is judged by the family in its name."""
-    group = machines.first
-    if group.known is not None:
-        return "gpu" if group.known.gpus else "neuron" if group.known.neuron_cores else "cpu"
-    family = group.instance_type.removeprefix("ml.")
-    return "neuron" if family.startswith("trn") else "gpu" if family[:1] in ("g", "p") else "cpu"
-
-
 def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) -> ChosenImage:
     """The image that the job runs in.
 
@@ -49,10 +40,11 @@ def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) ->
         framework,
         environment.version,
         region=account.region,
-        device=device_of(machines),
+        instance=machines.first.instance_type,
         python=environment.python,
         base=environment.base,
         smp2=isinstance(job.distribution, SMP) and job.distribution.version == 2,
+        smdistributed=isinstance(job.distribution, SMDDP | SMP),
     )
     assumed = None if environment.version else f"{framework} {image.version}, the newest that the catalogue has"
     return ChosenImage(image.uri, image, by_version=True, assumed=assumed)

@@ -1,8 +1,8 @@
 """Who starts the processes inside the container, and why.
 
-    toolkit     the image's training toolkit, told by `sagemaker_*` hyperparameters, as the SageMaker SDK does
-    entrypoint  our own launcher from the bundle, through ContainerEntrypoint: exact argv, any image with Python
-    image       the image's own entry point: the job brings no code
+toolkit     the image's training toolkit, told by `sagemaker_*` hyperparameters, as the SageMaker SDK does
+entrypoint  our own launcher from the bundle, through ContainerEntrypoint: exact argv, any image with Python
+image       the image's own entry point: the job brings no code
 """
 
 from __future__ import annotations

@@ -7,10 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.compile.common import hyperparameter_text, resolve_hyperparameters, resolve_text
-from cloudtrain.compile.sagemaker import entrypoint, places, toolkit
+from cloudtrain.compile.sagemaker.entrypoint import launch_pairs
 from cloudtrain.compile.sagemaker.images import ChosenImage
 from cloudtrain.compile.sagemaker.machines import Machines, resource_config
 from cloudtrain.compile.sagemaker.modes import Launch
+from cloudtrain.compile.sagemaker.places import (
+    CODE_CHANNEL,
+    INPUT_ROOT,
+    channels,
+    checkpoint_config,
+    code_channel,
+    output_config,
+    paths_of,
+)
+from cloudtrain.compile.sagemaker.toolkit import distribution_pairs, encoded, script_pairs
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import SageMakerAccount
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
@@ -22,7 +32,7 @@ DEFAULT_MAX_RUNTIME = 86_400
 RUN_TAG = "cloudtrain:run"
 """Key of the tag that makes a training job ours; its value is the run's name."""
 
-_ISOLATED_BUNDLE = f"{places.INPUT_ROOT}/{places.CODE_CHANNEL}/sourcedir.tar.gz"
+_ISOLATED_BUNDLE = f"{INPUT_ROOT}/{CODE_CHANNEL}/sourcedir.tar.gz"
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ class Parts:
     @property
     def paths(self) -> dict[str, str]:
         """Reference to path in the container."""
-        return places.paths_of(self.job)
+        return paths_of(self.job)
 
     @property
     def needs_code_channel(self) -> bool:
@@ -58,10 +68,10 @@ def request_of(parts: Parts) -> dict[str, Any]:
         "AlgorithmSpecification": _algorithm(parts),
         "HyperParameters": _hyperparameters(parts),
         "InputDataConfig": _inputs(parts),
-        "OutputDataConfig": places.output_config(job, target, parts.account),
+        "OutputDataConfig": output_config(job, target, parts.account),
         "ResourceConfig": resource_config(job, target, parts.machines),
         "StoppingCondition": _stopping(parts),
-        "CheckpointConfig": places.checkpoint_config(job, target, parts.account, parts.run_name),
+        "CheckpointConfig": checkpoint_config(job, target, parts.account, parts.run_name),
         "Environment": _environment(parts),
         "Tags": [{"Key": key, "Value": value} for key, value in (job.tags | {RUN_TAG: parts.run_name}).items()],
         "VpcConfig": _network(target),
@@ -90,21 +100,21 @@ def _hyperparameters(parts: Parts) -> dict[str, str]:
     if parts.launch.mode == "image":
         return {name: hyperparameter_text(value) for name, value in own.items()}
     if parts.launch.mode == "entrypoint":
-        launch = entrypoint.launch_pairs(parts.job, parts.machines, parts.paths)
+        launch = launch_pairs(parts.job, parts.machines, parts.paths)
         return {name: json.dumps(value) for name, value in (own | launch).items()}
     assert parts.job.entry_point is not None, "toolkit mode runs scripts"
-    script = toolkit.script_pairs(
+    script = script_pairs(
         program=resolve_text(parts.job.entry_point, parts.paths),
         submit_directory=_ISOLATED_BUNDLE if parts.target.network_isolation else parts.code_uri,
         run_name=parts.run_name,
         region=parts.account.region,
     )
-    return toolkit.encoded(own | script | toolkit.distribution_pairs(parts.job, parts.machines))
+    return encoded(own | script | distribution_pairs(parts.job, parts.machines))
 
 
 def _inputs(parts: Parts) -> list[dict[str, Any]]:
-    code = [places.code_channel(parts.code_uri)] if parts.needs_code_channel else []
-    return places.channels(parts.job) + code
+    code = [code_channel(parts.code_uri)] if parts.needs_code_channel else []
+    return channels(parts.job) + code
 
 
 def _stopping(parts: Parts) -> dict[str, int]:
@@ -154,7 +164,7 @@ def _switches(parts: Parts) -> dict[str, Any]:
 
 def _observers(parts: Parts) -> dict[str, Any]:
     """Profiler and debugger: off unless asked for. The SDK turns both on; the service profiles unless told not to."""
-    place = places.output_config(parts.job, parts.target, parts.account)["S3OutputPath"]
+    place = output_config(parts.job, parts.target, parts.account)["S3OutputPath"]
     profiler: dict[str, Any] = {"DisableProfiler": True}
     if parts.target.profiler:
         profiler = {"S3OutputPath": place, "DisableProfiler": False}

@@ -60,9 +60,11 @@ def _processes(parts: Parts, processes: tuple[Process, ...]) -> str:
     ranks = [process for process in processes if process.rank is not None]
     if not ranks:
         return ""
-    return f"{len(ranks)} on {len({process.instance for process in ranks})} of {parts.machines.count} instances" if (
-        parts.machines.count > 1
-    ) else str(len(ranks))
+    return (
+        f"{len(ranks)} on {len({process.instance for process in ranks})} of {parts.machines.count} instances"
+        if (parts.machines.count > 1)
+        else str(len(ranks))
+    )
 
 
 def _data(request: dict[str, Any]) -> list[tuple[str, str]]:
