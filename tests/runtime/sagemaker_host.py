@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -86,7 +87,12 @@ class Host:
 
     def wait(self, timeout: float = 120) -> int:
         assert self.process is not None
-        self.out, self.err = self.process.communicate(timeout=timeout)
+        try:
+            self.out, self.err = self.process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.out, self.err = self.process.communicate()
+            raise
         return self.process.returncode
 
     def run(self, **options: Any) -> int:

@@ -16,7 +16,7 @@ from . import ROOT
 from .children import Child, Children
 from .failure import failure_text, fitting, last_error
 from .machine import this_machine
-from .network import EMULATION, Beacon, Network, wait_for_name, watch_chief
+from .network import EMULATION, LATECOMERS, Beacon, Network, wait_for_name, watch_chief
 from .plan import MASTER_PORT, WATCH_PORT, LaunchPlan, launch_plan
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
@@ -69,7 +69,7 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
     finally:
         code = 128 - code if code < 0 else code
         if beacon is not None:
-            beacon.tell(code)
+            beacon.tell(code, patience=0 if children.asked_to_stop else LATECOMERS)
     if code and not children.asked_to_stop:
         _write_failure(root, _explained(failed, environment))
     return code
@@ -115,7 +115,7 @@ def _listen_for_chief(plan: LaunchPlan, network: Network, host: str, children: C
         return None
     address, port = network.place(plan.watch, WATCH_PORT)
     if plan.watch == host:
-        return Beacon(port)
+        return Beacon(port, others=len(plan.hosts) - 1)
     watch_chief((address, port), children.chief_ended)
     return None
 

@@ -20,7 +20,10 @@ do not exist and whose ports must differ. Nothing is installed there either."""
 PATIENCE = 900.0
 """Seconds that hosts may start apart; sagemaker-pytorch-training waits as long for a name to resolve."""
 
-_RETRY = 0.5
+LATECOMERS = 30.0
+"""Seconds that the chief's host stays after its end for hosts that have not asked for it yet."""
+
+_RETRY = 0.2
 
 
 class Network:
@@ -65,19 +68,24 @@ def wait_for_name(address: str, *, patience: float = PATIENCE) -> None:
 
 
 class Beacon:
-    """On the chief's host: others hold a connection, which ends with the exit code when the chief has ended."""
+    """On the chief's host: the other hosts hold a connection, which brings the exit code when the chief has ended."""
 
-    def __init__(self, port: int) -> None:
-        self._server = socket.create_server(("", port))
+    def __init__(self, port: int, others: int) -> None:
+        self._others = others
         self._held: list[socket.socket] = []
+        self._came = threading.Condition()
+        self._server = socket.create_server(("", port), backlog=others + 1)
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def tell(self, exit_code: int) -> None:
-        """Tell everyone, and whoever still connects."""
-        for connection in self._held:
+    def tell(self, exit_code: int, *, patience: float) -> None:
+        """Tell everyone; hosts that have not come yet have so many seconds, or would wait for this one in vain."""
+        with self._came:
+            self._came.wait_for(lambda: len(self._held) >= self._others, timeout=patience)
+            held = list(self._held)
+        for connection in held:
             try:
-                connection.sendall(f"{exit_code}\n".encode("ascii"))
-                connection.close()
+                with connection:
+                    connection.sendall(f"{exit_code}\n".encode("ascii"))
             except OSError:
                 continue
         self._server.close()
@@ -85,9 +93,12 @@ class Beacon:
     def _accept(self) -> None:
         while True:
             try:
-                self._held.append(self._server.accept()[0])
+                connection = self._server.accept()[0]
             except OSError:
                 return
+            with self._came:
+                self._held.append(connection)
+                self._came.notify()
 
 
 def watch_chief(place: tuple[str, int], on_end: Callable[[int | None], None], *, patience: float = PATIENCE) -> None:
