@@ -10,6 +10,9 @@ from cloudtrain.job import TrainingJob
 from cloudtrain.plans import CompileContext, Finding, Plan
 from cloudtrain.states import Listed, LogLine, RunRef, RunStatus
 
+OnBytes = Callable[[int, int], None]
+"""Told how many bytes of an upload are there, and of how many."""
+
 
 class BundleWriter(Protocol):
     """The user's code, ready to be written as an archive when a backend turns out to need it."""
@@ -68,8 +71,8 @@ class Backend(Protocol):
         """Whether `check` has what it needs to ask the target, as far as this machine alone can tell."""
         ...
 
-    def upload(self, plan: Plan, bundle: BundleWriter) -> bool:
-        """Put the bundle in place; False when it was there already."""
+    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: OnBytes | None = None) -> bool:
+        """Put the bundle in place; False when it was there already. `on_bytes` may be called from other threads."""
         ...
 
     def submit(self, plan: Plan) -> RunRef:

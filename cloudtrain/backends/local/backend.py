@@ -14,7 +14,7 @@ from threading import get_native_id
 from typing import Any
 
 from cloudtrain._lock import is_held
-from cloudtrain.backends.base import BundleWriter
+from cloudtrain.backends.base import BundleWriter, OnBytes
 from cloudtrain.backends.local.children import command
 from cloudtrain.backends.local.download import download
 from cloudtrain.backends.local.folder import FINAL, RunFolder
@@ -70,7 +70,7 @@ class LocalBackend:
         """Nothing is missing for checks that do not exist."""
         return True
 
-    def upload(self, plan: Plan, bundle: BundleWriter) -> bool:
+    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: OnBytes | None = None) -> bool:  # noqa: ARG002
         """Write the archive where the plan says; False when it is there already."""
         archive = Path(plan.uploads[0].destination)
         if archive.exists():

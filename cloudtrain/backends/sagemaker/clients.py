@@ -1,0 +1,123 @@
+"""boto3 clients for one place: retries with backoff and jitter, and new credentials when the old ones expire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from threading import Lock
+from typing import Any
+
+import cloudtrain
+from cloudtrain._extras import require
+from cloudtrain.backends.sagemaker.places import Place
+from cloudtrain.backends.sagemaker.refusals import Call, Expired, translated
+
+_ATTEMPTS = 8
+"""Tries of one request, with growing pauses in between (about a minute in all). AWS_MAX_ATTEMPTS overrides."""
+
+_CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 60
+"""Seconds."""
+
+_ABOUT = (
+    "TrainingJobName", "ProcessingJobName", "ResourceArn", "logGroupName", "RoleName", "Bucket", "ServiceCode",
+)  # fmt: skip
+"""Arguments that name what a request is about, for messages."""
+
+
+class Clients:
+    """The services of AWS at one place. A client is made when it is first used, and made anew by `renew`."""
+
+    def __init__(self, place: Place, environ: Mapping[str, str]) -> None:
+        self.place = place
+        self._environ = environ
+        self._session: Any = None
+        self._made: dict[str, Any] = {}
+        self._lock = Lock()
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        """The answer of an operation, named as boto3 names it.
+
+        Credentials that have expired are read again, once: somebody may have logged in meanwhile.
+
+        Raises:
+            TargetError: see `refusals`.
+            SettingsError: no such profile, or no region.
+        """
+        answer: dict[str, Any] = self.attempt(
+            service, operation, arguments, lambda client: getattr(client, operation)(**arguments)
+        )
+        return answer
+
+    def attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
+        """`use(client)`, twice where credentials have expired, with botocore's errors translated."""
+        try:
+            return self._attempt(service, operation, arguments, use)
+        except Expired:
+            self.renew()
+            return self._attempt(service, operation, arguments, use)
+
+    def pages(
+        self, service: str, operation: str, *, token: str = "NextToken", next_token: str | None = None, **arguments: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Every page of an answer."""
+        more: dict[str, Any] = {}
+        while True:
+            page = self.call(service, operation, **arguments, **more)
+            yield page
+            following = page.get(next_token or token)
+            if not following:
+                return
+            more = {token: following}
+
+    def renew(self) -> None:
+        """Forget the session, so that the next request reads the credentials again."""
+        with self._lock:
+            self._session = None
+            self._made.clear()
+
+    def region(self) -> str | None:
+        """The region that requests go to."""
+        return self.place.region or (self._session.region_name if self._session is not None else None)
+
+    def _attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
+        exceptions = require("botocore.exceptions", extra="sagemaker")
+        parsers = require("botocore.parsers", extra="sagemaker")
+        try:
+            return use(self._client(service))
+        except (exceptions.BotoCoreError, exceptions.ClientError, parsers.ResponseParserError) as error:
+            call = Call(service, _camel(operation), self.region(), self.place.profile, _about(arguments))
+            raise translated(error, call) from error
+
+    def _client(self, service: str) -> Any:
+        with self._lock:  # clients may be shared between threads, and sessions, which make them, may not
+            if service not in self._made:
+                if self._session is None:
+                    boto3 = require("boto3", extra="sagemaker")
+                    self._session = boto3.Session(profile_name=self.place.profile, region_name=self._region_name())
+                self._made[service] = self._session.client(service, config=self._config())
+            return self._made[service]
+
+    def _region_name(self) -> str | None:
+        """boto3 itself looks at AWS_DEFAULT_REGION alone."""
+        return self.place.region or self._environ.get("AWS_REGION")
+
+    def _config(self) -> Any:
+        config = require("botocore.config", extra="sagemaker")
+        attempts = self._environ.get("AWS_MAX_ATTEMPTS", "")
+        return config.Config(
+            retries={
+                "mode": self._environ.get("AWS_RETRY_MODE") or "standard",
+                "total_max_attempts": int(attempts) if attempts.isdigit() and int(attempts) else _ATTEMPTS,
+            },
+            connect_timeout=_CONNECT_TIMEOUT,
+            read_timeout=_READ_TIMEOUT,
+            user_agent_extra=f"cloudtrain/{cloudtrain.__version__}",
+        )
+
+
+def _camel(operation: str) -> str:
+    """`create_training_job` as the service and its policies write it."""
+    return "".join(word.capitalize() for word in operation.split("_"))
+
+
+def _about(arguments: Mapping[str, Any]) -> str:
+    return next((str(arguments[name]) for name in _ABOUT if name in arguments), "")

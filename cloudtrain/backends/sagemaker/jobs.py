@@ -1,0 +1,72 @@
+"""Training and processing jobs have the same life; only the words differ. One row each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class JobKind:
+    """The operations and fields of one kind of job, as boto3 and the service name them."""
+
+    noun: str
+    name: str
+    """The field of its name."""
+    status: str
+    arn: str
+    started: str
+    ended: str
+    summaries: str
+    log_group: str
+
+    @property
+    def _words(self) -> str:
+        return f"{self.noun}_job"
+
+    @property
+    def create(self) -> str:
+        return f"create_{self._words}"
+
+    @property
+    def describe(self) -> str:
+        return f"describe_{self._words}"
+
+    @property
+    def stop(self) -> str:
+        return f"stop_{self._words}"
+
+    @property
+    def list(self) -> str:
+        return f"list_{self._words}s"
+
+
+TRAINING = JobKind(
+    noun="training",
+    name="TrainingJobName",
+    status="TrainingJobStatus",
+    arn="TrainingJobArn",
+    started="TrainingStartTime",
+    ended="TrainingEndTime",
+    summaries="TrainingJobSummaries",
+    log_group="/aws/sagemaker/TrainingJobs",
+)
+
+PROCESSING = JobKind(
+    noun="processing",
+    name="ProcessingJobName",
+    status="ProcessingJobStatus",
+    arn="ProcessingJobArn",
+    started="ProcessingStartTime",
+    ended="ProcessingEndTime",
+    summaries="ProcessingJobSummaries",
+    log_group="/aws/sagemaker/ProcessingJobs",
+)
+
+KINDS = (TRAINING, PROCESSING)
+
+
+def kind_of(body: Mapping[str, Any]) -> JobKind:
+    """The kind of job that a request or a description is about."""
+    return next(kind for kind in KINDS if kind.name in body)
