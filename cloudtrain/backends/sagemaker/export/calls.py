@@ -60,6 +60,16 @@ def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
     return scope[program.result], _made(program.arguments, scope, program.extra)
 
 
+def build_arguments(program: Program) -> dict[str, Any]:
+    """The arguments of the method alone, which refer to no variable.
+
+    Raises:
+        MissingExtra: the SDK is not installed.
+    """
+    arguments: dict[str, Any] = _made(program.arguments, {}, program.extra)
+    return arguments
+
+
 def _made(value: Any, scope: dict[str, Any], extra: str) -> Any:
     if isinstance(value, Call):
         module, _, attribute = value.name.rpartition(".")

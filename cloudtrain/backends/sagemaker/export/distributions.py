@@ -50,7 +50,8 @@ class Setting:
 
 def with_image(setting: Setting, arguments: Mapping[str, Any]) -> Setting:
     """The setting with the image arguments of an estimator."""
-    version = arguments.get("framework_version") or arguments.get("pytorch_version")
+    names = ("framework_version", "pytorch_version", "tensorflow_version")
+    version = next((arguments[name] for name in names if name in arguments), None)
     return replace(setting, image_uri=arguments.get("image_uri", ""), version=version)
 
 

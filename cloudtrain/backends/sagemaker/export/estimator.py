@@ -93,26 +93,20 @@ def estimator_program(request: dict[str, Any], region: str) -> Program:
     fields = Fields(request)
     arguments = _common(fields)
     experiment = fields.take("ExperimentConfig")
-    form = form_of(request, region)
-    inputs, left = fit_inputs(form.channels)
     metrics = fields.take(METRICS)
-    if metrics != form.metrics:
-        arguments["enable_sagemaker_metrics"] = metrics
-    for path in ("AlgorithmSpecification.TrainingImage", "HyperParameters", "InputDataConfig"):
+    for path in ("AlgorithmSpecification.TrainingImage", "HyperParameters", "InputDataConfig"):  # see forms.py
         fields.take(path)
-    left = fields.left() + left
+    left = fields.left() + fit_inputs(request.get("InputDataConfig", []))[1]
     if left:
         raise refuse(SDK, left)
+    form = form_of(request, region)
+    if metrics != form.metrics:
+        arguments["enable_sagemaker_metrics"] = metrics
+    estimator = Call(CLASSES[form.framework], form.arguments | arguments | {"sagemaker_session": Ref("session")})
+    inputs, _ = fit_inputs(form.channels)
     fit = {"inputs": inputs or None, "job_name": request["TrainingJobName"], "experiment_config": experiment}
-    groups = _groups(request)
     return Program(
-        {"session": session_call(region)}
-        | ({"instance_groups": groups} if groups else {})
-        | {
-            "estimator": Call(
-                CLASSES[form.framework], form.arguments | arguments | {"sagemaker_session": Ref("session")}
-            )
-        },
+        {"session": session_call(region)} | _groups(request) | {"estimator": estimator},
         "fit",
         {name: value for name, value in fit.items() if value is not None},
         form.notes,
@@ -141,13 +135,14 @@ def _common(fields: Fields) -> dict[str, Any]:
     return given | monitoring_arguments(fields, str(values["output_path"]))
 
 
-def _groups(request: dict[str, Any]) -> list[Call]:
+def _groups(request: dict[str, Any]) -> dict[str, list[Call]]:
     names = {
         "InstanceGroupName": "instance_group_name",
         "InstanceType": "instance_type",
         "InstanceCount": "instance_count",
     }
-    groups = request["ResourceConfig"].get("InstanceGroups", ())
-    return [
-        Call("sagemaker.instance_group.InstanceGroup", {names[key]: group[key] for key in names}) for group in groups
+    groups = [
+        Call("sagemaker.instance_group.InstanceGroup", {names[key]: group[key] for key in names})
+        for group in request["ResourceConfig"].get("InstanceGroups", ())
     ]
+    return {"instance_groups": groups} if groups else {}

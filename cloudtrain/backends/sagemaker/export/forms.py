@@ -41,8 +41,8 @@ def form_of(request: dict[str, Any], region: str) -> Form:
     framework = _framework(request, script)
     checkpoint = request.get("CheckpointConfig", {})
     if framework in _PYTORCH_AND_TENSORFLOW and HOOK in request and "LocalPath" in checkpoint:
-        return _plain(request, "beside a checkpoint, the framework's class would turn the debugger off")
-    return _with_script(request, script, framework)
+        return _plain(request, "Beside a checkpoint, the framework's class would turn the debugger off")
+    return _with_script(request, script, framework, region)
 
 
 def _plain(request: dict[str, Any], *notes: str) -> Form:
@@ -62,7 +62,7 @@ def _framework(request: dict[str, Any], script: Script) -> str | None:
     return "pytorch" if dist.distribution_of(script.values) else None
 
 
-def _with_script(request: dict[str, Any], script: Script, framework: str | None) -> Form:
+def _with_script(request: dict[str, Any], script: Script, framework: str | None, region: str) -> Form:
     image = request["AlgorithmSpecification"]["TrainingImage"]
     arguments: dict[str, Any] = {"entry_point": script.entry_point, "source_dir": script.source_dir}
     if script.log_level != LOG_LEVEL:
@@ -72,7 +72,7 @@ def _with_script(request: dict[str, Any], script: Script, framework: str | None)
     if framework is None:
         arguments["image_uri"] = image
     else:
-        chosen = _chosen(request, script, framework)
+        chosen = _chosen(request, script, framework, region)
         arguments |= chosen.image | ({"distribution": chosen.distribution} if chosen.distribution else {})
         values = {name: value for name, value in values.items() if name not in chosen.sent}
         notes = chosen.notes
@@ -102,13 +102,12 @@ class _Chosen:
     notes: tuple[str, ...] = ()
 
 
-def _chosen(request: dict[str, Any], script: Script, framework: str) -> _Chosen:
+def _chosen(request: dict[str, Any], script: Script, framework: str, region: str) -> _Chosen:
     """Image and distribution: by version where the SDK picks this image and takes the distribution, else by URI."""
     uri = request["AlgorithmSpecification"]["TrainingImage"]
     wanted = dist.distribution_of(script.values)
     setting = _setting(request, script, framework)
-    library = wanted.get("smdistributed", {}) if "torch_distributed" in wanted else {}
-    by_version = version_arguments(uri, setting.types, model_parallel="modelparallel" in library)
+    by_version = version_arguments(uri, region, setting.types, wanted)
     reason = None
     for image in _candidates(framework, uri, by_version, wanted):
         candidate = dist.with_image(setting, image)
@@ -116,8 +115,8 @@ def _chosen(request: dict[str, Any], script: Script, framework: str) -> _Chosen:
         if reason is None:
             sent = frozenset(dist.sent_for(wanted, candidate)) if wanted else frozenset[str]()
             return _Chosen(image, _with_group_objects(wanted, list(setting.groups)), sent)
-    plain = version_arguments(uri, setting.types, model_parallel=False) or _by_uri(framework, uri)
-    return _Chosen(plain, {}, notes=(f"the SDK's own `distribution` is not used: {reason}",))
+    plain = version_arguments(uri, region, setting.types, {}) or _by_uri(framework, uri)
+    return _Chosen(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}",))
 
 
 def _candidates(

@@ -2,72 +2,60 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-FRAMEWORKS = {
-    "pytorch-training": "pytorch",
-    "pytorch": "pytorch",
-    "pytorch-training-neuron": "pytorch",
-    "pytorch-training-neuronx": "pytorch",
-    "smdistributed-modelparallel": "pytorch",
-    "tensorflow-training": "tensorflow",
-    "huggingface-pytorch-training": "huggingface",
-    "huggingface-tensorflow-training": "huggingface",
-}
-"""Repository of an AWS image to the framework whose class starts it."""
+from cloudtrain.catalogue.images import Image, device_of, image_of_uri, resolve_image
+from cloudtrain.errors import JobError
 
-_URI = re.compile(r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.[a-z.]+/(?P<repository>[^:@]+):(?P<tag>.+)")
-_PUBLIC = re.compile(r"public\.ecr\.aws/deep-learning-containers/(?P<repository>[^:@]+):(?P<tag>.+)")
-_TAG = re.compile(r"(?P<version>\d+\.\d+\.\d+)-(?P<device>cpu|gpu)-(?P<python>py\d+)")
-_SMP_TAG = re.compile(r"(?P<version>\d+\.\d+\.\d+)-(?P<device>gpu)-(?P<python>py\d+)-(?P<cuda>cu\d+)")
-_HF_TAG = re.compile(
-    r"(?P<version>[\d.]+)-transformers(?P<transformers>[\d.]+)-(?P<device>cpu|gpu)-(?P<python>py\d+).*"
-)
+_SMP2 = "smdistributed-modelparallel"
 
-
-NEWEST = {"pytorch": (2, 8, 0), "tensorflow": (2, 19, 0), "huggingface": (4, 56, 2)}
-"""The newest versions that the SDK (2.257.7) has images for. No later release adds any."""
+_BASES = {"pytorch": "pytorch_version", "tensorflow": "tensorflow_version"}
 
 
 def framework_of(uri: str) -> str | None:
     """`pytorch`, `tensorflow` or `huggingface` for AWS's own images, None for all others."""
-    match = _URI.fullmatch(uri) or _PUBLIC.fullmatch(uri)
-    return FRAMEWORKS.get(match["repository"]) if match else None
+    image = image_of_uri(uri)
+    return image.framework if image else None
 
 
 def version_in(uri: str) -> str | None:
-    """The version of PyTorch or TensorFlow that an image's tag begins with."""
-    match = re.match(r"\d+\.\d+\.\d+", uri.rpartition(":")[2])
-    return match[0] if match else None
+    """The version of PyTorch or TensorFlow inside an image of AWS."""
+    image = image_of_uri(uri)
+    return image.engine[1] if image else None
 
 
-def version_arguments(uri: str, types: Sequence[str], *, model_parallel: bool) -> dict[str, str] | None:
-    """The version arguments for which the SDK picks exactly this image on these instance types, or None."""
-    match = _URI.fullmatch(uri)
-    if match is None:
+def version_arguments(
+    uri: str, region: str, types: Sequence[str], distribution: Mapping[str, Any]
+) -> dict[str, str] | None:
+    """The version arguments for which the SDK picks exactly this image, or None where it would pick another."""
+    image = image_of_uri(uri)
+    if image is None or image.sdk != 2 or image.device == "neuron" or not image.python:
         return None
-    device = "gpu" if any(name.startswith(("ml.g", "ml.p")) for name in types) else "cpu"
-    if any(name.startswith("ml.trn") for name in types):
+    instance = next((name for name in types if device_of(name) == "gpu"), types[0])  # as the SDK looks at groups
+    smp2 = "torch_distributed" in distribution and "modelparallel" in distribution.get("smdistributed", {})
+    if smp2 != (image.repository == _SMP2) or not _picked(
+        image, region, instance, smp2, "smdistributed" in distribution
+    ):
         return None
-    framework, tag = FRAMEWORKS.get(match["repository"]), match["tag"]
-    if framework == "huggingface":
-        return _huggingface(match["repository"], tag, device)
-    smp = match["repository"] == "smdistributed-modelparallel"
-    found = (_SMP_TAG if smp else _TAG).fullmatch(tag)
-    if found is None or framework is None or smp != model_parallel or found["device"] != device:
-        return None
-    if tuple(map(int, found["version"].split("."))) > NEWEST[framework]:
-        return None
-    return {"framework_version": found["version"], "py_version": found["python"]}
+    if image.framework != "huggingface":
+        return {"framework_version": image.version, "py_version": image.python}
+    base, version = image.engine
+    return {"transformers_version": image.version, _BASES[base]: version, "py_version": image.python}
 
 
-def _huggingface(repository: str, tag: str, device: str) -> dict[str, str] | None:
-    found = _HF_TAG.fullmatch(tag)
-    if found is None or found["device"] != device or repository != "huggingface-pytorch-training":
-        return None
-    return {
-        "transformers_version": found["transformers"],
-        "pytorch_version": found["version"],
-        "py_version": found["python"],
-    }
+def _picked(image: Image, region: str, instance: str, smp2: bool, smdistributed: bool) -> bool:
+    try:
+        found = resolve_image(
+            image.framework,
+            image.version,
+            region=region,
+            instance=instance,
+            python=image.python,
+            base=image.base or None,
+            smp2=smp2,
+            smdistributed=smdistributed,
+        )
+    except JobError:
+        return False
+    return found.uri == image.uri
