@@ -3,7 +3,8 @@
     python bench/run.py [--json FILE] [--only NAME ...] [--runs N]        (make bench)
 
 Prints one row per budget and writes them as JSON (bench.json unless told). Exit code 1 when a budget is exceeded.
-Absolute times depend on the machine; the ratios are what counts. The peer torchx is measured where it is installed:
+Absolute times depend on the machine; the ratios are what counts. The SageMaker SDK is measured where
+`make test-parity` has installed it, and the peer torchx where it is installed:
 
     python -m venv .venv-torchx && .venv-torchx/bin/pip install -r constraints.txt
     .venv-torchx/bin/pip install torchx==0.7.0 numpy
@@ -27,6 +28,8 @@ ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
 CLOUDTRAIN = str(Path(PYTHON).with_name("cloudtrain"))
 TORCHX_VENV = ROOT / ".venv-torchx"
+SDK_PYTHON = ROOT / ".venv-sagemaker-v2" / "bin" / "python"
+CIFAR = str(ROOT / "examples" / "torch_cifar10.yaml")
 DIGITS = str(ROOT / "training_scripts" / "digits_ddp" / "job.yaml")
 
 Timed = Callable[[], float]
@@ -91,10 +94,21 @@ def help_time(runs: int) -> list[Result]:
 
 
 def plan_time(runs: int) -> list[Result]:
-    """A dry run, as a whole process."""
+    """A dry run, as a whole process: on this machine, and on SageMaker, there also against the SDK's own way."""
+    python = command(PYTHON, *REFERENCE)
     with tempfile.TemporaryDirectory() as state:
-        ours = command(CLOUDTRAIN, "submit", DIGITS, "--dry-run", CLOUDTRAIN_STATE_DIR=state)
-        return [at_most("dry run", ours, command(PYTHON, *REFERENCE), "import pydantic, typer", factor=3, runs=runs)]
+        local = command(CLOUDTRAIN, "submit", DIGITS, "--dry-run", CLOUDTRAIN_STATE_DIR=state)
+        cloud = command(CLOUDTRAIN, "plan", CIFAR, "--target", "sagemaker", "--format", "aws-cli",
+                        CLOUDTRAIN_STATE_DIR=state)  # fmt: skip
+        results = [
+            at_most("dry run", local, python, "import pydantic, typer", factor=3, runs=runs),
+            at_most("plan for SageMaker", cloud, python, "import pydantic, typer", factor=3, runs=runs),
+        ]
+        if SDK_PYTHON.exists():
+            sdk = command(str(SDK_PYTHON), "bench/sdk_request.py")
+            a, b = medians(cloud, sdk, max(3, runs // 3))
+            results.append(Result("plan for SageMaker", a, "SDK v2", b, a / b, "at most 1/8", a <= b / 8))
+    return results
 
 
 def bundle_time(_: int) -> list[Result]:
