@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from cloudtrain.job import TrainingJob as TrainingJob
     from cloudtrain.plans import Finding as Finding
     from cloudtrain.plans import Plan as Plan
+    from cloudtrain.processing import ProcessingInput as ProcessingInput
+    from cloudtrain.processing import ProcessingJob as ProcessingJob
+    from cloudtrain.processing import ProcessingOutput as ProcessingOutput
     from cloudtrain.resources import InstanceGroup as InstanceGroup
     from cloudtrain.resources import Resources as Resources
     from cloudtrain.states import RunRef as RunRef
@@ -71,6 +74,9 @@ _HOME = {
     "TrainingJob": "job",
     "Finding": "plans",
     "Plan": "plans",
+    "ProcessingInput": "processing",
+    "ProcessingJob": "processing",
+    "ProcessingOutput": "processing",
     "InstanceGroup": "resources",
     "Resources": "resources",
     "RunRef": "states",

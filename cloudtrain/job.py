@@ -55,13 +55,14 @@ class Spot(Model):
 
 
 def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from _one_thing_to_run(job)
+    yield from one_thing_to_run(job)
     yield from reference_problems(job)
     for field in ("hyperparameters", "sagemaker_overrides", "azureml_overrides"):
-        yield from _finite(job.get(field), (field,))
+        yield from not_finite(job.get(field), (field,))
 
 
-def _one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
+def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
+    """A job that says twice or not at all what it runs."""
     script, command = job.get("entry_point"), job.get("command")
     if script is None and command is None and not _has_image(job):
         message = "a job needs something to run: `entry_point` or `command`"
@@ -83,14 +84,14 @@ def _has_image(job: Mapping[str, Any]) -> bool:
     return image is not None
 
 
-def _finite(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
+def not_finite(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
     """NaN and infinity, which JSON has no word for, so that no target could be sent them."""
     if isinstance(value, float) and not isfinite(value):
         word = str(value)
         yield Problem(path, f"`{path[-1]}` cannot be `{word}`: no service takes it", f'write `"{word}"`, as text')
     elif isinstance(value, Mapping | list | tuple):
         for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _finite(inner, (*path, key))
+            yield from not_finite(inner, (*path, key))
 
 
 class TrainingJob(Model):

@@ -1,9 +1,11 @@
-"""`${{inputs.train}}`, `${{outputs.model}}` and `${{checkpoint}}`: found, checked, and replaced by real paths."""
+"""References inside a job: `${{inputs.train}}`, `${{outputs.model}}` and `${{checkpoint}}` to its own data, and
+`run:prep/output/volumes` to what an earlier run wrote. Found and checked here; compilers put real paths in place."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
@@ -16,19 +18,65 @@ _PLACES = ("entry_point", "command", "hyperparameters", "environment")
 """The fields of a job whose texts may hold references."""
 
 
-def reference_problems(job: Mapping[str, Any]) -> list[Problem]:
+IMPLICIT = ("outputs.model", "checkpoint")
+"""What a training job can refer to without declaring it."""
+
+
+def reference_problems(job: Mapping[str, Any], implicit: Sequence[str] = IMPLICIT) -> list[Problem]:
     """Every reference in a raw job that names nothing. Works on jobs that are wrong in other ways too.
 
     `job` holds what a person wrote: mappings, lists and texts, or models where the job is written in Python.
+    `implicit` are references that are good without a declaration.
     """
     problems = []
     for field in _PLACES:
         for path, text in _texts(job.get(field), (field,)):
             for match in _REFERENCE.finditer(text):
-                fault = _fault(match[1], job)
+                fault = _fault(match[1], job, implicit)
                 if fault is not None:
                     problems.append(Problem(path, f"`{match[0]}` refers to nothing: {fault[0]}", fault[1]))
-    return problems
+    return [*problems, *_run_problems(job.get("inputs"))]
+
+
+RUN_SCHEME = "run:"
+
+_RUN = re.compile(
+    r"run:(?P<run>[A-Za-z0-9][A-Za-z0-9-]*)/(?:outputs?/(?P<output>[A-Za-z_]\w*)|(?P<own>model|checkpoint))(?P<below>/.+)?"
+)
+_RUN_HINT = "write `run:NAME/output/OUTPUT` or `run:NAME/model`; NAME is a job, a run, or `last`"
+
+
+@dataclass(frozen=True)
+class RunInput:
+    """What an earlier run wrote: `run:prep/output/volumes/train` is `train` below the output `volumes` of `prep`."""
+
+    run: str
+    """A run, the beginning of one, a job's name, or `last`."""
+    what: str
+    """`outputs/volumes`, `model` or `checkpoint`: the words of `cloudtrain download`."""
+    below: str = ""
+    """Empty, or `/train`."""
+
+
+def is_run_input(place: str | None) -> bool:
+    """Whether an input's place names an earlier run."""
+    return place is not None and place.startswith(RUN_SCHEME)
+
+
+def run_input(place: str) -> RunInput | None:
+    """The parts of `run:NAME/output/OUTPUT`; None where it is not written so."""
+    match = _RUN.fullmatch(place)
+    if match is None or ".." in (match["below"] or "").split("/"):
+        return None
+    what = match["own"] or f"outputs/{match['output']}"
+    return RunInput(match["run"], what, match["below"] or "")
+
+
+def _run_problems(inputs: Any) -> Iterator[Problem]:
+    """Places that name an earlier run, and are not written as such places are."""
+    for path, text in _texts(inputs, ("inputs",)):
+        if is_run_input(text) and path[-1] in ("sagemaker", "azureml", "local") and run_input(text) is None:
+            yield Problem(path, f"`{text}` does not name what a run wrote", _RUN_HINT)
 
 
 def replace_references(text: str, path_of: Callable[[str], str]) -> str:
@@ -52,21 +100,24 @@ def _texts(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str 
             yield from _texts(inner, (*path, index))
 
 
-def _fault(inner: str, job: Mapping[str, Any]) -> tuple[str, str | None] | None:
+def _fault(inner: str, job: Mapping[str, Any], implicit: Sequence[str]) -> tuple[str, str | None] | None:
     """What is wrong with one reference, and a hint; None when it is right."""
-    if inner == "checkpoint":
+    names = {kind: _names(job, kind) for kind in ("inputs", "outputs")}
+    known = sorted({*implicit, *(f"{kind}.{name}" for kind in names for name in names[kind])})
+    if inner in known:
         return None
     kind, dot, name = inner.partition(".")
-    if kind not in ("inputs", "outputs") or not dot:
-        known = ["checkpoint", *(f"{k}.{n}" for k in ("inputs", "outputs") for n in _names(job, k))]
-        return "a reference is `inputs.NAME`, `outputs.NAME` or `checkpoint`", did_you_mean(inner, known)
-    if name in _names(job, kind):
-        return None
-    hint = did_you_mean(name, _names(job, kind)) or f"add `{name}` under `{kind}`"
-    return f"the job has no {kind[:-1]} `{name}`", hint
+    if kind in names and dot:
+        options = [word.partition(".")[2] for word in known if word.startswith(f"{kind}.")]
+        return f"the job has no {kind[:-1]} `{name}`", did_you_mean(name, options) or f"add `{name}` under `{kind}`"
+    words = (
+        "`inputs.NAME`, `outputs.NAME` or `checkpoint`"
+        if "checkpoint" in implicit
+        else "`inputs.NAME` or `outputs.NAME`"
+    )
+    return f"a reference is {words}", did_you_mean(inner, known)
 
 
 def _names(job: Mapping[str, Any], kind: str) -> list[str]:
     declared = job.get(kind)
-    names = [str(name) for name in declared] if isinstance(declared, Mapping) else []
-    return sorted({*names, "model"}) if kind == "outputs" else names
+    return [str(name) for name in declared] if isinstance(declared, Mapping) else []

@@ -18,29 +18,38 @@ from typing import Any
 from pydantic import BaseModel
 
 from cloudtrain.distribution import SMP_PARAMETERS
-from cloudtrain.job import TrainingJob
 from cloudtrain.problems.shape import Shape, shape_of_field
+from cloudtrain.processing import KINDS, ONLY_TRAINING
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-ID = "urn:cloudtrain:schema:job"
-"""A name, not an address: nothing can be fetched there."""
+_NAMES = {"training": "job", "processing": "processing-job"}
+"""Ends of the schemas' identifiers, which are names, not addresses: nothing can be fetched there."""
+
+_KIND_HELP = "Which kind of job the file holds: `training`, which need not be said, or `processing`."
 
 Schema = dict[str, Any]
 
 
-def job_schema() -> Schema:
-    """The JSON Schema of a job file, as JSON data."""
-    schema = TrainingJob.model_json_schema(mode="validation")
+def job_schema(kind: str = "training") -> Schema:
+    """The JSON Schema of a job file, as JSON data. `kind` is one of `cloudtrain.processing.KINDS`."""
+    root = KINDS[kind]
+    schema = root.model_json_schema(mode="validation")
     definitions: Schema = schema.pop("$defs")
-    for model in _models(TrainingJob):
-        own = schema if model is TrainingJob else definitions[model.__name__]
+    for model in _models(root):
+        own = schema if model is root else definitions[model.__name__]
         _describe(own, model)
         _take_short_forms(own, model)
         own.update(_RULES.get(model.__name__, {}))
-    schema["properties"]["distribution"] = _choice(schema["properties"]["distribution"], definitions)
+    if kind == "training":
+        schema["properties"]["distribution"] = _choice(schema["properties"]["distribution"], definitions)
+        schema["properties"] = {"kind": {"const": kind, "description": _KIND_HELP}} | schema["properties"]
+    else:
+        schema["properties"]["kind"]["description"] = _KIND_HELP
+        schema["required"] = ["kind", *schema["required"]]
     for name in ("inputs", "outputs"):
         _pattern_to_names(schema["properties"][name])
-    head = {"$schema": DIALECT, "$id": ID, "title": "cloudtrain job"}
+    title = "cloudtrain job" if kind == "training" else f"cloudtrain {kind} job"
+    head = {"$schema": DIALECT, "$id": f"urn:cloudtrain:schema:{_NAMES[kind]}", "title": title}
     return head | {key: value for key, value in schema.items() if key != "title"} | {"$defs": definitions}
 
 
@@ -143,18 +152,67 @@ def _smp_version(version: int) -> Schema:
     return {"if": {"required": ["version"], "properties": {"version": {"const": version}}}, "then": then}
 
 
-_RULES: dict[str, Schema] = {
-    "TrainingJob": {
-        "oneOf": [_given("entry_point"), _given("command")],
-        "not": {"allOf": [_given("command"), _not_empty("hyperparameters")]},
+def _truthy(name: str) -> Schema:
+    """The field holds something, as the models' rules see it: not null, and not empty."""
+    return {"required": [name], "properties": {name: {"not": {"enum": [None, "", [], {}]}}}}
+
+
+def _two_of(*names: str) -> Schema:
+    pairs = [[one, other] for index, one in enumerate(names) for other in names[index + 1 :]]
+    return {"anyOf": [{"allOf": [_truthy(name) for name in pair]} for pair in pairs]}
+
+
+_ONE_THING_TO_RUN: Schema = {
+    "anyOf": [
+        _given("entry_point"),
+        _given("command"),
+        {"required": ["environment"], "properties": {"environment": _given("image")}},
+    ],
+    "not": {
+        "anyOf": [
+            _given("entry_point", "command"),
+            {"allOf": [_given("command"), _not_empty("hyperparameters")]},
+        ]
     },
-    "Input": {"anyOf": [_given("sagemaker"), _given("azureml"), _given("local")]},
+}
+
+_MACHINE = ("instance_type", "gpu", "instance_preferences")
+
+_PLACE = {"anyOf": [_given("sagemaker"), _given("azureml"), _given("local")]}
+
+_ABSOLUTE: Schema = {"path": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^/"}]}}
+
+_RULES: dict[str, Schema] = {
+    "TrainingJob": _ONE_THING_TO_RUN,
+    "ProcessingJob": _ONE_THING_TO_RUN
+    | {
+        "allOf": [
+            {
+                "properties": {
+                    "resources": {"not": {"anyOf": [_not_empty("instance_groups"), _not_empty("distribution_groups")]}}
+                }
+            }
+        ]
+    },
+    "Input": _PLACE,
+    "ProcessingInput": _PLACE
+    | {
+        "allOf": [
+            {
+                "properties": {
+                    **{name: {"const": default} for name, default in ONLY_TRAINING.items() if default},
+                    **{name: {"enum": [None, []]} for name, default in ONLY_TRAINING.items() if not default},
+                    "data_type": {"not": {"const": "augmented_manifest"}},
+                    **_ABSOLUTE,
+                }
+            }
+        ]
+    },
+    "ProcessingOutput": {"allOf": [{"properties": _ABSOLUTE}]},
     "Resources": {
-        "not": _given("instance_type", "gpu"),
+        "not": _two_of(*_MACHINE),
         "if": _not_empty("instance_groups"),
-        "then": {
-            "not": {"anyOf": [{"required": ["instance_count"]}, _given("instance_type"), _given("gpu")]},
-        },
+        "then": {"not": {"anyOf": [{"required": ["instance_count"]}, *(_truthy(name) for name in _MACHINE)]}},
         "else": {"not": _not_empty("distribution_groups")},
     },
     "SMP": {"allOf": [_smp_version(1), _smp_version(2)]},

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from os.path import normpath
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudtrain.data import Checkpoint, Input, Output
 from cloudtrain.errors import JobError, Problem, UsageError, did_you_mean
-from cloudtrain.job import BUNDLED, TrainingJob
+from cloudtrain.job import BUNDLED
 from cloudtrain.jobfile.document import Format
 from cloudtrain.jobfile.parse import JobFile, parse
+from cloudtrain.references import is_run_input
+
+if TYPE_CHECKING:
+    from cloudtrain.processing import AnyJob
 
 SUFFIXES: dict[str, Format] = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}
 """The format of a job file, by the end of its name."""
@@ -52,7 +56,7 @@ def format_of(path: Path) -> Format:
     return known
 
 
-def anchored(job: TrainingJob, folder: Path) -> TrainingJob:
+def anchored(job: AnyJob, folder: Path) -> AnyJob:
     """The job with its relative local places (`source_dir`, `local: ...`) made absolute against a folder."""
     changes: dict[str, Any] = {
         "inputs": {name: _at(place, folder) for name, place in job.inputs.items()},
@@ -60,13 +64,16 @@ def anchored(job: TrainingJob, folder: Path) -> TrainingJob:
     }
     if not job.source_dir.startswith(BUNDLED):
         changes["source_dir"] = _absolute(job.source_dir, folder)
-    if job.checkpoint is not None:
-        changes["checkpoint"] = _at(job.checkpoint, folder)
+    checkpoint = getattr(job, "checkpoint", None)
+    if checkpoint is not None:
+        changes["checkpoint"] = _at(checkpoint, folder)
     return job.model_copy(update=changes)
 
 
 def _at(place: _Places, folder: Path) -> _Places:
-    return place if place.local is None else place.model_copy(update={"local": _absolute(place.local, folder)})
+    if place.local is None or is_run_input(place.local):
+        return place
+    return place.model_copy(update={"local": _absolute(place.local, folder)})
 
 
 def _absolute(text: str, folder: Path) -> str:

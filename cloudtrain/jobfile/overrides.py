@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from cloudtrain.errors import Problem
 from cloudtrain.job import TrainingJob
 from cloudtrain.jobfile.changes import Changes
@@ -31,8 +33,8 @@ class _Refused(Exception):
         self.problem = Problem(path, message, hint)
 
 
-def override(data: Data, overrides: Sequence[str]) -> tuple[Data, Changes]:
-    """Apply overrides to `data`, in their order. `a.b=null` removes; a wrong override changes nothing.
+def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = TrainingJob) -> tuple[Data, Changes]:
+    """Apply overrides to `data` of a `model`, in their order. `a.b=null` removes; a wrong override changes nothing.
 
     A new `distribution.type` drops the fields that the new distribution does not have.
 
@@ -46,7 +48,7 @@ def override(data: Data, overrides: Sequence[str]) -> tuple[Data, Changes]:
         origin = f"--set {text}"
         try:
             parts, written = _split(text)
-            path, found = _apply(data, parts, written)
+            path, found = _apply(data, parts, written, model)
         except _Refused as error:
             problem = error.problem
             problems.append(Problem(problem.path, problem.message, problem.hint, origin))
@@ -84,20 +86,20 @@ def _split(text: str) -> tuple[list[str | int], str]:
     )
 
 
-def _apply(data: Data, parts: list[str | int], text: str) -> tuple[Path, Positions]:
+def _apply(data: Data, parts: list[str | int], text: str, root: type[BaseModel]) -> tuple[Path, Positions]:
     """Set one value; the containers on the way are made where they are missing, but only if all goes well."""
-    shape: Shape = shape_of_model(TrainingJob)
+    shape: Shape = shape_of_model(root)
     holder: Any = data
     path: Path = ()
     fresh: list[tuple[Any, str | int, Any]] = []
     for part in parts[:-1]:
-        key, inner = _step(shape, holder, part, path)
+        key, inner = _step(shape, holder, part, path, root)
         path, value = (*path, key), _get(holder, key)
         opened = _opened(value, inner, path)
         if opened is not value:
             fresh.append((holder, key, opened))
         holder, shape = opened, inner
-    key, inner = _step(shape, holder, parts[-1], path)
+    key, inner = _step(shape, holder, parts[-1], path, root)
     path = (*path, key)
     found = _value(inner, text, path)
     for above, name, opened in fresh:
@@ -111,7 +113,7 @@ def _apply(data: Data, parts: list[str | int], text: str) -> tuple[Path, Positio
     return path, found.positions
 
 
-def _step(shape: Shape, holder: Any, part: str | int, path: Path) -> tuple[str | int, Shape]:
+def _step(shape: Shape, holder: Any, part: str | int, path: Path, root: type[BaseModel]) -> tuple[str | int, Shape]:
     """The key that `part` stands for in `holder`, and the shape of what is there.
 
     Raises:
@@ -127,7 +129,7 @@ def _step(shape: Shape, holder: Any, part: str | int, path: Path) -> tuple[str |
     tag = holder.get("type") if isinstance(holder, Mapping) else None
     child = shape.child(name, tag)
     if child is None or (shape.kind in ("model", "choice") and name not in shape.field_names(tag)):
-        message, hint = unknown_field((*path, name), shape, TrainingJob, tag)
+        message, hint = unknown_field((*path, name), shape, root, tag)
         raise _Refused(message, hint, (*path, name))
     return name, child
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, Problem, did_you_mean
 from cloudtrain.job import TrainingJob
 from cloudtrain.jobfile.changes import Changes
 from cloudtrain.jobfile.document import Document, Format, Path, Positions, Unreadable, read_document
 from cloudtrain.problems.collect import KeyProblem, Source, problems_of, shown
+
+if TYPE_CHECKING:
+    from cloudtrain.processing import AnyJob, ProcessingJob
 
 _START = {
     "yaml": "start with `name: my-job` and `entry_point: train.py`",
@@ -25,7 +28,7 @@ _START = {
 class JobFile:
     """A job, and where everything in it was written."""
 
-    job: TrainingJob
+    job: AnyJob
     file: str
     positions: Positions
     changes: Changes = field(default_factory=Changes)
@@ -39,7 +42,7 @@ class JobFile:
         return f"{self.file}:{place.line}:{place.column}" if place else None
 
 
-def parse_job(text: str, *, format: Format, file: str, overrides: Sequence[str] = ()) -> TrainingJob:
+def parse_job(text: str, *, format: Format, file: str, overrides: Sequence[str] = ()) -> AnyJob:
     """A job from text; `file` names it in messages, `overrides` are `resources.instance_count=4` and win.
 
     Raises:
@@ -55,12 +58,13 @@ def parse(text: str, *, format: Format, file: str, overrides: Sequence[str] = ()
         JobError: all problems at once.
     """
     document = _readable(text, format, file)
-    data, changes = _changed(document.data, overrides)
+    model = _model(document, file)
+    data, changes = _changed(document.data, overrides, model)
     found = [*document.problems, *changes.problems]
     try:
-        job = TrainingJob.model_validate(data)
+        job = model.model_validate(data)
     except ValidationError as error:
-        found += problems_of(error, TrainingJob, Source((), TrainingJob, _written(document.positions, changes)))
+        found += problems_of(error, model, Source((), model, _written(document.positions, changes)))
     if found:
         raise JobError(_placed(found, file, document.positions, changes))
     return JobFile(job, file, document.positions, changes)
@@ -86,12 +90,34 @@ def _readable(text: str, format: Format, file: str) -> Document:
     return document
 
 
-def _changed(data: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], Changes]:
+def _model(document: Document, file: str) -> type[TrainingJob] | type[ProcessingJob]:
+    """The model that `kind` names. `kind: training` may stand there, and is no field of the job.
+
+    Raises:
+        JobError: there is no such kind of job.
+    """
+    if "kind" not in document.data:
+        return TrainingJob
+    from cloudtrain.processing import KINDS  # costs start-up time
+
+    kind = document.data["kind"]
+    model = KINDS.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        message, hint = f"there is no kind of job {shown(kind)}", did_you_mean(str(kind), KINDS)
+        raise JobError(_placed([Problem(("kind",), message, hint)], file, document.positions, Changes()))
+    if model is TrainingJob:
+        del document.data["kind"]
+    return model
+
+
+def _changed(
+    data: dict[str, Any], overrides: Sequence[str], model: type[TrainingJob] | type[ProcessingJob]
+) -> tuple[dict[str, Any], Changes]:
     if not overrides:
         return data, Changes()
     from cloudtrain.jobfile.overrides import override  # costs start-up time
 
-    return override(data, overrides)
+    return override(data, overrides, model)
 
 
 def _written(positions: Positions, changes: Changes) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from cloudtrain.errors import Problem, did_you_mean
-from cloudtrain.problems.habits import distribution_hint, elsewhere_hint, habit_hint, mapping_hint
+from cloudtrain.problems.habits import distribution_hint, elsewhere_hint, habit_hint, mapping_hint, training_hint
 from cloudtrain.problems.names import mended, rule_of
 from cloudtrain.problems.shape import Shape, plain_path, shape_of_model
 from cloudtrain.problems.source import Path, Source, shown
@@ -26,7 +26,7 @@ def unknown_field(
     name, known = str(path[-1]), parent.field_names(tag)
     whole = shape_of_model(root) if root is not None else parent
     near = did_you_mean(name, known)
-    hint = habit_hint(name, parent, whole, known)
+    hint = training_hint(name, parent) or habit_hint(name, parent, whole, known)
     if hint is None and not (near or "").startswith("did you mean"):
         hint = elsewhere_hint(name, parent, whole)
     hint = hint or near
@@ -37,7 +37,10 @@ def _owner(parent: Shape, path: Path) -> str:
     if path:
         return f"`{Problem(path, '').dotted}`"
     model = parent.model()
-    return "a job" if model is None or model.__name__ == "TrainingJob" else f"`{model.__name__}`"
+    return "a job" if model is None else _TITLES.get(model.__name__, f"`{model.__name__}`")
+
+
+_TITLES = {"TrainingJob": "a job", "ProcessingJob": "a processing job"}
 
 
 def label(path: Path) -> str:

@@ -63,6 +63,21 @@ _ACCOUNT = frozenset(
 _ACCOUNT_HINT = "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"
 
 
+_TRAINING = {
+    "distribution": "every instance runs the script on its own; `shard: true` under an input deals out its files",
+    "checkpoint": "add an output with `mode: mount`, which is copied while the script runs",
+    "spot": "SageMaker runs only training jobs on spot capacity",
+    "metrics": "SageMaker reads metrics only from the log of a training job",
+    "azureml_overrides": "processing jobs run on SageMaker and on this machine",
+}
+"""Fields of a training job that a processing job lacks, and what to do instead."""
+
+
+def training_hint(name: str, parent: Shape) -> str | None:
+    """Why a processing job has no such field; None for other jobs and names."""
+    return _TRAINING.get(name) if list(parent.models) == ["ProcessingJob"] else None
+
+
 def habit_hint(name: str, parent: Shape, root: Shape, known: Iterable[str]) -> str | None:
     """Our name for what other tools call `name`; None when none calls anything so."""
     meant = _MEANT.get(_word(name))

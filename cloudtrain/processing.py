@@ -1,0 +1,156 @@
+"""The processing job: a script that works on data before or after training, on several instances that each have a part.
+
+It is written as a training job is, without what only training has: a distribution, checkpoints, spot capacity.
+Every instance runs the script once, on its own; inputs with `shard: true` are dealt out between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from cloudtrain._model import Model, all_at_once
+from cloudtrain.data import Input, Output
+from cloudtrain.errors import Problem
+from cloudtrain.job import Environment, Name, TrainingJob, not_finite, one_thing_to_run
+from cloudtrain.problems.collect import shown
+from cloudtrain.problems.names import JOB_NAME
+from cloudtrain.references import reference_problems
+from cloudtrain.resources import Resources
+from cloudtrain.units import Duration
+
+ONLY_TRAINING = {
+    "content_type": None,
+    "record_wrapper": None,
+    "attribute_names": (),
+    "shuffle_seed": None,
+    "instance_groups": (),
+    "access": "ro",
+}
+"""Fields of an input that CreateProcessingJob has no place for, and their defaults."""
+
+
+def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+    for name, default in ONLY_TRAINING.items():
+        value = data.get(name, default)
+        if value != default and not (default == () and not value):
+            message = f"`{name}` is for the inputs of training jobs, and this is a processing job"
+            yield Problem((name,), message, f"remove `{name}`")
+    if data.get("data_type") == "augmented_manifest":
+        message = "a processing job cannot read an augmented manifest"
+        yield Problem(("data_type",), message, "use `prefix` or `manifest`")
+
+
+def _place_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+    path = data.get("path")
+    if isinstance(path, str) and not path.startswith("/"):
+        hint = "write for example `/opt/ml/processing/input`"
+        yield Problem(("path",), f"{shown(path)} is no absolute path in the container", hint)
+
+
+def _processing_input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from _input_rules(data)
+    yield from _place_rules(data)
+
+
+class ProcessingInput(Input):
+    """Data that the script reads, as in a training job."""
+
+    path: str | None = None
+    """SageMaker: where the container has it; `/opt/ml/processing/input/NAME` unless given."""
+
+    _processing_rules = all_at_once(_processing_input_rules)
+
+
+class ProcessingOutput(Output):
+    """Data that the script writes. What all instances write ends up in one place, so their file names must differ."""
+
+    mode: Literal["upload", "mount"] = "upload"
+    """upload: copied when the script ends (EndOfJob). mount: copied while it runs (Continuous)."""
+    path: str | None = None
+    """SageMaker: where the container writes it; `/opt/ml/processing/output/NAME` unless given."""
+
+    _processing_rules = all_at_once(_place_rules)
+
+
+def _resource_rules(resources: Any) -> Iterator[Problem]:
+    for name in ("instance_groups", "distribution_groups"):
+        groups = resources.get(name) if isinstance(resources, Mapping) else getattr(resources, name, None)
+        if groups:
+            message = f"a processing job runs on equal instances, so it has no `{name}`"
+            yield Problem(("resources", name), message, "use `instance_type` and `instance_count`")
+
+
+def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from one_thing_to_run(job)
+    yield from reference_problems(job, implicit=())
+    yield from _resource_rules(job.get("resources"))
+    for field in ("hyperparameters", "sagemaker_overrides"):
+        yield from not_finite(job.get(field), (field,))
+
+
+class ProcessingJob(Model):
+    """One processing job: the same script on every instance, each with its shard of the data.
+
+    Raises:
+        JobError: listing every problem at once, each with a hint.
+    """
+
+    kind: Literal["processing"] = "processing"
+    """Tells a file with a processing job from one with a training job."""
+    name: str = Field(pattern=JOB_NAME, max_length=40)
+    """Letters, digits and hyphens; at most 40, so that a run name with hash and counter fits every target."""
+    source_dir: str = "."
+    """The folder with the user's code, relative to the job file; or `bundled:NAME`."""
+    entry_point: str | None = None
+    """The script inside `source_dir`. With neither this nor `command`, the image's own entry point runs (SageMaker)."""
+    command: str | None = None
+    """A shell command line, instead of `entry_point`."""
+    hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
+    """Reach the script as `--key value`, keys sorted, the same on every target."""
+    resources: Resources = Field(default_factory=Resources.model_construct)
+    environment: Environment = Field(default_factory=Environment.model_construct)
+    inputs: dict[Name, ProcessingInput] = Field(default_factory=dict)
+    outputs: dict[Name, ProcessingOutput] = Field(default_factory=dict)
+    max_runtime: Duration | None = None
+    tags: dict[str, str] = Field(default_factory=dict)
+    description: str | None = None
+    sagemaker_overrides: dict[str, JsonValue] = Field(default_factory=dict)
+    """Merged last into the CreateProcessingJob request."""
+
+    _rules = all_at_once(_job_rules)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_plain_places(cls, data: Any) -> Any:
+        """`ct.Input` and `ct.Output` do as well as their own models here."""
+        if not isinstance(data, Mapping):
+            return data
+        widened = dict(data)
+        for field, plain, own in (("inputs", Input, ProcessingInput), ("outputs", Output, ProcessingOutput)):
+            if isinstance(data.get(field), Mapping):
+                widened[field] = {name: _widened(item, plain, own) for name, item in data[field].items()}
+        return widened
+
+    def as_training(self) -> TrainingJob:
+        """The same script, data and machines as a training job without a distribution: what checks look at, and what
+        compilers reuse. Its references may name what this job declares, so it is not validated again."""
+        shared = {name: getattr(self, name) for name in self.model_fields_set & TrainingJob.model_fields.keys()}
+        defaults = {
+            name: getattr(self, name) for name in ("source_dir", "resources", "environment") if name not in shared
+        }
+        return TrainingJob.model_construct(_fields_set=set(shared), **defaults, **shared)
+
+
+AnyJob = TrainingJob | ProcessingJob
+
+KINDS: dict[str, type[TrainingJob] | type[ProcessingJob]] = {"training": TrainingJob, "processing": ProcessingJob}
+"""What `kind` in a job file can say; a file without it holds a training job."""
+
+
+def _widened(item: Any, plain: type[Model], own: type[Model]) -> Any:
+    if isinstance(item, plain) and not isinstance(item, own):
+        return {name: getattr(item, name) for name in item.model_fields_set}
+    return item
