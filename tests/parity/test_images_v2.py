@@ -15,7 +15,7 @@ from cloudtrain.errors import JobError
 pytestmark = pytest.mark.parity(2)
 
 REGIONS = ("us-west-2", "eu-west-1", "cn-north-1", "us-gov-west-1", "us-iso-east-1", "us-isof-south-1", "il-central-1")
-INSTANCES = ("ml.g5.xlarge", "ml.m5.xlarge", "ml.p4d.24xlarge", "ml.p2.xlarge", "ml.trn1.32xlarge")
+INSTANCES = ("ml.g5.xlarge", "ml.m5.xlarge", "ml.p4d.24xlarge", "ml.p2.xlarge")
 PLACES = [(instance, "us-west-2") for instance in INSTANCES] + [("ml.g5.xlarge", region) for region in REGIONS[1:]]
 SMP2 = {"torch_distributed": {"enabled": True}, "smdistributed": {"modelparallel": {"enabled": True}}}
 
@@ -94,6 +94,13 @@ def test_every_address_of_trainium_is_the_sdks() -> None:
             case = ("pytorch", version, pythons[0], "", "ml.trn1.32xlarge", region)
             image = ours(*case)
             assert (image.uri if image else None) == of_sdk(*case)
+
+
+def test_a_wrong_version_for_trainium_is_refused() -> None:
+    """The SDK has one version for Trainium and gives it silently for any other; the catalogue does not."""
+    case = ("pytorch", "1.9.0", "py38", "", "ml.trn1.32xlarge", "us-west-2")
+    assert "pytorch-training-neuron:1.11.0-" in (of_sdk(*case) or "")
+    assert ours(*case) is None
 
 
 def test_the_newest_image_is_the_sdks_in_every_region() -> None:
