@@ -119,7 +119,7 @@ def _map(value: Mapping[str, Any], shape: Mapping[str, Any], path: Path_, title:
     yield from _counted(len(value), ("entry", "entries"), shape, path, title)
     for key, inner in value.items():
         name = f"{key[:37]}..." if isinstance(key, str) and len(key) > 40 else str(key)
-        yield from _check(key, shape["key"], (*path, key), f"the key `{name}` of {title}")
+        yield from _check(key, shape["key"], (*path, key), f"a key of {title}")
         yield from _check(inner, shape["value"], (*path, key), _titled((*path, name)))
 
 
@@ -192,7 +192,7 @@ _WORDS = {
     r"[a-zA-Z_][a-zA-Z0-9_]*": "use letters, digits and underscores, and no digit first",
     r"([\p{L}\p{Z}\p{N}_.:/=+\-@]*)": "use letters, digits, spaces and `_ . : / = + - @`",
     r"(https|s3)://([^/]+)/?(.*)": "write for example `s3://bucket/folder`",
-    r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+": "write for example `arn:aws:iam::123456789012:role/NAME`",
+    r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+": "write for example `arn:aws:iam::123456789012:role/R`",
     r"[-0-9a-zA-Z]+": "use letters, digits and hyphens",
 }
 """What a pattern of the service means; another pattern is shown as it is."""
