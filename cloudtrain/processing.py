@@ -45,9 +45,9 @@ def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _place_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
     path = data.get("path")
-    if isinstance(path, str) and not path.startswith("/"):
-        hint = "write for example `/opt/ml/processing/input`"
-        yield Problem(("path",), f"{shown(path)} is no absolute path in the container", hint)
+    if isinstance(path, str) and not path.startswith("/opt/ml/processing/"):
+        hint = "it begins with `/opt/ml/processing/`"
+        yield Problem(("path",), f"{shown(path)} is no place that a processing container shares with S3", hint)
 
 
 def _processing_input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:

@@ -180,7 +180,7 @@ _MACHINE = ("instance_type", "gpu", "instance_preferences")
 
 _PLACE = {"anyOf": [_given("sagemaker"), _given("azureml"), _given("local")]}
 
-_ABSOLUTE: Schema = {"path": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^/"}]}}
+_ABSOLUTE: Schema = {"path": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^/opt/ml/processing/"}]}}
 
 _RULES: dict[str, Schema] = {
     "TrainingJob": _ONE_THING_TO_RUN,

@@ -31,7 +31,8 @@ class Environment:
         world_size: processes that train, on all instances.
         local_rank: this process among those of its instance; chooses the GPU.
         local_world_size: processes that train on this instance.
-        node_rank: this instance among the instances.
+        node_rank: this instance among the instances; tells the shards of a processing job apart, whose processes
+            are each rank 0 of 1.
         node_count: instances.
         master_addr: where rank 0 can be reached; None where nothing says so.
         master_port: the port that rank 0 listens on.
@@ -135,7 +136,7 @@ def detect_environment(variables: Variables | None = None) -> Environment:
     for launcher in LAUNCHERS:
         if launcher.started(variables):
             return _of_launcher(launcher, variables, platform)
-    return _of_tensorflow(variables, platform) or Environment(platform=platform)
+    return _of_tensorflow(variables, platform) or _of_instance(variables, platform)
 
 
 def _of_launcher(launcher: Launcher, variables: Variables, platform: str) -> Environment:
@@ -176,6 +177,13 @@ def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world
     if node_rank > 0:  # the ranks below this instance's first one fill the instances before it
         return max(1, (rank - local_rank) // node_rank)
     return world_size if any(name in variables for name in launcher.local_rank) else 1
+
+
+def _of_instance(variables: Variables, platform: str) -> Environment:
+    """A process that works alone. In a processing job it is one of several, each on an instance of its own."""
+    number = _number(variables, ("CLOUDTRAIN_INSTANCE",), 0)
+    count = _number(variables, ("CLOUDTRAIN_INSTANCE_COUNT",), 1)
+    return Environment(platform=platform, node_rank=number, node_count=count)
 
 
 def _of_tensorflow(variables: Variables, platform: str) -> Environment | None:

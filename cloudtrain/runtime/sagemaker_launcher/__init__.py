@@ -12,6 +12,7 @@ image, and a dead process ends the job at once.
     machine         what the container has: CPUs, GPUs, Neuron cores, EFA
     network         waiting for the master; telling other hosts that the chief has ended
     children        starting, signalling and ending the processes
+    requirements    pip
     failure         why it failed, for `FailureReason`
     __main__        the order of things
 """
@@ -27,7 +28,8 @@ LAUNCH_KEY = "cloudtrain_launch"
 CODE_CHANNEL = "code"
 """The channel that holds `sourcedir.tar.gz`, in File mode. It is not one of the script's."""
 
-_FIND_PYTHON = "$(command -v python3||command -v python)"
+FIND_PYTHON = "$(command -v python3||command -v python)"
+"""In a shell line: the image's own Python."""
 _LINE = (
     "cd {root}&&P={python}||{{ echo 'no Python in the image'>output/failure;exit 127;}};"
     '"$P" -Wi -m tarfile -e input/data/code/sourcedir.tar.gz code&&'
@@ -43,7 +45,7 @@ def container_entrypoint(root: str = ROOT, python: str | None = None) -> list[st
     """
     from shlex import quote
 
-    return ["/bin/sh", "-c", _LINE.format(root=quote(root), python=quote(python) if python else _FIND_PYTHON)]
+    return ["/bin/sh", "-c", _LINE.format(root=quote(root), python=quote(python) if python else FIND_PYTHON)]
 
 
 CONTAINER_ENTRYPOINT = tuple(container_entrypoint())

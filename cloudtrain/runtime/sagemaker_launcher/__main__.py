@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,10 +13,11 @@ from cloudtrain.runtime.errors import SetupError
 
 from . import ROOT
 from .children import Child, Children
-from .failure import failure_text, fitting, last_error
+from .failure import failure_text, fitting
 from .machine import this_machine
 from .network import EMULATION, LATECOMERS, Beacon, Network, wait_for_name, watch_chief
 from .plan import MASTER_PORT, WATCH_PORT, LaunchPlan, launch_plan
+from .requirements import install
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
     if plan.requirements and EMULATION in variables:
         _tell(f"`{plan.requirements}` is not installed: this machine is only an emulation")
     elif plan.requirements:
-        _install(plan.requirements, root / "code", environment, plan.python)
+        install(plan.requirements, root / "code", environment, plan.python)
     if plan.wait_for:
         wait_for_name(network.place(plan.wait_for, MASTER_PORT)[0])
     if children.asked_to_stop:
@@ -90,23 +90,6 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise SetupError(f"`{path}` holds no JSON object")
     return found
-
-
-def _install(requirements: str, code: Path, environment: Mapping[str, str], python: str) -> None:
-    """pip, into the container's Python: it ends with the job, so a distribution's own packages need no protection.
-
-    Raises:
-        SetupError: pip could not.
-    """
-    argv = [python, "-m", "pip", "install", "--disable-pip-version-check", "-r", requirements]
-    settings = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
-    result = subprocess.run(argv, cwd=str(code), env={**settings, **environment}, stderr=subprocess.PIPE)
-    sys.stderr.write(result.stderr.decode("utf-8", "replace"))
-    if result.returncode:
-        lines = result.stderr.decode("utf-8", "replace").splitlines()
-        said = next((line for line in lines if line.startswith("ERROR:")), last_error(lines)[0])
-        message = f"`pip install -r {requirements}` failed with exit code {result.returncode}: {said}"
-        raise SetupError(message, hint="the whole output is in the log")
 
 
 def _listen_for_chief(plan: LaunchPlan, network: Network, host: str, children: Children) -> Beacon | None:

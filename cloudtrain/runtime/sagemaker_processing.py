@@ -1,0 +1,162 @@
+"""Starts the script of a processing job inside a SageMaker container, on every instance.
+
+    [--requirements FILE] SCRIPT ARGUMENTS...
+    [--requirements FILE] --command LINE
+
+The bundle comes as the input `code`. The script finds its data through `cloudtrain.runtime`, and its instance's number
+in `CLOUDTRAIN_INSTANCE` and `CLOUDTRAIN_INSTANCE_COUNT`. Why it failed goes to `/opt/ml/output/message`: the first
+1,024 bytes of that file become the job's ExitMessage, and a file that is not UTF-8 fails the job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from shlex import quote
+
+from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.sagemaker_launcher import FIND_PYTHON, ROOT
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from cloudtrain.runtime.sagemaker_launcher.children import Child, Children
+
+CODE_INPUT = "code"
+"""The input that holds `sourcedir.tar.gz`. It is not one of the script's."""
+
+CODE_DIR = "processing/input/code"
+"""Where it is, below `/opt/ml`. File-mode inputs can be written to, so it is unpacked there."""
+
+MESSAGE_LIMIT = 1024
+"""Bytes of the message that the service keeps."""
+
+_LINE = (
+    "cd {root}/processing/input/code&&P={python}||{{ echo 'no Python in the image'>../../../output/message;exit 127;}};"
+    '"$P" -Wi -m tarfile -e sourcedir.tar.gz .&&exec "$P" -m cloudtrain.runtime.sagemaker_processing "$@"'
+)
+
+
+def container_entrypoint(words: Sequence[str], root: str = ROOT, python: str | None = None) -> list[str]:
+    """`ContainerEntrypoint`: unpacks the bundle and becomes this module, which gets `words` and then the
+    `ContainerArguments`. With `root` and `python` it runs on another machine, for rehearsal.
+    """
+    line = _LINE.format(root=quote(root), python=quote(python) if python else FIND_PYTHON)
+    return ["/bin/sh", "-c", line, "sh", *words]
+
+
+def main(arguments: Sequence[str], root: Path | None = None) -> int:
+    """The exit code of the container: that of the script, 128 and more for a signal."""
+    from cloudtrain.runtime.sagemaker_launcher.children import Children
+    from cloudtrain.runtime.sagemaker_launcher.failure import fitting
+
+    root, children = root or Path.cwd().parents[2], Children()
+    signal.signal(signal.SIGTERM, lambda *_: children.ask_to_stop())
+    try:
+        return _run(list(arguments), root, children)
+    except SetupError as error:
+        sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
+        _write_message(root, fitting(str(error), []))
+        return 1
+    finally:
+        children.sweep()
+
+
+def script_argv(words: Sequence[str], python: str = "python3", shell: str = "/bin/sh") -> list[str]:
+    """What runs, from the words behind the options: a script with its arguments, or `--command LINE`."""
+    if words[:1] == ["--command"]:
+        return [shell, "-c", *words[1:]]
+    suffix = Path(words[0]).suffix
+    return [*({".py": [python], ".sh": [shell]}.get(suffix, [])), *words]
+
+
+def variables_of(config: Mapping[str, Any], resource: Mapping[str, Any]) -> dict[str, str]:
+    """What the script finds in its environment, from `processingjobconfig.json` and `resourceconfig.json`."""
+    hosts, host = list(resource["hosts"]), resource["current_host"]
+    found = {
+        "CLOUDTRAIN_INSTANCE": str(hosts.index(host)),
+        "CLOUDTRAIN_INSTANCE_COUNT": str(len(hosts)),
+        "CLOUDTRAIN_RUN_NAME": str(config.get("ProcessingJobName", "")),
+        "SM_CURRENT_HOST": host,
+        "SM_HOSTS": json.dumps(hosts, separators=(",", ":")),
+    }
+    for item in config.get("ProcessingInputs") or ():
+        place = item.get("S3Input") or item.get("DatasetDefinition") or {}
+        if item["InputName"] != CODE_INPUT and place.get("LocalPath"):
+            found[f"CLOUDTRAIN_INPUT_{item['InputName'].upper()}"] = place["LocalPath"]
+    for item in (config.get("ProcessingOutputConfig") or {}).get("Outputs") or ():
+        if (item.get("S3Output") or {}).get("LocalPath"):
+            found[f"CLOUDTRAIN_OUTPUT_{item['OutputName'].upper()}"] = item["S3Output"]["LocalPath"]
+    return found
+
+
+def _run(words: list[str], root: Path, children: Children) -> int:
+    from cloudtrain.runtime.sagemaker_launcher.plan import Program
+    from cloudtrain.runtime.sagemaker_launcher.requirements import install
+
+    code = root / CODE_DIR
+    own = variables_of(_read(root / "config/processingjobconfig.json"), _read(root / "config/resourceconfig.json"))
+    path = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
+    environment = {"PYTHONUNBUFFERED": "1", **os.environ, **own, "PYTHONPATH": path}
+    if words[:1] == ["--requirements"]:
+        install(words[1], code, environment, sys.executable)
+        del words[:2]
+    argv = script_argv(words, sys.executable)
+    _tell("starting " + " ".join(map(quote, argv)))
+    is_shell = argv[0] != sys.executable
+    children.start(Program("the script", tuple(argv), signal="group" if is_shell else "leader"), environment, str(code))
+    exit_code, failed = children.finish(())
+    if failed is not None and not children.asked_to_stop:
+        _write_message(root, _explained(failed, own))
+    return 128 - exit_code if exit_code < 0 else exit_code
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """A configuration file.
+
+    Raises:
+        SetupError: it is missing, or no JSON object.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise SetupError(
+            f"`{path}` cannot be read: {error}", hint="SageMaker writes it; is this a container?"
+        ) from None
+    if not isinstance(found, dict):
+        raise SetupError(f"`{path}` holds no JSON object")
+    return found
+
+
+def _explained(failed: Child, own: Mapping[str, str]) -> str:
+    from cloudtrain.runtime.sagemaker_launcher.failure import failure_text
+
+    assert failed.exit_code is not None, "it has ended"
+    where = f" on {own['SM_CURRENT_HOST']}" if own["CLOUDTRAIN_INSTANCE_COUNT"] != "1" else ""
+    return failure_text(f"{failed.program.role}{where}", failed.exit_code, failed.said())
+
+
+def _write_message(root: Path, text: str) -> None:
+    """The script's own message, if it has written one, stays. Messages of several instances are joined."""
+    path = root / "output" / "message"
+    whole = text.encode("utf-8", "replace")[: MESSAGE_LIMIT - 1].decode("utf-8", "ignore") + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_text(whole, "utf-8")
+    except OSError as error:
+        _tell(f"the reason cannot be written to `{path}`: {error}; it is: {text}")
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"cloudtrain: {text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
