@@ -50,10 +50,13 @@ class SageMakerBackend:
         return replace(account_of(target, self._environ), overlay=overlay or None)
 
     def compile(self, job: TrainingJob, target: SageMaker, context: CompileContext) -> Plan:
-        """The plan of a job on SageMaker."""
+        """The plan of a job on SageMaker, which can also be had in the SageMaker SDK's words."""
+        from cloudtrain.backends.sagemaker.plan import SageMakerPlan
         from cloudtrain.compile.sagemaker import compile_sagemaker
 
-        return replace(compile_sagemaker(job, target, context), place=context.account.place)
+        account: SageMakerAccount = context.account
+        plan = replace(compile_sagemaker(job, target, context), place=account.place)
+        return SageMakerPlan.of(plan, account.region)
 
     def check(self, job: TrainingJob, target: SageMaker, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the protocol's
         """Role, buckets, inputs and quota, as far as the credentials may look."""

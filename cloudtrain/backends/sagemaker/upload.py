@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from cloudtrain._extras import require
@@ -90,11 +91,12 @@ def _send(
 
 
 def _counting(total: int, on_bytes: OnBytes) -> Callable[[int], None]:
-    sent = 0
+    sent, lock = 0, Lock()
 
     def count(amount: int) -> None:
         nonlocal sent
-        sent = min(total, max(0, sent + amount))  # a part that is sent again counts backwards first
-        on_bytes(sent, total)
+        with lock:  # parts go up in several threads
+            sent = min(total, max(0, sent + amount))  # one that is sent again counts backwards first
+            on_bytes(sent, total)
 
     return count
