@@ -53,8 +53,9 @@ CHECKPOINT = (
 SHARED = frozenset({"SM_OUTPUT_DATA_DIR"})
 """Folders that all outputs share, so each gets a folder of its name inside."""
 
-SAGEMAKER_CHECKPOINTS = "/opt/ml/checkpoints"
-"""Exists on SageMaker when the job has a checkpoint configuration; the service keeps it in step with S3."""
+SAGEMAKER_CHECKPOINTS = "checkpoints"
+"""Beside SM_MODEL_DIR, `/opt/ml/checkpoints` that is. Exists on SageMaker when the job has a checkpoint configuration;
+the service keeps it in step with S3."""
 
 
 def input_dir(name: str, *, default: str | Path | None = None) -> Path:
@@ -86,7 +87,7 @@ def model_dir() -> Path:
 def checkpoint_dir() -> Path:
     """The folder that outlives the run and is there again when it resumes, created."""
     found = _first(CHECKPOINT, "checkpoint", os.environ)
-    on_sagemaker = Path(SAGEMAKER_CHECKPOINTS)
+    on_sagemaker = Path(os.environ.get("SM_MODEL_DIR") or "/opt/ml/model").parent / SAGEMAKER_CHECKPOINTS
     if found is None and detect_environment().platform == "sagemaker" and on_sagemaker.is_dir():
         return on_sagemaker
     return _created(found or _kept("checkpoint"))

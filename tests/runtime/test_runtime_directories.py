@@ -9,7 +9,6 @@ import pytest
 from cloudtrain.runtime import (
     SetupError,
     checkpoint_dir,
-    directories,
     input_dir,
     model_dir,
     output_dir,
@@ -71,9 +70,8 @@ def test_outputs_go_where_the_platform_keeps_them(
 def test_the_checkpoint_folder_on_each_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SageMaker's folder counts only on SageMaker, and only when the job has a checkpoint configuration."""
     synced = tmp_path / "opt" / "checkpoints"
-    monkeypatch.setattr(directories, "SAGEMAKER_CHECKPOINTS", str(synced))
     assert checkpoint_dir() == Path("checkpoint")
-    monkeypatch.setenv("SM_HOSTS", '["algo-1"]')
+    monkeypatch.setenv("SM_MODEL_DIR", str(tmp_path / "opt" / "model"))
     assert checkpoint_dir() == Path("checkpoint")
     synced.mkdir(parents=True)
     assert checkpoint_dir() == synced

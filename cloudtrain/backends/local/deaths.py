@@ -48,7 +48,14 @@ class Deaths:
         return list(found.values())
 
     def verdict(self, output: Output, launched: list[Launched]) -> Verdict:
-        """Why the run failed. The output must have been drained."""
+        """Why the run failed; where a host of an emulation has written its reason, in its words. The output must
+        have been drained.
+        """
+        from cloudtrain.backends.local.verdict import in_own_words
+
+        return in_own_words(self._verdict(output, launched), self._spec.get("failure_files", ()))
+
+    def _verdict(self, output: Output, launched: list[Launched]) -> Verdict:
         from cloudtrain.backends.local import verdict
 
         def lines_of(death: Death) -> list[str]:

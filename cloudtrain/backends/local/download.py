@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,24 @@ from cloudtrain.errors import TargetError, UsageError, did_you_mean
 _OUTPUT = "CLOUDTRAIN_OUTPUT_"
 
 
-def places(spec: Mapping[str, Any]) -> dict[str, Path]:
-    """What can be downloaded, by name: where the launch specification says that it is."""
+def places(spec: Mapping[str, Any]) -> dict[str, tuple[Path, ...]]:
+    """What can be downloaded, by name: where the launch specification says that it is, one folder or several that
+    are one together (an emulated job writes its model on every host).
+    """
     run_dir = Path(spec["run_dir"])
+    logs = {"logs": (run_dir / "logs",)}
+    if "places" in spec:
+        return {name: tuple(map(Path, folders)) for name, folders in spec["places"].items()} | logs
     env: Mapping[str, str] = spec["processes"][0]["env"]
-    found = {
-        "model": Path(env["CLOUDTRAIN_MODEL_DIR"]),
-        "checkpoint": Path(env["CLOUDTRAIN_CHECKPOINT_DIR"]),
-        "logs": run_dir / "logs",
+    found: dict[str, tuple[Path, ...]] = {
+        "model": (Path(env["CLOUDTRAIN_MODEL_DIR"]),),
+        "checkpoint": (Path(env["CLOUDTRAIN_CHECKPOINT_DIR"]),),
     }
     for variable, path in env.items():
         name = variable.removeprefix(_OUTPUT)
         if name not in (variable, "MODEL"):
-            found[f"outputs/{_as_written(name, path)}"] = Path(path)
-    return found
+            found[f"outputs/{_as_written(name, path)}"] = (Path(path),)
+    return found | logs
 
 
 def download(spec: Mapping[str, Any], path: str, destination: Path) -> list[Path]:
@@ -42,24 +46,29 @@ def download(spec: Mapping[str, Any], path: str, destination: Path) -> list[Path
     known = places(spec)
     wanted = path.strip("/")
     if not wanted:
-        return [file for name, place in known.items() for file in _copy(place, destination / name)]
-    place = _find(wanted, known)
-    if not place.exists():
+        return [file for name, folders in known.items() for file in _copy_all(folders, destination / name)]
+    found = [place for place in _find(wanted, known) if place.exists()]
+    if not found:
         hint = f"what a run writes: {', '.join(f'`{name}/`' for name in known)}"
         raise TargetError(f"the run has written no `{wanted}`", hint=hint)
-    return _copy(place, destination)
+    return _copy_all(found, destination)
 
 
-def _find(wanted: str, known: Mapping[str, Path]) -> Path:
+def _find(wanted: str, known: Mapping[str, tuple[Path, ...]]) -> list[Path]:
     parts = wanted.split("/")
     for length in (1, 2):
         name, rest = "/".join(parts[:length]), parts[length:]
         if name in known and ".." not in rest:
-            return known[name].joinpath(*rest)
+            return [place.joinpath(*rest) for place in known[name]]
     if wanted == "outputs":
         names = [name for name in known if name.startswith("outputs/")]
         raise UsageError("`outputs` is several places", hint=f"name one: {', '.join(names) or '`model`'}")
     raise UsageError(f"a run has no `{wanted}`", hint=did_you_mean(wanted, known))
+
+
+def _copy_all(sources: Iterable[Path], destination: Path) -> list[Path]:
+    """Of files with the same name the last one stays."""
+    return list(dict.fromkeys(file for source in sources for file in _copy(source, destination)))
 
 
 def _copy(source: Path, destination: Path) -> list[Path]:

@@ -1,7 +1,7 @@
-"""Everything that a run needs before its processes start: its folders, its code, free ports, filled-in placeholders."""
+"""Everything that a run needs before its processes start: folders, files, links, code, free ports, placeholders."""
 
 # Paths are strings here: this has to start, and to poll, in no time.
-# ruff: noqa: PTH103
+# ruff: noqa: PTH103, PTH120, PTH123, PTH211
 from __future__ import annotations
 
 import os
@@ -94,8 +94,35 @@ def make_folders(spec: Mapping[str, Any], logs: str) -> None:
         os.makedirs(folder, exist_ok=True)
 
 
+def make_files(spec: Mapping[str, Any]) -> None:
+    """The files and links that the processes expect to find; an emulation has many, other runs have none.
+
+    Raises:
+        OSError: one cannot be made.
+    """
+    for path, text in spec.get("files", {}).items():
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    for link in spec.get("links", ()):
+        if link["shard"] is None:
+            os.makedirs(os.path.dirname(link["path"]), exist_ok=True)
+            os.symlink(link["target"], link["path"])
+        else:
+            _link_shard(link["path"], link["target"], *link["shard"])
+
+
+def _link_shard(folder: str, source: str, index: int, count: int) -> None:
+    """Every `count`-th file of a folder, in the order of their names, from number `index` on."""
+    names = sorted(os.path.relpath(f"{place}/{name}", source) for place, _, names in os.walk(source) for name in names)
+    os.makedirs(folder, exist_ok=True)
+    for name in names[index::count]:
+        os.makedirs(os.path.dirname(f"{folder}/{name}"), exist_ok=True)
+        os.symlink(f"{source}/{name}", f"{folder}/{name}")
+
+
 def unpack_code(spec: Mapping[str, Any]) -> None:
-    """The user's code, where the processes will find it.
+    """The user's code, where the processes will find it. A launcher that unpacks it itself has no `directory`.
 
     Raises:
         CloudtrainError: the archive is damaged.
@@ -105,4 +132,7 @@ def unpack_code(spec: Mapping[str, Any]) -> None:
 
     from cloudtrain.bundle.unpack import unpack
 
-    unpack(Path(spec["code"]["archive"]), Path(spec["code"]["directory"]))
+    code = spec["code"]
+    for directory in (code["directory"], *code.get("copies", ())):
+        if directory is not None:
+            unpack(Path(code["archive"]), Path(directory))

@@ -108,6 +108,7 @@ class Supervisor:
         try:
             self.spec = self.folder.read_launch()
             prepare.make_folders(self.spec, self.folder.logs)
+            prepare.make_files(self.spec)
             prepare.unpack_code(self.spec)
         except Exception as error:
             raise CannotStart(f"could not prepare the run: {_words(error)}") from error
@@ -132,7 +133,8 @@ class Supervisor:
     def _launch(self, index: int, argv: list[str], environment: dict[str, str]) -> None:
         from cloudtrain.backends.local.launched import launch
 
-        process, directory = self.spec["processes"][index], self.spec["code"]["directory"]
+        process = self.spec["processes"][index]
+        directory = process.get("directory") or self.spec["code"]["directory"]
         try:
             item = launch(
                 process, index, logs=self.folder.logs, directory=directory, argv=argv, environment=environment

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -32,6 +33,9 @@ DETAILS = 20
 """Lines of output that explain a failure."""
 
 _LONGEST_REASON = 400
+
+FAILURE_LIMIT = 1024
+"""Characters of a failure file that SageMaker shows."""
 
 _PEER_LOST = re.compile(
     r"closed by peer|reset by peer|Connection refused|Broken pipe|remote process exited|ncclRemoteError|"
@@ -84,6 +88,20 @@ def launcher_verdict(role: str, instance: int, argv: list[str], exit_code: int, 
     else:
         reason = f"{role} of instance {instance} ended with exit code {exit_code}" + (f": {message}" if message else "")
     return Verdict(_bounded(reason), details, None, exit_code)
+
+
+def in_own_words(verdict: Verdict, failure_files: Iterable[str]) -> Verdict:
+    """The verdict, with what stands in the first failure file to be written as its reason.
+
+    SageMaker takes 1,024 characters of `/opt/ml/output/failure`, and of the container that failed first.
+    """
+    files = [path for path in map(Path, failure_files) if path.is_file()]
+    found = sorted(files, key=lambda path: path.stat().st_mtime)
+    text = found[0].read_text("utf-8", "replace")[:FAILURE_LIMIT].strip() if found else ""
+    if not text:
+        return verdict
+    first, *rest = text.splitlines()
+    return verdict._replace(reason=_bounded(first), details=rest[-DETAILS:] or verdict.details)
 
 
 def explain(lines: list[str]) -> tuple[str, list[str]]:
