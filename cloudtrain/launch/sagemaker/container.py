@@ -1,0 +1,88 @@
+"""What an image contains, and what its version of the training toolkit knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+Framework = Literal["pytorch", "tensorflow", "generic"]
+
+HOSTNAME_SHIM = "/opt/conda/lib/python/site-packages/gethostname.so"
+"""What mpirun preloads into every rank, so that hosts know their names; without the version of Python in its path."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """What one image contains, as far as it decides what starts.
+
+    Attributes:
+        framework: whose toolkit runs; `generic` for an image without SAGEMAKER_TRAINING_MODULE.
+        toolkit: the version of sagemaker-training.
+        smddprun: whether the data-parallel library is installed.
+        smddpmprun: whether the model-parallel library's wrapper is installed.
+        torch: the version of PyTorch, where it is known.
+        python: the interpreter.
+        training_module: the image's own SAGEMAKER_TRAINING_MODULE, where it is known.
+    """
+
+    framework: Framework
+    toolkit: str
+    smddprun: bool = False
+    smddpmprun: bool = False
+    torch: str | None = None
+    python: str = "python"
+    training_module: str | None = None
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """The toolkit's version as numbers."""
+        return version_of(self.toolkit)
+
+    def sets_efa(self, instance_type: str) -> bool:
+        """Whether the toolkit tells libfabric to use EFA on such an instance."""
+        return _knows(_EFA_SINCE, instance_type, self.version)
+
+    def sets_rdma(self, instance_type: str) -> bool:
+        """Whether the toolkit lets EFA read and write GPU memory on such an instance."""
+        return _knows(_RDMA_SINCE, instance_type, self.version)
+
+
+@cache
+def version_of(toolkit: str) -> tuple[int, ...]:
+    """`5.1.4` as numbers; a part that is no number ends it."""
+    numbers: list[int] = []
+    for part in toolkit.split("."):
+        if not part.isdecimal():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+_ALWAYS = (0,)
+_EFA_SINCE = {
+    "ml.g4dn.8xlarge": _ALWAYS,
+    "ml.g4dn.12xlarge": _ALWAYS,
+    "ml.g5.48xlarge": _ALWAYS,
+    "ml.p3dn.24xlarge": _ALWAYS,
+    "ml.p4d.24xlarge": _ALWAYS,
+    "ml.p4de.24xlarge": _ALWAYS,
+    "ml.p5.48xlarge": (4, 9),
+    "ml.p5e.48xlarge": (5, 1, 2),
+    "ml.p6e-gb200.36xlarge": (5, 1),
+    "ml.trn1.32xlarge": _ALWAYS,
+}
+_RDMA_SINCE = {
+    "ml.p4d.24xlarge": _ALWAYS,
+    "ml.p4de.24xlarge": _ALWAYS,
+    "ml.p5.48xlarge": (5, 1, 2),
+    "ml.p5e.48xlarge": (5, 1, 2),
+    "ml.p6e-gb200.36xlarge": (5, 1),
+    "ml.trn1.32xlarge": _ALWAYS,
+}
+"""The toolkit's own lists, by the version that first has the type (read in 4.7.4, 4.9.0 and 5.0.0 to 5.1.4). They
+never had p5en, p6-b200, p6-b300, g6, g6e, trn1n and trn2."""
+
+
+def _knows(since: dict[str, tuple[int, ...]], instance_type: str, version: tuple[int, ...]) -> bool:
+    return instance_type in since and version >= since[instance_type]

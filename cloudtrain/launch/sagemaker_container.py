@@ -1,0 +1,42 @@
+"""What the containers of a SageMaker job really run: request and host to argv, environment and files.
+
+For jobs that the image's training toolkit starts, as recorded with sagemaker-training 5.1.1 and 5.1.4; and for jobs
+that start cloudtrain's own launcher. Pure. The parts are in `cloudtrain.launch.sagemaker`.
+"""
+
+from __future__ import annotations
+
+from cloudtrain.launch.sagemaker.commands import Command, command, overwritten
+from cloudtrain.launch.sagemaker.container import Container
+from cloudtrain.launch.sagemaker.hosts import (
+    Host,
+    files,
+    hosts,
+    hyperparameters_file,
+    input_data_config,
+    resource_config,
+)
+from cloudtrain.launch.sagemaker.own_launcher import is_entrypoint
+from cloudtrain.launch.sagemaker.processes import commands, view
+from cloudtrain.launch.sagemaker.shell import arrives, arrives_intact, shell_tokens
+from cloudtrain.launch.sagemaker.variables import environment
+
+__all__ = [
+    "Command",
+    "Container",
+    "Host",
+    "arrives",
+    "arrives_intact",
+    "command",
+    "commands",
+    "environment",
+    "files",
+    "hosts",
+    "hyperparameters_file",
+    "input_data_config",
+    "is_entrypoint",
+    "overwritten",
+    "resource_config",
+    "shell_tokens",
+    "view",
+]
