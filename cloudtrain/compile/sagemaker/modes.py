@@ -16,7 +16,7 @@ from cloudtrain.compile.sagemaker.machines import Machines
 from cloudtrain.distribution import SMDDP, SMP, DeepSpeed
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import TrainingJob
-from cloudtrain.launch.sagemaker_container import arrives
+from cloudtrain.launch.sagemaker_container import arrives_intact
 from cloudtrain.targets import SageMaker
 
 Mode = Literal["toolkit", "entrypoint", "image"]
@@ -92,5 +92,5 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage) -> Iterator[str]
         yield "nothing is known of a training toolkit in this image"
         return
     for name, value in job.hyperparameters.items():
-        if arrives(value, image.known.toolkit) is None:
+        if not arrives_intact(value, image.known.toolkit, script=job.entry_point or "train.py"):
             yield f"the shell of toolkit {image.known.toolkit} would break `{name}`"

@@ -32,7 +32,7 @@ DEFAULT_MAX_RUNTIME = 86_400
 RUN_TAG = "cloudtrain:run"
 """Key of the tag that makes a training job ours; its value is the run's name."""
 
-_ISOLATED_BUNDLE = f"{INPUT_ROOT}/{CODE_CHANNEL}/sourcedir.tar.gz"
+ISOLATED_BUNDLE = f"{INPUT_ROOT}/{CODE_CHANNEL}/sourcedir.tar.gz"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _hyperparameters(parts: Parts) -> dict[str, str]:
     assert parts.job.entry_point is not None, "toolkit mode runs scripts"
     script = script_pairs(
         program=resolve_text(parts.job.entry_point, parts.paths),
-        submit_directory=_ISOLATED_BUNDLE if parts.target.network_isolation else parts.code_uri,
+        submit_directory=ISOLATED_BUNDLE if parts.target.network_isolation else parts.code_uri,
         run_name=parts.run_name,
         region=parts.account.region,
     )
