@@ -26,14 +26,14 @@ MANY = 12
 """An enum with more words than this is not listed in a hint."""
 
 Kind = Literal["unknown", "missing", "type", "min", "max", "pattern", "enum"]
-Path_ = tuple[str | int, ...]
+Place = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
 class Violation:
     """One thing that the service would refuse. `path` is the way to it in the request."""
 
-    path: Path_
+    path: Place
     message: str
     hint: str | None
     kind: Kind
@@ -49,7 +49,7 @@ def violations(request: Mapping[str, Any], operation: str = "CreateTrainingJob")
     return list(_check(request, _model()["operations"][operation], (), f"`{operation}`"))
 
 
-def limit(operation: str, path: Path_) -> dict[str, Any]:
+def limit(operation: str, path: Place) -> dict[str, Any]:
     """What the model says of one place in a request: `type`, and `min`, `max`, `pattern`, `enum` where it has them.
 
     Args:
@@ -86,7 +86,7 @@ def _shape(name: str) -> Mapping[str, Any]:
     return shape
 
 
-def _check(value: Any, name: str, path: Path_, title: str) -> Iterator[Violation]:
+def _check(value: Any, name: str, path: Place, title: str) -> Iterator[Violation]:
     """All violations at and below a value. `title` is what a message calls the value."""
     shape = _shape(name)
     accepted, words = _TYPES[shape["type"]]
@@ -96,7 +96,7 @@ def _check(value: Any, name: str, path: Path_, title: str) -> Iterator[Violation
         yield from _INSIDE[shape["type"]](value, shape, path, title)
 
 
-def _structure(value: Mapping[str, Any], shape: Mapping[str, Any], path: Path_, title: str) -> Iterator[Violation]:
+def _structure(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
     members = shape["members"]
     hints = {name: did_you_mean(str(name), members) for name in value if name not in members}
     for name in shape.get("required", ()):
@@ -109,13 +109,13 @@ def _structure(value: Mapping[str, Any], shape: Mapping[str, Any], path: Path_, 
             yield from _check(inner, members[name], (*path, name), _titled((*path, name)))
 
 
-def _list(value: list[Any], shape: Mapping[str, Any], path: Path_, title: str) -> Iterator[Violation]:
+def _list(value: list[Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
     yield from _counted(len(value), ("entry", "entries"), shape, path, title)
     for index, inner in enumerate(value):
         yield from _check(inner, shape["member"], (*path, index), _titled((*path, index)))
 
 
-def _map(value: Mapping[str, Any], shape: Mapping[str, Any], path: Path_, title: str) -> Iterator[Violation]:
+def _map(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
     yield from _counted(len(value), ("entry", "entries"), shape, path, title)
     for key, inner in value.items():
         name = f"{key[:37]}..." if isinstance(key, str) and len(key) > 40 else str(key)
@@ -123,7 +123,7 @@ def _map(value: Mapping[str, Any], shape: Mapping[str, Any], path: Path_, title:
         yield from _check(inner, shape["value"], (*path, key), _titled((*path, name)))
 
 
-def _string(value: str, shape: Mapping[str, Any], path: Path_, title: str) -> Iterator[Violation]:
+def _string(value: str, shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
     sized = list(_counted(len(value), ("character", "characters"), shape, path, title))
     yield from sized
     if "enum" in shape and value not in shape["enum"]:
@@ -139,25 +139,25 @@ def _enum_hint(value: str, words: Sequence[str]) -> str | None:
     return hint if len(words) <= MANY or (hint or "").startswith("did you mean") else None
 
 
-def _number(value: int, shape: Mapping[str, Any], path: Path_, title: str) -> Iterator[Violation]:
+def _number(value: int, shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
     yield from _bounded(value, f"{title} is {value:,}", shape, path)
 
 
 def _counted(
-    count: int, units: tuple[str, str], shape: Mapping[str, Any], path: Path_, title: str
+    count: int, units: tuple[str, str], shape: Mapping[str, Any], path: Place, title: str
 ) -> Iterator[Violation]:
     fact = f"{title} has {count:,} {units[count != 1]}" if count else f"{title} is empty"
     yield from _bounded(count, fact, shape, path)
 
 
-def _bounded(number: int, fact: str, shape: Mapping[str, Any], path: Path_) -> Iterator[Violation]:
+def _bounded(number: int, fact: str, shape: Mapping[str, Any], path: Place) -> Iterator[Violation]:
     if "min" in shape and number < shape["min"]:
         yield Violation(path, f"{fact}, and the service takes at least {shape['min']:,}", None, "min")
     if "max" in shape and number > shape["max"]:
         yield Violation(path, f"{fact}, and the service takes at most {shape['max']:,}", None, "max")
 
 
-def _titled(path: Path_) -> str:
+def _titled(path: Place) -> str:
     return f"`{Problem(path, '').dotted}`"
 
 
@@ -171,7 +171,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "boolean": (bool, "true or false"),
 }
 
-_INSIDE: dict[str, Callable[[Any, Mapping[str, Any], Path_, str], Iterator[Violation]]] = {
+_INSIDE: dict[str, Callable[[Any, Mapping[str, Any], Place, str], Iterator[Violation]]] = {
     "structure": _structure,
     "map": _map,
     "list": _list,
