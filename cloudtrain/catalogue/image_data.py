@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 DATA = Path(__file__).with_name("data")
 
@@ -20,8 +19,7 @@ PUBLIC = "public.ecr.aws"
 """Amazon's public registry: no account, no region."""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One image as the SDKs list it, for all its Pythons, devices and regions."""
 
     version: str

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from cloudtrain.catalogue.image import Image, described, split_base
 from cloudtrain.catalogue.image_data import in_range, registries
 
-_ADDRESS = re.compile(
+_ADDRESS = (
     r"(?P<registry>public\.ecr\.aws/(?:deep-learning-containers|neuron)|(?P<account>\d{12})\.dkr\.ecr\.[a-z0-9.-]+)"
     r"/(?P<repository>[a-z0-9._/-]+):(?P<tag>[\w.-]+)(?:@sha256:[0-9a-f]+)?"
 )
@@ -35,7 +35,7 @@ def image_of_uri(uri: str) -> Image | None:
 
     None for anybody else's image, and where the address does not tell: one without a tag, `latest`.
     """
-    match = _ADDRESS.fullmatch(uri)
+    match = re.fullmatch(_ADDRESS, uri)
     if match is None or match["repository"] not in _REPOSITORIES:
         return None
     if match["account"] is not None and match["account"] not in _accounts():

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from cloudtrain.catalogue.image import SMP2_REPOSITORY, Image, described, split_base
 from cloudtrain.catalogue.image_data import Row, facts, newest, numbers, registry_host, rows, tables
@@ -113,8 +112,7 @@ def resolve_image(
     return described(framework, row.version, chosen, wanted.device, _address(wanted, row, tag), row.base)
 
 
-@dataclass(frozen=True)
-class _Wanted:
+class _Wanted(NamedTuple):
     framework: str
     region: str
     device: str

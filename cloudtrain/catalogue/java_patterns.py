@@ -16,7 +16,7 @@ _CLASSES = {"L": ("a-zA-Z", "\ue000"), "N": ("0-9", "\ue001"), "Z": (" ", "\ue00
 _OTHER = "\ue003"
 """Stands for every character beyond ASCII that is in none of these categories."""
 
-_TOKEN = re.compile(
+_TOKEN = (
     r"\\u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})"
     r"|\\p\{(?P<name>\w+)\}|\\.|(?P<open>\[\^?\]?)|(?P<close>\])|(?P<dot>\.)"
 )
@@ -49,7 +49,7 @@ def _compiled(pattern: str) -> tuple[re.Pattern[str], bool]:
             return r"[^\n\r\x85\u2028\u2029]"
         return match[0]
 
-    found = _TOKEN.sub(translated, pattern)
+    found = re.sub(_TOKEN, translated, pattern)
     return re.compile(found, re.ASCII), any(f"\\p{{{name}}}" in pattern for name in _CLASSES)
 
 
