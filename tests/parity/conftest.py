@@ -77,15 +77,16 @@ def session(wire: Wire) -> Any:
     It is quick: with any configuration, such as the one of the session that cloudtrain makes, the SDK validates its
     whole schema some twenty times for each job, which takes more than a second. It also sends telemetry.
     """
-    return _session()
+    return session_of("us-west-2")
 
 
 @cache
-def _session() -> Any:
+def session_of(region: str) -> Any:
+    """The same for a region. Sends nothing by itself; needs the fixture `wire` when it is used."""
     from boto3 import Session as Boto
     from sagemaker.session import Session
 
-    boto = Boto(region_name="us-west-2", aws_access_key_id="AKIAIOSFODNN7EXAMPLE", aws_secret_access_key="secret")
+    boto = Boto(region_name=region, aws_access_key_id="AKIAIOSFODNN7EXAMPLE", aws_secret_access_key="secret")
     return Session(boto_session=boto)
 
 
