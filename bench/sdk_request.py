@@ -41,12 +41,12 @@ def main() -> None:
         framework_version="2.8.0",
         py_version="py312",
         output_path="s3://sagemaker-us-west-2-111122223333/cloudtrain/output",
-        checkpoint_s3_uri="s3://YOUR-BUCKET/checkpoints/cifar10-ddp",
+        checkpoint_s3_uri="s3://your-bucket/checkpoints/cifar10-ddp",
         hyperparameters={"epochs": 30, "batch": 128, "learning_rate": 0.1},
         distribution={"torch_distributed": {"enabled": True}},
         **options,
     )
-    estimator.fit({"cifar": TrainingInput("s3://YOUR-BUCKET/cifar-10")}, wait=False, job_name="cifar10-ddp")
+    estimator.fit({"cifar": TrainingInput("s3://your-bucket/cifar-10")}, wait=False, job_name="cifar10-ddp")
     print(json.dumps(wire.training_jobs[0], indent=2))
 
 

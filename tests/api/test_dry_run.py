@@ -65,6 +65,23 @@ def test_a_dry_run_changes_nothing(argv: tuple[str, ...], job_file: Path, clean_
         )
 
 
+@pytest.mark.parametrize("argv", [("submit", "--dry-run"), ("plan",), ("check", "--offline")])
+def test_a_dry_run_for_sagemaker_asks_nobody(argv: tuple[str, ...], job_file: Path, clean_environment: Path) -> None:
+    """Credentials or not: no socket is opened, nothing is written, and boto3 is not even imported."""
+    settings = job_file.parent / "cloudtrain.toml"
+    settings.write_text('[sagemaker]\nrole = "arn:aws:iam::123456789012:role/train"\nregion = "eu-west-1"\n')
+    job_file.write_text(
+        "name: job\nentry_point: train.py\nenvironment: {framework: pytorch, version: '2.8'}\n"
+        "resources: {instance_type: {sagemaker: ml.m5.xlarge}}\nmax_runtime: 1h\n"
+    )
+    for name in (".aws", ".aws/credentials"):
+        path = clean_environment / name
+        path.mkdir() if name == ".aws" else path.write_text("[default]\naws_access_key_id = A\naws_secret_access_key = B\n")
+    result = dry_run(argv[0], str(job_file), "--target", "sagemaker", *argv[1:])
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.splitlines()[-1] == "[]"
+
+
 def test_a_dry_run_prints_the_same_bytes_twice(job_file: Path) -> None:
     """Text and JSON, from two processes."""
     for extra in ((), ("--json",)):
@@ -88,13 +105,12 @@ def test_the_dry_run_names_the_run_that_a_submit_makes(job_file: Path) -> None:
 
 
 def test_targets_to_come_are_a_clear_error(job_file: Path) -> None:
-    """SageMaker and Azure ML can be named, and are not available yet; a misspelt target is another error."""
+    """Azure ML can be named, and is not available yet; a misspelt target is another error."""
     job = ct.load_job(job_file)
-    for target in ("sagemaker", "azureml"):
-        for verb in (ct.plan, ct.submit):
-            with pytest.raises(TargetUnavailable, match=f"`{target}` is not available") as caught:
-                verb(job, target)
-            assert "--target local" in (caught.value.hint or "")
+    for verb in (ct.plan, ct.submit):
+        with pytest.raises(TargetUnavailable, match="`azureml` is not available") as caught:
+            verb(job, "azureml")
+        assert "--target local" in (caught.value.hint or "")
     with pytest.raises(SettingsError) as misspelt:
         ct.plan(job, "sagmaker")
     assert misspelt.value.hint == "did you mean `sagemaker`?"

@@ -107,7 +107,7 @@ def write_cifar(folder: Path) -> None:
 
 RUNS: dict[str, tuple[Any, str, dict[str, Any], float]] = {
     "smddp_mnist.yaml": (write_mnist, "train", {"epochs": 12, "batch": 32}, 0.8),
-    "torch_cifar10.yaml": (write_cifar, "cifar", {"epochs": 8, "batch": 32, "width": 8, "learning_rate": 0.05}, 0.4),
+    "torch_cifar10.yaml": (write_cifar, "cifar", {"epochs": 12, "batch": 16, "width": 16, "learning_rate": 0.05}, 0.5),
 }
 
 

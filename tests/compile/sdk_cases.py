@@ -327,9 +327,7 @@ STOPPED = [
     nonsense(pt("no_such_instance", resources=on("ml.zz9.xlarge", 1)), "SM201"),
     nonsense(pt("no_such_instance_g", resources=on("ml.g99.xlarge", 1)), "SM201"),
     nonsense(plain("image_uri_smddp", resources=P4D, environment=image(PT29), distribution={"type": "smddp"}), "SM301"),
-    nonsense(
-        pt("smddp_g5", resources=on("ml.g5.12xlarge"), environment=PT22, distribution={"type": "smddp"}), "SM302"
-    ),
+    nonsense(pt("smddp_g5", resources=on("ml.g5.12xlarge"), environment=PT22, distribution={"type": "smddp"}), "SM302"),
     nonsense(
         pt(
             "pytorchddp_opts",
@@ -344,9 +342,7 @@ STOPPED = [
         "SM302",
     ),
     nonsense(
-        plain(
-            "smddp_p5_torchdist", resources=P5, environment=PT22, distribution={"type": "smddp", "launch": "torch"}
-        ),
+        plain("smddp_p5_torchdist", resources=P5, environment=PT22, distribution={"type": "smddp", "launch": "torch"}),
         "SM302",
     ),
     nonsense(pt("ps", distribution={"type": "tensorflow", "strategy": "parameter_server"}), "SM303"),

@@ -66,7 +66,7 @@ def launch_of(job: TrainingJob, target: SageMaker, machines: Machines, image: Ch
     if better:
         return Launch("entrypoint", better)
     assert image.known is not None
-    return Launch("toolkit", f"the image has training toolkit {image.known.toolkit}")
+    return Launch("toolkit", f"version {image.known.toolkit} or older, and everything arrives as it is written")
 
 
 def _only_toolkit(job: TrainingJob, machines: Machines) -> Iterator[str]:
