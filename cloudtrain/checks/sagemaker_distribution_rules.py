@@ -1,0 +1,144 @@
+"""Rules about distributions on SageMaker: versions that know them, and what the toolkit makes of their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudtrain.catalogue.image_data import numbers
+from cloudtrain.checks.rule import Fault, Subject, rule
+from cloudtrain.checks.sagemaker_view import cluster, image, image_path, launcher, mode, toolkit
+from cloudtrain.distribution import SMP, TensorFlow
+from cloudtrain.plans import Level
+
+_FIRST_TORCHRUN = {"gpu": "1.13.1", "cpu": "1.13.1", "neuron": "1.11.0"}
+"""The first PyTorch images whose toolkit starts torchrun: sagemaker 2.257.7, fw_utils.py."""
+
+_FIRST_MULTI_WORKER = "2.9"
+"""The first TensorFlow images whose toolkit writes TF_CONFIG for workers: the same file."""
+
+
+@rule("SM321", Level.ERROR)
+def torchrun_too_new(subject: Subject) -> Iterator[Fault]:
+    """The image is too old for torchrun through the toolkit.
+
+    The toolkit starts torchrun in the images of PyTorch 1.13.1 and later, on Trainium 1.11 and later. An older one
+    ignores the request and runs one process on each instance.
+    """
+    found = image(subject)
+    if mode(subject) != "toolkit" or launcher(subject.job) != "torchrun" or found is None:
+        return
+    framework, version = found.engine
+    first = _FIRST_TORCHRUN[found.device]
+    if framework == "pytorch" and numbers(version) < numbers(first):
+        yield Fault(
+            f"the toolkit starts torchrun from PyTorch {first} on, and the image has {version}",
+            'use a newer version; or remove `launch = "toolkit"`, and cloudtrain starts torchrun itself',
+            image_path(subject),
+        )
+
+
+@rule("SM322", Level.ERROR)
+def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
+    """The image is too old for MultiWorkerMirroredStrategy through the toolkit.
+
+    The toolkit writes TF_CONFIG for workers in the images of TensorFlow 2.9 and later. With an older one every
+    instance believes it is alone.
+    """
+    found, distribution = image(subject), subject.job.distribution
+    if mode(subject) != "toolkit" or not isinstance(distribution, TensorFlow) or found is None:
+        return
+    framework, version = found.engine
+    multi_worker = distribution.strategy == "multi_worker_mirrored"
+    if multi_worker and framework == "tensorflow" and numbers(version) < numbers(_FIRST_MULTI_WORKER):
+        yield Fault(
+            f"the toolkit knows `multi_worker_mirrored` from TensorFlow 2.9 on, and the image has {version}",
+            'use a newer version; or remove `launch = "toolkit"`, and cloudtrain writes TF_CONFIG itself',
+            image_path(subject),
+        )
+
+
+@rule("SM323", Level.ERROR)
+def not_on_trainium(subject: Subject) -> Iterator[Fault]:
+    """This distribution does not run on Trainium.
+
+    Trainium is driven by torchrun and torch-neuronx: SMDDP, SMP, DeepSpeed, Horovod, MPI and TensorFlow's strategies
+    are for GPUs and CPUs (the SageMaker SDK refuses all but `torch_distributed` there).
+    """
+    if subject.job.distribution.type in ("torch", "none"):
+        return
+    for entry in cluster(subject).spanned:
+        if entry.device == "neuron":
+            message = (
+                f"`{subject.job.distribution.type}` does not run on `{entry.group.instance_type}`, which is Trainium"
+            )
+            yield Fault(message, "write `distribution: {type: torch}`", ("distribution", "type"))
+
+
+@rule("SM324", Level.WARNING)
+def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
+    """The toolkit decides the number of parameter servers and workers itself.
+
+    It runs one server on every instance, a master on the first and a worker on each other one
+    (sagemaker-tensorflow-training 20.5.0). Other counts are ignored.
+    """
+    distribution, count = subject.job.distribution, cluster(subject).spanned_instances
+    if mode(subject) != "toolkit" or not isinstance(distribution, TensorFlow) or toolkit(subject) != "tensorflow":
+        return
+    what = "servers" if distribution.strategy == "parameter_server" else "workers"
+    for field in ("parameter_servers", "workers"):
+        asked = getattr(distribution, field)
+        if asked is not None and asked != count:
+            yield Fault(
+                f"`{field}: {asked}` is ignored: the toolkit runs {what} on all {count} instances",
+                f'use {asked} instances; or remove `launch = "toolkit"`, and cloudtrain starts what you ask for',
+                ("distribution", field),
+            )
+
+
+@rule("SM325", Level.WARNING)
+def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
+    """A TensorFlow strategy for several instances runs on one.
+
+    The toolkit starts parameter servers only with two or more instances, and a plain script otherwise; one worker of
+    MultiWorkerMirroredStrategy is MirroredStrategy with a detour.
+    """
+    distribution = subject.job.distribution
+    if isinstance(distribution, TensorFlow) and mode(subject) == "toolkit" and cluster(subject).spanned_instances == 1:
+        yield Fault(
+            f"`{distribution.strategy}` has nobody to share with on one instance",
+            "set `instance_count` to 2 or more; or use `distribution: {type: none}` and `MirroredStrategy`",
+            ("resources", "instance_count"),
+        )
+
+
+@rule("SM326", Level.WARNING)
+def torch_without_gpu(subject: Subject) -> Iterator[Fault]:
+    """torchrun starts on instances without GPUs.
+
+    It works, with the gloo backend (`cloudtrain.runtime` chooses it by itself), with one process on each instance
+    unless `processes_per_instance` says more. The SageMaker SDK refuses it.
+    """
+    machines = cluster(subject)
+    if subject.job.distribution.type == "torch" and {entry.device for entry in machines.spanned} == {"cpu"}:
+        name = machines.spanned[0].group.instance_type
+        yield Fault(
+            f"`{name}` has no GPU, so `torch` trains on the CPU, with gloo",
+            "name a type with GPUs (`cloudtrain instances --gpu A10G`), or accept it with `--ignore SM326`",
+            machines.spanned[0].path,
+        )
+
+
+@rule("SM327", Level.NOTICE)
+def smp_arguments(subject: Subject) -> Iterator[Fault]:
+    """The script gets the library's parameters as an argument.
+
+    The toolkit passes `--mp_parameters KEY=VALUE,...` to the script along with the hyperparameters, and a parser that
+    does not know it ends the script.
+    """
+    distribution = subject.job.distribution
+    if isinstance(distribution, SMP) and distribution.parameters:
+        yield Fault(
+            "the script gets `--mp_parameters` beside its own hyperparameters",
+            "read the arguments with `parser.parse_known_args()`",
+            ("distribution", "parameters"),
+        )

@@ -1,0 +1,139 @@
+"""Rules about SageMaker's own libraries, SMDDP and SMP: which image and which instance type has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudtrain.catalogue.instances import instance_types
+from cloudtrain.checks.rule import Fault, Subject, rule
+from cloudtrain.checks.sagemaker_view import (
+    cluster,
+    image,
+    image_name,
+    image_path,
+    launcher,
+    listed,
+    mode,
+    toolkit,
+)
+from cloudtrain.distribution import SMP
+from cloudtrain.plans import Level
+
+_TORCH = "write `distribution: {type: torch}`, which runs on NCCL and EFA"
+
+_IGNORED = {
+    ("generic", "torchrun"), ("generic", "tensorflow"), ("generic", "smddp"),
+    ("pytorch", "tensorflow"),
+    ("tensorflow", "torchrun"),
+}  # fmt: skip
+"""Toolkit, and the launcher or library that it does not know. Measured with sagemaker-training 5.1.1 and 5.1.4,
+sagemaker-pytorch-training 3.0.0 and sagemaker-tensorflow-training 20.5.0."""
+
+
+@rule("SM301", Level.ERROR)
+def image_without_smddp(subject: Subject) -> Iterator[Fault]:
+    """The image does not have the SMDDP library.
+
+    SMDDP ships in the images of PyTorch up to 2.5 and of TensorFlow up to 2.11. In a newer one the toolkit prints a
+    warning, drops `smddprun` and starts plain mpirun; the script then fails at `init_process_group("smddp")`. The
+    SageMaker SDK does not look when the image is given by its address (tried with 2.257.7).
+    """
+    found = image(subject)
+    if subject.job.distribution.type == "smddp" and found is not None and not found.smddp:
+        yield Fault(
+            f"the image of {image_name(found)} does not have `smddp`; {_images_with_smddp(found.engine[0])}",
+            _TORCH,
+            image_path(subject) or ("distribution",),
+        )
+
+
+@rule("SM302", Level.ERROR)
+def type_without_smddp(subject: Subject) -> Iterator[Fault]:
+    """The SMDDP library does not run on this instance type.
+
+    AWS supports it on p4d and p4de (developer guide, data parallel library), and its older versions on p3.16xlarge and
+    p3dn. The SageMaker SDK has a list of types that it never reads: it accepts `ml.g5` and `ml.p5en`, and refuses only
+    `ml.p5.48xlarge`, and that not always (2.257.7).
+    """
+    if subject.job.distribution.type != "smddp":
+        return
+    supported = [row.name for row in instance_types("sagemaker") if row.smddp]
+    for entry in cluster(subject).spanned:
+        if entry.known and not entry.known.smddp and not entry.known.smddp_in_sdk:
+            hint = f"{_TORCH}; or use {' or '.join(f'`{name}`' for name in supported)}"
+            yield Fault(f"`smddp` does not run on `{entry.known.name}`", hint, entry.path)
+
+
+@rule("SM303", Level.ERROR)
+def distribution_ignored(subject: Subject) -> Iterator[Fault]:
+    """The image's toolkit does not know this distribution, and ignores it.
+
+    Nothing fails: every instance runs the script once, in one process, alone, and the job trains the same model on
+    one GPU of each. So it is with parameter servers on PyTorch, with torchrun on TensorFlow, and with anything but
+    MPI in an image of your own that has the training toolkit but not a framework's, which the variable
+    SAGEMAKER_TRAINING_MODULE names.
+    """
+    kind, distribution = toolkit(subject), subject.job.distribution.type
+    if mode(subject) != "toolkit" or not {(kind, launcher(subject.job)), (kind, distribution)} & _IGNORED:
+        return
+    count = cluster(subject).spanned_instances
+    who = "the one instance" if count == 1 else f"each of the {count} instances"
+    owner = {"generic": "your own image", "pytorch": "PyTorch", "tensorflow": "TensorFlow"}[kind]
+    yield Fault(
+        f"the training toolkit of {owner} ignores `{distribution}`: {who} would run one process, alone",
+        _how_to_start(kind, distribution),
+        ("distribution",),
+    )
+
+
+@rule("SM304", Level.ERROR)
+def image_without_smp(subject: Subject) -> Iterator[Fault]:
+    """The image does not have this version of SageMaker's model parallelism library.
+
+    Version 1 is in the images of PyTorch 1.8 to 2.0.0 and TensorFlow 2.5 to 2.6; version 2 is in images of its own,
+    which framework and version lead to. `import smdistributed.modelparallel`, or `torch.sagemaker`, fails elsewhere.
+    """
+    distribution, found = subject.job.distribution, image(subject)
+    if not isinstance(distribution, SMP) or found is None or found.smp == distribution.version:
+        return
+    message = f"the image of {image_name(found)} does not have version {distribution.version} of `smp`"
+    if found.smp:
+        message += f", but version {found.smp}"
+    yield Fault(message, _image_with_smp(distribution.version), image_path(subject) or ("distribution",))
+
+
+def _images_with_smddp(framework: str) -> str:
+    from cloudtrain.catalogue.images import resolve_image, versions
+
+    found = [
+        version
+        for version in versions(framework, "gpu")
+        if resolve_image(framework, version, region="us-east-1", device="gpu").smddp
+    ]
+    return f"those from {found[0]} to {found[-1]} have it" if found else "none has it"
+
+
+def _image_with_smp(version: int) -> str:
+    from cloudtrain.catalogue.images import resolve_image, smp_versions, versions
+
+    if version == 2:
+        return f"name framework and version instead of an image: PyTorch {listed(smp_versions())}"
+    found = [
+        one
+        for one in versions("pytorch", "gpu")
+        if resolve_image("pytorch", one, region="us-east-1", device="gpu").smp == 1
+    ]
+    return f"use PyTorch {listed(found, most=len(found))}; or `version: 2`, which is newer"
+
+
+def _how_to_start(kind: str, distribution: str) -> str:
+    ours = 'remove `launch = "toolkit"` from the target\'s settings, and cloudtrain starts the processes itself'
+    if kind == "pytorch":
+        return "write `environment: {framework: tensorflow}`, or, for a script that brings TensorFlow, " + ours
+    if kind == "tensorflow":
+        return (
+            f"write `environment: {{framework: pytorch}}`, or use `horovod` or `tensorflow` instead of `{distribution}`"
+        )
+    if distribution in ("smddp", "smp"):
+        return "name framework and version instead of an image, or use `distribution: {type: torch}`"
+    return f"{ours}; or set the variable `SAGEMAKER_TRAINING_MODULE: sagemaker_pytorch_container.training:main`"
