@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-BUILT_IN = {"local": "cloudtrain.backends.local.backend:LocalBackend"}
+BUILT_IN = {
+    "local": "cloudtrain.backends.local.backend:LocalBackend",
+    "sagemaker": "cloudtrain.backends.sagemaker.backend:SageMakerBackend",
+}
 """Target name to `module:Class`. A new backend adds its row."""
 
-PLANNED = ("sagemaker", "azureml")
+PLANNED = ("azureml",)
 """Targets whose models exist, so that job files and settings can name them, but whose backends do not yet."""
 
 ENTRY_POINTS = "cloudtrain.backends"
