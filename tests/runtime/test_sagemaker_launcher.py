@@ -308,6 +308,22 @@ def test_torchruns_rank_is_named(host: Host) -> None:
     assert (host.failure or "").startswith("rank 1 failed with exit code 1: KeyError: 'rank one'"), host.failure
 
 
+@pytest.mark.torch
+def test_ranks_that_cannot_leave(host: Host) -> None:
+    """A rank that ignores SIGTERM because it waits for a dead one does not keep the failed job alive and paid for."""
+    script = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.environ["RANK"] == "1":
+    time.sleep(1)
+    raise KeyError("rank one")
+time.sleep(600)
+"""
+    host.fill({"train.py": script}, {}, entry_point="train.py", launcher="torchrun", processes_per_instance=2)
+    assert host.start().wait(timeout=40) == 1
+    assert (host.failure or "").startswith("rank 1 failed with exit code 1: KeyError: 'rank one'"), host.failure
+
+
 def test_reason_prefers_the_failed_rank() -> None:
     """Where torch marks lines with their rank, those of the first rank to fail are told, whatever comes later."""
     said = """[rank1]: Traceback (most recent call last):

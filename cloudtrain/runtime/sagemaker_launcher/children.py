@@ -14,7 +14,7 @@ from cloudtrain.runtime.errors import SetupError
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from .plan import Program
@@ -22,15 +22,22 @@ if TYPE_CHECKING:
 REMEMBERED = 1 << 18
 """Bytes of a process's stderr that are kept to explain a failure."""
 
-FAILURE_GRACE = 10.0
+FAILURE_GRACE = 5.0
 """Seconds that the other processes have once one has failed."""
+
+_ENDING_RANKS = b"closing signal SIGTERM"
+"""What torchrun says (1.9 to 2.13) when it begins to end its ranks: a rank has failed, unless it was asked to stop."""
+
+_RANK_MARKS = {"torchrun": b"LOCAL_RANK=", "mpirun": b"OMPI_COMM_WORLD_RANK="}
+"""The variable by which a rank of each launcher is known."""
 
 
 class Child:
     """A started process. It leads a session of its own, so that a shell's children can be told with it."""
 
-    def __init__(self, program: Program, popen: subprocess.Popen[bytes]) -> None:
+    def __init__(self, program: Program, popen: subprocess.Popen[bytes], on_failing: Callable[[Child], None]) -> None:
         self.program = program
+        self._on_failing = on_failing
         self.pid = popen.pid
         self.exit_code: int | None = None
         self._popen = popen
@@ -53,18 +60,27 @@ class Child:
         if self.program.signal == "group":
             _signal_group(self.pid, signal.SIGTERM)
             return
-        ranks = ranks_below(self.pid) if self.program.signal == "ranks" else []
+        ranks = self._ranks() if self.program.signal == "ranks" else []
         for pid in ranks or [self.pid]:
             _signal(pid, signal.SIGTERM)
+
+    def kill_ranks(self) -> None:
+        """SIGKILL to the ranks; their launcher stays, and says why it ended them."""
+        for pid in self._ranks():
+            _signal(pid, signal.SIGKILL)
 
     def kill(self) -> None:
         """SIGKILL to its whole session."""
         _signal_group(self.pid, signal.SIGKILL)
 
+    def _ranks(self) -> list[int]:
+        mark = _RANK_MARKS.get(self.program.role)
+        return ranks_below(self.pid, mark) if mark else []
+
     def _listen(self) -> None:
         """Pass stderr on as it comes, and remember its end."""
         assert self._popen.stderr is not None
-        descriptor = self._popen.stderr.fileno()
+        descriptor, told = self._popen.stderr.fileno(), self.program.role != "torchrun"
         while True:
             chunk = os.read(descriptor, 1 << 16)
             if not chunk:
@@ -72,6 +88,9 @@ class Child:
             _write_all(2, chunk)
             self._said += chunk
             del self._said[:-REMEMBERED]
+            if not told and _ENDING_RANKS in self._said[-2 * len(chunk) - 80 :]:
+                told = True
+                self._on_failing(self)
 
 
 class Children:
@@ -100,7 +119,7 @@ class Children:
             hint = "install Open MPI in the image" if program.role == "mpirun" else "use an image that has it"
             words = getattr(error, "strerror", None) or str(error)
             raise SetupError(f"could not start `{program.argv[0]}`: {words}", hint=hint) from None
-        child = Child(program, popen)
+        child = Child(program, popen, lambda child: self.events.put(("failing", child)))
         self.children.append(child)
         threading.Thread(target=lambda: self.events.put(("ended", (child, child.wait()))), daemon=True).start()
 
@@ -116,15 +135,18 @@ class Children:
     def finish(self, finishes: tuple[str, ...]) -> tuple[int, Child | None]:
         """Wait until the host has done its part. The exit code, and the process that failed, if one did.
 
-        The first failure ends the others; so does the success of a role that the job is about.
+        The first failure ends the others; so does the success of a role that the job is about. Ranks that torchrun
+        wants to end because one has failed get less time than those of a job that is stopped, which have to save.
         """
         result: tuple[int, Child | None] | None = None
         kill_at: float | None = None
         while any(child.exit_code is None for child in self.children):
             kind, value = self._next(kill_at)
             if kind == "late":
-                self._each_alive("kill")
+                self._each_alive("kill" if result else "kill_ranks")
                 kill_at = None
+            elif kind == "failing":
+                kill_at = None if self.asked_to_stop else time.monotonic() + FAILURE_GRACE
             elif kind == "stop":
                 self._each_alive("terminate")
             elif result is None and (kind == "chief" or self._decides(value, finishes)):
@@ -158,14 +180,15 @@ class Children:
                 getattr(child, act)()
 
 
-def ranks_below(launcher: int) -> list[int]:
-    """The processes that mpirun started as ranks: below it, with a rank in their environment that their parent lacks.
+def ranks_below(launcher: int, mark: bytes) -> list[int]:
+    """The processes that a launcher started as ranks: below it, with a rank in their environment that their parent
+    lacks. `mark` is how that variable begins.
 
     mpirun gives its ranks one second after a SIGTERM of its own, too little to save; told themselves, they have all
     the time there is, and mpirun ends when they have.
     """
     parents = _parents()
-    marked = {pid for pid in parents if _has_rank(pid)}
+    marked = {pid for pid in parents if _carries(pid, mark)}
 
     def is_below(pid: int) -> bool:
         while pid in parents:
@@ -189,12 +212,12 @@ def _parents() -> dict[int, int]:
     return found
 
 
-def _has_rank(pid: int) -> bool:
+def _carries(pid: int, mark: bytes) -> bool:
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
-    return any(part.startswith(b"OMPI_COMM_WORLD_RANK=") for part in variables.split(b"\0"))
+    return any(part.startswith(mark) for part in variables.split(b"\0"))
 
 
 def _signal(pid: int, number: int) -> None:
