@@ -40,7 +40,7 @@ def plan_of(case: Case) -> SageMakerPlan:
     account = SageMakerAccount(region=case.region, role=ROLE, bucket="my-bucket")
     context = CompileContext("parity-1a2b3c4d-1", Bundle("ab" * 32, 1000, 3), account)
     settings = {"resources": machine("ml.p4d.24xlarge", 2)} | BASE | case.job
-    job = TrainingJob.model_validate(settings)
+    job = TrainingJob(**settings)
     return SageMakerPlan.of(compile_sagemaker(job, SageMaker(**case.target), context), case.region)
 
 
@@ -247,6 +247,19 @@ OPTIONS = {
                 "u": "é",
             }
         }
+    ),
+    "hyperparameters_by_the_toolkit": Case(
+        {
+            "hyperparameters": {
+                "name": "resnet50",
+                "flag": True,
+                "none": None,
+                "layers": [1, 2],
+                "cfg": {"a": 1},
+                "u": "é",
+            }
+        },
+        {"launch": "toolkit"},
     ),
     "no_hyperparameters": Case({"hyperparameters": {}}),
     "shell_script": Case({"entry_point": "train.sh"}),

@@ -19,6 +19,11 @@ MIRRORED = "sagemaker_multi_worker_mirrored_strategy_enabled"
 GROUPS = "sagemaker_distribution_instance_groups"
 INSTANCE_TYPE = "sagemaker_instance_type"
 
+KEYS = (
+    TORCH, MPI, MPI_PROCESSES, MPI_OPTIONS, SMDDP, SMDDP_OPTIONS, SMP, PARAMETER_SERVER, MIRRORED, GROUPS, INSTANCE_TYPE
+)  # fmt: skip
+"""All hyperparameters that a `distribution` can turn into."""
+
 
 @dataclass(frozen=True)
 class Setting:

@@ -41,7 +41,7 @@ def form_of(request: dict[str, Any], region: str) -> Form:
     framework = _framework(request, script)
     checkpoint = request.get("CheckpointConfig", {})
     if framework in _PYTORCH_AND_TENSORFLOW and HOOK in request and "LocalPath" in checkpoint:
-        return _plain(request, "Beside a checkpoint, the framework's class would turn the debugger off")
+        return _plain(request, "Beside a checkpoint, the framework's class would turn the debugger off.")
     return _with_script(request, script, framework, region)
 
 
@@ -75,13 +75,19 @@ def _with_script(request: dict[str, Any], script: Script, framework: str | None,
         chosen = _chosen(request, script, framework, region)
         arguments |= chosen.image | ({"distribution": chosen.distribution} if chosen.distribution else {})
         values = {name: value for name, value in values.items() if name not in chosen.sent}
-        notes = chosen.notes
+        notes = chosen.notes + _written_out(values, chosen)
     if framework == "tensorflow":
         arguments |= _model_dir(values, request, arguments.get("distribution", {}))
     if values:
         arguments["hyperparameters"] = values
     metrics = True if framework == "huggingface" or "framework_version" in arguments else None
     return Form(framework, arguments, script.channels, metrics, notes)
+
+
+def _written_out(values: dict[str, Any], chosen: _Chosen) -> tuple[str, ...]:
+    """A note about what the toolkit understands and the SDK's `distribution` cannot say, or loses."""
+    names = [f"`{name}`" for name in values if name in dist.KEYS] if chosen.distribution else []
+    return (f"The SDK's `distribution` would not send {', '.join(names)}.",) if names else ()
 
 
 def _model_dir(values: dict[str, Any], request: dict[str, Any], distribution: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +122,7 @@ def _chosen(request: dict[str, Any], script: Script, framework: str, region: str
             sent = frozenset(dist.sent_for(wanted, candidate)) if wanted else frozenset[str]()
             return _Chosen(image, _with_group_objects(wanted, list(setting.groups)), sent)
     plain = version_arguments(uri, region, setting.types, {}) or _by_uri(framework, uri)
-    return _Chosen(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}",))
+    return _Chosen(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))
 
 
 def _candidates(
