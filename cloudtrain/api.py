@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.backends.base import OnBytes
 from cloudtrain.backends.registry import backend_of
 from cloudtrain.draft import Draft, PlaceOf
 from cloudtrain.errors import PreflightError, RunNotFound, TargetError, did_you_mean
@@ -22,6 +23,7 @@ from cloudtrain.targets import AzureML, Local, SageMaker
 
 if TYPE_CHECKING:
     from cloudtrain.jobfile import JobFile
+    from cloudtrain.processing import AnyJob
 
 AnyTarget = str | Local | SageMaker | AzureML | None
 
@@ -29,7 +31,7 @@ NEWEST = "last"
 """Stands for the newest run wherever a run name is asked for."""
 
 
-def load_job(path: str | Path, overrides: Sequence[str] = ()) -> TrainingJob:
+def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
     """The job of a YAML, TOML or JSON file, with `a.b=value` overrides. Relative local paths follow the file.
 
     Raises:
@@ -57,7 +59,9 @@ def bundled_job(name: str, overrides: Sequence[str] = ()) -> TrainingJob:
     Raises:
         UsageError: no bundled script has that name.
     """
-    return load_job(BUNDLED + name, overrides)
+    job = load_job(BUNDLED + name, overrides)
+    assert isinstance(job, TrainingJob), "bundled scripts train"
+    return job
 
 
 def target_named(
@@ -74,7 +78,7 @@ def target_named(
 
 
 def plan(
-    job: TrainingJob,
+    job: AnyJob,
     target: AnyTarget = None,
     *,
     profile: str | None = None,
@@ -100,7 +104,7 @@ def plan(
 
 
 def check(
-    job: TrainingJob,
+    job: AnyJob,
     target: AnyTarget = None,
     *,
     profile: str | None = None,
@@ -120,18 +124,19 @@ def check(
 
 
 def submit(
-    job: TrainingJob,
+    job: AnyJob,
     target: AnyTarget = None,
     *,
     profile: str | None = None,
     ignore: Sequence[str] = (),
     place_of: PlaceOf | None = None,
     on_plan: Callable[[Plan], None] | None = None,
+    on_bytes: OnBytes | None = None,
 ) -> Run:
     """Compile, check, upload, send. Sends exactly the request that `plan` shows; returns when the target has the run.
 
     Killed at any moment and called again with the same job, it leaves exactly one run. `on_plan` sees the plan
-    before anything is sent.
+    before anything is sent; `on_bytes` is told how many bytes of the bundle are there, and of how many.
 
     Raises:
         PreflightError: a check found an error; nothing was sent.
@@ -165,6 +170,7 @@ def submit(
             submitter=settings.submitter,
             plan_of=approved,
             bundle=draft.tree,
+            on_bytes=on_bytes,
         )
     return Run(row, settings)
 

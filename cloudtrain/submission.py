@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cloudtrain._lock import ProcessLock
-from cloudtrain.backends.base import Backend, BundleWriter
+from cloudtrain.backends.base import Backend, BundleWriter, OnBytes
 from cloudtrain.backends.registry import backend_of
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.plans import Plan
@@ -45,6 +45,7 @@ def submit_once(
     submitter: str,
     plan_of: Callable[[int], Plan],
     bundle: BundleWriter,
+    on_bytes: OnBytes | None = None,
 ) -> Row:
     """Take a name, upload, send; the row of the run that the target now has.
 
@@ -59,7 +60,7 @@ def submit_once(
         if lock is not None:
             break
     try:
-        return _send(store, backend, plan, row, bundle)
+        return _send(store, backend, plan, row, lambda: backend.upload(plan, bundle, on_bytes=on_bytes))
     except BaseException:
         _after_failure(store, backend, row)
         raise
@@ -117,8 +118,8 @@ def _planned(plan: Plan, key: str, submitter: str, counter: int) -> Row:
     )
 
 
-def _send(store: Store, backend: Backend, plan: Plan, row: Row, bundle: BundleWriter) -> Row:
-    backend.upload(plan, bundle)
+def _send(store: Store, backend: Backend, plan: Plan, row: Row, upload: Callable[[], object]) -> Row:
+    upload()
     store.advance(row.name, "uploaded")
     store.advance(row.name, "sent")
     ref = backend.submit(plan)

@@ -35,15 +35,18 @@ def follow(run: Run, *, as_json: bool = False) -> int:
     return exit_code(status)
 
 
-def print_logs(run: Run, form: LineFormat, *, follow: bool, rank: int | None, tail: int | None) -> int:
+def print_logs(
+    run: Run, form: LineFormat, *, follow: bool, rank: int | None, instance: int | None, tail: int | None
+) -> int:
     """Print a run's output on stdout; with `follow`, until it ends. Returns the exit code."""
     try:
         if not follow:
-            lines = run.logs(rank=rank)
+            lines = run.logs(rank=rank, instance=instance)
             _write(lines if tail is None else deque(lines, maxlen=tail), form, sys.stdout)
             return 0
-        skipped = 0 if tail is None else max(0, sum(1 for _ in run.logs(rank=rank)) - tail)
-        metrics = _print(islice(run.logs(follow=True, rank=rank), skipped, None), form, sys.stdout)
+        skipped = 0 if tail is None else max(0, sum(1 for _ in run.logs(rank=rank, instance=instance)) - tail)
+        lines = run.logs(follow=True, rank=rank, instance=instance)
+        metrics = _print(islice(lines, skipped, None), form, sys.stdout)
         if not form.as_json:
             report_end(run, run.wait(), metrics)
         return 0

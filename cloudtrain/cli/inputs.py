@@ -56,6 +56,27 @@ def plan_of(file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[
     return ct.plan(file.job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of)
 
 
+def checked(
+    file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[str] | None, online: bool | None
+) -> Plan:
+    """The plan of a job file with what its target says about it, if it is asked."""
+    from cloudtrain.api import check
+
+    return check(file.job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of, online=online)
+
+
+def instance_number(text: str) -> int:
+    """An instance as a user writes it: its number, counted from 0, or SageMaker's name of its host, `algo-1`.
+
+    Raises:
+        UsageError: the text is neither.
+    """
+    host = text.removeprefix("algo-")
+    if host.isdigit() and (host == text or int(host) > 0):
+        return int(host) - (host != text)
+    raise UsageError(f"`{text}` is no instance", hint="a number from 0 on, or `algo-1` for the first one on SageMaker")
+
+
 def seconds(text: str) -> float:
     """`10m` as seconds.
 

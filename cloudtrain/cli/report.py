@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.cli.terminal import say, show
@@ -59,6 +60,10 @@ def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
         "restarts": status.restarts,
         "metrics": status.metrics,
         "details": list(status.details),
+        "transitions": [asdict(item) for item in status.transitions],
+        "billable_seconds": status.billable_seconds,
+        "cost": status.cost,
+        "saved": status.saved,
         "directory": None if run.directory is None else str(run.directory),
     }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from cloudtrain.render.document import Block, Cell, Document, Heading, Lines, Pairs, Span, Style
-from cloudtrain.states import RunState, RunStatus
+from cloudtrain.render.document import Block, Cell, Document, Heading, Lines, Pairs, Span, Style, Table
+from cloudtrain.states import RunState, RunStatus, Transition
 from cloudtrain.units import format_duration
 
 STATE_STYLE: dict[RunState, Style] = {
@@ -34,8 +34,14 @@ def run_document(name: str, ref: str, status: RunStatus, more: Mapping[str, str]
     rows += [("started", _moment(status.started))] if status.started else []
     rows += [("duration", duration_of(status))] if status.started else []
     rows += [("restarts", str(status.restarts))] if status.restarts else []
+    rows += [("cost", cost_text(status))] if status.billable_seconds is not None else []
     rows += [("metrics", metrics_text(status.metrics))] if status.metrics else []
     blocks: list[Block] = [Heading(name), Pairs(rows)]
+    if status.transitions:
+        blocks += [
+            Heading("Phases"),
+            Table(("PHASE", "STARTED", "TOOK", ""), [_phase(item) for item in status.transitions]),
+        ]
     if status.details:
         blocks += [Heading("Last output"), Lines(status.details)]
     return Document(blocks)
@@ -47,6 +53,20 @@ def duration_of(status: RunStatus, now: float | None = None) -> str:
         return ""
     ended = status.ended if status.ended is not None else (time.time() if now is None else now)
     return format_duration(max(0.0, ended - status.started))
+
+
+def cost_text(status: RunStatus) -> str:
+    """`1h 2m billed on each instance, $12.34 by list price, 64% saved by spot capacity`."""
+    parts = [f"{format_duration(status.billable_seconds or 0.0)} billed on each instance"]
+    parts += [f"${status.cost:,.2f} by list price"] if status.cost is not None else []
+    parts += [f"{status.saved:.0%} saved by spot capacity"] if status.saved is not None else []
+    return ", ".join(parts) + ("" if status.state.is_final else " so far")
+
+
+def _phase(item: Transition) -> tuple[Cell, ...]:
+    took = "" if item.ended is None else format_duration(max(0.0, item.ended - item.started))
+    message = item.message if item.message != item.phase else None
+    return (item.phase, _moment(item.started), took, message or "")
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.backends.base import BundleWriter
+from cloudtrain.backends.base import BundleWriter, OnBytes
 from cloudtrain.compile.local import compile_local
 from cloudtrain.errors import RunNotFound, TargetError
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import CompileContext, Finding, LocalAccount, Machine, Plan
+from cloudtrain.processing import AnyJob
 from cloudtrain.states import Listed, LogLine, RunRef, RunState, RunStatus
 
 
@@ -33,7 +34,7 @@ class FileBackend:
     def account(self, target: Any) -> LocalAccount:
         return LocalAccount(str(self._state_dir), "/py", Machine(cpus=2), host="here")
 
-    def compile(self, job: TrainingJob, target: Any, context: CompileContext) -> Plan:
+    def compile(self, job: AnyJob, target: Any, context: CompileContext) -> Plan:
         return compile_local(job, target, context)
 
     def check(self, job: TrainingJob, target: Any, plan: Plan) -> list[Finding]:
@@ -42,7 +43,7 @@ class FileBackend:
     def can_check(self, target: Any) -> bool:
         return True
 
-    def upload(self, plan: Plan, bundle: BundleWriter) -> bool:
+    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: OnBytes | None = None) -> bool:
         archive = Path(plan.uploads[0].destination)
         if archive.exists():
             return False

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,14 @@ def command(
     profile: options.Profile = None,
     set_: options.Set = None,
     ignore: options.Ignore = None,
+    online: Annotated[
+        bool | None,
+        typer.Option(
+            "--online/--offline",
+            show_default=False,
+            help="Ask the target too: role, bucket, inputs, quota. Unless given: when there are credentials for it.",
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Look for mistakes in a job before it costs money.
@@ -24,6 +32,7 @@ def command(
     Examples:
       cloudtrain check job.yaml
       cloudtrain check job.yaml --target sagemaker --ignore CT104
+      cloudtrain check job.yaml --target sagemaker --offline
       cloudtrain check job.yaml --json
     """
     from cloudtrain.cli import inputs
@@ -31,7 +40,8 @@ def command(
     from cloudtrain.render.document import Document
 
     file = inputs.job_file(job, set_)
-    plan = inputs.plan_of(file, inputs.target(target, profile, job=job), profile=profile, ignore=ignore)
+    where = inputs.target(target, profile, job=job)
+    plan = inputs.checked(file, where, profile=profile, ignore=ignore, online=online)
     if json:
         print_json([_finding_json(finding) for finding in plan.findings])
     elif plan.findings:

@@ -13,6 +13,12 @@ def command(
     rank: Annotated[
         int | None, typer.Option("--rank", min=0, metavar="N", help="Only the process of this rank.")
     ] = None,
+    instance: Annotated[
+        str | None,
+        typer.Option(
+            "--instance", "--host", metavar="N", help="Only this instance: its number from 0, or its name `algo-1`."
+        ),
+    ] = None,
     tail: Annotated[
         int | None, typer.Option("--tail", min=0, metavar="N", help="Only the last N lines so far.")
     ] = None,
@@ -31,12 +37,15 @@ def command(
     Examples:
       cloudtrain logs last -f
       cloudtrain logs digits-ddp-3f9a --rank 1 --tail 50
+      cloudtrain logs last --host algo-2
       cloudtrain logs last --no-prefix > run.log
     """
     import cloudtrain as ct
     from cloudtrain.cli import follow as following
+    from cloudtrain.cli import inputs
     from cloudtrain.cli.lines import LineFormat
 
+    only = None if instance is None else inputs.instance_number(instance)
     run = ct.run(name)
     form = LineFormat(prefix=prefix, timestamps=timestamps, as_json=json)
-    raise typer.Exit(following.print_logs(run, form, follow=follow, rank=rank, tail=tail))
+    raise typer.Exit(following.print_logs(run, form, follow=follow, rank=rank, instance=only, tail=tail))

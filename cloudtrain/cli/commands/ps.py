@@ -21,6 +21,17 @@ def command(
         typer.Option("--state", metavar="STATE", help="Only runs in this state.", autocompletion=complete.states),
     ] = None,
     job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Only runs of this job.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            "-t",
+            metavar="TARGET",
+            help="All runs that this target has, whoever submitted them.",
+            autocompletion=complete.targets,
+        ),
+    ] = None,
+    profile: options.Profile = None,
     json: options.Json = False,
 ) -> None:
     """List runs, the newest first.
@@ -30,6 +41,7 @@ def command(
       cloudtrain ps
       cloudtrain ps --active
       cloudtrain ps --all --state failed
+      cloudtrain ps --target sagemaker --state running
       cloudtrain ps -n 100 --json | jq -r '.[].name'
     """
     import cloudtrain as ct
@@ -37,7 +49,8 @@ def command(
     from cloudtrain.cli.terminal import print_json, say, show
     from cloudtrain.render.document import Document, Table
 
-    runs = ct.runs(limit=None if everything else count, states=_wanted(active, state), job=job)
+    limit = None if everything else count
+    runs = ct.runs(limit=limit, states=_wanted(active, state), job=job, target=target, profile=profile)
     if json:
         print_json([status_json(run, run.last_status) for run in runs])
     elif runs:
@@ -45,7 +58,8 @@ def command(
         table = Table(("NAME", "STATE", "TARGET", "AGE", "DURATION"), [_row(run, now) for run in runs])
         show(Document([table]), sys.stdout)
         if len(runs) == count and not everything:
-            say(f"the newest {count}; `cloudtrain ps --all` lists all runs")
+            there = f" --target {target}" if target else ""
+            say(f"the newest {count}; `cloudtrain ps --all{there}` lists all runs")
     else:
         say(_nothing(active, state, job))
 

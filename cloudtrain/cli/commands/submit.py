@@ -71,11 +71,18 @@ def command(
 
 def _send(file: JobFile, where: Any, profile: str | None, ignore: list[str] | None) -> Any:
     import cloudtrain as ct
+    from cloudtrain.cli.progress import upload_progress
     from cloudtrain.cli.terminal import say
 
     try:
         run = ct.submit(
-            file.job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of, on_plan=_show_plan
+            file.job,
+            where,
+            profile=profile,
+            ignore=list(ignore or ()),
+            place_of=file.place_of,
+            on_plan=_show_plan,
+            on_bytes=upload_progress(),
         )
     except KeyboardInterrupt:
         say("", "interrupted while sending; `cloudtrain recover` says whether the run exists")
