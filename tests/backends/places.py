@@ -12,6 +12,7 @@ from typing import Any
 import psutil  # noqa: TID253 - tests may start slowly
 
 import cloudtrain as ct
+from cloudtrain.backends.base import Backend
 from cloudtrain.backends.local.backend import LocalBackend
 from cloudtrain.bundle.tree import scan
 from cloudtrain.plans import CompileContext, Plan
@@ -34,7 +35,7 @@ def eventually(condition: Callable[[], Any], what: str = "", deadline: float = D
 class Run:
     """One submitted run."""
 
-    backend: LocalBackend
+    backend: Backend
     ref: RunRef
     plan: Plan
     folder: Path
@@ -93,7 +94,7 @@ class Place:
     submitted: list[Run] = field(default_factory=list)
 
     @property
-    def backend(self) -> LocalBackend:
+    def backend(self) -> Backend:
         """A new object each time, as another shell would have it."""
         return LocalBackend(self.root / "state", environ=self.environ)
 
@@ -101,16 +102,21 @@ class Place:
         self, script: str | dict[str, str] = "", *, name: str = "run-1", target: ct.Local | None = None, **job: Any
     ) -> tuple[Plan, Any]:
         """A plan and its bundle. `script` is the text of train.py, or all files by name."""
-        files = {"train.py": script} if isinstance(script, str) else script
-        source = self.root / "src" / name
-        for path, text in files.items():
-            (source / path).parent.mkdir(parents=True, exist_ok=True)
-            (source / path).write_text(text)
+        source = self.write(script, name)
         if "command" not in job:
             job.setdefault("entry_point", "train.py")
         target, tree = target or ct.Local(grace_period=10), scan(source)
         context = CompileContext(name, tree.identity, self.backend.account(target))
         return self.backend.compile(ct.TrainingJob(name="job", **job), target, context), tree
+
+    def write(self, script: str | dict[str, str], name: str) -> Path:
+        """The source folder of a run."""
+        files = {"train.py": script} if isinstance(script, str) else script
+        source = self.root / "src" / name
+        for path, text in files.items():
+            (source / path).parent.mkdir(parents=True, exist_ok=True)
+            (source / path).write_text(text)
+        return source
 
     def submit(self, script: str | dict[str, str] = "", **options: Any) -> Run:
         plan, tree = self.plan(script, **options)

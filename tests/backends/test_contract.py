@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from cloudtrain.backends.base import Backend
 from cloudtrain.errors import CloudtrainError, RunNotFound
 from cloudtrain.states import RunRef, RunState
 from tests.backends.places import DEADLINE, Place, eventually
+from tests.backends.sagemaker.place import sagemaker
 
 THREE_LINES = "import sys\nprint('one')\nprint('two', flush=True)\nprint('three', file=sys.stderr)\n"
 ENDLESS = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.05)\n"
 
-PLACES: dict[str, Callable[[Place], Place]] = {"local": lambda local: local}
+PLACES: dict[str, Callable[[Place], AbstractContextManager[Place]]] = {"local": nullcontext, "sagemaker": sagemaker}
 """Backend to the place where its jobs run: something with `plan`, `submit`, `send` and `backend`."""
 
 USES: dict[str, Callable[[Backend, RunRef, Path], object]] = {
@@ -30,9 +32,10 @@ USES: dict[str, Callable[[Backend, RunRef, Path], object]] = {
 
 
 @pytest.fixture(params=PLACES)
-def anywhere(request: pytest.FixtureRequest, place: Place) -> Place:
+def anywhere(request: pytest.FixtureRequest, place: Place) -> Iterator[Place]:
     """Each backend's place in turn."""
-    return PLACES[request.param](place)
+    with PLACES[request.param](place) as found:
+        yield found
 
 
 @pytest.mark.parametrize("use", USES)

@@ -70,7 +70,10 @@ class Job:
             "LastModifiedTime": self.changed,
         }
         if self.noun == "Training":
-            body |= {"SecondaryStatus": self.secondary, "SecondaryStatusTransitions": self.transitions}
+            body |= {
+                "SecondaryStatus": self.secondary,
+                "SecondaryStatusTransitions": [dict(item) for item in self.transitions],
+            }
         times = {f"{self.noun}StartTime": self.started, f"{self.noun}EndTime": self.ended}
         return body | {key: value for key, value in times.items() if value is not None} | self.more
 
