@@ -28,7 +28,8 @@ from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 
 NATIVE_LAUNCHER = "sagemaker_toolkit_native_launcher_enabled"
-"""A hyperparameter of the PyTorch toolkit: errors are not captured, so no version sends the command to a shell."""
+"""A hyperparameter of the PyTorch toolkit: errors are not captured, so no version sends the command to a shell. Not so
+with torchrun, where the toolkit mixes up two arguments: there it captures, and does not look at the exit code."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def site_command(site: Site) -> Command:
             error = str(refusal)
     if error is not None:
         made = Command("process", (), error=error, ranks=0)
-    return replace(made, captured=_captured(site), ignored=_ignored(site, key))
+    return replace(made, captured=key == TORCH or _captured(site), ignored=_ignored(site, key))
 
 
 def overwritten(
@@ -192,9 +193,10 @@ def _smddp(site: Site) -> Command:
 def _parameter_server(site: Site) -> Command:
     """The script, and beside it a server that the toolkit forks from itself."""
     cluster = server_cluster(site) if site.takes_part else {}
-    if "ps" not in cluster:
-        raise ValueError("the toolkit starts no parameter server in an instance group of one host, and stops")
     index = site.resource["hosts"].index(site.host.name)
+    if index >= len(cluster.get("ps", ())):
+        group = site.host.group
+        raise ValueError(f"the toolkit numbers parameter servers by host of the job, and has no {index} in `{group}`")
     note = (
         f"ps process: tf.distribute.Server(cluster_spec, job_name='ps', task_index={index}) "
         f"cluster={json.dumps(cluster)}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from cloudtrain.launch.sagemaker.container import HOSTNAME_SHIM
 from cloudtrain.launch.sagemaker.hosts import INTERFACE
 from cloudtrain.launch.sagemaker.program import program
 from cloudtrain.launch.sagemaker.site import MODEL_PARALLEL, Site
 from cloudtrain.launch.sagemaker.variables import script_variables
+from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
 
 RANKS = "sagemaker_mpi_num_processes"
 OPTIONS = "sagemaker_mpi_custom_mpi_options"
@@ -155,9 +157,11 @@ def _efa(site: Site, instance_type: str, *, provider: bool) -> tuple[str, ...]:
     )
 
 
-def _parameters(site: Site) -> dict[str, object] | None:
-    """The model-parallel library's parameters; None where the job does not use it."""
-    given = site.user.get(MODEL_PARALLEL)
+def _parameters(site: Site) -> dict[str, Any] | None:
+    """The model-parallel library's parameters; None where the job does not use it. A variable stands in for the
+    hyperparameter.
+    """
+    given = site.user.get(MODEL_PARALLEL, decoded(site.given).get(f"SM_HP_{MODEL_PARALLEL.upper()}"))
     return given if isinstance(given, dict) and given else None
 
 

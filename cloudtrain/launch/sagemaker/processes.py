@@ -94,13 +94,14 @@ def _first(found: list[_Started], alone: bool) -> Iterator[Process]:
         local = None if rank is None else 0
         yield _shortened(Process(started.host.index, role, made.argv, env, rank, local))
         if serves_parameters(site):
-            yield _server(started)
+            yield _shortened(_server(started, env))
 
 
-def _server(started: _Started) -> Process:
-    """A fork of the toolkit's own process, so it has no argv of its own."""
+def _server(started: _Started, env: dict[str, str]) -> Process:
+    """A fork of the toolkit's own process, so it has no argv of its own; shown with the variables of its host."""
     index = started.site.resource["hosts"].index(started.host.name)
-    return Process(started.host.index, "ps", (f"tf.distribute.Server(cluster, job_name='ps', task_index={index})",))
+    argv = ("tf.distribute.Server", "job_name=ps", f"task_index={index}")
+    return Process(started.host.index, "ps", argv, {key: value for key, value in env.items() if key != "TF_CONFIG"})
 
 
 def _ranks(found: list[_Started]) -> Iterator[Process]:
