@@ -14,11 +14,14 @@ from cloudtrain.bundle.tree import Tree, scan
 from cloudtrain.compile.common import run_name
 from cloudtrain.job import BUNDLED, TrainingJob
 from cloudtrain.plans import CompileContext, Finding, Plan
+from cloudtrain.references import is_run_input
 from cloudtrain.settings import Settings
 from cloudtrain.targets import AzureML, Local, SageMaker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from cloudtrain.processing import AnyJob
 
 PlaceOf = Callable[[tuple[str | int, ...]], str | None]
 """From the way to a value in the job to where it stands in its file."""
@@ -31,7 +34,7 @@ _NAMELESS = "job-00000000-0"
 class Draft:
     """A job that is ready to be compiled under any run name."""
 
-    job: TrainingJob
+    job: AnyJob
     target: Local | SageMaker | AzureML
     backend: Backend
     account: Any
@@ -39,11 +42,13 @@ class Draft:
     submitter: str
     ignore: Sequence[str]
     place_of: PlaceOf | None
+    notes: tuple[str, ...] = ()
+    """What was found out while the draft was made, for the reader of the plan."""
 
     @classmethod
     def of(
         cls,
-        job: TrainingJob,
+        job: AnyJob,
         target: str | Local | SageMaker | AzureML | None,
         settings: Settings,
         *,
@@ -54,21 +59,28 @@ class Draft:
         """Read what compile needs: the settings, the source folder, the account."""
         model = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
         backend = backend_of(model.type, settings)
-        source, job = _source_of(job, settings.cwd), _absolute(job, settings.cwd)
+        source, (job, notes) = _source_of(job, settings.cwd), _with_runs(job, model.type, settings)
+        job = _absolute(job, settings.cwd)
         tree, account = scan(source), backend.account(model)
-        return cls(job, model, backend, account, tree, settings.submitter, tuple(ignore), place_of)
+        return cls(job, model, backend, account, tree, settings.submitter, tuple(ignore), place_of, notes)
 
     @cached_property
     def key(self) -> str:
         """Hash of the plan without its run name: what makes two submissions the same."""
         return self._compiled(_NAMELESS).sha256
 
+    @property
+    def view(self) -> TrainingJob:
+        """What checks look at: of a processing job, what it shares with a training job."""
+        return self.job if isinstance(self.job, TrainingJob) else self.job.as_training()
+
     def plan(self, counter: int) -> Plan:
         """The plan of the run with that number, with the findings that need nothing but this machine."""
         from cloudtrain.checks import Subject, run_checks
 
         plan = self._compiled(run_name(self.job.name, self.key, self.submitter, counter))
-        subject = Subject(self.job, self.target, self.account, plan, self.tree)
+        processing = None if isinstance(self.job, TrainingJob) else self.job
+        subject = Subject(self.view, self.target, self.account, plan, self.tree, processing)
         findings = run_checks(subject, ignore=self.ignore)
         return plan.with_findings(tuple(self._placed(finding) for finding in findings))
 
@@ -79,12 +91,13 @@ class Draft:
         if plan.errors:
             return plan
         ignored = {rule_named(code).code for code in self.ignore}
-        found = [item for item in self.backend.check(self.job, self.target, plan) if item.code not in ignored]
+        found = [item for item in self.backend.check(self.view, self.target, plan) if item.code not in ignored]
         return plan.with_findings((*plan.findings, *(self._placed(finding) for finding in found)))
 
     def _compiled(self, name: str) -> Plan:
         context = CompileContext(run_name=name, bundle=self.tree.identity, account=self.account)
-        return self.backend.compile(self.job, self.target, context)
+        plan = self.backend.compile(self.job, self.target, context)
+        return replace(plan, notes=(*plan.notes, *self.notes)) if self.notes else plan
 
     def _placed(self, finding: Finding) -> Finding:
         if self.place_of is None or not finding.path:
@@ -92,7 +105,16 @@ class Draft:
         return replace(finding, place=self.place_of(finding.path))
 
 
-def _source_of(job: TrainingJob, cwd: Path) -> Path:
+def _with_runs(job: AnyJob, target: str, settings: Settings) -> tuple[AnyJob, tuple[str, ...]]:
+    """The job with what earlier runs wrote in the place of their names, and what to say about it."""
+    if not any(is_run_input(item.of(target)) for item in job.inputs.values()):
+        return job, ()
+    from cloudtrain.lineage import with_runs
+
+    return with_runs(job, target, settings)
+
+
+def _source_of(job: AnyJob, cwd: Path) -> Path:
     if job.source_dir.startswith(BUNDLED):
         from cloudtrain.scripts import script_path
 
@@ -100,16 +122,19 @@ def _source_of(job: TrainingJob, cwd: Path) -> Path:
     return cwd / Path(job.source_dir).expanduser()
 
 
-def _absolute(job: TrainingJob, cwd: Path) -> TrainingJob:
+def _absolute(job: AnyJob, cwd: Path) -> AnyJob:
     """The job with its local places made absolute, as the processes of a run need them."""
 
     def fixed(places: Any) -> Any:
-        if places is None or places.local is None:
+        if places.local is None or is_run_input(places.local):
             return places
         return places.model_copy(update={"local": str(cwd / Path(places.local).expanduser())})
 
     def all_fixed(named: Mapping[str, Any]) -> dict[str, Any]:
         return {name: fixed(places) for name, places in named.items()}
 
-    update = {"inputs": all_fixed(job.inputs), "outputs": all_fixed(job.outputs), "checkpoint": fixed(job.checkpoint)}
+    update: dict[str, Any] = {"inputs": all_fixed(job.inputs), "outputs": all_fixed(job.outputs)}
+    checkpoint = getattr(job, "checkpoint", None)
+    if checkpoint is not None:
+        update["checkpoint"] = fixed(checkpoint)
     return job.model_copy(update=update)

@@ -22,6 +22,7 @@ from cloudtrain._lock import ProcessLock
 from cloudtrain.backends.base import Backend, BundleWriter, OnBytes
 from cloudtrain.backends.registry import backend_of
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.lineage import written_by
 from cloudtrain.plans import Plan
 from cloudtrain.settings import Settings
 from cloudtrain.states import RunState
@@ -56,7 +57,7 @@ def submit_once(
         counter = store.next_counter(backend.name, key, submitter)
         plan = plan_of(counter)
         row = _planned(plan, key, submitter, counter)
-        lock = store.reserve(row)
+        lock = store.reserve(row, written_by(plan))
         if lock is not None:
             break
     try:

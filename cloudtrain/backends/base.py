@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import CompileContext, Finding, Plan
 from cloudtrain.states import Listed, LogLine, RunRef, RunStatus
+
+if TYPE_CHECKING:
+    from cloudtrain.processing import AnyJob
 
 OnBytes = Callable[[int, int], None]
 """Told how many bytes of an upload are there, and of how many."""
@@ -53,7 +56,7 @@ class Backend(Protocol):
         """
         ...
 
-    def compile(self, job: TrainingJob, target: Any, context: CompileContext) -> Plan:
+    def compile(self, job: AnyJob, target: Any, context: CompileContext) -> Plan:
         """The plan with its `place`, without findings.
 
         Raises `TargetUnavailable` or `JobError` for what the target lacks.
@@ -64,6 +67,7 @@ class Backend(Protocol):
         """Checks that ask the target: role, quota, workspace. Empty for targets without an account.
 
         Called before a submit and by `cloudtrain check`, never by a plan. What may not be looked at is a warning.
+        A processing job comes as what it shares with a training job.
         """
         ...
 

@@ -158,11 +158,11 @@ def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
     """Several instances without a distribution.
 
     With `distribution: {type: none}` every instance runs the whole script alone, unaware of the others: four
-    instances cost four times as much and train the same model four times. That is right for sharded preprocessing,
-    and a mistake for training.
+    instances cost four times as much and train the same model four times. That is right for preparing data, which is
+    what processing jobs (`kind: processing`) are for, and a mistake for training.
     """
     job = subject.job
-    if job.distribution.type == "none" and job.resources.instance_count > 1:
+    if subject.processing is None and job.distribution.type == "none" and job.resources.instance_count > 1:
         count = job.resources.instance_count
         yield Fault(
             f"each of the {count} instances would run the whole script alone",

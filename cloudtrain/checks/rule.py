@@ -5,11 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.bundle.tree import Tree
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import Finding, Level, Plan
+
+if TYPE_CHECKING:
+    from cloudtrain.processing import ProcessingJob
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,8 @@ class Subject:
     account: Any
     plan: Plan
     tree: Tree
+    processing: ProcessingJob | None = None
+    """The job as it was written, where it is a processing job; `job` is what it shares with a training job."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,20 @@ def _m002_journal(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX journal_by_name ON journal (name)")
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_m001_runs, _m002_journal)
+def _m003_written(db: sqlite3.Connection) -> None:
+    db.execute(
+        """
+        CREATE TABLE written (
+            name  TEXT NOT NULL,    -- of the run
+            what  TEXT NOT NULL,    -- model, checkpoint, outputs/NAME
+            place TEXT NOT NULL,    -- a path or URI
+            PRIMARY KEY (name, what)
+        )
+        """
+    )
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_m001_runs, _m002_journal, _m003_written)
 """In order; the database's `user_version` counts how many were applied."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -68,9 +68,10 @@ class Store:
         ).fetchone()
         return (row[0] or 0) + 1
 
-    def reserve(self, row: Row) -> ProcessLock | None:
+    def reserve(self, row: Row, written: Mapping[str, str] | None = None) -> ProcessLock | None:
         """Take a run name: stage `planned`, and a lock that lives as long as this process.
 
+        `written` is what the run will write, and where; see `written_by`.
         None when another process was faster with that name, or holds it.
         """
         with self._writing():
@@ -82,6 +83,8 @@ class Store:
             values = [getattr(row, field.name) for field in fields(Row)]
             marks = ", ".join("?" * len(values))
             self._db.execute(f"INSERT INTO runs ({_COLUMNS}) VALUES ({marks})", values)
+            places = [(row.name, what, place) for what, place in (written or {}).items()]
+            self._db.executemany("INSERT INTO written (name, what, place) VALUES (?, ?, ?)", places)
             self._note(row.name, row.stage)
             return lock
 
@@ -98,6 +101,7 @@ class Store:
         """Remove a submission that never reached its target; its name is free again."""
         with self._writing():
             self._db.execute("DELETE FROM runs WHERE name = ?", (name,))
+            self._db.execute("DELETE FROM written WHERE name = ?", (name,))
             self._note(name, "forgotten")
 
     def record(self, name: str, status: RunStatus) -> None:
@@ -135,6 +139,10 @@ class Store:
     def unfinished(self) -> list[Row]:
         """Submissions whose submitter was not told the outcome yet: in progress now, or broken off."""
         return self._select("WHERE stage != 'reported' ORDER BY created", ())
+
+    def written_by(self, name: str) -> dict[str, str]:
+        """What a run writes, and where: `model`, `checkpoint`, `outputs/NAME` to a path or URI."""
+        return dict(self._db.execute("SELECT what, place FROM written WHERE name = ? ORDER BY what", (name,)))
 
     def journal(self, name: str) -> list[tuple[str, float]]:
         """The stages of a submission with their times."""

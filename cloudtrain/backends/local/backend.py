@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import get_native_id
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain._lock import is_held
 from cloudtrain.backends.base import BundleWriter, OnBytes
@@ -27,6 +27,9 @@ from cloudtrain.job import TrainingJob
 from cloudtrain.plans import CompileContext, Finding, LocalAccount, Plan
 from cloudtrain.states import Listed, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.targets import Local
+
+if TYPE_CHECKING:
+    from cloudtrain.processing import AnyJob
 
 _FOLLOW_EVERY = 0.05
 """Seconds between two looks at a run that is followed."""
@@ -58,9 +61,13 @@ class LocalBackend:
             mpirun=shutil.which("mpirun", path=self._environ.get("PATH", os.defpath)),
         )
 
-    def compile(self, job: TrainingJob, target: Local, context: CompileContext) -> Plan:
+    def compile(self, job: AnyJob, target: Local, context: CompileContext) -> Plan:
         """The plan of a job on this machine."""
-        return compile_local(job, target, context)
+        if isinstance(job, TrainingJob):
+            return compile_local(job, target, context)
+        from cloudtrain.compile.local_processing import compile_local_processing
+
+        return compile_local_processing(job, target, context)
 
     def check(self, job: TrainingJob, target: Local, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the protocol's
         """Nothing: there is no account."""

@@ -61,7 +61,8 @@ class Source:
 class SourceFinder:
     """Finds the files as they appear: those of launched processes, and those of torchrun's ranks, attempt by attempt.
 
-    Ranks of mpirun write `logs/instance_0/rank_<r>.stdout.log`, those of torchrun
+    Ranks of mpirun write `logs/instance_0/rank_<r>.stdout.log` (Open MPI's own `--output-filename`, which emulations
+    use: `logs/instance_0/1/rank.<r>/stdout`), those of torchrun
     `logs/instance_<i>/<random>/attempt_<n>/<local rank>/stdout.log`. torchrun removes and makes anew the
     folder of an attempt that another instance made it repeat, so a file is known by its path and its inode.
     """
@@ -94,6 +95,11 @@ class SourceFinder:
         if self._spec["launcher"] == "mpirun":
             for rank in range(self._spec["world_size"]):
                 yield from self._streams(f"{self._logs}/instance_0/rank_{rank}.", 0, rank, rank)
+            for name in _names(f"{self._logs}/instance_0/1"):
+                number = name.partition("rank.")[2]
+                if number.isdecimal():
+                    folder = f"{self._logs}/instance_0/1/{name}/"
+                    yield from self._streams(folder, 0, int(number), int(number), suffix="")
         if self._spec["launcher"] != "torchrun":
             return
         for instance in range(self._spec["instances"]):
@@ -112,9 +118,11 @@ class SourceFinder:
         ]
         return sorted(found, key=lambda path: int(path.rpartition("_")[2]))
 
-    def _streams(self, stem: str, instance: int, local_rank: int, rank: int) -> Iterator[Source]:
+    def _streams(
+        self, stem: str, instance: int, local_rank: int, rank: int, *, suffix: str = ".log"
+    ) -> Iterator[Source]:
         for stream in STREAMS:
-            path = f"{stem}{stream}.log"
+            path = f"{stem}{stream}{suffix}"
             try:
                 if self._known.get(path) == os.stat(path).st_ino:
                     continue

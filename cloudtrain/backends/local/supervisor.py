@@ -108,6 +108,10 @@ class Supervisor:
         try:
             self.spec = self.folder.read_launch()
             prepare.make_folders(self.spec, self.folder.logs)
+            if self.spec.get("shards"):
+                from cloudtrain.backends.local.shards import lay_out
+
+                lay_out(self.spec)
             prepare.make_files(self.spec)
             prepare.unpack_code(self.spec)
         except Exception as error:
@@ -175,7 +179,7 @@ class Supervisor:
         self._tell_guard(f"-{pid}")
         self.deaths.ended(rank, exit_code)
         if exit_code and rank.is_last and self._fail_at is None:
-            self._fail_at = time.monotonic() + _NOTICE
+            self._fail_at = time.monotonic() + self.spec.get("patience", _NOTICE)
 
     def _note_launched(self) -> None:
         for item in self.launched:

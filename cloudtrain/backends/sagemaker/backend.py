@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.backends.base import BundleWriter, OnBytes
 from cloudtrain.backends.sagemaker.account import account_id, account_of, credentials_in_sight
@@ -25,6 +25,9 @@ from cloudtrain.job import TrainingJob
 from cloudtrain.plans import CompileContext, Finding, Plan, SageMakerAccount
 from cloudtrain.states import Listed, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.targets import SageMaker
+
+if TYPE_CHECKING:
+    from cloudtrain.processing import AnyJob
 
 _TAIL_STREAMS, _TAIL_EVENTS = 4, 40
 """How much of a failed job's output is read for its reason: the last events of the first streams."""
@@ -49,14 +52,19 @@ class SageMakerBackend:
         overlay = load_overlays(user_config_path("cloudtrain", appauthor=False), Path.cwd())
         return replace(account_of(target, self._environ), overlay=overlay or None)
 
-    def compile(self, job: TrainingJob, target: SageMaker, context: CompileContext) -> Plan:
+    def compile(self, job: AnyJob, target: SageMaker, context: CompileContext) -> Plan:
         """The plan of a job on SageMaker, which can also be had in the SageMaker SDK's words."""
         from cloudtrain.backends.sagemaker.plan import SageMakerPlan
         from cloudtrain.compile.sagemaker import compile_sagemaker
 
         account: SageMakerAccount = context.account
-        plan = replace(compile_sagemaker(job, target, context), place=account.place)
-        return SageMakerPlan.of(plan, account.region)
+        if isinstance(job, TrainingJob):
+            compiled = compile_sagemaker(job, target, context)
+        else:
+            from cloudtrain.compile.sagemaker.processing import compile_processing
+
+            compiled = compile_processing(job, target, context)
+        return SageMakerPlan.of(replace(compiled, place=account.place), account.region)
 
     def check(self, job: TrainingJob, target: SageMaker, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the protocol's
         """Role, buckets, inputs and quota, as far as the credentials may look."""
@@ -80,7 +88,7 @@ class SageMakerBackend:
                 item,
                 bundle,
                 owner=owner if owner and f"-{owner}/" in item.destination else None,
-                kms_key=plan.request.get("OutputDataConfig", {}).get("KmsKeyId"),
+                kms_key=plan.request.get(kind_of(plan.request).outputs, {}).get("KmsKeyId"),
                 on_bytes=on_bytes,
             )
             for item in plan.uploads

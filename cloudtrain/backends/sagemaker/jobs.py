@@ -19,6 +19,8 @@ class JobKind:
     started: str
     ended: str
     summaries: str
+    outputs: str
+    """The field that says where results go, and with which KMS key."""
     log_group: str
 
     @property
@@ -50,6 +52,7 @@ TRAINING = JobKind(
     started="TrainingStartTime",
     ended="TrainingEndTime",
     summaries="TrainingJobSummaries",
+    outputs="OutputDataConfig",
     log_group="/aws/sagemaker/TrainingJobs",
 )
 
@@ -61,6 +64,7 @@ PROCESSING = JobKind(
     started="ProcessingStartTime",
     ended="ProcessingEndTime",
     summaries="ProcessingJobSummaries",
+    outputs="ProcessingOutputConfig",
     log_group="/aws/sagemaker/ProcessingJobs",
 )
 

@@ -95,12 +95,28 @@ def input_problems(job: ProcessingJob) -> Iterator[Problem]:
         if item.mode == "direct":
             message = f"input `{name}` has the mode `direct`, which only Azure ML has"
             yield Problem((*path, "mode"), message, "use `download`")
+        if item.compression is not None and item.mode != "pipe":
+            message = f"input `{name}` can only be unpacked on the way (`compression: gzip`) in the mode `pipe`"
+            yield Problem((*path, "compression"), message, "add `mode: pipe`, or unpack it in the script")
         if name == CODE_INPUT:
             yield Problem(path, f"`{CODE_INPUT}` is the input that brings the job's own code", "choose another name")
+    yield from _path_problems(job)
 
 
 def _input_path(name: str, item: ProcessingInput) -> str:
     return (item.path or f"{INPUT_ROOT}/{name}").rstrip("/")
+
+
+def _path_problems(job: ProcessingJob) -> Iterator[Problem]:
+    """Two inputs or outputs in one folder."""
+    taken = {f"{INPUT_ROOT}/{CODE_INPUT}": "the job's code"}
+    places = [(("inputs", name), _input_path(name, item)) for name, item in job.inputs.items()]
+    places += [(("outputs", name), _output_path(name, item)) for name, item in job.outputs.items()]
+    for path, place in places:
+        if place in taken:
+            message = f"`{'.'.join(path)}` would be in `{place}`, as {taken[place]} is"
+            yield Problem((*path, "path"), message, "give it another `path`, or leave it out")
+        taken.setdefault(place, f"`{'.'.join(path)}`")
 
 
 def _script_path(name: str, item: ProcessingInput) -> str:

@@ -1,0 +1,69 @@
+"""Dealing out the files of sharded inputs over the instances of a run, as S3's ShardedByS3Key does over containers.
+
+The service documents that each instance gets about 1/n of the objects, not which: a script must not count on it. Here
+files are taken in the order of their keys, one for each instance in turn, so that every file goes to exactly one
+instance and the counts differ by at most one. A file keeps its path below the input's folder; it is a link.
+"""
+
+# Paths are strings here: this has to start in no time.
+# ruff: noqa: PTH103, PTH112, PTH114, PTH118, PTH119, PTH120, PTH211
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+
+def lay_out(spec: Mapping[str, Any]) -> None:
+    """Make and fill the folders of the specification's `shards`.
+
+    Raises:
+        OSError: an input cannot be read, or a folder not be written.
+    """
+    for shard in spec.get("shards", ()):
+        source: str = shard["source"]
+        is_folder = os.path.isdir(source)
+        folder = source if is_folder else os.path.dirname(source)
+        keys = keys_in(source) if is_folder else [os.path.basename(source)]
+        _link(folder, keys, shard["directories"])
+
+
+def deal(keys: Iterable[str], count: int) -> list[list[str]]:
+    """The keys of each of `count` instances: every key once, in the order of S3, which compares UTF-8 bytes."""
+    ordered = sorted(keys, key=os.fsencode)
+    return [ordered[instance::count] for instance in range(count)]
+
+
+def keys_in(folder: str) -> list[str]:
+    """The files below a folder, links followed, as paths relative to it.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    found = []
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
+        folders[:] = [name for name in folders if not _leads_back(parent, name)]
+        found += [os.path.relpath(os.path.join(parent, name), folder) for name in names]
+    return found
+
+
+def _leads_back(parent: str, name: str) -> bool:
+    """Whether a folder is a link to one that it lies in, where there would be no end."""
+    path = os.path.join(parent, name)
+    return os.path.islink(path) and (os.path.realpath(parent) + os.sep).startswith(os.path.realpath(path) + os.sep)
+
+
+def _link(folder: str, keys: Sequence[str], directories: Sequence[str]) -> None:
+    for directory, own in zip(directories, deal(keys, len(directories)), strict=True):
+        os.makedirs(directory, exist_ok=True)
+        for key in own:
+            place = os.path.join(directory, key)
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            os.symlink(os.path.join(folder, key), place)

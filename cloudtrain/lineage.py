@@ -1,0 +1,187 @@
+"""Jobs that read what earlier runs wrote: `run:prep/output/volumes` becomes the place where that run keeps it.
+
+Everything comes from the store, which keeps the places of a run from the moment that its name was taken, so that a dry
+run needs no network and shows the very URI that is sent. NAME is a run, a job (its newest run that has succeeded, else
+its newest one that goes on), the beginning of a run's name, or `last`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cloudtrain.backends.registry import backend_of
+from cloudtrain.errors import CloudtrainError, JobError, Problem, did_you_mean
+from cloudtrain.plans import Plan
+from cloudtrain.references import RunInput, is_run_input, run_input
+from cloudtrain.settings import Settings
+from cloudtrain.states import RunState
+from cloudtrain.store.store import Row, Store, read_store
+
+if TYPE_CHECKING:
+    from cloudtrain.processing import AnyJob
+
+NEWEST = "last"
+
+_SENT = ("accepted", "reported")
+"""Stages of submissions that made a run."""
+
+_BAD = (RunState.FAILED, RunState.STOPPED, RunState.LOST)
+
+_LOOKED_AT = 200
+"""How many of the newest runs are looked through for `last`."""
+
+
+def written_by(plan: Plan) -> dict[str, str]:
+    """What a run of this plan will write, and where: `model`, `checkpoint`, `outputs/NAME` in lower case."""
+    if plan.target == "local":
+        from cloudtrain.backends.local.download import places
+
+        # Of several folders that are one together, that of the first instance.
+        found = {name: str(folders[0]) for name, folders in places(plan.request).items() if name != "logs"}
+    elif plan.target == "sagemaker":
+        from cloudtrain.backends.sagemaker.download import places_of
+        from cloudtrain.backends.sagemaker.jobs import kind_of
+
+        found = {name: str(uri) for name, uri in places_of(plan.request, kind_of(plan.request)).items()}
+    else:
+        found = {}
+    return {name.lower(): place for name, place in found.items()}
+
+
+def with_runs(job: AnyJob, target: str, settings: Settings) -> tuple[AnyJob, tuple[str, ...]]:
+    """The job with places instead of `run:...`, and what a reader of its plan should know.
+
+    Raises:
+        JobError: a run does not exist, has failed, or did not write that.
+    """
+    inputs, problems, notes = dict(job.inputs), list[Problem](), list[str]()
+    with read_store(settings.state_dir) as store:
+        for name, item in job.inputs.items():
+            written = item.of(target)
+            if written is None or not is_run_input(written):
+                continue
+            wanted = run_input(written)
+            assert wanted is not None, "the model has checked it"
+            try:
+                row = _Search(store, target, settings).row(wanted.run)
+                place = _place(store, row, wanted)
+            except CloudtrainError as error:
+                problems.append(Problem(("inputs", name, target), error.message, error.hint))
+                continue
+            inputs[name] = item.model_copy(update={target: place})
+            notes += _notes(name, written, row, place)
+    if problems:
+        raise JobError(problems)
+    return job.model_copy(update={"inputs": inputs}), tuple(notes)
+
+
+class _Search:
+    """Finding a run on one target."""
+
+    def __init__(self, store: Store | None, target: str, settings: Settings) -> None:
+        self._store = store
+        self._target = target
+        self._settings = settings
+
+    def row(self, name: str) -> Row:
+        """The run that a name means, with its state as far as this machine can tell.
+
+        Raises:
+            CloudtrainError: there is none, several are meant, or it did not succeed.
+        """
+        found, is_job = self._candidates(name)
+        if not found:
+            raise CloudtrainError(f"no run on `{self._target}` is called `{name}`", hint=self._near(name))
+        if is_job:
+            return self._best(found)
+        if len(found) > 1:
+            names = ", ".join(f"`{row.name}`" for row in found[:5])
+            message = f"`{name}` is the beginning of {len(found)} runs"
+            raise CloudtrainError(message, hint=f"write more of it: {names}")
+        state = self._state(found[0])
+        if state in _BAD:
+            raise _unusable(found[0], f"is {state}")
+        return self._ready(found[0], state)
+
+    def _candidates(self, name: str) -> tuple[list[Row], bool]:
+        """The runs that a name can mean, newest first, and whether it is a job's name."""
+        if self._store is None:
+            return [], False
+        if name == NEWEST:
+            return self._here(self._store.newest(limit=_LOOKED_AT))[:1], False
+        exact = self._store.get(name)
+        if exact is not None and self._here([exact]):
+            return [exact], False
+        of_job = self._here(self._store.newest(job=name))
+        return (of_job, True) if of_job else (self._here(self._store.starting_with(name)), False)
+
+    def _best(self, rows: Sequence[Row]) -> Row:
+        states = [(row, self._state(row)) for row in rows]
+        for row, state in states:
+            if state is RunState.SUCCEEDED:
+                return row
+        for row, state in states:
+            if not state.is_final:
+                return self._ready(row, state)
+        row, state = states[0]
+        raise _unusable(row, f"is {state}, as are the others of `{row.job_name}`" if rows[1:] else f"is {state}")
+
+    def _ready(self, row: Row, state: RunState) -> Row:
+        """A run on this machine can be seen to go on; one elsewhere may have ended since it was last seen."""
+        if not state.is_final and self._target == "local":
+            raise CloudtrainError(
+                f"the run `{row.name}` has not ended ({state})", hint=f"wait for it: `cloudtrain wait {row.name}`"
+            )
+        return row
+
+    def _state(self, row: Row) -> RunState:
+        """As last seen; on this machine, as it is."""
+        state = RunState(row.state)
+        if state.is_final or self._target != "local":
+            return state
+        return backend_of(row.target, self._settings).status(row.ref).state
+
+    def _here(self, rows: Sequence[Row]) -> list[Row]:
+        return [row for row in rows if row.target == self._target and row.stage in _SENT]
+
+    def _near(self, name: str) -> str:
+        rows = self._here(self._store.newest(limit=_LOOKED_AT)) if self._store is not None else []
+        known = dict.fromkeys([row.job_name for row in rows] + [row.name for row in rows])
+        hint = did_you_mean(name, list(known)[:8])
+        return hint or f"run it there first: `cloudtrain submit {name}.yaml --target {self._target}`"
+
+
+def _unusable(row: Row, why: str) -> CloudtrainError:
+    return CloudtrainError(
+        f"the run `{row.name}` {why}, so what it wrote is not whole", hint=f"`cloudtrain status {row.name}` says why"
+    )
+
+
+def _place(store: Store | None, row: Row, wanted: RunInput) -> str:
+    assert store is not None, "the run came from it"
+    places = store.written_by(row.name)
+    place = places.get(wanted.what.lower())
+    if place is None and "outputs" in places:
+        raise CloudtrainError(
+            f"SageMaker keeps all outputs of the training job `{row.name}` in one archive, `{places['outputs']}`",
+            hint=f"use `run:{wanted.run}/model`, or write `{wanted.what.partition('/')[2]}` in a processing job",
+        )
+    if place is None:
+        options = [f"run:{wanted.run}/{name.replace('outputs/', 'output/')}" for name in places]
+        asked = f"run:{wanted.run}/{wanted.what.replace('outputs/', 'output/')}"
+        raise CloudtrainError(f"the run `{row.name}` writes no `{wanted.what}`", hint=did_you_mean(asked, options))
+    if not wanted.below:
+        return place
+    if place.endswith(".tar.gz"):
+        raise CloudtrainError(f"`{place}` is an archive, so nothing lies below it", hint=f"remove `{wanted.below}`")
+    return place.rstrip("/") + wanted.below
+
+
+def _notes(name: str, written: str, row: Row, place: str) -> list[str]:
+    notes = [f"input `{name}`: `{written}` is `{place}`, written by `{row.name}`"]
+    if not RunState(row.state).is_final and row.target != "local":
+        notes.append(f"`{row.name}` had not ended when it was last seen: `cloudtrain status {row.name}`")
+    if place.endswith(".tar.gz"):
+        notes.append(f"input `{name}` is an archive, which the script has to unpack")
+    return notes
