@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; 
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Tests that start real training, build wheels or execute notebooks: one at a time, because they use all cores.
-SLOW   := torch or mpi or wheel or notebook
+SLOW   := torch or mpi or wheel or notebook or awscli
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
 
 .PHONY: demo test test-core test-parity test-pythons check bench docs clean
