@@ -1,0 +1,157 @@
+"""The page about SageMaker is what the program does: its commands run as they stand, its files are read, its code runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain.catalogue.overlay import load_overlays
+from cloudtrain.checks import all_rules
+from cloudtrain.settings import load_settings
+from tests.cli.conftest import Cli
+from tests.fakes.sagemaker.identity import TRUST
+from tests.fakes.sagemaker.jobs import Job
+from tests.fakes.sagemaker.runner import packed
+from tests.fakes.sagemaker.server import FakeAws
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = (REPOSITORY / "docs" / "sagemaker.md").read_text("utf-8")
+ACCOUNT = "111122223333"
+TARGET = ct.SageMaker(region="us-west-2", role=f"arn:aws:iam::{ACCOUNT}:role/SageMakerTraining")
+
+
+class Shown(NamedTuple):
+    """A command, and what the page shows of its output: `...` stands for anything."""
+
+    command: str
+    output: str
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of one language; empty for those without."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    return [text for found, text in fenced if found == language]
+
+
+def shown() -> Iterator[Shown]:
+    """Every command of the `console` blocks."""
+    for block in blocks("console"):
+        for part in re.split(r"^\$ (?=cloudtrain)", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            yield Shown(command, output)
+
+
+def account_commands() -> list[str]:
+    """Every command that needs an account: the lines of the blocks without a language."""
+    lines = [line for block in blocks("") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("cloudtrain ")]
+
+
+def matches(expected: str, actual: str) -> bool:
+    """Whether the shown lines are those of the output; `...` stands for any text, on a line of its own for lines."""
+    pattern = "".join(
+        r"(?s:.*)" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + "\n"
+        for line in expected.splitlines()
+    )
+    return re.fullmatch(pattern, actual) is not None
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def test_the_page_shows_commands() -> None:
+    """There is something to test."""
+    assert {item.command.split()[1] for item in shown()} >= {"plan", "instances", "check", "explain"}
+    assert {line.split()[1] for line in account_commands()} >= {"check", "submit", "logs", "stop", "download", "ps"}
+
+
+@pytest.mark.parametrize("item", [*shown()], ids=lambda item: item.command)
+def test_commands_print_what_is_shown(item: Shown, cli: Cli) -> None:
+    """Without an account: exit code 0, and the output that stands on the page."""
+    result = cli(*shlex.split(item.command)[1:])
+    assert result.code == 0, result.err
+    assert not item.output or matches(item.output, result.out), result.out
+
+
+def test_commands_work_with_an_account(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The commands that ask AWS, in the order of the page, each with exit code 0."""
+    with FakeAws(region="us-west-2") as fake:
+        fake.identity.account, fake.identity.roles = ACCOUNT, {"SageMakerTraining": TRUST}
+        fake.s3.add_bucket(f"sagemaker-us-west-2-{ACCOUNT}", owner=ACCOUNT)
+        fake.jobs.on_create = lambda job: succeed(fake, job, tmp_path)
+        for name, value in fake.environ.items():
+            monkeypatch.setenv(name, value)
+        for line in account_commands():
+            arguments = shlex.split(line.replace("/JOB", f"/{next(iter(fake.jobs.by_name), '')}"), comments=True)[1:]
+            result = cli(*arguments, *(["--to", str(tmp_path)] if arguments[0] == "download" else []))
+            assert result.code == 0, f"{line}: {result.err}"
+
+
+def succeed(fake: FakeAws, job: Job, folder: Path) -> None:
+    """A job that ended long ago, so that nobody waits for late lines: a line of log on two hosts, and a model."""
+    for ago, phase in ((1500, "Downloading"), (1200, "Training")):
+        job.enter(phase, at=time.time() - ago)
+    for host in (1, 2):
+        fake.logs.write(f"{job.name}/algo-{host}-1", f"[rank{host + 1}]: hello")
+    (folder / "model").mkdir()
+    (folder / "model" / "weights.pt").write_bytes(b"weights")
+    uri = f"{job.request['OutputDataConfig']['S3OutputPath']}/{job.name}/output/model.tar.gz"
+    fake.s3.put(uri, packed(folder / "model"))
+    job.end("Completed", at=time.time() - 300, ModelArtifacts={"S3ModelArtifacts": uri})
+
+
+def test_job_files_are_jobs(tmp_path: Path) -> None:
+    """Every job on the page compiles for SageMaker without an error; fields alone are put into one that does."""
+    for number, block in enumerate(blocks("yaml")):
+        file = tmp_path / f"job{number}.yaml"
+        head = "" if "name:" in block else "name: a\nentry_point: train.py\nresources: {instance_type: ml.m5.large}\n"
+        file.write_text(head + block)
+        job = ct.load_job(file, [] if "bundled:" in block else [f"source_dir={tmp_path}"])
+        (tmp_path / (job.entry_point or "")).write_text("print(1)\n")
+        assert ct.plan(job, TARGET).errors == ()
+
+
+def test_the_first_job_is_the_example() -> None:
+    """What the page shows of `digits.yaml` is in that file, line for line."""
+    lines = (REPOSITORY / "examples" / "digits.yaml").read_text().splitlines()
+    there = [line.split("#")[0].rstrip() for line in lines]
+    for line in blocks("yaml")[0].splitlines():
+        assert line in there or line == "  instance_type: {sagemaker: ml.g5.12xlarge}"
+
+
+def test_settings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings and the corrections of the catalogue are what the program reads."""
+    settings, corrections = blocks("toml")
+    (tmp_path / "cloudtrain.toml").write_text(settings)
+    (tmp_path / "instances.toml").write_text(corrections)
+    monkeypatch.chdir(tmp_path)
+    target = load_settings().target("sagemaker", profile="research")
+    assert (target.region, target.profile, target.bucket) == ("us-west-2", "research", "research-training")
+    assert [item.name for item in load_overlays(tmp_path, tmp_path)] == ["ml.p4de.24xlarge"]
+
+
+def test_code_runs() -> None:
+    """The Python that needs no SDK runs as it stands."""
+    scope: dict[str, object] = {}
+    exec(blocks("python")[0], scope)
+    plan = scope["plan"]
+    assert isinstance(plan, ct.Plan)
+    assert plan.request["HyperParameters"]["sagemaker_torch_distributed_enabled"] == "true"
+    assert {"to_estimator", "fit_arguments"} <= set(dir(plan))
+
+
+def test_settings_and_rules_exist() -> None:
+    """Every `CODE` on the page is a rule, and every setting in `[sagemaker]` is named."""
+    assert set(re.findall(r"\b(?:SM|CT|LO)\d{3}\b", PAGE)) <= {rule.code for rule in all_rules()}
+    named = set(re.findall(r"`(\w+)(?: = [^`]*)?`", PAGE))
+    assert ct.SageMaker.model_fields.keys() - named == {"type"}
