@@ -79,11 +79,9 @@ class Clients:
         return self.place.region or (self._session.region_name if self._session is not None else None)
 
     def _attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
-        exceptions = require("botocore.exceptions", extra="sagemaker")
-        parsers = require("botocore.parsers", extra="sagemaker")
         try:
             return use(self._client(service))
-        except (exceptions.BotoCoreError, exceptions.ClientError, parsers.ResponseParserError) as error:
+        except _errors() as error:
             call = Call(service, _camel(operation), self.region(), self.place.profile, _about(arguments))
             raise translated(error, call) from error
 
@@ -112,6 +110,19 @@ class Clients:
             read_timeout=_READ_TIMEOUT,
             user_agent_extra=f"cloudtrain/{cloudtrain.__version__}",
         )
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What boto3 raises; its parts have no common base."""
+    exceptions = require("botocore.exceptions", extra="sagemaker")
+    parsers = require("botocore.parsers", extra="sagemaker")
+    transfer = require("s3transfer.exceptions", extra="sagemaker")
+    return (
+        exceptions.BotoCoreError,
+        exceptions.ClientError,
+        parsers.ResponseParserError,
+        transfer.RetriesExceededError,
+    )
 
 
 def _camel(operation: str) -> str:

@@ -11,8 +11,9 @@ from cloudtrain.catalogue.instances import instance_named
 from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
 from cloudtrain.states import LogLine
 
-_MPI = re.compile(r"\[(?:\d+|[^\],]+),(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:? ?")
-"""mpirun's `--tag-output`: `[1,3]<stdout>:text`, the job's number and the rank."""
+_MPI = re.compile(r"\[(?:\d+|(?P<name>[^\],]+)),(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:(?(name) ?)")
+"""mpirun's `--tag-output`: the job's number and the rank in Open MPI 4 (`[1,3]<stdout>:text`), the job's name and a
+blank behind the tag in 5 (`[prterun-algo-1-7@1,3]<stdout>: text`)."""
 
 _RANK = re.compile(r"\[rank ?(?P<rank>\d+)\]:? ?")
 """PyTorch's own prefix of tracebacks (`[rank3]: `), and cloudtrain's (`[rank 3] `)."""

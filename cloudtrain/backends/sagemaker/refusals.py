@@ -175,13 +175,16 @@ EXCEPTIONS: dict[str, Row] = {
         TargetError, "the connection to AWS is not trusted: {said}", "set AWS_CA_BUNDLE to the proxy's certificate"
     ),
     "HTTPClientError": _NO_ANSWER,
+    "ConnectionError": _NO_ANSWER,
+    "RetriesExceededError": _NO_ANSWER,
     "IncompleteReadError": _NO_ANSWER,
     "ResponseStreamingError": _NO_ANSWER,
     "ResponseParserError": _BROKEN,
     "BotoCoreError": Row(TargetError, "boto3 cannot do `{action}`: {said}"),
 }
-"""Class of botocore, or its nearest base that is named here, to our error. Timeouts, refused and closed connections
-are all `HTTPClientError`."""
+"""Class of botocore, or its nearest base that is named here, to our error. Timeouts and
+closed connections are `HTTPClientError`, refused ones `ConnectionError`, a download that broke off too often is
+s3transfer's `RetriesExceededError`."""
 
 _NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGNORECASE)
 """What SageMaker says, as a ValidationException, about a job that does not exist."""

@@ -1,0 +1,201 @@
+"""Output from CloudWatch: all hosts, all pages, in order, followed to the last line through faults, nothing twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.backends.sagemaker.backend import SageMakerBackend
+from cloudtrain.backends.sagemaker.lines import Writer, lines_of
+from cloudtrain.errors import TargetUnreachable
+from cloudtrain.states import LogLine, RunState, RunStatus
+from tests.backends.sagemaker.conftest import NAME, REF, plan_of
+from tests.backends.sagemaker.place import QUICK
+from tests.fakes.sagemaker.jobs import Job
+from tests.fakes.sagemaker.server import FakeAws
+
+T0 = 1_700_000_000.0
+
+
+def texts(lines: Iterator[LogLine]) -> list[str]:
+    return [line.text for line in lines]
+
+
+def test_no_log_group_yet(backend: SageMakerBackend, job: Job) -> None:
+    """Before the account's first line there is not even a group: no lines, no error."""
+    assert list(backend.logs(REF)) == []
+
+
+def test_merged_by_time(fake: FakeAws, backend: SageMakerBackend, job: Job) -> None:
+    """Lines of several hosts, in the order of their times, each with its instance."""
+    for second in range(3):
+        for host in (2, 1, 10):
+            fake.logs.write(f"{NAME}/algo-{host}-17", f"host {host} at {second}", at=T0 + second + host / 100)
+    lines = list(backend.logs(REF))
+    assert [line.text for line in lines] == [f"host {host} at {s}" for s in range(3) for host in (1, 2, 10)]
+    assert [line.instance for line in lines[:3]] == [0, 1, 9]
+    assert lines[0].time == pytest.approx(T0 + 0.01)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_every_page_of_more_than_fifty_streams(
+    fake: FakeAws, backend: SageMakerBackend, job: Job, sparse: bool
+) -> None:
+    """A hundred and twenty hosts, several pages each, empty pages in between: every line once."""
+    fake.logs.events_per_page, fake.logs.sparse = 2, sparse
+    for host in range(1, 121):
+        fake.logs.write(f"{NAME}/algo-{host}-17", *(f"{host}.{n}" for n in range(5)), at=T0)
+    found = texts(backend.logs(REF))
+    assert len(found) == 600
+    assert set(found) == {f"{host}.{n}" for host in range(1, 121) for n in range(5)}
+    assert len(fake.operations("DescribeLogStreams")) == 3
+
+
+def test_streams_of_other_jobs(fake: FakeAws, backend: SageMakerBackend, job: Job) -> None:
+    """A job whose name begins with ours is another job."""
+    fake.logs.write(f"{NAME}/algo-1-17", "ours")
+    fake.logs.write(f"{NAME}0/algo-1-17", "theirs")
+    assert texts(backend.logs(REF)) == ["ours"]
+
+
+def test_one_host(fake: FakeAws, backend: SageMakerBackend, job: Job) -> None:
+    """Only its streams are read, those of a container that was started again too."""
+    for stream in ("algo-1-17", "algo-2-17", "algo-2-99", "algo-12-17"):
+        fake.logs.write(f"{NAME}/{stream}", stream)
+    assert sorted(texts(backend.logs(REF, instance=1))) == ["algo-2-17", "algo-2-99"]
+    assert {item.body["logStreamName"] for item in fake.operations("GetLogEvents")} == {
+        f"{NAME}/algo-2-17", f"{NAME}/algo-2-99",
+    }  # fmt: skip
+
+
+def test_one_rank(fake: FakeAws, backend: SageMakerBackend, job: Job) -> None:
+    """By the tags of mpirun."""
+    fake.logs.write(f"{NAME}/algo-1-17", "[1,0]<stdout>:a", "[1,1]<stdout>:b", "[1,11]<stderr>:c", "mpirun says")
+    assert texts(backend.logs(REF, rank=1)) == ["b"]
+    assert texts(backend.logs(REF, rank=11)) == ["c"]
+
+
+class Life(threading.Thread):
+    """A job that writes numbered lines on two hosts while it is followed, then ends; its last lines come late."""
+
+    def __init__(self, fake: FakeAws, job: Job, lines: int = 30) -> None:
+        super().__init__(daemon=True)
+        self.fake, self.job, self.lines = fake, job, lines
+
+    def run(self) -> None:
+        time.sleep(0.1)
+        self.job.enter("Training")
+        for number in range(self.lines):
+            self.fake.logs.write(f"{NAME}/algo-{1 + number % 2}-17", f"line {number}")
+            time.sleep(0.005)
+        self.job.end("Completed")
+        time.sleep(0.15)
+        self.fake.logs.write(f"{NAME}/algo-3-17", "a stream that appeared after the end")
+
+
+def followed(fake: FakeAws, backend: SageMakerBackend, job: Job) -> list[str]:
+    life = Life(fake, job)
+    life.start()
+    found = texts(backend.logs(REF, follow=True))
+    life.join()
+    return found
+
+
+WHOLE = [*(f"line {number}" for number in range(30)), "a stream that appeared after the end"]
+
+
+def test_follow_to_the_very_end(fake: FakeAws, backend: SageMakerBackend, job: Job) -> None:
+    """Streams that appear late, and lines that come after the job has ended."""
+    seen: list[RunStatus] = []
+    life = Life(fake, job)
+    life.start()
+    found = texts(backend.logs(REF, follow=True, on_status=seen.append))
+    assert sorted(found) == sorted(WHOLE)
+    assert seen[-1].state is RunState.SUCCEEDED
+    assert len({(status.state, len(status.transitions)) for status in seen}) == len(seen)
+
+
+@pytest.mark.parametrize("operation", ["GetLogEvents", "DescribeLogStreams", "DescribeTrainingJob"])
+@pytest.mark.parametrize("fault", ["close_before", "close_after", "throttle"])
+def test_follow_through_faults(operation: str, fault: str, fake: FakeAws, job: Job, tmp_path: Path) -> None:
+    """More faults in a row than one request is tried: no line is lost, none comes twice."""
+    impatient = SageMakerBackend(tmp_path, environ={**fake.environ, "AWS_MAX_ATTEMPTS": "1"}, pace=QUICK)
+    life = Life(fake, job)
+    life.start()
+    found = []
+    for line in impatient.logs(REF, follow=True):
+        found.append(line.text)
+        if len(found) in (3, 15):
+            getattr(fake.faults, fault)(operation, times=3)
+    assert sorted(found) == sorted(WHOLE)
+
+
+def test_credentials_that_expire_while_following(fake: FakeAws, backend: SageMakerBackend, job: Job) -> None:
+    """They are read again, and following goes on."""
+    fake.faults.refuse("GetLogEvents", "ExpiredTokenException", times=1)
+    assert sorted(followed(fake, backend, job)) == sorted(WHOLE)
+
+
+def test_patience_ends(fake: FakeAws, job: Job, tmp_path: Path) -> None:
+    """When AWS stays out of reach, following ends with an error."""
+    pace = replace(QUICK, patience=0.1)
+    backend = SageMakerBackend(tmp_path, environ={**fake.environ, "AWS_MAX_ATTEMPTS": "1"}, pace=pace)
+    lines = backend.logs(REF, follow=True)
+    fake.faults.close_before("*", times=10_000)
+    with pytest.raises(TargetUnreachable):
+        list(lines)
+
+
+def test_a_finished_job_is_not_waited_for(fake: FakeAws, backend: SageMakerBackend, job: Job) -> None:
+    """Long after the end nothing more can come, so following returns at once."""
+    fake.logs.write(f"{NAME}/algo-1-17", "old", at=T0)
+    job.enter("Training", at=T0)
+    job.end("Completed", at=T0 + 10)
+    start = time.monotonic()
+    assert texts(backend.logs(REF, follow=True)) == ["old"]
+    assert len(fake.operations("DescribeLogStreams")) == 1
+    assert time.monotonic() - start < 5
+
+
+CASES = [
+    ("[1,3]<stdout>:text", (3, "stdout", "text")),
+    ("[1,12]<stderr>:  File", (12, "stderr", "  File")),
+    ("[prterun-algo-1-7@1,2]<stderr>: text", (2, "stderr", "text")),
+    ("[rank3]: Traceback", (3, "stdout", "Traceback")),
+    ("[rank 3] text", (3, "stdout", "text")),
+    ("[default2]:text", (6, "stdout", "text")),
+    ("[1, 2]", (None, "stdout", "[1, 2]")),
+    ("plain", (None, "stdout", "plain")),
+    ("10%\r50%\r100%", (None, "stdout", "100%")),
+    ("", (None, "stdout", "")),
+]
+
+
+@pytest.mark.parametrize(("message", "expected"), CASES)
+def test_who_wrote_a_line(message: str, expected: tuple[int | None, str, str]) -> None:
+    """The tags of mpirun, torchrun and PyTorch; on instance 1 of four ranks each."""
+    (line,) = lines_of(message, T0, Writer(1, 4))
+    assert (line.rank, line.stream, line.text) == expected
+    assert line.instance == 1
+
+
+@given(st.text(st.characters(blacklist_characters="\r\n[")), st.integers(0, 10_000))
+def test_tags_take_nothing_from_the_text(text: str, rank: int) -> None:
+    """Whatever a rank writes comes through, without its tag."""
+    (line,) = lines_of(f"[1,{rank}]<stdout>:{text}\n", T0, Writer(0))
+    assert line.rank == rank
+    assert line.text == text
+
+
+def test_scripts_without_a_launcher_are_their_instances_rank(fake: FakeAws, backend: SageMakerBackend) -> None:
+    """One process on each instance: its number is its rank."""
+    backend.submit(plan_of())
+    fake.logs.write(f"{NAME}/algo-2-17", "hello")
+    assert [line.rank for line in backend.logs(REF)] == [1]
