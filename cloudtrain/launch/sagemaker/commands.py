@@ -11,6 +11,7 @@ from cloudtrain.launch.sagemaker.container import Container
 from cloudtrain.launch.sagemaker.hosts import INTERFACE, Host, Request
 from cloudtrain.launch.sagemaker.program import kind_of, program, refused_name
 from cloudtrain.launch.sagemaker.site import (
+    GROUPS,
     LAUNCHER_KEYS,
     MIRRORED,
     MODEL_PARALLEL,
@@ -134,7 +135,7 @@ def _captured(site: Site) -> bool:
 
 def _ignored(site: Site, acting: str | None) -> tuple[str, ...]:
     """Groups that a distribution leaves out run the script alone on purpose; there nothing counts as ignored."""
-    if not site.takes_part:
+    if GROUPS in site.settings and not site.takes_part:
         return ()
     effective = {acting, MIRRORED if mirrors(site) else None}
     asked = [key for key in LAUNCHER_KEYS if site.settings.get(key) and key not in effective]
