@@ -41,8 +41,8 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
 _ASKED = ("sagemaker_online",)
 """Modules whose rules a backend finds broken when it asks the account."""
 
-_ANY_JOB = (*_PORTABLE, "sagemaker_account_rules", "sagemaker_request_rules")
-"""Modules whose rules hold for processing jobs as well."""
+_ANY_JOB = ("sagemaker_account_rules", "sagemaker_request_rules")
+"""Modules of SageMaker's whose rules hold for processing jobs as well."""
 
 
 def all_rules() -> list[Rule]:
@@ -81,11 +81,11 @@ def run_checks(subject: Subject, *, ignore: Sequence[str] = ()) -> tuple[Finding
 
 
 def _applies(rule: Rule, subject: Subject) -> bool:
-    """Rules about training do not look at the request of a processing job."""
+    """SageMaker's rules about training do not look at the request of a processing job."""
     if not rule.applies_to(subject.plan.target):
         return False
     module = rule.check.__module__.rpartition(".")[2]
-    return "ProcessingJobName" not in subject.plan.request or module in _ANY_JOB
+    return subject.processing is None or module not in _FAMILIES["sagemaker"] or module in _ANY_JOB
 
 
 _ORDER = ("error", "warning", "notice")

@@ -138,7 +138,8 @@ def image_of_another_region(subject: Subject) -> Iterator[Fault]:
     region = subject.account.region
     uri = text(subject, "AlgorithmSpecification", "TrainingImage") or text(subject, "AppSpecification", "ImageUri")
     match = _REGISTRY.fullmatch(uri)
-    if match and match["region"] != region and "region" not in subject.account.missing:
+    known = "region" not in subject.account.missing and _REGION.fullmatch(region)
+    if match and known and match["region"] != region:
         yield Fault(
             f"the image is in `{match['region']}`, and the job runs in `{region}`",
             f"use the copy of the image in `{region}`, or make one",

@@ -30,8 +30,8 @@ class _Price:
         return self.hourly * duration / 3600
 
     def text(self, duration: int) -> str:
-        """`$1,234.56`."""
-        return f"{'' if self.exact else 'more than '}${self.over(duration):,.2f}"
+        """`up to $1,234.56`."""
+        return f"{'up to' if self.exact else 'more than'} ${self.over(duration):,.2f}"
 
 
 @rule("SM411", Level.WARNING)
@@ -70,7 +70,7 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     affordable = int(budget / price.hourly * 3600)
     hint = f"set `max_runtime` to at most `{format_duration(affordable)}`, or raise `max_cost`"
     yield Fault(
-        f"the job could cost {price.text(run)} in {format_duration(run)}, and `max_cost` is ${budget:,.2f}",
+        f"the job can cost {price.text(run)} in {format_duration(run)}, and `max_cost` is ${budget:,.2f}",
         hint if affordable >= 60 else "use fewer or smaller instances, or raise `max_cost`",
         ("max_runtime",) if subject.job.max_runtime else (),
     )
@@ -107,7 +107,7 @@ def warm_pool_costs(subject: Subject) -> Iterator[Fault]:
     keep, price = seconds(subject, "KeepAlivePeriodInSeconds"), _price(subject)
     if keep and price is not None:
         yield Fault(
-            f"after the job, the warm pool may cost {price.text(keep)} in {format_duration(keep)}",
+            f"after the job, the warm pool costs {price.text(keep)} in {format_duration(keep)}",
             "leave out `keep_alive` if no other job follows",
         )
 

@@ -29,7 +29,10 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
     An address is `s3://BUCKET/KEY`, with the bucket's name in lower case. The service's own pattern takes nearly any
     text, so that the job starts, and fails when its data is fetched or its model is stored.
     """
+    own = subject.account.bucket
     for path, uri in _addresses(subject):
+        if not is_bucket(own) and uri.startswith(f"s3://{own}"):
+            continue  # SM101 and SM105 speak of it
         match = _S3.fullmatch(uri)
         bucket = match["bucket"] if match else ""
         if match and uri.startswith("s3://") and not is_bucket(bucket) and not bucket.startswith("arn:"):
@@ -77,7 +80,7 @@ def code_overridden(subject: Subject) -> Iterator[Fault]:
     if needed and CODE_CHANNEL not in names:
         yield Fault(
             "the overrides replace all channels, and the channel `code` with the job's code is gone",
-            "write the inputs under `inputs`, or repeat the channel `code`, which `cloudtrain plan` shows without them",
+            "write the channels under `inputs` instead; `cloudtrain plan` shows what is sent",
             ("sagemaker_overrides", "InputDataConfig"),
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cloudtrain.catalogue.image_data import numbers
 from cloudtrain.checks.rule import Fault, Subject, rule
-from cloudtrain.checks.sagemaker_view import cluster, image, image_path, launcher, mode, toolkit
+from cloudtrain.checks.sagemaker_view import cluster, image, image_path, launcher, mode, or_by_us, toolkit
 from cloudtrain.distribution import SMP, TensorFlow
 from cloudtrain.plans import Level
 
@@ -32,7 +32,7 @@ def torchrun_too_new(subject: Subject) -> Iterator[Fault]:
     if framework == "pytorch" and numbers(version) < numbers(first):
         yield Fault(
             f"the toolkit starts torchrun from PyTorch {first} on, and the image has {version}",
-            'use a newer version; or remove `launch = "toolkit"`, and cloudtrain starts torchrun itself',
+            or_by_us(subject, f"use version {first} or newer"),
             image_path(subject),
         )
 
@@ -52,7 +52,7 @@ def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
     if multi_worker and framework == "tensorflow" and numbers(version) < numbers(_FIRST_MULTI_WORKER):
         yield Fault(
             f"the toolkit knows `multi_worker_mirrored` from TensorFlow 2.9 on, and the image has {version}",
-            'use a newer version; or remove `launch = "toolkit"`, and cloudtrain writes TF_CONFIG itself',
+            or_by_us(subject, "use version 2.9 or newer"),
             image_path(subject),
         )
 
@@ -90,7 +90,7 @@ def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
         if asked is not None and asked != count:
             yield Fault(
                 f"`{field}: {asked}` is ignored: the toolkit runs {what} on all {count} instances",
-                f'use {asked} instances; or remove `launch = "toolkit"`, and cloudtrain starts what you ask for',
+                or_by_us(subject, f"remove `{field}`"),
                 ("distribution", field),
             )
 

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from cloudtrain.catalogue.image_data import numbers
 from cloudtrain.catalogue.instances import InstanceType
 from cloudtrain.checks.rule import Fault, Subject, rule
-from cloudtrain.checks.sagemaker_view import TRAINING_MODULE, cluster, image, image_name, image_path, mapping, mode
+from cloudtrain.checks.sagemaker_view import (
+    TRAINING_MODULE,
+    cluster,
+    image,
+    image_name,
+    image_path,
+    mapping,
+    mode,
+    or_by_us,
+)
 from cloudtrain.plans import Level
 
 _LAST_UNPATCHED = {"pytorch": ("2.5", "2025-10-29")}
@@ -98,9 +107,11 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
     AWS patches the images of a version for about a year after its release. The old ones stay available.
     """
     found = image(subject)
-    framework, version = found.engine if found else ("", "")
+    if found is None or found.device == "neuron" or found.smp == 2:  # they have ends of their own
+        return
+    framework, version = found.engine
     last, date = _LAST_UNPATCHED.get(framework, ("", ""))
-    if found is not None and last and numbers(version)[:2] <= numbers(last):
+    if last and numbers(version)[:2] <= numbers(last):
         message = f"the image of {image_name(found)} is no longer patched: support up to {last} ended on {date}"
         yield Fault(message, "use a newer version if the script allows", image_path(subject))
 
@@ -118,7 +129,7 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
             return
         yield Fault(
             "nothing is known of a training toolkit in this image",
-            'remove `launch = "toolkit"` from the target\'s settings, or install sagemaker-training in the image',
+            or_by_us(subject, "install sagemaker-training in the image"),
             image_path(subject),
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from cloudtrain.catalogue.instances import instance_types
 from cloudtrain.checks.rule import Fault, Subject, rule
 from cloudtrain.checks.sagemaker_view import (
+    TRAINING_MODULE,
     cluster,
     image,
     image_name,
@@ -14,6 +15,7 @@ from cloudtrain.checks.sagemaker_view import (
     launcher,
     listed,
     mode,
+    or_by_us,
     toolkit,
 )
 from cloudtrain.distribution import SMP
@@ -71,8 +73,10 @@ def distribution_ignored(subject: Subject) -> Iterator[Fault]:
     Nothing fails: every instance runs the script once, in one process, alone, and the job trains the same model on
     one GPU of each. So it is with parameter servers on PyTorch, with torchrun on TensorFlow, and with anything but
     MPI in an image of your own that has the training toolkit but not a framework's, which the variable
-    SAGEMAKER_TRAINING_MODULE names.
+    SAGEMAKER_TRAINING_MODULE names. A job without a script hands an image over to itself, with no distribution at
+    all; the SDK's `Estimator` swallows the argument.
     """
+    yield from _no_script(subject)
     kind, distribution = toolkit(subject), subject.job.distribution.type
     if mode(subject) != "toolkit" or not {(kind, launcher(subject.job)), (kind, distribution)} & _IGNORED:
         return
@@ -81,7 +85,7 @@ def distribution_ignored(subject: Subject) -> Iterator[Fault]:
     owner = {"generic": "your own image", "pytorch": "PyTorch", "tensorflow": "TensorFlow"}[kind]
     yield Fault(
         f"the training toolkit of {owner} ignores `{distribution}`: {who} would run one process, alone",
-        _how_to_start(kind, distribution),
+        _how_to_start(subject, kind),
         ("distribution",),
     )
 
@@ -100,6 +104,16 @@ def image_without_smp(subject: Subject) -> Iterator[Fault]:
     if found.smp:
         message += f", but version {found.smp}"
     yield Fault(message, _image_with_smp(distribution.version), image_path(subject) or ("distribution",))
+
+
+def _no_script(subject: Subject) -> Iterator[Fault]:
+    job = subject.job
+    if job.entry_point is None and job.command is None and job.distribution.type != "none":
+        yield Fault(
+            f"without a script the image's own entry point runs, and nothing starts `{job.distribution.type}`",
+            "add an `entry_point`, or remove `distribution`",
+            ("distribution",),
+        )
 
 
 def _images_with_smddp(framework: str) -> str:
@@ -126,14 +140,14 @@ def _image_with_smp(version: int) -> str:
     return f"use PyTorch {listed(found, most=len(found))}; or `version: 2`, which is newer"
 
 
-def _how_to_start(kind: str, distribution: str) -> str:
-    ours = 'remove `launch = "toolkit"` from the target\'s settings, and cloudtrain starts the processes itself'
+def _how_to_start(subject: Subject, kind: str) -> str:
+    distribution = subject.job.distribution.type
     if kind == "pytorch":
-        return "write `environment: {framework: tensorflow}`, or, for a script that brings TensorFlow, " + ours
+        return or_by_us(subject, "write `environment: {framework: tensorflow}`")
     if kind == "tensorflow":
-        return (
-            f"write `environment: {{framework: pytorch}}`, or use `horovod` or `tensorflow` instead of `{distribution}`"
-        )
+        return f"write `environment: {{framework: pytorch}}`, or `tensorflow` or `horovod` instead of `{distribution}`"
     if distribution in ("smddp", "smp"):
         return "name framework and version instead of an image, or use `distribution: {type: torch}`"
-    return f"{ours}; or set the variable `SAGEMAKER_TRAINING_MODULE: sagemaker_pytorch_container.training:main`"
+    framework = "tensorflow" if distribution == "tensorflow" else "pytorch"
+    module = f"`{TRAINING_MODULE}: sagemaker_{framework}_container.training:main`"
+    return or_by_us(subject, f"set the variable {module}, if the image has that package")

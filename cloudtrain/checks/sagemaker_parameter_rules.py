@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cloudtrain.checks.rule import Fault, Subject, rule
-from cloudtrain.checks.sagemaker_view import image, launcher, mapping, mode, toolkit
+from cloudtrain.checks.sagemaker_view import image, launcher, mapping, mode, or_by_us, toolkit
 from cloudtrain.compile.common import resolve_hyperparameters
 from cloudtrain.compile.sagemaker.places import paths_of
 from cloudtrain.distribution import SMP
 from cloudtrain.launch.sagemaker_container import arrives_intact
 from cloudtrain.plans import Level
-
-_OURS = 'remove `launch = "toolkit"` from the target\'s settings, and cloudtrain passes it on as it is'
 
 _OVERWRITTEN = {
     "pytorch": ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE"),
@@ -41,7 +39,7 @@ def broken_by_shell(subject: Subject) -> Iterator[Fault]:
         if not arrives_intact(value, found.toolkit, script=subject.job.entry_point or "train.py"):
             yield Fault(
                 f"the shell of toolkit {found.toolkit} would break `{name}`: `{value!r}`",
-                f"{_OURS}; or write it into a file in the source folder",
+                or_by_us(subject, f"write it into a file in the source folder, and give `{name}` the file's name"),
                 ("hyperparameters", name),
             )
 

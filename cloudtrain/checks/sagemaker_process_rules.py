@@ -29,10 +29,14 @@ def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
         if accelerators > 1 and processes < accelerators:
             what = "GPUs" if entry.group.gpus else "Neuron cores"
             name = entry.group.instance_type
+            asked = getattr(subject.job.distribution, "processes_per_instance", None)
+            hint = "use `distribution: {type: torch}` for a process on each, or an instance type with fewer"
+            if asked is not None:
+                hint = f"set `processes_per_instance` to {accelerators}, or leave it out"
             yield Fault(
                 f"{processes} process{'es' if processes > 1 else ''} on `{name}`, which has {accelerators} {what}",
-                "use `distribution: {type: torch}` for a process on each, or an instance type with fewer",
-                ("distribution",) if processes == 1 else ("distribution", "processes_per_instance"),
+                hint,
+                ("distribution", "processes_per_instance") if asked is not None else ("distribution",),
             )
 
 

@@ -27,7 +27,7 @@ def refused_by_service(subject: Subject) -> Iterator[Fault]:
     operation = _operation(subject)
     for violation in violations(subject.plan.request, operation):
         if not _has_rule_of_its_own(violation, operation):
-            yield Fault(violation.message, violation.hint, _place(subject, violation.path))
+            yield Fault(violation.message, violation.hint, _place(subject, violation))
 
 
 @rule("SM111", Level.ERROR)
@@ -88,19 +88,23 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
 
 
 def _operation(subject: Subject) -> str:
-    return "CreateProcessingJob" if "ProcessingJobName" in subject.plan.request else "CreateTrainingJob"
+    return "CreateTrainingJob" if subject.processing is None else "CreateProcessingJob"
 
 
 def _has_rule_of_its_own(violation: Violation, operation: str) -> bool:
-    """SM101 and SM102 know more about roles, SM201 about the instance types of training jobs."""
-    if violation.path == ("RoleArn",):
+    """SM102 knows more about roles, SM701 about networks, SM201 about the instance types of training jobs."""
+    if violation.path == ("RoleArn",) or (violation.path[0] == "VpcConfig" and violation.kind in ("min", "missing")):
         return True
     return operation == "CreateTrainingJob" and violation.path[-1:] == ("InstanceType",) and violation.kind == "enum"
 
 
-def _place(subject: Subject, path: Path) -> Path:
+def _place(subject: Subject, violation: Violation) -> Path:
     """The place in the job that a place in the request comes from; empty for one that the target's settings give."""
-    if written := _in_overrides(subject.job.sagemaker_overrides, path):
+    path = violation.path
+    written = _in_overrides(subject.job.sagemaker_overrides, path)
+    if not written and violation.kind == "missing":  # what is not there is missing where it should be
+        written = _in_overrides(subject.job.sagemaker_overrides, path[:-1])
+    if written:
         return ("sagemaker_overrides", *written)
     for start, place in _PLACES.items():
         if path[: len(start)] == start:

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from posixpath import normpath
 
 from cloudtrain.checks.rule import Fault, Subject, rule
-from cloudtrain.checks.sagemaker_view import launcher, mode
+from cloudtrain.checks.sagemaker_view import launcher, mode, or_by_us
 from cloudtrain.compile.sagemaker.modes import REQUIREMENTS
 from cloudtrain.plans import Level
 
 _ENTRY_POINT = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._][A-Za-z0-9._+-]*)*")
 """What sagemaker-training 5.1.4 takes; to a shell, which older ones use, the same characters mean themselves."""
-
-_OURS = 'or remove `launch = "toolkit"` from the target\'s settings, and cloudtrain starts it itself'
 
 
 @rule("SM341", Level.ERROR)
@@ -27,7 +25,9 @@ def shell_script_under_torchrun(subject: Subject) -> Iterator[Fault]:
     script = subject.job.entry_point or ""
     if mode(subject) == "toolkit" and launcher(subject.job) == "torchrun" and not script.endswith(".py"):
         yield Fault(
-            f"the toolkit's torchrun cannot start `{script}`", f"name a Python script, {_OURS}", ("entry_point",)
+            f"the toolkit's torchrun cannot start `{script}`",
+            or_by_us(subject, "name a Python script"),
+            ("entry_point",),
         )
 
 
@@ -41,7 +41,7 @@ def package_under_torchrun(subject: Subject) -> Iterator[Fault]:
     if mode(subject) == "toolkit" and launcher(subject.job) == "torchrun" and "setup.py" in _files(subject):
         yield Fault(
             "the toolkit takes code with a `setup.py` for a package, and its torchrun refuses packages",
-            f"add `/setup.py` to `.cloudtrainignore`, {_OURS}",
+            or_by_us(subject, "add `/setup.py` to `.cloudtrainignore`"),
             ("source_dir",),
         )
 

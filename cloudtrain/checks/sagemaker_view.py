@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from cloudtrain.catalogue.images import Image, image_of_uri
@@ -151,8 +152,10 @@ def mode(subject: Subject) -> Mode:
 
 def image(subject: Subject) -> Image | None:
     """What the catalogue knows of the image; None for a user's own."""
-    uri = text(subject, "AlgorithmSpecification", "TrainingImage")
-    return image_of_uri(uri) if uri else None
+    return _image_of(text(subject, "AlgorithmSpecification", "TrainingImage"))
+
+
+_image_of = lru_cache(maxsize=8)(image_of_uri)  # many rules ask, of the same image
 
 
 def image_path(subject: Subject) -> Path:
@@ -192,6 +195,15 @@ def launcher(job: TrainingJob) -> str:
     if isinstance(distribution, SMP):
         return "torchrun" if distribution.version == 2 else "mpirun"
     return {"torch": "torchrun", "mpi": "mpirun", "horovod": "mpirun"}.get(distribution.type, distribution.type)
+
+
+def or_by_us(subject: Subject, hint: str) -> str:
+    """A hint, and beside it the way around the image's toolkit, where there is one: SMDDP, SMP and MPI between
+    instances need the toolkit."""
+    bound = subject.job.distribution.type in ("smddp", "smp")
+    if bound or (launcher(subject.job) == "mpirun" and cluster(subject).spanned_instances > 1):
+        return hint
+    return f'{hint}; or write `launch = "entrypoint"` under `[sagemaker]`, and cloudtrain starts the script itself'
 
 
 def listed(names: Sequence[str], most: int = 6) -> str:
