@@ -48,7 +48,9 @@ def really(shell: str, line: str, folder: Path) -> tuple[str, ...]:
     return tuple(result.stdout.decode().split("\0")[:-1])
 
 
-ARGUMENTS = st.lists(st.text("xy1 '\"\\$`;#~=!-,.*?[]{}<>()&|%^@:/\t\né", max_size=8), max_size=4)
+QUIET = "xy1 '\"\\#~=!-,.{[]%^@:/\té"
+ACTING = "$`;*?}<>()&|\n"
+ARGUMENTS = st.lists(st.text(QUIET, max_size=8) | st.text(QUIET + ACTING, max_size=6), max_size=4)
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda path: Path(path).name)
