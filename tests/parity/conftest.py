@@ -55,7 +55,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
     wire = Wire()
     monkeypatch.setattr(URLLib3Session, "send", lambda session, request: wire.send(request))
-    monkeypatch.setattr(socket, "getaddrinfo", _no_such_host)
+    monkeypatch.setattr(socket, "getaddrinfo", wire.look_up)
     for name, value in {
         "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
         "AWS_SECRET_ACCESS_KEY": "secret",
@@ -64,10 +64,6 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     }.items():
         monkeypatch.setenv(name, value)
     return wire
-
-
-def _no_such_host(host: str, *_: Any, **__: Any) -> None:
-    raise socket.gaierror(f"the network is cut: {host}")
 
 
 @pytest.fixture
@@ -84,10 +80,15 @@ def session(wire: Wire) -> Any:
 def session_of(region: str) -> Any:
     """The same for a region. Sends nothing by itself; needs the fixture `wire` when it is used."""
     from boto3 import Session as Boto
-    from sagemaker.session import Session
 
     boto = Boto(region_name=region, aws_access_key_id="AKIAIOSFODNN7EXAMPLE", aws_secret_access_key="secret")
-    return Session(boto_session=boto)
+    if sdk_version() == 2:
+        from sagemaker.session import Session
+
+        return Session(boto_session=boto)
+    from sagemaker.core.helper.session_helper import Session as Session3
+
+    return Session3(boto_session=boto, default_bucket="my-bucket")
 
 
 @pytest.fixture

@@ -43,3 +43,4 @@ def test_the_code_sends_the_request_by_itself(request_: dict[str, Any], wire: Wi
     exec(compile(python_code(estimator_program(request_, REGION), title="A job"), "job.py", "exec"), {})
     assert wire.training_jobs == [request_]
     assert wire.calls == ["sagemaker:CreateTrainingJob"]
+    assert wire.lookups == []

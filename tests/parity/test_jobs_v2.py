@@ -33,6 +33,7 @@ def test_the_code_sends_the_plan(name: str, wire: Wire) -> None:
     exec(compile(plan.to_python(), "job.py", "exec"), {})
     assert wire.training_jobs == [plan.request]
     assert wire.calls == ["sagemaker:CreateTrainingJob"]
+    assert wire.lookups == []
 
 
 def test_a_session_is_made_where_none_is_given(wire: Wire) -> None:
@@ -43,3 +44,4 @@ def test_a_session_is_made_where_none_is_given(wire: Wire) -> None:
     assert estimator.sagemaker_session.boto_region_name == "eu-central-1"
     assert wire.training_jobs == [plan.request]
     assert wire.calls == ["sagemaker:CreateTrainingJob"]
+    assert wire.lookups == []

@@ -7,9 +7,10 @@ serialised bytes, decoded again.
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 ACCOUNT = "123456789012"
 
@@ -26,10 +27,19 @@ class Wire:
 
     calls: list[str] = field(default_factory=list)
     """`sagemaker:CreateTrainingJob`, in order."""
+    hosts: list[str] = field(default_factory=list)
+    """Where each call went."""
+    lookups: list[str] = field(default_factory=list)
+    """Names of hosts that something other than botocore looked for: telemetry."""
     training_jobs: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of CreateTrainingJob."""
     objects: dict[str, bytes] = field(default_factory=dict)
     """What was put to S3, by `bucket/key`."""
+
+    def look_up(self, host: str, *_: Any, **__: Any) -> None:
+        """Stands in for `socket.getaddrinfo`: there is no other host in the world."""
+        self.lookups.append(host)
+        raise socket.gaierror(f"the network is cut: {host}")
 
     def send(self, request: Any) -> Any:
         """The canned answer to a prepared request; an unknown one is an error."""
@@ -41,6 +51,7 @@ class Wire:
         return response
 
     def _answer(self, request: Any) -> tuple[int, str, str]:
+        self.hosts.append(urlsplit(request.url).hostname or "")
         target = request.headers.get("X-Amz-Target")
         if target is not None:
             operation = (target.decode() if isinstance(target, bytes) else target).partition(".")[2]
@@ -84,13 +95,28 @@ class Wire:
         self.calls.append(f"s3:{request.method}")
         if request.method == "PUT":
             self.objects[f"{bucket}{url.path}"] = _bytes(request.body)
-        return 200, "application/xml", ""
+        return 200, "application/xml", _BUCKETS if request.method == "GET" else ""
+
+
+_BUCKETS = (
+    '<ListAllMyBucketsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Buckets><Bucket><Name>my-bucket</Name>'
+    "<CreationDate>2026-01-01T00:00:00.000Z</CreationDate></Bucket></Buckets></ListAllMyBucketsResult>"
+)
+_TRUST = quote(
+    '{"Statement":[{"Effect":"Allow","Principal":{"Service":"sagemaker.amazonaws.com"},"Action":"sts:AssumeRole"}]}'
+)
+_IAM = {
+    "GetRole": f"<Role><Path>/</Path><RoleName>SageMakerRole</RoleName><RoleId>AROA</RoleId><Arn>arn:aws:iam::{ACCOUNT}"
+    ":role/SageMakerRole</Arn><CreateDate>2026-01-01T00:00:00Z</CreateDate>"
+    f"<AssumeRolePolicyDocument>{_TRUST}</AssumeRolePolicyDocument></Role>",
+    "SimulatePrincipalPolicy": "<EvaluationResults><member><EvalActionName>s3:PutObject</EvalActionName>"
+    "<EvalDecision>allowed</EvalDecision></member></EvaluationResults><IsTruncated>false</IsTruncated>",
+}
 
 
 def _iam(action: str) -> str:
-    allowed = "<EvaluationResults><member><EvalActionName>a</EvalActionName><EvalDecision>allowed</EvalDecision></member></EvaluationResults>"
-    result = f"{allowed}<IsTruncated>false</IsTruncated>" if action == "SimulatePrincipalPolicy" else ""
-    return f'<{action}Response xmlns="https://iam.amazonaws.com/doc/2010-05-08/"><{action}Result>{result}</{action}Result></{action}Response>'
+    result = f"<{action}Result>{_IAM[action]}</{action}Result>"
+    return f'<{action}Response xmlns="https://iam.amazonaws.com/doc/2010-05-08/">{result}</{action}Response>'
 
 
 def _bytes(body: Any) -> bytes:

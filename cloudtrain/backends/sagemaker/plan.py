@@ -66,6 +66,34 @@ class SageMakerPlan(Plan):
         )
         return python_code(estimator_program(self.request, self.region), title=title)
 
+    def to_model_trainer(self, session: Any = None) -> Any:
+        """The `ModelTrainer` of version 3 of the SDK, where its drivers can start the job: torchrun, MPI, one process.
+
+            plan.to_model_trainer().train(**plan.train_arguments())
+
+        It sends `request` but for what version 3 lets nobody set: `export.trainer.DIFFERENCES` lists it. It runs under
+        another name, with version 3's drivers in place of the toolkit or our launcher, and uploads those drivers.
+        `True` reaches the script as `true` there, and an MPI job on several instances uses the first one alone.
+
+        Raises:
+            MissingExtra: the SDK is not installed.
+            TargetError: version 3 cannot express a field of the request, or cannot start the job; the message names it.
+        """
+        from cloudtrain.backends.sagemaker.export.calls import build
+        from cloudtrain.backends.sagemaker.export.trainer import trainer_program
+
+        return build(trainer_program(self.request, self.region), session=session)[0]
+
+    def train_arguments(self) -> dict[str, Any]:
+        """What the trainer's `train` is called with: the inputs.
+
+        Raises: as `to_model_trainer`.
+        """
+        from cloudtrain.backends.sagemaker.export.calls import build_arguments
+        from cloudtrain.backends.sagemaker.export.trainer import trainer_program
+
+        return build_arguments(trainer_program(self.request, self.region))
+
     def forms(self) -> dict[str, Callable[[], str]]:
         """`aws-cli`: for `aws sagemaker create-training-job --cli-input-json`. `python`: code for the SDK."""
         import json

@@ -7,6 +7,9 @@ from typing import Any
 
 from cloudtrain._extras import require
 
+NO_CONFIGURATION = {"SchemaVersion": "1.0", "SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}}}
+"""A session's configuration that sets no defaults for jobs. Given, it keeps the SDK from looking for files."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -26,7 +29,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Program:
-    """What sends a job through an SDK: some variables, and one method of the last of them.
+    """What sends a job through an SDK: some variables, some settings of the last of them, and one method of it.
 
     Attributes:
         variables: name to call, list or plain value, in order; later ones may refer to earlier ones.
@@ -34,6 +37,7 @@ class Program:
         arguments: its arguments.
         notes: why something is not written as one would expect, for the reader of the code.
         extra: the extra of cloudtrain that brings the SDK.
+        steps: methods of the last variable that are called first, and their arguments.
     """
 
     variables: dict[str, Any]
@@ -41,6 +45,7 @@ class Program:
     arguments: dict[str, Any]
     notes: tuple[str, ...] = ()
     extra: str = "sagemaker-sdk"
+    steps: tuple[tuple[str, dict[str, Any]], ...] = ()
 
     @property
     def result(self) -> str:
@@ -57,6 +62,8 @@ def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
     scope: dict[str, Any] = {}
     for name, value in program.variables.items():
         scope[name] = given[name] if given.get(name) is not None else _made(value, scope, program.extra)
+    for method, arguments in program.steps:
+        getattr(scope[program.result], method)(**_made(arguments, scope, program.extra))
     return scope[program.result], _made(program.arguments, scope, program.extra)
 
 

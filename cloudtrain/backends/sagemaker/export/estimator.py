@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudtrain.backends.sagemaker.export.calls import Call, Program, Ref
+from cloudtrain.backends.sagemaker.export.calls import NO_CONFIGURATION, Call, Program, Ref
 from cloudtrain.backends.sagemaker.export.fields import Fields, refuse
 from cloudtrain.backends.sagemaker.export.forms import form_of
 from cloudtrain.backends.sagemaker.export.inputs import fit_inputs
@@ -116,8 +116,7 @@ def estimator_program(request: dict[str, Any], region: str) -> Program:
 def session_call(region: str) -> Call:
     """A session of the region. Its configuration is given, so that defaults from files do not change the request."""
     boto = Call("boto3.Session", {"region_name": region})
-    config = {"SchemaVersion": "1.0", "SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}}}
-    return Call("sagemaker.session.Session", {"boto_session": boto, "sagemaker_config": config})
+    return Call("sagemaker.session.Session", {"boto_session": boto, "sagemaker_config": NO_CONFIGURATION})
 
 
 def _common(fields: Fields) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def python_code(program: Program, *, title: str) -> str:
     blocks = [
         f'"""{title}"""',
         "\n".join(_imports(program)),
-        "\n".join(_assignments(program)),
+        "\n".join([*_assignments(program), *_steps(program)]),
         "\n".join(_layout("", arguments, "", 0)),
     ]
     code = "\n\n".join(blocks) + "\n"
@@ -33,7 +33,8 @@ def python_code(program: Program, *, title: str) -> str:
 
 def _imports(program: Program) -> Iterator[str]:
     modules: dict[str, set[str]] = {}
-    for call in _calls([program.variables, program.arguments]):
+    steps = [arguments for _, arguments in program.steps]
+    for call in _calls([program.variables, steps, program.arguments]):
         module, _, name = call.name.rpartition(".")
         modules.setdefault(module, set()).add(name)
     yield from (f"import {module}" for module in sorted(modules.keys() & _WHOLE))
@@ -48,6 +49,11 @@ def _assignments(program: Program) -> Iterator[str]:
             for note in program.notes:
                 yield from (f"# {line}" for line in wrap(note, WIDTH - 2))
         yield from _layout(f"{name} = ", value, "", 0)
+
+
+def _steps(program: Program) -> Iterator[str]:
+    for method, arguments in program.steps:
+        yield from _layout("", Call(f"{program.result}.{method}", arguments), "", 0)
 
 
 def _calls(value: Any) -> Iterator[Call]:
