@@ -104,7 +104,8 @@ def _write(archive: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, place: 
 
 def _safe_name(archive: Path, member: tarfile.TarInfo) -> str:
     name = _plain(member.name)
-    if member.name.startswith("/") or ".." in name.split("/"):
+    nameless = not name and not member.isdir()
+    if nameless or member.name.startswith("/") or ".." in name.split("/"):
         raise _refusal(archive, f"holds the name `{member.name}`, which leaves the folder")
     return name
 
@@ -123,14 +124,15 @@ def _plain(name: str) -> str:
 
 
 def _placed(scratch: Path, destination: Path, entry: _Entry) -> Path:
-    target = destination / entry.name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if not target.parent.resolve().is_relative_to(destination.resolve()):
-        raise TargetError(
-            f"`{target.parent}` leads out of `{destination}`, so nothing is written there",
-            hint="name another folder with `--to`",
-        )
-    os.replace(scratch / entry.name, target)  # noqa: PTH105 - of links too, never of what they point to
+    target, elsewhere = destination / entry.name, "name another folder with `--to`"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.parent.resolve().is_relative_to(destination.resolve()):
+            message = f"`{target.parent}` leads out of `{destination}`, so nothing is written there"
+            raise TargetError(message, hint=elsewhere)
+        os.replace(scratch / entry.name, target)  # noqa: PTH105 - of links too, never of what they point to
+    except (OSError, RuntimeError) as error:  # something of that name is in the way; a loop of links is a RuntimeError
+        raise TargetError(f"`{target}` cannot be written: {error}", hint=elsewhere) from error
     return target
 
 
