@@ -21,6 +21,9 @@ _ASSUMED = re.compile(r"arn:(aws[a-z-]*):sts::(\d{12}):assumed-role/([^/]+)/.*")
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+")
 _ZONE = re.compile(r"([a-z]{2,4}(?:-[a-z]+)+-\d+)[a-z]")
 _BUCKET = re.compile(r"(?!xn--|sthree-)[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]")
+_LEGACY_BUCKET = re.compile(r"[A-Za-z0-9._-]{3,255}")
+"""What us-east-1 allowed until 2018; such buckets live on."""
+
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
 _REGISTRY = re.compile(r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.[a-z.-]+/.+")
 
@@ -102,11 +105,11 @@ def bucket_name(subject: Subject) -> Iterator[Fault]:
     the bucket is the target's `prefix`.
     """
     bucket = subject.account.bucket
-    if "bucket" in subject.account.missing or is_bucket(bucket):
+    if "bucket" in subject.account.missing or is_bucket(bucket, subject.account.region):
         return
     name, _, prefix = bucket.removeprefix("s3://").strip("/").partition("/")
     hint = "use 3 to 63 lower-case letters, digits and hyphens"
-    if is_bucket(name):
+    if is_bucket(name, subject.account.region):
         hint = f'write `bucket = "{name}"`' + (f' and `prefix = "{prefix}"`' if prefix else "")
     yield Fault(f"`{bucket}` is not the name of an S3 bucket", hint)
 
@@ -147,8 +150,10 @@ def image_of_another_region(subject: Subject) -> Iterator[Fault]:
         )
 
 
-def is_bucket(name: str) -> bool:
-    """Whether S3 takes it as the name of a bucket."""
+def is_bucket(name: str, region: str) -> bool:
+    """Whether it can be the name of a bucket in that region."""
+    if region == "us-east-1" and _LEGACY_BUCKET.fullmatch(name):
+        return True
     return bool(_BUCKET.fullmatch(name)) and not _ADDRESS.fullmatch(name)
 
 

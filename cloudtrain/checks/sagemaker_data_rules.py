@@ -29,16 +29,16 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
     An address is `s3://BUCKET/KEY`, with the bucket's name in lower case. The service's own pattern takes nearly any
     text, so that the job starts, and fails when its data is fetched or its model is stored.
     """
-    own = subject.account.bucket
+    own, region = subject.account.bucket, subject.account.region
     for path, uri in _addresses(subject):
-        if not is_bucket(own) and uri.startswith(f"s3://{own}"):
+        if ("bucket" in subject.account.missing or not is_bucket(own, region)) and uri.startswith(f"s3://{own}"):
             continue  # SM101 and SM105 speak of it
         match = _S3.fullmatch(uri)
         bucket = match["bucket"] if match else ""
-        if match and uri.startswith("s3://") and not is_bucket(bucket) and not bucket.startswith("arn:"):
+        if match and uri.startswith("s3://") and not is_bucket(bucket, region) and not bucket.startswith("arn:"):
             hint = (
                 f"write `s3://{bucket.lower()}{match['key'] or ''}`"
-                if is_bucket(bucket.lower())
+                if is_bucket(bucket.lower(), region)
                 else "write `s3://BUCKET/KEY`"
             )
             what = f"`{bucket}` is not the name of a bucket" if bucket else "it names no bucket"

@@ -27,8 +27,8 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
     for entry in cluster(subject).entries:
         name = entry.group.instance_type
         if entry.known is None and instance_named("sagemaker", f"ml.{name}") is None:
-            near = get_close_matches(name.lower(), [row.name for row in instance_types("sagemaker")], n=1, cutoff=0.7)
-            hint = f"did you mean `{near[0]}`?" if near else "`cloudtrain instances` lists the types"
+            near = _nearest(name)
+            hint = f"did you mean `{near}`?" if near else "`cloudtrain instances` lists the types"
             yield Fault(f"SageMaker has no instance type `{name}`", hint, entry.path)
 
 
@@ -159,6 +159,18 @@ def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
                 "remove `volume_kms_key` from the target's settings for this job",
                 path,
             )
+
+
+def _nearest(name: str) -> str | None:
+    """The type of the nearest family, and in it of the nearest size. Whole names are all alike: `ml.`, `xlarge`."""
+    family, _, size = name.lower().removeprefix("ml.").rpartition(".")
+    sizes: dict[str, list[str]] = {}
+    for row in instance_types("sagemaker"):
+        sizes.setdefault(row.family, []).append(row.name.rpartition(".")[2])
+    found = next(iter(get_close_matches(family, sizes, n=1)), None)
+    if found is None:
+        return None
+    return f"ml.{found}.{get_close_matches(size, sizes[found], n=1, cutoff=0)[0]}"
 
 
 def _better_network(known: InstanceType, count: int) -> str:
