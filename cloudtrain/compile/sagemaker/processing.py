@@ -235,7 +235,7 @@ def _notes(parts: _Parts) -> Iterator[str]:
 
 def _summary(parts: _Parts, request: dict[str, Any]) -> Iterator[tuple[str, str]]:
     job, group = parts.job, parts.machines.first
-    known, seconds = group.known, request["StoppingCondition"]["MaxRuntimeInSeconds"]
+    known, seconds = group.known, _seconds(request)
     each = "" if known is None else f" ({f'{known.gpus} x {known.gpu}' if known.gpus else f'{known.vcpus} vCPUs'})"
     sharded = [name for name, item in job.inputs.items() if item.shard]
     yield "target", f"sagemaker ({parts.account.region})"
@@ -243,10 +243,25 @@ def _summary(parts: _Parts, request: dict[str, Any]) -> Iterator[tuple[str, str]
     yield "shards", f"{', '.join(sharded)}: dealt out by file over {group.count} instances" if sharded else ""
     yield "image", parts.image.uri
     yield "script", job.entry_point or job.command or ""
-    outputs = request.get("ProcessingOutputConfig", {}).get("Outputs", ())
-    yield "outputs", "\n".join(item["S3Output"]["S3Uri"] for item in outputs if "S3Output" in item)
+    yield "outputs", "\n".join(_output_places(request))
     yield "max runtime", format_duration(seconds)
     if known is None or known.price is None:
         yield "cost", "unknown: the catalogue has no price of this type"
     else:
         yield "cost", f"at most ${known.price * group.count * seconds / 3600:,.2f} at list prices"
+
+
+def _seconds(request: dict[str, Any]) -> int:
+    """The limit that is sent; overrides may hold anything, or take it away."""
+    stopping = request.get("StoppingCondition")
+    seconds = stopping.get("MaxRuntimeInSeconds") if isinstance(stopping, dict) else None
+    return seconds if isinstance(seconds, int) else DEFAULT_MAX_RUNTIME
+
+
+def _output_places(request: dict[str, Any]) -> Iterator[str]:
+    config = request.get("ProcessingOutputConfig")
+    outputs = config.get("Outputs") if isinstance(config, dict) else None
+    for item in outputs if isinstance(outputs, list) else ():
+        place = item.get("S3Output") if isinstance(item, dict) else None
+        if isinstance(place, dict):
+            yield str(place.get("S3Uri", ""))
