@@ -164,6 +164,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(reply.body)
         self.wfile.flush()
 
+    def handle_expect_100(self) -> bool:
+        """Out at once: boto3 waits a second for it before it sends the body."""
+        self.send_response_only(100)
+        self.end_headers()
+        self.wfile.flush()
+        return True
+
     def log_message(self, *_: object) -> None:
         """Nothing: the requests are kept."""
 
