@@ -29,7 +29,8 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
     An address is `s3://BUCKET/KEY`, with the bucket's name in lower case. The service's own pattern takes nearly any
     text, so that the job starts, and fails when its data is fetched or its model is stored.
     """
-    own, region = subject.account.bucket, subject.account.region
+    own = subject.account.bucket
+    region = "" if "region" in subject.account.missing else subject.account.region
     for path, uri in _addresses(subject):
         if ("bucket" in subject.account.missing or not is_bucket(own, region)) and uri.startswith(f"s3://{own}"):
             continue  # SM101 and SM105 speak of it
