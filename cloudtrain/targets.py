@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from cloudtrain._model import Model
+from cloudtrain._model import Model, all_at_once
+from cloudtrain.errors import Problem
 from cloudtrain.units import Duration
 
 Count = Annotated[int, Field(ge=1, strict=True)]
+
+
+def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
+    if local.get("emulate") and local.get("max_restarts"):
+        message = "`max_restarts` has no effect with `emulate`: SageMaker starts no rank again"
+        yield Problem(("max_restarts",), message, "remove one of them")
 
 
 class Local(Model):
@@ -26,6 +34,10 @@ class Local(Model):
     """How many times all ranks are started again after one of them dies (torchrun's --max-restarts)."""
     grace_period: Duration = 30
     """After SIGTERM, how long processes may take to save and leave before SIGKILL."""
+    emulate: Literal["sagemaker"] | None = None
+    """Run the job as this service would: its paths, files, variables and command lines, on this machine."""
+
+    _rules = all_at_once(_local_rules)
 
 
 class SageMaker(Model):

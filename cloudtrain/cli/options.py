@@ -79,3 +79,18 @@ GracePeriod = Annotated[
     str | None,
     typer.Option("--grace-period", metavar="TIME", help="Local: from SIGTERM to SIGKILL, for example 30s or 2m."),
 ]
+Emulate = Annotated[
+    str | None,
+    typer.Option(
+        "--emulate",
+        metavar="SERVICE",
+        help="Local: as `sagemaker` would run it: its paths, files, variables and command lines.",
+        autocompletion=lambda: ["sagemaker"],
+        show_default=False,
+    ),
+]
+
+
+def here_if(emulate: str | None, target: str | None) -> str | None:
+    """The target: an emulation runs on this machine, whatever the settings' own target is."""
+    return target or ("local" if emulate else None)

@@ -10,12 +10,22 @@ The specification is JSON data:
     instances, world_size   how many simulated instances, and ranks in all
     ports                   names of loopback ports; `${{ports.NAME}}` in argv and environment becomes a free one at
                             start, `${{env.NAME}}` the submitter's own value (or nothing)
-    processes               what the supervisor starts: instance, role, rank (None for a launcher), argv, env, and
-                            `signal`: who gets SIGTERM first, the `leader` (which passes it on), the whole
-                            `group`, or the `ranks` that it has started
+    processes               what the supervisor starts: instance, role, rank (None for a launcher), argv, env,
+                            `directory` where it is not that of the code, and `signal`: who gets SIGTERM first, the
+                            `leader` (which passes it on), the whole `group`, or the `ranks` that it has started
     finishes                roles whose success ends the run, when the others serve for ever; empty: all must finish
     grace_period            seconds from SIGTERM to SIGKILL
     max_runtime             seconds, or None
+
+An emulated job (`cloudtrain.compile.emulation`) has more:
+
+    emulates                sagemaker
+    code.directory          None where the hosts' launchers unpack it; code.copies: more folders to unpack it into
+    files                   path to text
+    links                   path, target, and shard: None, or [number, count] for every count-th file of the target
+    places                  what can be downloaded: name to folders that are one together
+    failure_files           where hosts write why they failed
+    patience                seconds that a launcher has to say why a rank has died, instead of one
 """
 
 from __future__ import annotations
@@ -25,7 +35,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.compile.common import hyperparameter_argv, resolve_hyperparameters, resolve_text
-from cloudtrain.compile.scaling import Shape, local_shape
+from cloudtrain.compile.scaling import Shape, gpu_share, local_shape
 from cloudtrain.distribution import MPI, DeepSpeed, Horovod, TensorFlow
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import TrainingJob
@@ -41,6 +51,10 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
     Raises:
         JobError: the job needs something that this machine cannot give, with the alternative.
     """
+    if target.emulate is not None:
+        from cloudtrain.compile.emulation import compile_emulation
+
+        return compile_emulation(job, target, context)
     account: LocalAccount = context.account
     _refuse_what_is_missing(job, account)
     site = _Site.of(job, target, context)
@@ -174,12 +188,9 @@ class _Site:
         return dict(sorted(env.items()))
 
     def _gpu_mask(self, instance: int) -> dict[str, str]:
-        ids, shape = self.account.machine.gpu_ids, self.shape
-        if not ids or shape.instances == 1:
-            return {}
-        share = max(1, len(ids) // shape.instances)
-        first = (instance * share) % len(ids)
-        return {"CUDA_VISIBLE_DEVICES": ",".join(ids[first : first + share])}
+        instances = self.shape.instances
+        share = gpu_share(self.account.machine.gpu_ids, instances, instance)
+        return {"CUDA_VISIBLE_DEVICES": ",".join(share)} if share and instances > 1 else {}
 
 
 def _torchrun(site: _Site) -> _Launch:

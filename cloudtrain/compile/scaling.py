@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cloudtrain.job import TrainingJob
@@ -56,3 +57,12 @@ def local_shape(job: TrainingJob, target: Local, machine: Machine) -> Shape:
     else:
         processes = min(wanted.processes_per_instance, max(1, capacity // instances))
     return Shape(instances, processes)
+
+
+def gpu_share(gpu_ids: Sequence[str], instances: int, instance: int) -> tuple[str, ...]:
+    """The GPUs that one simulated instance sees: its part of them; where there are too few, one that others see too."""
+    if not gpu_ids:
+        return ()
+    share = max(1, len(gpu_ids) // instances)
+    first = (instance * share) % len(gpu_ids)
+    return tuple(gpu_ids[first : first + share])

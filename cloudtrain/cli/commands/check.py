@@ -23,6 +23,7 @@ def command(
         ),
     ] = None,
     json: options.Json = False,
+    emulate: options.Emulate = None,
 ) -> None:
     """Look for mistakes in a job before it costs money.
 
@@ -40,7 +41,7 @@ def command(
     from cloudtrain.render.document import Document
 
     file = inputs.job_file(job, set_)
-    where = inputs.target(target, profile, job=job)
+    where = inputs.target(options.here_if(emulate, target), profile, job=job, emulate=emulate)
     plan = inputs.checked(file, where, profile=profile, ignore=ignore, online=online)
     if json:
         print_json([_finding_json(finding) for finding in plan.findings])

@@ -43,6 +43,7 @@ def command(
     max_restarts: options.MaxRestarts = None,
     python: options.Python = None,
     grace_period: options.GracePeriod = None,
+    emulate: options.Emulate = None,
 ) -> None:
     """Show exactly what a submit would send. Sends nothing.
 
@@ -59,7 +60,7 @@ def command(
     from cloudtrain.cli import inputs
 
     where = inputs.target(
-        target,
+        options.here_if(emulate, target),
         profile,
         job=job,
         instance_count=instances,
@@ -67,6 +68,7 @@ def command(
         max_restarts=max_restarts,
         python=python,
         grace_period=grace_period,
+        emulate=emulate,
     )
     file = inputs.job_file(job, set_)
     plan = inputs.plan_of(file, where, profile=profile, ignore=ignore)

@@ -28,6 +28,7 @@ def command(
     max_restarts: options.MaxRestarts = None,
     python: options.Python = None,
     grace_period: options.GracePeriod = None,
+    emulate: options.Emulate = None,
 ) -> None:
     """Check a job, send it, and follow its run.
 
@@ -39,6 +40,7 @@ def command(
       cloudtrain submit bundled:digits_ddp
       cloudtrain submit job.yaml --set hyperparameters.epochs=3
       cloudtrain submit job.yaml --instances 2 --processes-per-instance 1
+      cloudtrain submit job.yaml --emulate sagemaker
       cloudtrain submit job.yaml --dry-run
       cloudtrain submit job.yaml --target sagemaker --profile research --detach
     """
@@ -46,7 +48,7 @@ def command(
 
     file = inputs.job_file(job, set_)
     where = inputs.target(
-        target,
+        options.here_if(emulate, target),
         profile,
         job=job,
         instance_count=instances,
@@ -54,6 +56,7 @@ def command(
         max_restarts=max_restarts,
         python=python,
         grace_period=grace_period,
+        emulate=emulate,
     )
     if dry_run:
         from cloudtrain.cli.commands.plan import print_plan

@@ -1,0 +1,238 @@
+"""Job, local target and context in; the plan of an emulated job out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+
+from cloudtrain.compile.emulation.entrypoint import entrypoint_host
+from cloudtrain.compile.emulation.rerooted import port_name, with_loopback
+from cloudtrain.compile.emulation.scaled import scaled_job
+from cloudtrain.compile.emulation.stage import HostLaunch, Stage
+from cloudtrain.compile.emulation.toolkit import toolkit_host
+from cloudtrain.compile.sagemaker.compiler import parts_of
+from cloudtrain.compile.sagemaker.overrides import merged
+from cloudtrain.compile.sagemaker.request import Parts, request_of
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.job import TrainingJob
+from cloudtrain.launch.sagemaker_container import Container, Host, files, is_entrypoint
+from cloudtrain.plans import CompileContext, LocalAccount, Plan, Process, SageMakerAccount, Upload
+from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
+from cloudtrain.targets import Local, SageMaker
+from cloudtrain.units import format_duration
+
+ACCOUNT = SageMakerAccount(
+    region="us-east-1", role="arn:aws:iam::000000000000:role/emulated", bucket="emulated", missing=()
+)
+"""Stands for an account: the request is not sent, and no other part of it is looked at."""
+
+LAUNCHER_PATIENCE = 15.0
+"""Seconds that our launcher has to say why a rank has failed: it ends the others, and writes the failure file."""
+
+_REPEATED = ("SM_RESOURCE_CONFIG", "SM_TRAINING_ENV")
+
+_LAUNCHERS = ("torchrun", "mpirun")
+
+
+def compile_emulation(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
+    """The plan of a job that runs here as SageMaker would run it. `context.account` is a `LocalAccount`.
+
+    Raises:
+        JobError: the job cannot run on SageMaker, or cannot be emulated here, with the alternative.
+    """
+    account: LocalAccount = context.account
+    scaled, shape = scaled_job(job, target, account)
+    parts = parts_of(scaled, SageMaker(), replace(context, account=ACCOUNT))
+    if parts.launch.mode == "image":
+        message = "the job runs the image's own program, which is not on this machine"
+        raise JobError([Problem(("entry_point",), message, "add an `entry_point` or a `command`")])
+    run_dir = f"{account.state_dir}/runs/{context.run_name}"
+    python = target.python or account.python
+    stage = Stage(
+        request=merged(request_of(parts), job.sagemaker_overrides),
+        container=_container(parts, python),
+        account=account,
+        python=python,
+        run_dir=run_dir,
+        region=ACCOUNT.region,
+        world_size=shape.world_size,
+        grace_period=target.grace_period,
+    )
+    start = entrypoint_host if is_entrypoint(stage.request) else toolkit_host
+    launches = {host: start(stage, host) for host in stage.hosts}
+    started = _ranked(launches)
+    archive = f"{account.state_dir}/bundles/{context.bundle.sha256}/sourcedir.tar.gz"
+    bundle = context.bundle
+    return Plan(
+        target="local",
+        run_name=context.run_name,
+        job_name=job.name,
+        request={
+            **_identity(stage, context, archive, launches),
+            **_surroundings(stage, job, archive, launches),
+            **_processes(stage, launches, started),
+            "grace_period": target.grace_period,
+            "max_runtime": job.max_runtime,
+        },
+        uploads=(Upload("code", bundle.sha256, archive, bundle.size, bundle.file_count),),
+        processes=tuple(_shown(launches, started)),
+        summary=tuple(_summary(stage, parts, job, len(_ranks_of(launches, started)))),
+        notes=tuple(dict.fromkeys(note for made in launches.values() for note in made.notes)),
+    )
+
+
+def _container(parts: Parts, python: str) -> Container:
+    """The image's framework and toolkit, without the libraries that only the image has."""
+    image = parts.image.known
+    if image is None or image.toolkit is None:
+        return Container("generic", "5.1.4", python=python)
+    return Container("tensorflow" if image.engine[0] == "tensorflow" else "pytorch", image.toolkit, python=python)
+
+
+def _identity(stage: Stage, context: CompileContext, archive: str, launches: dict[Host, HostLaunch]) -> dict[str, Any]:
+    folders = [f"{stage.root(host)}/code" for host, made in launches.items() if not made.unpacks]
+    code: dict[str, Any] = {"archive": archive, "sha256": context.bundle.sha256, "directory": None}
+    if folders:
+        code |= {"directory": folders[0], "copies": folders[1:]}
+    return {
+        "version": 1,
+        "name": context.run_name,
+        "run_dir": stage.run_dir,
+        "emulates": "sagemaker",
+        "code": code,
+    }
+
+
+def _surroundings(stage: Stage, job: TrainingJob, archive: str, launches: dict[Host, HostLaunch]) -> dict[str, Any]:
+    """Everything in `/opt/ml`, host by host, and where results are found afterwards."""
+    roots = [stage.root(host) for host in stage.hosts]
+    checkpoint = _checkpoint(stage, job)
+    written = [f"{root}/{folder}" for root in roots for folder in ("model", "output/data", "input/data")]
+    synced = stage.request.get("CheckpointConfig", {}).get("LocalPath")
+    links = [link for host in stage.hosts for link in _links(stage, job, host)]
+    links += [_link(stage.path(host, synced), checkpoint) for host in stage.hosts if synced]
+    links += [
+        _link(f"{stage.root(host)}/input/data/{CODE_CHANNEL}/sourcedir.tar.gz", archive)
+        for host, made in launches.items()
+        if made.unpacks
+    ]
+    return {
+        "directories": sorted([*written, checkpoint] if synced else written),
+        "files": {path: text for host in stage.hosts for path, text in _files(stage, host)},
+        "links": links,
+        "failure_files": [f"{root}/output/failure" for root in roots],
+        "places": {
+            "model": [f"{root}/model" for root in roots],
+            "checkpoint": [checkpoint] if synced else [f"{root}/code/checkpoint" for root in roots],
+            "outputs": [f"{root}/output/data" for root in roots],
+            **{
+                f"outputs/{name}": [f"{root}/output/data/{name}" for root in roots]
+                for name in job.outputs
+                if name != "model"
+            },
+        },
+    }
+
+
+def _checkpoint(stage: Stage, job: TrainingJob) -> str:
+    """What stands for the bucket that all hosts write their checkpoints to, and find them in again."""
+    given = job.checkpoint.local if job.checkpoint else None
+    return given or f"{stage.run_dir}/checkpoint"
+
+
+def _files(stage: Stage, host: Host) -> Iterator[tuple[str, str]]:
+    for path, content in files(stage.request_of(host), host, stage.root(host)).items():
+        shown = with_loopback(content) if path.endswith("/resourceconfig.json") else content
+        yield path, json.dumps(shown, indent=1, sort_keys=True)
+
+
+def _links(stage: Stage, job: TrainingJob, host: Host) -> Iterator[dict[str, Any]]:
+    """The channels of one host. A sharded one has every n-th file, and one of another group's is not there."""
+    for name, item in job.inputs.items():
+        if item.instance_groups and host.group not in item.instance_groups:
+            continue
+        folder = f"{stage.root(host)}/input/data/{name}"
+        assert item.local is not None, "the scaled job was refused otherwise"
+        if item.type == "uri_file":
+            yield _link(f"{folder}/{PurePath(item.sagemaker or item.local).name}", item.local)
+        else:
+            sharing = [each for each in stage.hosts if not item.instance_groups or each.group in item.instance_groups]
+            shard = [sharing.index(host), len(sharing)] if item.shard else None
+            yield _link(folder, item.local, shard)
+
+
+def _link(path: str, target: str, shard: list[int] | None = None) -> dict[str, Any]:
+    return {"path": path, "target": target, "shard": shard}
+
+
+def _ranked(launches: dict[Host, HostLaunch]) -> list[tuple[Process, str]]:
+    """What the supervisor starts, each with its signal. Scripts that no launcher starts are ranks themselves, after
+    those of launchers; parameter servers come last.
+    """
+    started = [(process, made.signal) for made in launches.values() for process in made.processes]
+    first = sum(made.ranks for made in launches.values())
+    direct = [process for process, _ in started if process.role not in (*_LAUNCHERS, "launcher")]
+    direct.sort(key=lambda process: process.role == "ps")
+    rank_of = {id(process): first + number for number, process in enumerate(direct)}
+    return [
+        (replace(process, rank=rank_of[id(process)], local_rank=0) if id(process) in rank_of else process, signal)
+        for process, signal in started
+    ]
+
+
+def _ranks_of(launches: dict[Host, HostLaunch], started: list[tuple[Process, str]]) -> range:
+    launched = sum(made.ranks for made in launches.values())
+    return range(launched + sum(process.rank is not None for process, _ in started))
+
+
+def _processes(stage: Stage, launches: dict[Host, HostLaunch], started: list[tuple[Process, str]]) -> dict[str, Any]:
+    roles = {process.role for made in launches.values() for process in (*made.processes, *made.shown)}
+    endpoints = sorted({endpoint for made in launches.values() for endpoint in made.endpoints})
+    patience = {"patience": LAUNCHER_PATIENCE} if any(made.unpacks for made in launches.values()) else {}
+    return {
+        "launcher": next((name for name in _LAUNCHERS if name in roles), "processes"),
+        "instances": len(stage.hosts),
+        "world_size": len(_ranks_of(launches, started)),
+        "ports": [port_name(endpoint) for endpoint in endpoints],
+        "processes": [_process_json(stage, launches, process, signal) for process, signal in started],
+        "finishes": ["master"] if "master" in roles and "ps" in roles else [],
+        **patience,
+    }
+
+
+def _process_json(stage: Stage, launches: dict[Host, HostLaunch], process: Process, signal: str) -> dict[str, Any]:
+    host = next(host for host in launches if host.index == process.instance)
+    folder = stage.root(host) + ("" if launches[host].unpacks else "/code")
+    return {
+        "instance": process.instance,
+        "role": process.role,
+        "rank": process.rank,
+        "argv": list(process.argv),
+        "env": dict(sorted(process.env.items())),
+        "signal": signal,
+        "directory": folder,
+    }
+
+
+def _shown(launches: dict[Host, HostLaunch], started: list[tuple[Process, str]]) -> Iterator[Process]:
+    """For the plan's reader: what is started, then what that starts; without variables that repeat the others."""
+    for process in (*(each for each, _ in started), *(each for made in launches.values() for each in made.shown)):
+        yield replace(process, env={name: value for name, value in process.env.items() if name not in _REPEATED})
+
+
+def _summary(stage: Stage, parts: Parts, job: TrainingJob, world_size: int) -> Iterator[tuple[str, str]]:
+    count = len(stage.hosts)
+    types = " + ".join(dict.fromkeys(host.instance_type for host in stage.hosts))
+    yield "target", f"local ({stage.account.machine}), as SageMaker would run it"
+    yield "instances", f"{count} x {types}, simulated" if count > 1 else f"{types}, simulated"
+    yield "processes", str(world_size)
+    starter = "cloudtrain's own launcher" if is_entrypoint(stage.request) else "the image's toolkit"
+    yield "started by", f"{starter}: {parts.launch.reason}"
+    yield "image", f"{stage.request['AlgorithmSpecification']['TrainingImage']} (not used here)"
+    yield "script", job.entry_point or job.command or ""
+    yield "/opt/ml", f"{stage.run_dir}/hosts/algo-N/opt/ml"
+    if job.max_runtime:
+        yield "max runtime", format_duration(job.max_runtime)

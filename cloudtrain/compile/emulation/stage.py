@@ -1,0 +1,88 @@
+"""What all hosts of an emulation share: the request, the run's folder, and this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.compile.emulation.rerooted import rerooted_request, rerooted_text
+from cloudtrain.compile.scaling import gpu_share
+from cloudtrain.launch.sagemaker_container import Container, Host, hosts
+from cloudtrain.plans import LocalAccount, Process
+
+
+@dataclass(frozen=True)
+class HostLaunch:
+    """What one host starts.
+
+    Attributes:
+        processes: started by the supervisor.
+        shown: started by those in turn; only for the plan.
+        signal: who gets SIGTERM first (see `cloudtrain.compile.local`).
+        ranks: how many a launcher starts.
+        endpoints: `host:port` of everything that listens, on any host.
+        unpacks: whether the host's launcher unpacks the code itself.
+        notes: for the reader of the plan.
+    """
+
+    processes: tuple[Process, ...]
+    shown: tuple[Process, ...] = ()
+    signal: str = "leader"
+    ranks: int = 0
+    endpoints: tuple[str, ...] = ()
+    unpacks: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One emulated job."""
+
+    request: dict[str, Any]
+    container: Container
+    account: LocalAccount
+    python: str
+    run_dir: str
+    region: str
+    world_size: int
+    grace_period: int
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """`algo-1` first."""
+        return tuple(sorted(hosts(self.request), key=lambda host: host.index))
+
+    def root(self, host: Host) -> str:
+        """Where the host's `/opt/ml` is."""
+        return f"{self.run_dir}/hosts/{host.name}/opt/ml"
+
+    def path(self, host: Host, path: str) -> str:
+        """A path of the container on this machine."""
+        return rerooted_text(path, self.root(host))
+
+    def request_of(self, host: Host) -> dict[str, Any]:
+        """The request as the host sees it."""
+        return rerooted_request(self.request, self.root(host))
+
+    def gpus(self, host: Host) -> int:
+        """GPUs that the host sees."""
+        return len(gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index))
+
+    def variables(self, host: Host) -> dict[str, str]:
+        """What a container has before its toolkit or launcher starts, and what this machine adds."""
+        variables = {
+            "AWS_REGION": self.region,
+            "CLOUDTRAIN_RUN_DIR": self.run_dir,
+            "OMP_NUM_THREADS": str(max(1, self.account.machine.cpus // self.world_size)),
+            "PYTHONUNBUFFERED": "1",
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(self.grace_period),
+            "TRAINING_JOB_NAME": self.request["TrainingJobName"],
+        }
+        share = gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index)
+        if share and len(self.hosts) > 1:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(share)
+        return {**variables, **self.request_of(host)["Environment"]}
+
+    def torchrun_variables(self, host: Host) -> dict[str, str]:
+        """torchrun's own settings as variables, so that its argv stays as it is: each rank's output in its file."""
+        return {"PET_LOG_DIR": f"{self.run_dir}/logs/instance_{host.index}", "PET_REDIRECTS": "3"}

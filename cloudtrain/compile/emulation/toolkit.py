@@ -1,0 +1,144 @@
+"""What the image's training toolkit starts on a host, with this machine's interpreter, addresses and mpirun."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from cloudtrain.compile.emulation.rerooted import (
+    LOOPBACK,
+    LOOPBACK_INTERFACE,
+    local_port,
+    local_tf_config,
+    local_variables,
+)
+from cloudtrain.compile.emulation.stage import HostLaunch, Stage
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.launch.sagemaker.hosts import INTERFACE
+from cloudtrain.launch.sagemaker_container import Command, Host, command, environment
+from cloudtrain.launch.torchrun import ranks
+from cloudtrain.plans import Process
+from cloudtrain.runtime.sagemaker_launcher.plan import MASTER_PORT
+
+SERVER = (
+    "import json, os, tensorflow as tf\n"
+    "config = json.loads(os.environ['TF_CONFIG'])\n"
+    "task = config['task']\n"
+    "settings = tf.compat.v1.ConfigProto(device_count={'GPU': 0})\n"
+    "cluster = tf.train.ClusterSpec(config['cluster'])\n"
+    "tf.distribute.Server(cluster, job_name='ps', task_index=task['index'], config=settings).join()\n"
+)
+"""The parameter server that sagemaker-tensorflow-training forks from its own process, as a program."""
+
+
+def toolkit_host(stage: Stage, host: Host) -> HostLaunch:
+    """What the host starts.
+
+    Raises:
+        JobError: the toolkit would stop before it starts anything, or mpirun is needed and not here.
+    """
+    request, root, gpus = stage.request_of(host), stage.root(host), stage.gpus(host)
+    made = command(request, host, stage.container, gpus=gpus, root=root)
+    if made.error is not None:
+        raise JobError([Problem((), f"on SageMaker the job would stop at once: {made.error}")])
+    env = environment(request, host, stage.container, gpus=gpus, cpus=stage.account.machine.cpus, root=root)
+    variables = {
+        "PYTHONPATH": f"{root}/code:" + "${{env.PYTHONPATH}}",
+        **stage.variables(host),
+        **local_variables({**env, **made.env}),
+    }
+    return _STARTS[made.role](stage, host, made, variables)
+
+
+def _torchrun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
+    """One host alone gives torchrun no port, and would take torchrun's usual one."""
+    script = made.program[2:]
+    options = list(made.argv[made.argv.index("torchrun") + 1 : -len(script)])
+    master = variables.get("MASTER_ADDR") and _option(options, "--master_addr")
+    endpoint = f"{master or host.name}:{MASTER_PORT}"
+    if master:
+        options[options.index("--master_addr") + 1] = LOOPBACK
+        options[options.index("--master_port") + 1] = local_port(master, MASTER_PORT)
+    else:
+        variables = {**variables, "PET_MASTER_PORT": local_port(host.name, MASTER_PORT)}
+    argv = (stage.python, "-m", "torch.distributed.run", *options, *script)
+    process = Process(host.index, "torchrun", argv, {**variables, **stage.torchrun_variables(host)})
+    count = int(_option(options, "--nnodes") or 1)
+    shown = ranks(script, python=stage.python, instance_count=count, processes_per_instance=made.ranks)
+    own = int(_option(options, "--node_rank") or 0)
+    mine = tuple(rank for rank in shown if rank.instance == own)
+    moved = tuple(Process(host.index, "rank", rank.argv, rank.env, rank.rank, rank.local_rank) for rank in mine)
+    return HostLaunch((process,), moved, ranks=made.ranks, endpoints=(endpoint,))
+
+
+def _mpirun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
+    """All ranks on this machine. mpirun has no variable for where its ranks send their output, only an option."""
+    if stage.account.mpirun is None:
+        hint = "install Open MPI (`apt install openmpi-bin`, `brew install open-mpi`)"
+        message = "the container would start `mpirun`, which is not on the PATH"
+        raise JobError([Problem(("distribution", "type"), message, hint)])
+    options = _mpi_options(made.argv[1 : -len(made.program)])
+    output = ("--output-filename", f"{stage.run_dir}/logs/instance_{host.index}:nocopy")
+    argv = (stage.account.mpirun, *output, *options, *made.program)
+    process = Process(host.index, "mpirun", argv, variables)
+    notes = ("the ranks start through mpi4py, as in SageMaker's images: `pip install mpi4py` where it is missing",)
+    return HostLaunch((process,), signal="ranks", ranks=made.ranks, notes=notes if "mpi4py" in made.program else ())
+
+
+def _mpi_options(options: Sequence[str]) -> list[str]:
+    """Every host is this machine; the interface is loopback; the library that tells hosts their names is not here."""
+    local: list[str] = []
+    place = 0
+    while place < len(options):
+        option, value = options[place], options[place + 1] if place + 1 < len(options) else ""
+        if option == "--host":
+            local += [option, f"{LOOPBACK}:{sum(int(part.partition(':')[2] or 1) for part in value.split(','))}"]
+        elif option == "-x":
+            local += _local_export(value)
+        else:
+            local.append(LOOPBACK_INTERFACE if option == INTERFACE else option)
+            place += 1
+            continue
+        place += 2
+    return local
+
+
+def _local_export(value: str) -> list[str]:
+    name, equals, text = value.partition("=")
+    if name == "LD_PRELOAD":
+        return []
+    return ["-x", f"{name}{equals}{LOOPBACK_INTERFACE}" if text == INTERFACE else value]
+
+
+def _sshd(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:  # noqa: ARG001
+    """A host that waits for the ranks of another one's mpirun, all of which run there."""
+    return HostLaunch((), notes=(f"{host.name} would wait for mpirun's ranks; here they all run on the first host",))
+
+
+def _script(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
+    """The script itself, and the parameter server beside it where there is one."""
+    signal = "leader" if made.argv[0] == stage.python else "group"
+    if "TF_CONFIG" not in variables:
+        return HostLaunch((Process(host.index, "process", made.argv, variables),), signal=signal)
+    text, endpoints = local_tf_config(variables["TF_CONFIG"])
+    config = json.loads(text)
+    processes = [Process(host.index, config["task"]["type"], made.argv, {**variables, "TF_CONFIG": text})]
+    if "ps" in config["cluster"]:
+        servers = json.loads(variables["TF_CONFIG"])["cluster"]["ps"]
+        index = [address.partition(":")[0] for address in servers].index(host.name)
+        task = {**config, "task": {"index": index, "type": "ps"}}
+        env = {**variables, "TF_CONFIG": json.dumps(task)}
+        processes.append(Process(host.index, "ps", (stage.python, "-c", SERVER), env))
+    return HostLaunch(tuple(processes), signal=signal, endpoints=endpoints)
+
+
+_STARTS: dict[str, Callable[[Stage, Host, Command, dict[str, str]], HostLaunch]] = {
+    "torchrun": _torchrun,
+    "mpirun": _mpirun,
+    "sshd": _sshd,
+    "process": _script,
+}
+
+
+def _option(options: Sequence[str], name: str) -> str | None:
+    return options[options.index(name) + 1] if name in options else None

@@ -1,0 +1,270 @@
+"""The launch specification of an emulated job: what SageMaker would start, with this machine's paths and addresses."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cloudtrain as ct
+from cloudtrain.compile.emulation.compiler import ACCOUNT
+from cloudtrain.compile.emulation.rerooted import rerooted_request, rerooted_text
+from cloudtrain.compile.emulation.scaled import scaled_job
+from cloudtrain.compile.local import compile_local
+from cloudtrain.compile.sagemaker import compile_sagemaker
+from cloudtrain.launch import sagemaker_container as container
+from cloudtrain.plans import Bundle, CompileContext, LocalAccount, Machine, Plan
+from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
+
+BUNDLE = Bundle("c0ffee" * 8, 10, 1)
+HERE = LocalAccount("/state", "/usr/bin/python3", Machine(4), mpirun="/usr/bin/mpirun")
+RUN = "/state/runs/job-1"
+OWN = {
+    "AWS_REGION", "CLOUDTRAIN_RUN_DIR", "OMP_NUM_THREADS", "PET_LOG_DIR", "PET_REDIRECTS", "PET_MASTER_PORT",
+    "PYTHONPATH", "PYTHONUNBUFFERED", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TRAINING_JOB_NAME",
+}  # fmt: skip
+"""What an emulation adds to a container's own variables."""
+
+
+def job_of(**fields: Any) -> ct.TrainingJob:
+    """A PyTorch job on two GPU instances."""
+    usual: dict[str, Any] = {
+        "name": "job",
+        "entry_point": "train.py",
+        "distribution": ct.Torch(),
+        "environment": {"framework": "pytorch", "version": "2.8"},
+        "resources": {"instance_count": 2, "instance_type": {"sagemaker": "ml.g5.12xlarge"}},
+    }
+    if "command" in fields:
+        del usual["entry_point"]
+    return ct.TrainingJob(**{**usual, **fields})
+
+
+def plan_of(job: ct.TrainingJob, account: LocalAccount = HERE, **target: Any) -> Plan:
+    """The plan of the emulation."""
+    return compile_local(job, ct.Local(emulate="sagemaker", **target), CompileContext("job-1", BUNDLE, account))
+
+
+def sagemaker_request(job: ct.TrainingJob, account: LocalAccount = HERE) -> dict[str, Any]:
+    """What SageMaker would be sent for the job with the counts of this machine."""
+    scaled, _ = scaled_job(job, ct.Local(emulate="sagemaker"), account)
+    return compile_sagemaker(scaled, ct.SageMaker(), CompileContext("job-1", BUNDLE, ACCOUNT)).request
+
+
+def as_in_the_container(value: Any, host: str) -> Any:
+    """Texts of one emulated host with roots, addresses, interface and interpreter as the container has them."""
+    text = json.dumps(value)
+    text = text.replace(f"{RUN}/hosts/{host}/opt/ml", "/opt/ml")
+    text = re.sub(r"127\.0\.0\.1:\$\{\{ports\.(algo-\d+)_(\d+)\}\}", r"\1:\2", text)
+    text = re.sub(r'"127\.0\.0\.1", "--master_port", "\$\{\{ports\.(algo-\d+)_(\d+)\}\}"',
+                  r'"\1", "--master_port", "\2"', text)  # fmt: skip
+    text = re.sub(r"\$\{\{ports\.algo-\d+_(\d+)\}\}", r"\1", text)
+    text = text.replace('"MASTER_ADDR": "127.0.0.1"', '"MASTER_ADDR": "algo-1"')
+    for quote in ('"', '\\"'):
+        text = text.replace(f"{quote}lo{quote}", f"{quote}eth0{quote}")
+    text = text.replace('"/usr/bin/python3", "-m", "torch.distributed.run"', '"torchrun"')
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_digits_ddp_equals_the_launch_view(host: int) -> None:
+    """argv and environment of the bundled job on two hosts are the toolkit's, but for what an emulation must change."""
+    job = ct.bundled_job("digits_ddp", ["resources.instance_count=2"])
+    process = plan_of(job).request["processes"][host]
+    request = sagemaker_request(job)
+    where = next(each for each in container.hosts(request) if each.index == host)
+    image = container.Container("pytorch", "5.1.1", python="/usr/bin/python3")
+    expected = container.command(request, where, image, gpus=0)
+    env = container.environment(request, where, image, gpus=0, cpus=4)
+    assert as_in_the_container(process["argv"], where.name) == list(expected.argv)
+    ours = as_in_the_container(process["env"], where.name)
+    assert {name: value for name, value in ours.items() if name not in OWN} == {**env, **expected.env}
+    assert process["directory"] == f"{RUN}/hosts/{where.name}/opt/ml/code"
+
+
+def test_configuration_files() -> None:
+    """Each host finds SageMaker's three files, as its container would."""
+    job = job_of(hyperparameters={"data": "${{inputs.train}}", "model": "/opt/ml/model", "n": 3},
+                 inputs={"train": {"local": "/data"}})  # fmt: skip
+    request, files = sagemaker_request(job), plan_of(job).request["files"]
+    for host in container.hosts(request):
+        folder = f"{RUN}/hosts/{host.name}/opt/ml/input/config"
+        found = {name: json.loads(files[f"{folder}/{name}.json"]) for name in
+                 ("hyperparameters", "inputdataconfig", "resourceconfig")}  # fmt: skip
+        expected = container.files(request, host)
+        shown = as_in_the_container(found, host.name)
+        assert {f"/opt/ml/input/config/{name}.json": content for name, content in shown.items()} == expected
+        assert json.loads(found["hyperparameters"]["data"]) == f"{RUN}/hosts/{host.name}/opt/ml/input/data/train"
+
+
+def test_toolkit_shell_script() -> None:
+    """A shell script is started through a shell, whose whole group gets signals."""
+    process = plan_of(job_of(entry_point="run.sh", distribution=ct.NoDistribution())).request["processes"][0]
+    assert process["argv"][:2] == ["/bin/sh", "-c"]
+    assert (process["signal"], process["rank"]) == ("group", 0)
+
+
+def test_one_host_gets_a_port_of_its_own() -> None:
+    """torchrun on one host is given no port, so its setting comes as a variable, and two runs do not collide."""
+    job = job_of(resources={"instance_type": {"sagemaker": "ml.g5.12xlarge"}})
+    process = plan_of(job, processes_per_instance=2).request["processes"][0]
+    assert "--master_port" not in process["argv"]
+    assert process["env"]["PET_MASTER_PORT"] == "${{ports.algo-1_7777}}"
+
+
+def test_mpirun_reaches_only_this_machine() -> None:
+    """Hosts become loopback with all their slots, eth0 the loopback interface, and no library is preloaded."""
+    plan = plan_of(
+        job_of(distribution=ct.MPI(options="-x A=eth0 -verbose")), instance_count=2, processes_per_instance=2
+    )
+    (process,) = plan.request["processes"]
+    argv = process["argv"]
+    assert argv[:4] == ["/usr/bin/mpirun", "--output-filename", f"{RUN}/logs/instance_0:nocopy", "--host"]
+    assert argv[4:7] == ["127.0.0.1:4", "-np", "4"]
+    assert not [option for option in argv if "LD_PRELOAD" in option or option == "eth0"]
+    assert argv[-4:] == ["/usr/bin/python3", "-m", "mpi4py", "train.py"]
+    assert (plan.request["launcher"], plan.request["world_size"], plan.request["instances"]) == ("mpirun", 4, 2)
+
+
+def test_parameter_servers() -> None:
+    """Every host has its task and a server, which is the toolkit's own; the end of the master ends the run."""
+    job = job_of(
+        distribution=ct.TensorFlow(strategy="parameter_server"),
+        environment={"framework": "tensorflow", "version": "2.19"},
+    )
+    request = plan_of(job).request
+    tasks = [(each["role"], each["instance"], each["rank"]) for each in request["processes"]]
+    assert tasks == [("master", 0, 0), ("ps", 0, 2), ("worker", 1, 1), ("ps", 1, 3)]
+    configs = [json.loads(each["env"]["TF_CONFIG"]) for each in request["processes"]]
+    assert [config["task"] for config in configs] == [
+        {"index": 0, "type": "master"}, {"index": 0, "type": "ps"},
+        {"index": 0, "type": "worker"}, {"index": 1, "type": "ps"},
+    ]  # fmt: skip
+    addresses = [address for members in configs[0]["cluster"].values() for address in members]
+    assert sorted(addresses) == sorted("127.0.0.1:${{ports." + name + "}}" for name in request["ports"])
+    assert request["finishes"] == ["master"]
+
+
+def test_heterogeneous_cluster() -> None:
+    """Groups keep one instance at least; the distribution spans its own, and the others run the script alone."""
+    groups = [
+        {"name": "gpu", "instance_type": "ml.p4d.24xlarge", "instance_count": 3},
+        {"name": "cpu", "instance_type": "ml.c5.18xlarge", "instance_count": 2},
+    ]
+    job = job_of(resources={"instance_groups": groups, "distribution_groups": ["gpu"]})
+    request = plan_of(job, replace(HERE, machine=Machine(3))).request
+    assert [(each["role"], each["rank"]) for each in request["processes"]] == [
+        ("torchrun", None), ("torchrun", None), ("process", 2),
+    ]  # fmt: skip
+    assert request["processes"][2]["env"]["SM_CURRENT_INSTANCE_GROUP"] == "cpu"
+    assert request["world_size"] == 3
+
+
+def test_entrypoint_runs_our_launcher() -> None:
+    """An image of one's own starts through the container's own line, moved to the host's root."""
+    job = job_of(environment={"image": "123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:1"})
+    request = plan_of(job).request
+    for process, host in zip(request["processes"], ("algo-1", "algo-2"), strict=True):
+        root = f"{RUN}/hosts/{host}/opt/ml"
+        line = process["argv"][2].replace(root, "/opt/ml")
+        assert (
+            line.replace("P=/usr/bin/python3|", "P=$(command -v python3||command -v python)|")
+            == CONTAINER_ENTRYPOINT[2]
+        )
+        assert json.loads(process["env"]["CLOUDTRAIN_EMULATED_ENDPOINTS"]) == {
+            "algo-1:7777": "127.0.0.1:${{ports.algo-1_7777}}"
+        }
+        link = {"path": f"{root}/input/data/code/sourcedir.tar.gz", "shard": None}
+        assert link | {"target": f"/state/bundles/{BUNDLE.sha256}/sourcedir.tar.gz"} in request["links"]
+    assert request["code"]["directory"] is None
+    roles = [process.role for process in plan_of(job).processes]
+    assert roles == ["launcher", "launcher", "torchrun", "rank", "rank", "torchrun", "rank", "rank"]
+
+
+def test_channels_are_links_to_local_data() -> None:
+    """A folder is linked, a file lies in its channel, a shard is every n-th file of each host that gets it."""
+    inputs = {
+        "whole": {"local": "/data/all"},
+        "one": {"local": "/data/a.csv", "type": "uri_file", "sagemaker": "s3://bucket/b.csv"},
+        "part": {"local": "/data/parts", "shard": True},
+    }
+    links = plan_of(job_of(inputs=inputs)).request["links"]
+    found = [link for link in links if "algo-2" in link["path"]]
+    data = f"{RUN}/hosts/algo-2/opt/ml/input/data"
+    assert found == [
+        {"path": f"{data}/whole", "target": "/data/all", "shard": None},
+        {"path": f"{data}/one/b.csv", "target": "/data/a.csv", "shard": None},
+        {"path": f"{data}/part", "target": "/data/parts", "shard": [1, 2]},
+    ]
+
+
+def test_checkpoints_are_shared_by_the_hosts() -> None:
+    """All hosts' `/opt/ml/checkpoints` are the job's one place, as all of them are synced with one S3 prefix."""
+    links = plan_of(job_of(checkpoint={"local": "/kept"})).request["links"]
+    assert [(link["path"], link["target"]) for link in links] == [
+        (f"{RUN}/hosts/{host}/opt/ml/checkpoints", "/kept") for host in ("algo-1", "algo-2")
+    ]
+
+
+def test_gpus_are_shared_out() -> None:
+    """Each host sees its part of this machine's GPUs, and is told so."""
+    request = plan_of(job_of(), replace(HERE, machine=Machine(8, ("0", "1", "2", "3")))).request
+    seen = [(each["env"]["CUDA_VISIBLE_DEVICES"], each["env"]["SM_NUM_GPUS"]) for each in request["processes"]]
+    assert seen == [("0,1", "2"), ("2,3", "2")]
+    assert request["processes"][0]["argv"][6] == "2"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"distribution": {"type": "smp", "version": 2}}, "SageMaker's own library"),
+        ({"inputs": {"train": {"local": "/data", "mode": "pipe"}}}, "is a pipe"),
+        ({"inputs": {"train": {"sagemaker": "s3://bucket/x"}}}, "no place on this machine"),
+        ({"resources": {}}, "on which instance type"),
+    ],
+)
+def test_what_cannot_be_emulated(fields: dict[str, Any], words: str) -> None:
+    """What SageMaker would refuse, or this machine does not have, is said before anything starts."""
+    with pytest.raises(ct.JobError, match=words):
+        plan_of(job_of(**fields))
+
+
+def test_mpirun_is_missing() -> None:
+    """A job that mpirun starts needs it here too."""
+    with pytest.raises(ct.JobError, match="not on the PATH"):
+        plan_of(job_of(distribution=ct.MPI()), replace(HERE, mpirun=None))
+
+
+def test_restarts_are_refused() -> None:
+    """SageMaker starts no rank again, so an emulation cannot be asked to."""
+    with pytest.raises(ct.JobError, match="starts no rank again"):
+        ct.Local(emulate="sagemaker", max_restarts=1)
+
+
+def test_the_plan_is_pure() -> None:
+    """The same job gives the same bytes, and other counts another plan."""
+    assert plan_of(job_of()).sha256 == plan_of(job_of()).sha256
+    assert plan_of(job_of()).sha256 != plan_of(job_of(), instance_count=1).sha256
+
+
+@given(st.text(), st.text())
+def test_only_the_root_itself_is_moved(before: str, after: str) -> None:
+    """Text without `/opt/ml` as a path is left alone; the root is not found inside another path or name."""
+    assert rerooted_text(before.replace("/opt/ml", ""), "/x") == before.replace("/opt/ml", "")
+    assert rerooted_text(f"x/opt/ml{after}".replace("=/opt", ""), "/y").startswith("x/opt/ml")
+    assert rerooted_text("/opt/mlflow", "/x") == "/opt/mlflow"
+    assert rerooted_text("a=/opt/ml/model:/opt/ml", "/x y") == "a=/x y/model:/x y"
+
+
+@given(st.text(alphabet=st.characters(exclude_characters="\0\n"), min_size=1, max_size=20))
+def test_rerooted_hyperparameters_stay_json(folder: str) -> None:
+    """Whatever characters the state folder has, values keep their type and name the moved folder."""
+    request = {"HyperParameters": {"a": json.dumps({"dir": "/opt/ml/model"}), "b": "/opt/ml/raw", "c": "3"}}
+    found = rerooted_request(request, f"/{folder}")["HyperParameters"]
+    assert json.loads(found["a"]) == {"dir": f"/{folder}/model"}
+    assert (found["b"], found["c"]) == (f"/{folder}/raw", "3")
