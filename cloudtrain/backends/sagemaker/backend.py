@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from heapq import merge
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from cloudtrain.backends.sagemaker.lines import Writer, lines_of, ranks_per_inst
 from cloudtrain.backends.sagemaker.logs import JobLog
 from cloudtrain.backends.sagemaker.ownership import is_ours
 from cloudtrain.backends.sagemaker.places import Place
-from cloudtrain.backends.sagemaker.refusals import NameTaken, NotThere, not_found
+from cloudtrain.backends.sagemaker.refusals import Denied, NameTaken, NotThere, not_found
 from cloudtrain.backends.sagemaker.states import listed_status, status_of
 from cloudtrain.errors import TargetError, TargetUnreachable
 from cloudtrain.job import TrainingJob
@@ -152,14 +153,20 @@ class SageMakerBackend:
                 raise
 
     def runs(self, place: str) -> Iterator[Listed]:
-        """The account's training jobs, newest first, a hundred at a time."""
+        """The account's training and processing jobs, newest first, a hundred of each at a time."""
+        lists = [self._listed(place, kind) for kind in KINDS]
+        return merge(*lists, key=lambda item: item.status.created or 0.0, reverse=True)
+
+    def _listed(self, place: str, kind: JobKind) -> Iterator[Listed]:
         clients = self._at(place)
-        pages = clients.pages(
-            "sagemaker", TRAINING.list, SortBy="CreationTime", SortOrder="Descending", MaxResults=100
-        )  # fmt: skip
-        for page in pages:
-            for summary in page[TRAINING.summaries]:
-                yield Listed(RunRef(self.name, place, summary[TRAINING.name]), listed_status(summary, TRAINING))
+        pages = clients.pages("sagemaker", kind.list, SortBy="CreationTime", SortOrder="Descending", MaxResults=100)
+        try:
+            for page in pages:
+                for summary in page[kind.summaries]:
+                    yield Listed(RunRef(self.name, place, summary[kind.name]), listed_status(summary, kind))
+        except Denied:
+            if kind is TRAINING:  # who may not have processing jobs has none to list
+                raise
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the job wrote; see `download.py`."""

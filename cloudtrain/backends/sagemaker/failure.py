@@ -12,6 +12,9 @@ _USER_SCRIPT = re.compile(r'ErrorMessage "(?P<message>.*?)"\s*(?:Command|$)', re
 """The toolkit's form: `ExecuteUserScriptError:\\nExitCode 1\\nErrorMessage "..."\\nCommand "..."`."""
 
 _EXIT_CODE = re.compile(r"(?:exit code:?|ExitCode)\s*(-?\d+)", re.IGNORECASE)
+_ENDED = re.compile(r"\b(?:failed with exit code|was killed by) ")
+"""How our own launchers begin: `the script on algo-2 failed with exit code 1: ValueError: ...`."""
+
 _RANK = re.compile(r"\brank (\d+)\b")
 _NAMED_ERROR = re.compile(r"^\s*(?:\[\w+\d*\]:\s*)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b.*)$")
 _KIND = re.compile(r"^(?P<kind>[A-Za-z]+(?:Error|Exception)): *")
@@ -39,7 +42,7 @@ def reason_of(said: str) -> Reason:
     rank, code = _RANK.search(body), _EXIT_CODE.search(said)
     first = _LAST_EXIT_CODE.sub("", lines[0]) if lines else ""
     named = error_in(lines)
-    text = first if not script and (rank or len(lines) == 1) else named or first
+    text = first if not script and (rank or len(lines) == 1 or _ENDED.search(first)) else named or first
     if script and code:
         text = f"the script failed with exit code {code[1]}" + (f": {text}" if text else "")
     return Reason(

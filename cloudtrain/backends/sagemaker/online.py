@@ -58,11 +58,22 @@ def _checks(plan: Plan) -> list[Check]:
     """One function for each thing to ask, so that they can be asked at once."""
     checks: list[Check] = [_role, _quota]
     checks += [_bucket_check(uri, path) for uri, path in _buckets(plan).items()]
-    for channel in plan.request.get("InputDataConfig", ()):
-        uri = channel.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri")
-        if uri and channel["ChannelName"] != "code":
-            checks.append(_input_check(uri, ("inputs", channel["ChannelName"], "sagemaker")))
+    for name, uri in _inputs(plan.request):
+        if name != "code":
+            checks.append(_input_check(uri, ("inputs", name, "sagemaker")))
     return checks
+
+
+def _inputs(request: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and address of what the job reads from S3."""
+    named = [
+        (item["ChannelName"], item.get("DataSource", {}).get("S3DataSource"))
+        for item in request.get("InputDataConfig", ())
+    ]
+    named += [(item["InputName"], item.get("S3Input")) for item in request.get("ProcessingInputs", ())]
+    for name, place in named:
+        if place and place.get("S3Uri"):
+            yield name, place["S3Uri"]
 
 
 def _guarded(one: Check, asked: Asked) -> list[Finding]:
@@ -110,7 +121,12 @@ def _buckets(plan: Plan) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for upload in plan.uploads:
         found.setdefault(S3Uri.parse(upload.destination).bucket, ())
-    found.setdefault(S3Uri.parse(request["OutputDataConfig"]["S3OutputPath"]).bucket, ())
+    if "OutputDataConfig" in request:
+        found.setdefault(S3Uri.parse(request["OutputDataConfig"]["S3OutputPath"]).bucket, ())
+    for item in request.get("ProcessingOutputConfig", {}).get("Outputs", ()):
+        if "S3Output" in item:
+            bucket = S3Uri.parse(item["S3Output"]["S3Uri"]).bucket
+            found.setdefault(bucket, ("outputs", item["OutputName"], "sagemaker"))
     if "CheckpointConfig" in request:
         found.setdefault(S3Uri.parse(request["CheckpointConfig"]["S3Uri"]).bucket, ("checkpoint", "sagemaker"))
     return found
@@ -174,7 +190,9 @@ def _quota(asked: Asked) -> Iterator[Finding]:
 def _quotas_needed(request: Mapping[str, Any]) -> dict[str, int]:
     """Name of a quota, as Service Quotas spells it, to the instances that the job counts against it."""
     use = "spot training job usage" if request.get("EnableManagedSpotTraining") else "training job usage"
-    resources = request["ResourceConfig"]
+    resources = request.get("ResourceConfig")
+    if resources is None:
+        use, resources = "processing job usage", request["ProcessingResources"]["ClusterConfig"]
     needed: dict[str, int] = {}
     for group in resources.get("InstanceGroups") or [resources]:
         if "InstanceType" in group:

@@ -94,13 +94,20 @@ def _reason(description: Mapping[str, Any], state: RunState) -> str | None:
 
 
 def _with_failure(status: RunStatus, description: Mapping[str, Any]) -> RunStatus:
-    said = description.get("FailureReason") or description.get("ExitMessage")
+    said = _said(description)
     if status.state is not RunState.FAILED and not (said and status.state is RunState.STOPPED):
         return status
     reason = reason_of(said or "")
     return replace(
         status, reason=reason.text, details=reason.details, failed_rank=reason.rank, exit_code=reason.exit_code
     )
+
+
+def _said(description: Mapping[str, Any]) -> str | None:
+    """The reason of the service, or where that only says that the script failed, what a processing job's containers
+    left as their message."""
+    reason, message = description.get("FailureReason"), description.get("ExitMessage")
+    return message if message and (not reason or reason.startswith("AlgorithmError")) else reason
 
 
 def _with_money(status: RunStatus, description: Mapping[str, Any], now: float) -> RunStatus:
