@@ -1,4 +1,7 @@
-"""The verbs: `load_job`, `plan`, `submit`, `run`, `runs`. Everything that a notebook, a script or the CLI needs."""
+"""The verbs: `load_job`, `plan`, `submit`, `run`, `runs`. Everything that a notebook, a script or the CLI needs.
+
+What a plan does not need is imported by the functions that do, because a plan must be there at once.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,18 @@ from cloudtrain.backends.base import OnBytes
 from cloudtrain.backends.registry import backend_of
 from cloudtrain.draft import Draft, PlaceOf
 from cloudtrain.errors import PreflightError, RunNotFound, TargetError, did_you_mean
-from cloudtrain.handle import Run, job_name_of
 from cloudtrain.job import BUNDLED, TrainingJob
 from cloudtrain.plans import Plan
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.states import Listed, RunRef, RunState
 from cloudtrain.store.store import Row, Store, open_store, read_store
-from cloudtrain.submission import Recovered, adopt, submit_once
-from cloudtrain.submission import recover as recover_submissions
 from cloudtrain.targets import AzureML, Local, SageMaker
 
 if TYPE_CHECKING:
+    from cloudtrain.handle import Run
     from cloudtrain.jobfile import JobFile
     from cloudtrain.processing import AnyJob
+    from cloudtrain.submission import Recovered
 
 AnyTarget = str | Local | SageMaker | AzureML | None
 
@@ -142,6 +144,10 @@ def submit(
         PreflightError: a check found an error; nothing was sent.
         TargetError: the target refused or could not be reached; the next command finds out whether it has the run.
     """
+    from cloudtrain.handle import Run
+    from cloudtrain.submission import adopt, submit_once
+    from cloudtrain.submission import recover as recover_submissions
+
     settings = load_settings()
     draft = Draft.of(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
 
@@ -183,6 +189,8 @@ def run(name: str) -> Run:
     Raises:
         RunNotFound: no run, or more than one, is meant.
     """
+    from cloudtrain.handle import Run
+
     settings = load_settings()
     _recover_if_needed()
     with read_store(settings.state_dir) as store:
@@ -217,6 +225,8 @@ def runs(
         target: the runs that this target has, whoever submitted them, instead of those of this user and machine.
         profile: a profile of `cloudtrain.toml`, for the target's account settings.
     """
+    from cloudtrain.handle import Run
+
     settings = load_settings()
     if target is not None:
         model = settings.target(target, profile=profile) if isinstance(target, str) else target
@@ -234,6 +244,9 @@ def runs(
 
 def recover() -> list[Recovered]:
     """Finish or forget every submission whose process died, and report what became of it."""
+    from cloudtrain.submission import Recovered, adopt
+    from cloudtrain.submission import recover as recover_submissions
+
     settings = load_settings()
     with open_store(settings.state_dir) as store:
         results = recover_submissions(store, settings)
@@ -263,6 +276,8 @@ def _stop_on_errors(plan: Plan) -> None:
 
 def _recover_if_needed() -> None:
     """Mend broken submissions before looking; only opens the store for writing when there is something to mend."""
+    from cloudtrain.submission import recover as recover_submissions
+
     settings = load_settings()
     with read_store(settings.state_dir) as store:
         broken = store is not None and bool(store.unfinished())
@@ -286,6 +301,8 @@ def _at(model: Local | SageMaker | AzureML, settings: Settings) -> Iterator[List
 
 
 def _wanted(item: Run, states: Sequence[RunState], job: str | None) -> bool:
+    from cloudtrain.handle import job_name_of
+
     return (not states or item.last_status.state in states) and job in (None, job_name_of(item.name))
 
 

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import getpass
 import os
-import socket
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from cloudtrain._startup import user_environment
 from cloudtrain.errors import JobError, SettingsError, did_you_mean
 from cloudtrain.targets import TARGETS, AzureML, Local, SageMaker
 
@@ -56,7 +56,7 @@ class Settings:
             user = getpass.getuser()
         except (KeyError, OSError):  # a container user without a passwd entry
             user = str(os.getuid())
-        return f"{user}@{socket.gethostname()}"
+        return f"{user}@{os.uname().nodename}"
 
     def target(
         self, name: str | None = None, *, profile: str | None = None, **flags: Any
@@ -108,7 +108,7 @@ def load_settings(near: Path | None = None) -> Settings:
     tables: dict[str, Any] = {}
     for file in files:
         tables = _merge(tables, _read(file))
-    return Settings(_state_dir(), dict(os.environ), cwd, files, tables)
+    return Settings(_state_dir(), user_environment(), cwd, files, tables)
 
 
 def debug_wanted() -> bool:

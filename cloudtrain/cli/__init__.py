@@ -19,6 +19,9 @@ import sys
 
 def main() -> None:
     """The `cloudtrain` command."""
+    from cloudtrain._startup import without_pydantic_plugins
+
+    without_pydantic_plugins()
     from cloudtrain.cli.app import run_command
 
     sys.exit(run_command(sys.argv[1:]))

@@ -14,9 +14,9 @@ from cloudtrain.launch.sagemaker.hosts import (
     hosts,
     hyperparameters_file,
     input_data_config,
+    is_entrypoint,
     resource_config,
 )
-from cloudtrain.launch.sagemaker.own_launcher import is_entrypoint
 from cloudtrain.launch.sagemaker.processes import commands, view
 from cloudtrain.launch.sagemaker.shell import arrives, arrives_intact, shell_tokens
 from cloudtrain.launch.sagemaker.variables import environment

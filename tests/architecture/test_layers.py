@@ -17,7 +17,7 @@ import cloudtrain
 PACKAGE = Path(cloudtrain.__file__).parent
 
 LAYERS = {
-    "errors": 0, "runtime": 0, "_extras": 0, "_lock": 0,
+    "errors": 0, "runtime": 0, "_extras": 0, "_lock": 0, "_startup": 0,
     "states": 1, "catalogue": 1, "render": 1, "units": 1, "problems": 1, "references": 1, "_model": 1,
     "job": 1, "processing": 1, "distribution": 1, "resources": 1, "data": 1, "targets": 1,
     "plans": 2, "compile": 2, "launch": 2, "jobfile": 2, "schema": 2,

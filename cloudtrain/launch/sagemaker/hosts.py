@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.runtime.sagemaker_launcher import ROOT
+from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT, ROOT
 from cloudtrain.runtime.sagemaker_launcher.variables import HOMOGENEOUS
+
+_MODULE = "cloudtrain.runtime.sagemaker_launcher"
 
 Request = Mapping[str, Any]
 """The body of CreateTrainingJob."""
@@ -99,3 +101,9 @@ def files(request: Request, host: Host, root: str = ROOT) -> dict[str, dict[str,
         f"{folder}/inputdataconfig.json": input_data_config(request),
         f"{folder}/resourceconfig.json": resource_config(request, host),
     }
+
+
+def is_entrypoint(request: Request) -> bool:
+    """Whether the job starts cloudtrain's own launcher in place of the image's toolkit."""
+    entrypoint = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
+    return list(entrypoint) == list(CONTAINER_ENTRYPOINT) or any(_MODULE in item for item in entrypoint)

@@ -14,7 +14,6 @@ from cloudtrain.launch.sagemaker.hosts import resource_config as resource_config
 from cloudtrain.launch.sagemaker.ranks import mpi_ranks, on_hosts
 from cloudtrain.plans import Process
 from cloudtrain.runtime.errors import SetupError
-from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
 from cloudtrain.runtime.sagemaker_launcher.machine import Machine
 from cloudtrain.runtime.sagemaker_launcher.plan import LaunchPlan, Program, launch_plan
@@ -22,14 +21,6 @@ from cloudtrain.runtime.sagemaker_launcher.spec import Launch, read_launch
 
 Devices = Callable[[str], tuple[int, int]]
 """Instance type to its GPUs and Neuron cores."""
-
-_MODULE = "cloudtrain.runtime.sagemaker_launcher"
-
-
-def is_entrypoint(request: Request) -> bool:
-    """Whether the job starts cloudtrain's own launcher in place of the image's toolkit."""
-    entrypoint = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
-    return list(entrypoint) == list(CONTAINER_ENTRYPOINT) or any(_MODULE in item for item in entrypoint)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from cloudtrain.launch import torchrun
 from cloudtrain.launch.sagemaker.commands import Command, site_command
 from cloudtrain.launch.sagemaker.container import Container
-from cloudtrain.launch.sagemaker.hosts import Host, Request, hosts
-from cloudtrain.launch.sagemaker.own_launcher import is_entrypoint, launched
+from cloudtrain.launch.sagemaker.hosts import Host, Request, hosts, is_entrypoint
 from cloudtrain.launch.sagemaker.ranks import mpi_ranks, on_hosts
 from cloudtrain.launch.sagemaker.site import Site
 from cloudtrain.launch.sagemaker.tf_config import mirrors, serves_parameters, task_of
@@ -42,6 +41,8 @@ def view(
         JobError: the job starts our own launcher with a specification that it refuses.
     """
     if is_entrypoint(request):
+        from cloudtrain.launch.sagemaker.own_launcher import launched
+
         return tuple(map(_shortened, launched(request, lambda name: devices(name, accelerators))))
     if request["AlgorithmSpecification"].get("ContainerEntrypoint"):
         return tuple(_own_entrypoint(request))
