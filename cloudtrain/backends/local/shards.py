@@ -6,7 +6,7 @@ instance and the counts differ by at most one. A file keeps its path below the i
 """
 
 # Paths are strings here: this has to start in no time.
-# ruff: noqa: PTH103, PTH112, PTH114, PTH118, PTH119, PTH120, PTH211
+# ruff: noqa: PTH103, PTH112, PTH114, PTH116, PTH118, PTH119, PTH120, PTH211
 from __future__ import annotations
 
 import os
@@ -25,6 +25,7 @@ def lay_out(spec: Mapping[str, Any]) -> None:
     """
     for shard in spec.get("shards", ()):
         source: str = shard["source"]
+        os.stat(source)  # what is not there is no single file
         is_folder = os.path.isdir(source)
         folder = source if is_folder else os.path.dirname(source)
         keys = keys_in(source) if is_folder else [os.path.basename(source)]
