@@ -1,0 +1,125 @@
+"""The command line against the fake SageMaker: a run's whole life, runs of others, and checks that ask."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.fakes.sagemaker.server import FakeAws
+
+TYPE = "ml.m5.xlarge"
+JOB = (
+    "name: digits\nentry_point: train.py\nenvironment: {framework: pytorch, version: '2.8'}\n"
+    f"resources: {{instance_type: {{sagemaker: {TYPE}}}}}\nmax_runtime: 1h\n"
+)
+SETTINGS = '[sagemaker]\nrole = "arn:aws:iam::123456789012:role/SageMakerRole"\nregion = "eu-west-1"\n'
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAws]:
+    """An account in which everything is right."""
+    with FakeAws() as service:
+        service.identity.quotas[f"{TYPE} for training job usage"] = 4.0
+        for name, value in service.environ.items():
+            monkeypatch.setenv(name, value)
+        yield service
+
+
+@pytest.fixture
+def job_file(make_source: Callable[..., Path], fake: FakeAws) -> str:
+    """A job in its folder, with the account settings beside it."""
+    return str(make_source({"train.py": "print(1)\n", "job.yaml": JOB, "cloudtrain.toml": SETTINGS}) / "job.yaml")
+
+
+@pytest.fixture
+def name(cli: Cli, job_file: str) -> str:
+    """The name of a run that was just submitted."""
+    result = cli("submit", job_file, "--target", "sagemaker", "--detach")
+    assert result.code == 0, result.err
+    return result.out.strip()
+
+
+def test_the_life_of_a_run(cli: Cli, fake: FakeAws, name: str, tmp_path: Path) -> None:
+    """Submitted, looked at, followed to its end, downloaded; each command says what it should."""
+    job = fake.jobs[name]
+    assert "state      preparing" in cli("status", name).out
+    job.enter("Downloading", at=1_700_000_000.0)
+    job.enter("Training", at=1_700_000_060.0)
+    fake.logs.write(f"{name}/algo-1-17", "hello", "[1,1]<stdout>:there", at=1_700_000_061.0)
+    assert cli("logs", name).out == "[rank 0] hello\n[rank 1] there\n"
+    assert cli("logs", name, "--host", "algo-2").out == ""
+    assert cli("logs", name, "--instance", "0", "--rank", "1", "--no-prefix").out == "there\n"
+    job.end("Completed", at=1_700_000_120.0, BillableTimeInSeconds=120, TrainingTimeInSeconds=120)
+    result = cli("wait", name)
+    assert result.code == 0, result.err
+    shown = cli("status", name).out
+    assert "2m billed on each instance, $" in shown
+    assert "Downloading" in shown
+    status = json.loads(cli("status", name, "--json").out)
+    assert (status["state"], status["billable_seconds"]) == ("succeeded", 120)
+    assert [item["phase"] for item in status["transitions"]] == ["Starting", "Downloading", "Training", "Completed"]
+    got = cli("download", name, "logs/", "--to", str(tmp_path / "got"))
+    assert got.out == f"{tmp_path / 'got/algo-1.log'}\n"
+
+
+def test_a_failed_run(cli: Cli, fake: FakeAws, name: str) -> None:
+    """Why, in one line, and exit code 1."""
+    fake.jobs[name].enter("Training", at=1_700_000_000.0)
+    fake.jobs[name].end(
+        "Failed", at=1_700_000_010.0, FailureReason="AlgorithmError: rank 0 failed with exit code 1: KeyError: 'x'"
+    )
+    result = cli("wait", name)
+    assert result.code == 1
+    assert "rank 0 failed with exit code 1: KeyError: 'x'" in " ".join(result.err.split())
+
+
+def test_stop(cli: Cli, fake: FakeAws, name: str) -> None:
+    """The job is asked to stop."""
+    assert cli("stop", name).code == 0
+    assert fake.jobs[name].status == "Stopping"
+
+
+def test_runs_of_others(cli: Cli, fake: FakeAws, name: str) -> None:
+    """`ps --target` lists the account's jobs, and a reference attaches to one that this machine did not submit."""
+    theirs = {**fake.jobs[name].request, "TrainingJobName": "their-job", "Tags": []}
+    fake.jobs.handle("CreateTrainingJob", theirs)
+    fake.jobs["their-job"].end("Completed", at=1_700_000_000.0)
+    listed = json.loads(cli("ps", "--target", "sagemaker", "--json").out)
+    assert [run["name"] for run in listed] == ["their-job", name]
+    assert [run["name"] for run in json.loads(cli("ps", "--json").out)] == [name]
+    only = json.loads(cli("ps", "--target", "sagemaker", "--state", "succeeded", "--json").out)
+    assert [run["name"] for run in only] == ["their-job"]
+    status = json.loads(cli("status", "sagemaker://eu-west-1/their-job", "--json").out)
+    assert (status["state"], status["job"]) == ("succeeded", "their-job")
+    unknown = cli("status", "sagemaker://eu-west-1/nobody-1")
+    assert unknown.code == 3
+    assert "SageMaker has no run `nobody-1` in `eu-west-1`" in unknown.err
+
+
+def test_check_asks_with_credentials(cli: Cli, fake: FakeAws, job_file: str) -> None:
+    """Errors of the account are found before a submit, unless nobody should ask or the code is ignored."""
+    fake.identity.roles.clear()
+    result = cli("check", job_file, "--target", "sagemaker", "--json")
+    assert result.code == 2
+    assert [finding["code"] for finding in json.loads(result.out)] == ["SM903"]
+    assert cli("check", job_file, "--target", "sagemaker", "--offline").code == 0
+    assert cli("check", job_file, "--target", "sagemaker", "--ignore", "SM903").code == 0
+    refused = cli("submit", job_file, "--target", "sagemaker")
+    assert refused.code == 2
+    assert "SM903" in refused.err
+    assert fake.jobs.by_name == {}
+
+
+def test_check_without_credentials_asks_nobody(
+    cli: Cli, fake: FakeAws, job_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--online` asks all the same, and says what is missing."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    assert cli("check", job_file, "--target", "sagemaker").code == 0
+    assert fake.received == []
+    result = cli("check", job_file, "--target", "sagemaker", "--online", "--json")
+    assert [finding["code"] for finding in json.loads(result.out)] == ["SM901"]
