@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -48,14 +48,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"needs version {wanted} of the SageMaker SDK"))
 
 
+LOOKUPS: list[str] = []
+"""Names of hosts that something other than botocore looked for: telemetry."""
+
+
+@pytest.fixture(scope="session")
+def no_other_host() -> Iterator[None]:
+    """There is no other host in the world. Until the end, because version 3 sends telemetry from threads."""
+
+    def look_up(host: str, *_: Any, **__: Any) -> None:
+        LOOKUPS.append(host)
+        raise socket.gaierror(f"the network is cut: {host}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", look_up)
+        yield
+
+
 @pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+def wire(monkeypatch: pytest.MonkeyPatch, no_other_host: None) -> Wire:
     """The network, cut below botocore and at the resolver, and credentials that nobody will check."""
     from botocore.httpsession import URLLib3Session
 
     wire = Wire()
     monkeypatch.setattr(URLLib3Session, "send", lambda session, request: wire.send(request))
-    monkeypatch.setattr(socket, "getaddrinfo", wire.look_up)
     for name, value in {
         "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
         "AWS_SECRET_ACCESS_KEY": "secret",
@@ -70,8 +86,8 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 def session(wire: Wire) -> Any:
     """A session of the SDK without any configuration, made once for all tests.
 
-    It is quick: with any configuration, such as the one of the session that cloudtrain makes, the SDK validates its
-    whole schema some twenty times for each job, which takes more than a second. It also sends telemetry.
+    It is quick: with any configuration, such as the one of the session that cloudtrain makes, both SDKs validate their
+    whole schema some twenty times for each job, which takes a second. It also sends telemetry.
     """
     return session_of("us-west-2")
 

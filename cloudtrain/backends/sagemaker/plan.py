@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+from cloudtrain.errors import UsageError
 from cloudtrain.plans import Plan
+
+if TYPE_CHECKING:
+    from cloudtrain.backends.sagemaker.export.calls import Program
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,12 @@ class SageMakerPlan(Plan):
         """A compiled plan with the region that its request goes to."""
         return cls(**{field.name: getattr(plan, field.name) for field in fields(Plan)}, region=region)
 
+    @property
+    def profile(self) -> str | None:
+        """The AWS profile of the target, or None for the credentials of the surroundings."""
+        profile, at, _ = self.place.partition("@")
+        return unquote(profile) if at else None
+
     def to_estimator(self, session: Any = None) -> Any:
         """The estimator of version 2 of the SDK whose `fit` sends exactly `request`.
 
@@ -36,11 +48,11 @@ class SageMakerPlan(Plan):
         Raises:
             MissingExtra: the SDK is not installed.
             TargetError: the SDK cannot express a field of the request; the message names it.
+            UsageError: the plan is not one of a training job.
         """
         from cloudtrain.backends.sagemaker.export.calls import build
-        from cloudtrain.backends.sagemaker.export.estimator import estimator_program
 
-        return build(estimator_program(self.request, self.region), session=session)[0]
+        return build(self._estimator(), session=session)[0]
 
     def fit_arguments(self) -> dict[str, Any]:
         """What the estimator's `fit` is called with: inputs, the job's name, and the experiment.
@@ -48,41 +60,42 @@ class SageMakerPlan(Plan):
         Raises: as `to_estimator`.
         """
         from cloudtrain.backends.sagemaker.export.calls import build_arguments
-        from cloudtrain.backends.sagemaker.export.estimator import estimator_program
 
-        return build_arguments(estimator_program(self.request, self.region))
+        return build_arguments(self._estimator())
 
     def to_python(self) -> str:
         """Code that makes the estimator and starts the job. Needs no SDK here.
 
         Raises:
             TargetError: the SDK cannot express a field of the request; the message names it.
+            UsageError: the plan is not one of a training job.
         """
-        from cloudtrain.backends.sagemaker.export.estimator import estimator_program
         from cloudtrain.backends.sagemaker.export.python_code import python_code
 
-        title = (
-            f"Training job `{self.run_name}`, for version 2 of the SageMaker Python SDK (`pip install 'sagemaker<3'`)."
-        )
-        return python_code(estimator_program(self.request, self.region), title=title)
+        title = f"Training job `{self.run_name}`, for version 2 of the SageMaker Python SDK: pip install 'sagemaker<3'"
+        if self.uploads:
+            title += "\n\nThe archive of the code must be in its place: `cloudtrain submit` puts it there.\n"
+        return python_code(self._estimator(), title=title)
 
     def to_model_trainer(self, session: Any = None) -> Any:
-        """The `ModelTrainer` of version 3 of the SDK, where its drivers can start the job: torchrun, MPI, one process.
+        """The `ModelTrainer` of version 3 of the SDK.
 
             plan.to_model_trainer().train(**plan.train_arguments())
 
-        It sends `request` but for what version 3 lets nobody set: `export.trainer.DIFFERENCES` lists it. It runs under
-        another name, with version 3's drivers in place of the toolkit or our launcher, and uploads those drivers.
-        `True` reaches the script as `true` there, and an MPI job on several instances uses the first one alone.
+        Torchrun, MPI and plain scripts are started by version 3's own drivers, from the same archive of the code; all
+        else by the toolkit of the image. What is sent is `request` but for what version 3 lets nobody set, which
+        `export.trainer.DIFFERENCES` and `WITH_DRIVERS` list: the job's name, the drivers' channels and their like.
+        The drivers hand `True` to the script as `true`, and run an MPI job on the first of its instances alone.
+        Making the trainer asks IAM about the role.
 
         Raises:
             MissingExtra: the SDK is not installed.
             TargetError: version 3 cannot express a field of the request, or cannot start the job; the message names it.
+            UsageError: the plan is not one of a training job.
         """
         from cloudtrain.backends.sagemaker.export.calls import build
-        from cloudtrain.backends.sagemaker.export.trainer import trainer_program
 
-        return build(trainer_program(self.request, self.region), session=session)[0]
+        return build(self._trainer(), session=session)[0]
 
     def train_arguments(self) -> dict[str, Any]:
         """What the trainer's `train` is called with: the inputs.
@@ -90,15 +103,34 @@ class SageMakerPlan(Plan):
         Raises: as `to_model_trainer`.
         """
         from cloudtrain.backends.sagemaker.export.calls import build_arguments
-        from cloudtrain.backends.sagemaker.export.trainer import trainer_program
 
-        return build_arguments(trainer_program(self.request, self.region))
+        return build_arguments(self._trainer())
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """`aws-cli`: for `aws sagemaker create-training-job --cli-input-json`. `python`: code for the SDK."""
-        import json
+        """`aws-cli`: for `--cli-input-json` of the AWS command line. `python`: code for version 2 of the SDK."""
+        forms: dict[str, Callable[[], str]] = {"aws-cli": self._aws_cli}
+        return forms | ({"python": self.to_python} if self._trains else {})
 
-        def aws_cli() -> str:
-            return json.dumps(self.request, indent=2, ensure_ascii=False) + "\n"
+    @property
+    def _trains(self) -> bool:
+        return "TrainingJobName" in self.request
 
-        return {"aws-cli": aws_cli, "python": self.to_python}
+    def _aws_cli(self) -> str:
+        return json.dumps(self.request, indent=2, ensure_ascii=False) + "\n"
+
+    def _estimator(self) -> Program:
+        from cloudtrain.backends.sagemaker.export.estimator import estimator_program
+
+        self._must_train()
+        return estimator_program(self.request, self.region, self.profile)
+
+    def _trainer(self) -> Program:
+        from cloudtrain.backends.sagemaker.export.trainer import trainer_program
+
+        self._must_train()
+        return trainer_program(self.request, self.region, self.profile)
+
+    def _must_train(self) -> None:
+        if not self._trains:
+            hint = "print the request with `--format aws-cli`, or send `plan.request` with boto3"
+            raise UsageError("only training jobs can be had as an object of the SDK", hint=hint)

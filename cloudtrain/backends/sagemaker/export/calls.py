@@ -19,6 +19,11 @@ class Call:
     arguments: dict[str, Any]
 
 
+def boto_session(region: str, profile: str | None) -> Call:
+    """A session of boto3, with the credentials of the profile or of the surroundings."""
+    return Call("boto3.Session", {"region_name": region} | ({"profile_name": profile} if profile else {}))
+
+
 @dataclass(frozen=True)
 class Ref:
     """A variable of the program, or one of its items."""

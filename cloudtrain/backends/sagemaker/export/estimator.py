@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudtrain.backends.sagemaker.export.calls import NO_CONFIGURATION, Call, Program, Ref
+from cloudtrain.backends.sagemaker.export.calls import NO_CONFIGURATION, Call, Program, Ref, boto_session
 from cloudtrain.backends.sagemaker.export.fields import Fields, refuse
 from cloudtrain.backends.sagemaker.export.forms import form_of
 from cloudtrain.backends.sagemaker.export.inputs import fit_inputs
@@ -81,7 +81,7 @@ ALWAYS_SENT = (
 METRICS = "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries"
 
 
-def estimator_program(request: dict[str, Any], region: str) -> Program:
+def estimator_program(request: dict[str, Any], region: str, profile: str | None = None) -> Program:
     """The call of the SDK that sends exactly `request` from `region`.
 
     Raises:
@@ -106,17 +106,17 @@ def estimator_program(request: dict[str, Any], region: str) -> Program:
     inputs, _ = fit_inputs(form.channels)
     fit = {"inputs": inputs or None, "job_name": request["TrainingJobName"], "experiment_config": experiment}
     return Program(
-        {"session": session_call(region)} | _groups(request) | {"estimator": estimator},
+        {"session": _session(region, profile)} | _groups(request) | {"estimator": estimator},
         "fit",
         {name: value for name, value in fit.items() if value is not None},
         form.notes,
     )
 
 
-def session_call(region: str) -> Call:
+def _session(region: str, profile: str | None) -> Call:
     """A session of the region. Its configuration is given, so that defaults from files do not change the request."""
-    boto = Call("boto3.Session", {"region_name": region})
-    return Call("sagemaker.session.Session", {"boto_session": boto, "sagemaker_config": NO_CONFIGURATION})
+    arguments = {"boto_session": boto_session(region, profile), "sagemaker_config": NO_CONFIGURATION}
+    return Call("sagemaker.session.Session", arguments)
 
 
 def _common(fields: Fields) -> dict[str, Any]:

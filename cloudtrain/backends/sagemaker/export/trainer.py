@@ -15,7 +15,7 @@ import re
 import shlex
 from typing import Any
 
-from cloudtrain.backends.sagemaker.export.calls import NO_CONFIGURATION, Call, Program, Ref
+from cloudtrain.backends.sagemaker.export.calls import NO_CONFIGURATION, Call, Program, Ref, boto_session
 from cloudtrain.backends.sagemaker.export.fields import Fields, refuse
 from cloudtrain.backends.sagemaker.export.starts import Start, start_of
 
@@ -77,7 +77,7 @@ _NESTED = {
 """Key inside the request to the class of its value, or of the items of its value."""
 
 
-def trainer_program(request: dict[str, Any], region: str) -> Program:
+def trainer_program(request: dict[str, Any], region: str, profile: str | None = None) -> Program:
     """The call of version 3 that sends `request` but for the differences above.
 
     Raises:
@@ -102,7 +102,7 @@ def trainer_program(request: dict[str, Any], region: str) -> Program:
     trainer = Call("sagemaker.train.model_trainer.ModelTrainer", {"sagemaker_session": Ref("session")} | arguments)
     channels = by_drivers.channels if by_drivers else request.get("InputDataConfig", [])
     return Program(
-        {"session": _session(region, by_drivers), "trainer": trainer},
+        {"session": _session(boto_session(region, profile), by_drivers), "trainer": trainer},
         "train",
         {"input_data_config": [_shape(f"{_SHAPES}.Channel", channel) for channel in channels]},
         _notes(start, request) if by_drivers else ("The image's own toolkit starts the job: version 3 has no driver.",),
@@ -211,9 +211,9 @@ def _steps(fields: Fields) -> list[tuple[str, dict[str, Any]]]:
     return steps
 
 
-def _session(region: str, start: Start | None) -> Call:
+def _session(boto: Call, start: Start | None) -> Call:
     """A session that stages the drivers in the bucket of the code, and reads no configuration files."""
-    arguments: dict[str, Any] = {"boto_session": Call("boto3.Session", {"region_name": region})}
+    arguments: dict[str, Any] = {"boto_session": boto}
     if start is not None:
         arguments["default_bucket"] = start.archive.removeprefix("s3://").partition("/")[0]
     arguments["sagemaker_config"] = NO_CONFIGURATION
