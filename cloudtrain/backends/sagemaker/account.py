@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,6 +81,8 @@ def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
 
 def _section(file: Path, profile: str) -> Mapping[str, str]:
     """`[default]`, `[profile NAME]` or `[NAME]`; empty where there is none, or the file cannot be read."""
+    import configparser
+
     parser = configparser.RawConfigParser(default_section="", strict=False)
     try:
         parser.read(file, encoding="utf-8")
