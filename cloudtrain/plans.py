@@ -320,7 +320,8 @@ def _title(group: Sequence[Process]) -> str:
         return f"{first.role} on instance {first.instance}"
     if first is last:
         return f"{first.role} {first.rank} on instance {first.instance}"
-    instances = dict.fromkeys((first.instance, last.instance))
+    numbers = [process.instance for process in group]
+    instances = dict.fromkeys((min(numbers), max(numbers)))  # SageMaker ranks algo-10 before algo-2
     where = ("instance " if len(instances) == 1 else "instances ") + " to ".join(map(str, instances))
     return f"{first.role}s {first.rank} to {last.rank} on {where}"
 

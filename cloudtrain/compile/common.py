@@ -17,7 +17,7 @@ def hyperparameter_argv(hyperparameters: Mapping[str, Any]) -> list[str]:
     """`--key value` for each hyperparameter, keys sorted; the convention of the SageMaker containers.
 
     One-letter keys get one dash. True and False as words, None as the empty string, a list as Python writes it, a
-    mapping as `a=1,b=2` (sagemaker-training's `mapping.to_cmd_args`).
+    mapping as `a=1,b=2`, its keys sorted too (sagemaker-training's `mapping.to_cmd_args`).
     """
     argv: list[str] = []
     for key in sorted(hyperparameters):
@@ -30,7 +30,7 @@ def hyperparameter_text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, Mapping):
-        return ",".join(f"{key}={inner}" for key, inner in value.items())
+        return ",".join(f"{key}={value[key]}" for key in sorted(value))
     return str(value)
 
 

@@ -7,7 +7,7 @@ that start cloudtrain's own launcher. Pure. The parts are in `cloudtrain.launch.
 from __future__ import annotations
 
 from cloudtrain.launch.sagemaker.commands import Command, command, overwritten
-from cloudtrain.launch.sagemaker.container import Container
+from cloudtrain.launch.sagemaker.container import Container, Framework
 from cloudtrain.launch.sagemaker.hosts import (
     Host,
     files,
@@ -24,6 +24,7 @@ from cloudtrain.launch.sagemaker.variables import environment
 __all__ = [
     "Command",
     "Container",
+    "Framework",
     "Host",
     "arrives",
     "arrives_intact",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudtrain.catalogue.images import Image
+from cloudtrain.catalogue.images import Image, image_of_uri
 from cloudtrain.compile.sagemaker.images import image_of
-from cloudtrain.compile.sagemaker.machines import known_type, machines_of
+from cloudtrain.compile.sagemaker.machines import Machines, machines_in, machines_of
 from cloudtrain.compile.sagemaker.modes import launch_of
-from cloudtrain.compile.sagemaker.overrides import merged
+from cloudtrain.compile.sagemaker.overrides import overridden
 from cloudtrain.compile.sagemaker.places import bundle_uri
 from cloudtrain.compile.sagemaker.request import Parts, request_of
 from cloudtrain.compile.sagemaker.summary import summary
@@ -26,8 +26,9 @@ def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileConte
         JobError: the job asks for something that SageMaker does not have, with the alternative.
     """
     parts = parts_of(job, target, context)
-    request = merged(request_of(parts), job.sagemaker_overrides)
-    processes = _processes(parts, request)
+    request = overridden(request_of(parts), job.sagemaker_overrides)
+    machines = machines_in(request, parts.account)
+    processes = _processes(parts, machines, request)
     bundle = context.bundle
     uploads = (Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count),)
     return Plan(
@@ -37,7 +38,7 @@ def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileConte
         request=request,
         uploads=() if parts.launch.mode == "image" else uploads,
         processes=processes,
-        summary=tuple(summary(parts, request, processes)),
+        summary=tuple(summary(parts, machines, request, processes)),
         notes=() if parts.image.assumed is None else (f"the image is for {parts.image.assumed}",),
     )
 
@@ -59,21 +60,32 @@ def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext) -> Pa
     )
 
 
-def _processes(parts: Parts, request: dict[str, Any]) -> tuple[Process, ...]:
+def _processes(parts: Parts, machines: Machines, request: dict[str, Any]) -> tuple[Process, ...]:
     """What the container will really run, seen from the finished request, the user's overrides included."""
     if parts.launch.mode == "image":
         return ()
 
-    def accelerators(instance_type: str) -> int:
-        known = known_type(instance_type, parts.account)
-        return (known.gpus or known.neuron_cores) if known else 0
-
-    return container.view(request, _contents(parts.image.known), accelerators)
+    devices = {group.instance_type: group.accelerators for group in machines.groups}
+    image = request["AlgorithmSpecification"].get("TrainingImage")
+    known = parts.image.known if image == parts.image.uri else image_of_uri(image or "")
+    return container.view(request, _contents(known), devices.__getitem__)
 
 
 def _contents(image: Image | None) -> container.Container:
     """What the launch view needs to know of an image; of a user's own, that it has no framework toolkit."""
     if image is None or image.toolkit is None:
-        return container.Container("generic", "5.1.4", smddprun=False, smddpmprun=False)
-    framework = "tensorflow" if image.engine[0] == "tensorflow" else "pytorch"
-    return container.Container(framework, image.toolkit, smddprun=image.smddp, smddpmprun=image.smp == 1)
+        return container.Container("generic", _NEWEST_TOOLKIT)
+    name, version = image.engine
+    framework: container.Framework = "tensorflow" if name == "tensorflow" else "pytorch"
+    return container.Container(
+        framework,
+        image.toolkit,
+        smddprun=image.smddp,
+        smddpmprun=image.smp == 1,
+        torch=version if framework == "pytorch" else None,
+        training_module=f"sagemaker_{framework}_container.training:main",
+    )
+
+
+_NEWEST_TOOLKIT = "5.1.4"
+"""Which sagemaker-training a user's own image is taken to have, where it has one and is told to use it."""

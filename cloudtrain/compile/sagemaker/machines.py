@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -93,6 +94,21 @@ def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
     name = resources.instance_preferences[0] if resources.instance_preferences else _instance_type(job, account)
     group = Group(DEFAULT_GROUP, name, resources.instance_count, known_type(name, account))
     return Machines((group,), preferences=resources.instance_preferences)
+
+
+def machines_in(request: Mapping[str, Any], account: SageMakerAccount) -> Machines:
+    """The machines of a finished request, with what the user's overrides made of them."""
+    config = request["ResourceConfig"]
+    if "InstanceGroups" in config:
+        rows = [
+            (row["InstanceGroupName"], row["InstanceType"], row["InstanceCount"]) for row in config["InstanceGroups"]
+        ]
+    else:
+        preferred = config.get("InstancePreferences")
+        row = preferred[0] if preferred else config
+        rows = [(DEFAULT_GROUP, row["InstanceType"], row.get("InstanceCount", config.get("InstanceCount", 1)))]
+    groups = tuple(Group(name, kind, count, known_type(kind, account)) for name, kind, count in rows)
+    return Machines(groups, heterogeneous="InstanceGroups" in config)
 
 
 def resource_config(job: TrainingJob, target: SageMaker, machines: Machines) -> dict[str, Any]:

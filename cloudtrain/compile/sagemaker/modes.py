@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from cloudtrain.compile.common import resolve_hyperparameters
 from cloudtrain.compile.sagemaker.images import ChosenImage
 from cloudtrain.compile.sagemaker.machines import Machines
+from cloudtrain.compile.sagemaker.places import paths_of
 from cloudtrain.distribution import SMDDP, SMP, DeepSpeed
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import TrainingJob
@@ -84,6 +86,10 @@ def _only_entrypoint(job: TrainingJob) -> Iterator[str]:
         yield f"the toolkit only installs a file called `{REQUIREMENTS}`"
 
 
+def _is_shell_script(job: TrainingJob) -> bool:
+    return job.entry_point is not None and not job.entry_point.endswith(".py")
+
+
 def _better_by_entrypoint(job: TrainingJob, image: ChosenImage) -> Iterator[str]:
     if image.known is None:
         yield "nothing is known of a training toolkit in your own image"
@@ -91,6 +97,8 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage) -> Iterator[str]
     if image.known.toolkit is None:
         yield "nothing is known of a training toolkit in this image"
         return
-    for name, value in job.hyperparameters.items():
+    if job.distribution.type in ("torch", "deepspeed") and not uses_mpirun(job) and _is_shell_script(job):
+        yield "the toolkit starts only Python scripts with torchrun"
+    for name, value in resolve_hyperparameters(job, paths_of(job)).items():
         if not arrives_intact(value, image.known.toolkit, script=job.entry_point or "train.py"):
             yield f"the shell of toolkit {image.known.toolkit} would break `{name}`"
