@@ -146,6 +146,16 @@ def test_it_goes_to_the_region_of_the_plan(wire: Wire) -> None:
     assert not [host for host in LOOKUPS if "eu-west-2" in host]
 
 
+@pytest.mark.parametrize("name", ["everything", "smddp"])
+def test_the_code_sends_the_plan(name: str, wire: Wire) -> None:
+    """The printed code, run as it is, sends the same, with the session that it makes itself."""
+    plan = plan_of(CASES[name])
+    exec(compile(plan.to_python(sdk=3), "job.py", "exec"), {})
+    listed = (*DIFFERENCES, *WITH_DRIVERS)
+    (theirs,) = wire.training_jobs
+    assert without(theirs, listed) == without(plan.request, listed)
+
+
 def _unchunked(body: bytes) -> str:
     """The content of an upload that botocore has framed as one chunk with a checksum."""
     text = body.decode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 from cloudtrain.errors import UsageError
@@ -63,8 +63,8 @@ class SageMakerPlan(Plan):
 
         return build_arguments(self._estimator())
 
-    def to_python(self) -> str:
-        """Code that makes the estimator and starts the job. Needs no SDK here.
+    def to_python(self, sdk: Literal[2, 3] = 2) -> str:
+        """Code that makes the estimator, or the trainer of version 3, and starts the job. Needs no SDK here.
 
         Raises:
             TargetError: the SDK cannot express a field of the request; the message names it.
@@ -72,10 +72,13 @@ class SageMakerPlan(Plan):
         """
         from cloudtrain.backends.sagemaker.export.python_code import python_code
 
-        title = f"Training job `{self.run_name}`, for version 2 of the SageMaker Python SDK: pip install 'sagemaker<3'"
+        program, package = (self._estimator(), "sagemaker<3") if sdk == 2 else (self._trainer(), "sagemaker>=3")
+        title = (
+            f"Training job `{self.run_name}`, for version {sdk} of the SageMaker Python SDK: pip install '{package}'"
+        )
         if self.uploads:
             title += "\n\nThe archive of the code must be in its place: `cloudtrain submit` puts it there.\n"
-        return python_code(self._estimator(), title=title)
+        return python_code(program, title=title)
 
     def to_model_trainer(self, session: Any = None) -> Any:
         """The `ModelTrainer` of version 3 of the SDK.

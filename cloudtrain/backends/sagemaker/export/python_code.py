@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ast
-import json
-import re
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
 from typing import Any
 
 from cloudtrain.backends.sagemaker.export.calls import Call, Program, Ref
 
-WIDTH = 100
+WIDTH = 88
+"""Columns, as `black` and `ruff` have it."""
 
-_WHOLE = frozenset({"boto3"})
-"""Modules that one imports whole: `boto3.Session`, beside the SDK's own `Session`."""
+_WHOLE = frozenset({"boto3", "estimator", "trainer"})
+"""What is written before the dot: a module that one imports whole, beside the SDK's own `Session`; variables."""
 
 
 def python_code(program: Program, *, title: str) -> str:
@@ -39,7 +38,11 @@ def _imports(program: Program) -> Iterator[str]:
         modules.setdefault(module, set()).add(name)
     yield from (f"import {module}" for module in sorted(modules.keys() & _WHOLE))
     for module in sorted(modules.keys() - _WHOLE):
-        yield f"from {module} import {', '.join(sorted(modules[module]))}"
+        names = sorted(modules[module])
+        line = f"from {module} import {', '.join(names)}"
+        yield from (
+            [line] if len(line) <= WIDTH else [f"from {module} import (", *(f"    {name}," for name in names), ")"]
+        )
 
 
 def _assignments(program: Program) -> Iterator[str]:
@@ -97,7 +100,7 @@ def _brackets(value: Any) -> tuple[str, str]:
 
 def _name(call: Call) -> str:
     module, _, name = call.name.rpartition(".")
-    return call.name if module in _WHOLE or ("." not in module and not module.startswith("sagemaker")) else name
+    return call.name if module in _WHOLE else name
 
 
 def _inline(value: Any) -> str:
@@ -111,7 +114,6 @@ def _inline(value: Any) -> str:
 
 def _text(value: str) -> str:
     """A string literal, in double quotes as long as that needs no more escapes."""
-    single = repr(value)
-    if single.startswith('"') or '"' in value or re.search(r"[^\x20-\x7e]", value):
-        return single
-    return json.dumps(value)
+    if value.isprintable() and '"' not in value:
+        return '"' + value.replace("\\", "\\\\") + '"'
+    return repr(value)
