@@ -123,3 +123,27 @@ def test_check_without_credentials_asks_nobody(
     assert fake.received == []
     result = cli("check", job_file, "--target", "sagemaker", "--online", "--json")
     assert [finding["code"] for finding in json.loads(result.out)] == ["SM901"]
+
+
+def test_waiting_through_an_outage(cli: Cli, fake: FakeAws, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWS out of reach for a while is no end of a run: `wait` asks again."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    fake.jobs[name].end("Completed", at=1_700_000_000.0)
+    fake.faults.close_before("DescribeTrainingJob", times=3)
+    assert cli("wait", name, "--timeout", "60s").code == 0
+
+
+def test_a_profile_goes_with_the_run(cli: Cli, fake: FakeAws, job_file: str, clean_environment: Path) -> None:
+    """A run is asked for with the credentials that it was submitted with, by any later command."""
+    (clean_environment / ".aws").mkdir()
+    (clean_environment / ".aws/credentials").write_text(
+        "[research]\naws_access_key_id = AKIDRESEARCH\naws_secret_access_key = B\n"
+    )
+    settings = Path(job_file).parent / "cloudtrain.toml"
+    settings.write_text(SETTINGS + 'profile = "research"\n')
+    submitted = json.loads(cli("submit", job_file, "--target", "sagemaker", "--detach", "--json").out)
+    assert submitted["ref"] == f"sagemaker://research@eu-west-1/{submitted['name']}"
+    for reference in (submitted["name"], submitted["ref"], f"sagemaker://eu-west-1/{submitted['name']}"):
+        fake.received.clear()
+        assert cli("status", reference).code == 0
+        assert "AKIDRESEARCH" in fake.received[0].headers["authorization"]
