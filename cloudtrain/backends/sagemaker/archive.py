@@ -78,11 +78,11 @@ def _unpacked(archive: Path, scratch: Path, rename: Rename) -> Iterator[_Entry]:
         if any((scratch / parent).is_symlink() for parent in Path(entry.name).parents):
             raise _refusal(archive, f"holds `{entry.name}` below a link")
         assert entry.link is not None
-        (scratch / entry.name).parent.mkdir(parents=True, exist_ok=True)
         try:
+            (scratch / entry.name).parent.mkdir(parents=True, exist_ok=True)
             (scratch / entry.name).symlink_to(entry.link)
         except OSError as error:
-            raise _refusal(archive, f"holds `{entry.name}` twice") from error
+            raise _refusal(archive, f"holds `{entry.name}` where something else is") from error
         yield entry
 
 

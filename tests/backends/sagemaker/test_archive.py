@@ -65,6 +65,8 @@ BAD = {
     "file below a link": [member("a", tarfile.SYMTYPE, "d"), member("a/evil")],
     "hard link out": [member("link", tarfile.LNKTYPE, "../../etc/passwd")],
     "hard link to nothing": [member("link", tarfile.LNKTYPE, "nothing")],
+    "twice": [member("a"), member("a", tarfile.SYMTYPE, "good")],
+    "link below a file": [member("a"), member("a/b", tarfile.SYMTYPE, "good")],
     "device": [member("dev", tarfile.CHRTYPE)],
     "pipe": [member("pipe", tarfile.FIFOTYPE)],
 }
