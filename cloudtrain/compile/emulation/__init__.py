@@ -8,8 +8,10 @@ in the run's folder, with the files, variables and argv that the container would
     interface       `lo` instead of `eth0`
     interpreter     the local target's; mpirun is this machine's; libraries of SageMaker's images are not there
     counts          instances, processes, GPUs and CPUs are this machine's
-    our own         CLOUDTRAIN_RUN_DIR, PET_* and OMPI_MCA_* (where ranks send their output), CUDA_VISIBLE_DEVICES and
-                    OMP_NUM_THREADS (each host's share), PYTHONPATH, PYTHONUNBUFFERED, TRAINING_JOB_NAME, AWS_REGION
+    ranks' output   goes to files: torchrun's settings are PET_* variables, mpirun has `--output-filename` for it and
+                    loses `--tag-output`
+    our own         CLOUDTRAIN_RUN_DIR, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS (each host's share), PYTHONPATH,
+                    PYTHONUNBUFFERED, TRAINING_JOB_NAME, AWS_REGION, TORCH_ELASTIC_SHUTDOWN_TIMEOUT
 
     scaled      the job that this machine can run
     rerooted    texts with `/opt/ml` replaced; addresses replaced

@@ -70,11 +70,8 @@ def with_loopback(resource: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """A host's variables with the interface and the master's address of this machine."""
+    """A host's variables with the interface of this machine."""
     local = dict(variables)
-    if "MASTER_ADDR" in local and "MASTER_PORT" in local:
-        local["MASTER_PORT"] = local_port(local["MASTER_ADDR"], local["MASTER_PORT"])
-        local["MASTER_ADDR"] = LOOPBACK
     for name in _INTERFACE_VARIABLES:
         if local.get(name) == INTERFACE:
             local[name] = LOOPBACK_INTERFACE
@@ -84,6 +81,16 @@ def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
         whole = with_loopback(json.loads(local["SM_TRAINING_ENV"]))
         local["SM_TRAINING_ENV"] = _compact({**whole, "resource_config": with_loopback(whole["resource_config"])})
     return local
+
+
+def local_master(variables: Mapping[str, str]) -> dict[str, str]:
+    """Where the toolkit says that rank 0 is, on this machine; nothing where it does not say so."""
+    if "MASTER_ADDR" not in variables:
+        return {}
+    return {
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": local_port(variables["MASTER_ADDR"], variables["MASTER_PORT"]),
+    }
 
 
 def _compact(value: Any) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from cloudtrain.compile.emulation.rerooted import (
     LOOPBACK,
     LOOPBACK_INTERFACE,
+    local_master,
     local_port,
     local_tf_config,
     local_variables,
@@ -46,15 +48,18 @@ def toolkit_host(stage: Stage, host: Host) -> HostLaunch:
         "PYTHONPATH": f"{root}/code:" + "${{env.PYTHONPATH}}",
         **stage.variables(host),
         **local_variables({**env, **made.env}),
+        **local_master(env),
     }
-    return _STARTS[made.role](stage, host, made, variables)
+    launch = _STARTS[made.role](stage, host, made, variables)
+    master = (f"{env['MASTER_ADDR']}:{MASTER_PORT}",) if "MASTER_ADDR" in env else ()
+    return replace(launch, endpoints=launch.endpoints + master)
 
 
 def _torchrun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
     """One host alone gives torchrun no port, and would take torchrun's usual one."""
     script = made.program[2:]
     options = list(made.argv[made.argv.index("torchrun") + 1 : -len(script)])
-    master = variables.get("MASTER_ADDR") and _option(options, "--master_addr")
+    master = _option(options, "--master_addr")
     endpoint = f"{master or host.name}:{MASTER_PORT}"
     if master:
         options[options.index("--master_addr") + 1] = LOOPBACK
@@ -86,21 +91,24 @@ def _mpirun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) 
 
 
 def _mpi_options(options: Sequence[str]) -> list[str]:
-    """Every host is this machine; the interface is loopback; the library that tells hosts their names is not here."""
+    """Every host is this machine; the interface is loopback; the library that tells hosts their names is not here.
+    Tags would stand in the ranks' files too, in the middle of lines.
+    """
     local: list[str] = []
-    place = 0
-    while place < len(options):
-        option, value = options[place], options[place + 1] if place + 1 < len(options) else ""
+    rest = iter(options)
+    for option in rest:
         if option == "--host":
-            local += [option, f"{LOOPBACK}:{sum(int(part.partition(':')[2] or 1) for part in value.split(','))}"]
+            local += [option, f"{LOOPBACK}:{_slots(next(rest, ''))}"]
         elif option == "-x":
-            local += _local_export(value)
-        else:
+            local += _local_export(next(rest, ""))
+        elif option != "--tag-output":
             local.append(LOOPBACK_INTERFACE if option == INTERFACE else option)
-            place += 1
-            continue
-        place += 2
     return local
+
+
+def _slots(hosts: str) -> int:
+    """`algo-1:4,algo-2:4` are 8; a host without a number has one."""
+    return sum(int(host.partition(":")[2] or 1) for host in hosts.split(","))
 
 
 def _local_export(value: str) -> list[str]:
