@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import cloudtrain as ct
+from cloudtrain.catalogue.instances import instance_types
 from cloudtrain.catalogue.overlay import load_overlays
 from cloudtrain.checks import all_rules
 from cloudtrain.settings import load_settings
@@ -155,3 +156,16 @@ def test_settings_and_rules_exist() -> None:
     assert set(re.findall(r"\b(?:SM|CT|LO)\d{3}\b", PAGE)) <= {rule.code for rule in all_rules()}
     named = set(re.findall(r"`(\w+)(?: = [^`]*)?`", PAGE))
     assert ct.SageMaker.model_fields.keys() - named == {"type"}
+
+
+def test_figures_of_the_catalogue() -> None:
+    """How many types there are, and how many prices of which date, is what the catalogue has."""
+    types = instance_types("sagemaker")
+    priced = [row for row in types if row.price is not None]
+    with_gpus = [row for row in types if row.gpus]
+    undated = [row for row in priced if not row.price_date]
+    assert {row.price_date for row in priced} == {"", "2026-09-01"}
+    assert f"the {len(types)} types" in PAGE
+    there = len([row for row in priced if row.gpus])
+    assert f"{len(priced)} have a price ({there} of the {len(with_gpus)} with GPUs)" in PAGE
+    assert len(undated) == 10
