@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.backends.base import OnBytes
 from cloudtrain.backends.registry import backend_of
 from cloudtrain.draft import Draft, PlaceOf
-from cloudtrain.errors import PreflightError, RunNotFound, TargetError, did_you_mean
+from cloudtrain.errors import PreflightError, RunNotFound, SettingsError, TargetError, did_you_mean
 from cloudtrain.job import BUNDLED, TrainingJob
 from cloudtrain.plans import Plan
 from cloudtrain.settings import Settings, load_settings
@@ -297,7 +297,11 @@ def _matching(store: Store, name: str) -> list[Row]:
 
 def _at(model: Local | SageMaker | AzureML, settings: Settings) -> Iterator[Listed]:
     backend = backend_of(model.type, settings)
-    return backend.runs(backend.account(model).place)
+    account = backend.account(model)
+    if "region" in getattr(account, "missing", ()):
+        hint = f"set `region` in [{model.type}] of cloudtrain.toml"
+        raise SettingsError(f"it is not known in which region of `{model.type}` to look", hint=hint)
+    return backend.runs(account.place)
 
 
 def _wanted(item: Run, states: Sequence[RunState], job: str | None) -> bool:

@@ -100,6 +100,15 @@ def test_runs_of_others(cli: Cli, fake: FakeAws, name: str) -> None:
     assert "SageMaker has no run `nobody-1` in `eu-west-1`" in unknown.err
 
 
+def test_runs_without_a_region(cli: Cli, fake: FakeAws, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No region is guessed."""
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    result = cli("ps", "--target", "sagemaker")
+    assert result.code == 2
+    assert "`region` in [sagemaker]" in result.err
+    assert fake.received == []
+
+
 def test_check_asks_with_credentials(cli: Cli, fake: FakeAws, job_file: str) -> None:
     """Errors of the account are found before a submit, unless nobody should ask or the code is ignored."""
     fake.identity.roles.clear()

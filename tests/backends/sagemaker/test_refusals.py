@@ -127,6 +127,14 @@ def test_credentials_that_stay_expired(fake: FakeAws, backend: SageMakerBackend)
     assert "aws sso login" in (caught.value.hint or "")
 
 
+def test_who_may_not_look_at_processing_jobs(fake: FakeAws, backend: SageMakerBackend) -> None:
+    """Has none: a run that is no training job does not exist, so that a broken submission can be forgotten."""
+    fake.faults.refuse("DescribeProcessingJob", "AccessDeniedException", "not authorized", times=9)
+    assert not backend.has(REF)
+    with pytest.raises(RunNotFound):
+        backend.status(REF)
+
+
 def test_an_unknown_run(fake: FakeAws, backend: SageMakerBackend) -> None:
     """Whether the service says so with one error code or with the other."""
     with pytest.raises(RunNotFound, match="eu-west-1"):
