@@ -52,10 +52,11 @@ def test_the_aws_cli_sends_it(path: Path, service: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cloudtrain", "plan", str(path), "--target", "sagemaker", "--format", "aws-cli"]
     planned = subprocess.run(command, cwd=tmp_path, env=hidden, capture_output=True, text=True, check=False)
     assert planned.returncode == 0, planned.stderr
-    request = tmp_path / "request.json"
-    request.write_text(planned.stdout)
-    aws("create-training-job", "--cli-input-json", f"file://{request}", endpoint=service)
-    name = json.loads(planned.stdout)["TrainingJobName"]
-    described = aws("describe-training-job", "--training-job-name", name, endpoint=service)
-    assert described["HyperParameters"] == json.loads(planned.stdout)["HyperParameters"]
-    assert described["ResourceConfig"] == json.loads(planned.stdout)["ResourceConfig"]
+    file, request = tmp_path / "request.json", json.loads(planned.stdout)
+    file.write_text(planned.stdout)
+    kind = "training" if "TrainingJobName" in request else "processing"
+    aws(f"create-{kind}-job", "--cli-input-json", f"file://{file}", endpoint=service)
+    name = request[f"{kind.title()}JobName"]
+    described = aws(f"describe-{kind}-job", f"--{kind}-job-name", name, endpoint=service)
+    for field in ("HyperParameters", "ResourceConfig", "AppSpecification", "ProcessingInputs"):
+        assert described.get(field) == request.get(field)

@@ -12,6 +12,8 @@ import pytest
 
 import cloudtrain as ct
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "prepare_data.yaml"
+
 SCRIPT = """
 import argparse
 from pathlib import Path
@@ -160,3 +162,30 @@ def test_instances_that_would_do_the_same_work_are_told(job: Callable[..., ct.Pr
 def test_a_shard_that_is_everything_is_told(job: Callable[..., ct.ProcessingJob]) -> None:
     """CT522 speaks where one instance gets all of a sharded input."""
     assert codes(job(resources={})) & {"CT521", "CT522"} == {"CT522"}
+
+
+def test_the_example_prepares_data_on_four_instances(tmp_path: Path) -> None:
+    """Every good row of every file is there once; each instance says what it did; a later job reads the result."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for number in range(9):
+        lines = ["length,width,species", *(f"{row}.5,{number},kind {number}" for row in range(number)), ",1,broken"]
+        (raw / f"flowers-{number}.csv").write_text("\n".join(lines) + "\n")
+    job = ct.load_job(EXAMPLE, [f"inputs.raw.local={raw}"])
+    assert isinstance(job, ct.ProcessingJob)
+    run = finished(job)
+    assert run.last_status.state is ct.RunState.SUCCEEDED, run.last_status.reason
+    files = run.download("outputs/clean", tmp_path / "clean")
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    expected = [{"length": row + 0.5, "width": n, "species": f"kind {n}"} for n in range(9) for row in range(n)]
+    assert sorted(rows, key=str) == sorted(expected, key=str)
+    done = [json.loads(file.read_text()) for file in run.download("outputs/summaries", tmp_path / "done")]
+    assert sorted((item["instance"], item["files"]) for item in done) == [(0, 3), (1, 2), (2, 2), (3, 2)]
+    assert sum(item["dropped"] for item in done) == 9
+    reading = ct.TrainingJob(
+        name="train",
+        source_dir=str(EXAMPLE.parent / "code" / "mnist"),
+        command="ls ${{inputs.train}}",
+        inputs={"train": {"local": "run:prepare-data/output/clean"}},
+    )
+    assert str(run.directory) in ct.plan(reading, "local").request["processes"][0]["argv"][-1]
