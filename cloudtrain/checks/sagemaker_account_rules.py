@@ -44,6 +44,8 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
     for name in subject.account.missing:
         if name == "role" and "RoleArn" in subject.job.sagemaker_overrides:
             continue
+        if name == "bucket" and {"region", "role"} & set(subject.account.missing):
+            continue  # the SDK's default bucket follows from the two
         message, line = _WANTED[name]
         yield Fault(message, f"add `{line}` under `[sagemaker]` in `cloudtrain.toml`")
 

@@ -76,15 +76,12 @@ def reserved_tag(subject: Subject) -> Iterator[Fault]:
 def without_effect(subject: Subject) -> Iterator[Fault]:
     """A field of the job has no effect on SageMaker.
 
-    CreateTrainingJob has no field for a description, and none for the size of `/dev/shm`: SageMaker gives a container
-    a part of the instance's memory as shared memory by itself.
+    CreateTrainingJob has no field for the size of `/dev/shm`: SageMaker gives a container a part of the instance's
+    memory as shared memory by itself. (Nor has it one for a description; that stays with the job.)
     """
-    if subject.job.description is not None:
-        hint = "use a tag: `tags: {description: ...}`"
-        yield Fault("a SageMaker job has no description, so `description` is not sent", hint, ("description",))
     if subject.job.resources.shm_size is not None:
         message = "SageMaker decides the size of `/dev/shm`, so `shm_size` is not sent"
-        yield Fault(message, None, ("resources", "shm_size"))
+        yield Fault(message, "use fewer or smaller data loader workers if it is too small", ("resources", "shm_size"))
 
 
 def _operation(subject: Subject) -> str:

@@ -132,7 +132,7 @@ ACCOUNT_CASES: dict[str, tuple[Case, Case, str]] = {
         overrides(TrainingJobName="mine"), overrides(ExperimentConfig={"ExperimentName": "mine"}), "remove `TrainingJobName`",
     ),
     "SM112": (job(tags={"aws:team": "x"}), job(tags={"awsteam": "x"}), "write `team`"),
-    "SM113": (job(description="x"), job(tags={"description": "x"}), "tags:"),
+    "SM113": (job(resources=on("ml.g5.xlarge") | {"shm_size": "8g"}), job(), "workers"),
 }  # fmt: skip
 
 MACHINE_CASES: dict[str, tuple[Case, Case, str]] = {

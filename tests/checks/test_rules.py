@@ -135,7 +135,9 @@ ELSEWHERE = {"CT302", "CT303", "LO103"}
 
 def test_every_rule_has_a_case() -> None:
     """No rule without a bad and a good case. Those of a cloud have tests of their own."""
-    assert {rule.code for rule in all_rules() if rule.code[:2] in ("CT", "LO")} == CASES.keys() | ELSEWHERE | OF_PROCESSING
+    assert {
+        rule.code for rule in all_rules() if rule.code[:2] in ("CT", "LO")
+    } == CASES.keys() | ELSEWHERE | OF_PROCESSING
 
 
 @pytest.mark.parametrize("code", CASES)

@@ -68,7 +68,7 @@ def launch_of(job: TrainingJob, target: SageMaker, machines: Machines, image: Ch
     if better:
         return Launch("entrypoint", better)
     assert image.known is not None
-    return Launch("toolkit", f"version {image.known.toolkit} or older, and everything arrives as it is written")
+    return Launch("toolkit", f"{image.known.toolkit} or older, whose shell leaves every argument of this job intact")
 
 
 def _only_toolkit(job: TrainingJob, machines: Machines) -> Iterator[str]:
