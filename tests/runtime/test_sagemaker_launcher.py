@@ -13,8 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cloudtrain.runtime import SetupError
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.runtime.sagemaker_launcher.failure import LIMIT, failure_text
+from cloudtrain.runtime.sagemaker_launcher.network import wait_for_name
 from tests.runtime.sagemaker_host import RECORDER, Host, resource_config
 
 SHELLS = [shell for shell in (("dash",), ("bash", "--posix"), ("busybox", "sh")) if shutil.which(shell[0])]
@@ -357,3 +359,11 @@ Root Cause (first observed failure):
 def test_reason_fits(said: str, code: int) -> None:
     """Whatever a process says, the reason is never empty and never longer than the service keeps."""
     assert 0 < len(failure_text("process", code, said)) <= LIMIT
+
+
+def test_a_host_that_never_comes() -> None:
+    """A name that does not resolve is waited for, said once, and given up in words."""
+    told: list[str] = []
+    with pytest.raises(SetupError, match="has no address after"):
+        wait_for_name("algo-1.invalid", tell=told.append, patience=0.5)
+    assert told == ["waiting for the host `algo-1.invalid`"]

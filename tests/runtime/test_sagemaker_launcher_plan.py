@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtrain.compile.common import hyperparameter_argv
 from cloudtrain.runtime import SetupError
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, decoded, split
@@ -126,6 +127,12 @@ def test_request_round_trip(user: dict[str, Any]) -> None:
     assert len(argv_of(own)) == 2 * len(own)
 
 
+@given(st.dictionaries(st.text(min_size=1, max_size=10), VALUES, max_size=5))
+def test_argv_is_that_of_every_other_target(user: dict[str, Any]) -> None:
+    """The launcher, which stands alone in the bundle, writes the same argv as the compilers."""
+    assert argv_of(user) == hyperparameter_argv(user)
+
+
 def test_plain_text_stays_text() -> None:
     """A value that is not JSON, as tools other than cloudtrain write it, is a text."""
     assert decoded({"name": "resnet50", "n": "3", "q": '"3"'}) == {"name": "resnet50", "n": 3, "q": "3"}
@@ -239,6 +246,7 @@ def test_network_of_an_emulation() -> None:
     network = Network({"algo-1:7777": "127.0.0.1:20001"})
     plan = plan_of("algo-2", hosts=TWO, launcher="torchrun", network=network)
     assert plan.programs[0].argv[-5:] == ("--master_addr", "127.0.0.1", "--master_port", "20001", "train.py")
+    assert plan.wait_for == "127.0.0.1"
     assert (plan.environment["MASTER_ADDR"], plan.environment["MASTER_PORT"]) == ("127.0.0.1", "20001")
     assert plan.environment["SM_HOSTS"] == '["algo-1","algo-2"]'
 

@@ -16,7 +16,7 @@ from .children import Child, Children
 from .failure import failure_text, fitting
 from .machine import this_machine
 from .network import EMULATION, LATECOMERS, Beacon, Network, wait_for_name, watch_chief
-from .plan import MASTER_PORT, WATCH_PORT, LaunchPlan, launch_plan
+from .plan import WATCH_PORT, LaunchPlan, launch_plan
 from .requirements import install
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
@@ -56,7 +56,7 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
     elif plan.requirements:
         install(plan.requirements, root / "code", environment, plan.python)
     if plan.wait_for:
-        wait_for_name(network.place(plan.wait_for, MASTER_PORT)[0])
+        wait_for_name(plan.wait_for, tell=_tell)
     if children.asked_to_stop:
         return 128 + signal.SIGTERM
     beacon = _listen_for_chief(plan, network, resource["current_host"], children)

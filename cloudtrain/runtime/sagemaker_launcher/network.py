@@ -47,13 +47,13 @@ class Network:
         return address, int(number)
 
 
-def wait_for_name(address: str, *, patience: float = PATIENCE) -> None:
-    """Return when the name resolves: hosts come up one after the other.
+def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float = PATIENCE) -> None:
+    """Return when the name resolves: hosts come up one after the other. `tell` is called when that takes a while.
 
     Raises:
         SetupError: it never did.
     """
-    deadline = time.monotonic() + patience
+    deadline, told = time.monotonic() + patience, False
     while True:
         try:
             socket.getaddrinfo(address, None)
@@ -64,6 +64,9 @@ def wait_for_name(address: str, *, patience: float = PATIENCE) -> None:
                 raise SetupError(
                     f"the host `{address}` has no address after {patience:.0f} s: {error}", hint=hint
                 ) from None
+        if not told:
+            tell(f"waiting for the host `{address}`")
+            told = True
         time.sleep(_RETRY)
 
 

@@ -58,10 +58,10 @@ class LaunchPlan:
         processes_per_instance: ranks that torchrun or mpirun start here; 1 elsewhere.
         hosts: those that the distribution spans, in rank order; only this one where it runs alone.
         requirements: installed first.
-        wait_for: the host that must have a name in the network before anything starts.
+        wait_for: the master's address, which must resolve before anything starts.
         finishes: roles whose success ends the host, while others would serve for ever.
         watch: the host whose launcher says when the chief has ended; this host's own name on the chief's host.
-        endpoints: `host:port` of everything that listens on some host.
+        endpoints: `host:port` of everything that listens on some host, MASTER_PORT always among it.
         python: what runs the script, and installs its requirements.
     """
 
@@ -129,12 +129,17 @@ def launch_plan(
         processes_per_instance=started.processes_per_instance,
         hosts=(host,) if alone else tuple(hosts),
         requirements=launch.requirements,
-        wait_for=hosts[0] if several and launch.needs_master else None,
+        wait_for=_address(site.network, started.endpoints[0]) if several and launch.needs_master else None,
         finishes=started.finishes,
         watch=hosts[0] if several and started.serves else None,
-        endpoints=started.endpoints,
+        endpoints=tuple(dict.fromkeys((*started.endpoints, f"{first}:{MASTER_PORT}"))),
         python=site.python,
     )
+
+
+def _address(network: Network, endpoint: str) -> str:
+    host, _, port = endpoint.rpartition(":")
+    return network.place(host, int(port))[0]
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,14 @@ sys.exit(3)
     assert run.nothing_is_left()
 
 
+def test_requirements_are_left_alone(place: Place) -> None:
+    """The launcher that runs for real does not install anything into this machine's interpreter."""
+    files = {"train.py": "print('trained')", "needs.txt": "./no-such-folder"}
+    run = emulate(place, files, image=True, environment=OWN_IMAGE | {"requirements": "needs.txt"})
+    assert run.wait().state is RunState.SUCCEEDED, (run.status, run.texts())
+    assert "`needs.txt` is not installed here" in run.plan.notes
+
+
 def test_our_launcher_says_why(place: Place) -> None:
     """A script that says nothing has its error told by the launcher, as it would become FailureReason."""
     run = emulate(place, "raise ValueError('bad data')", image=True)
@@ -189,6 +197,24 @@ time.sleep(600 if task["type"] == "worker" else 2)
     assert [run.texts(rank) for rank in range(4)] == [
         ["task master 0"], ["task worker 0"], ["server ps 0 2 {'GPU': 0}"], ["server ps 1 2 {'GPU': 0}"],
     ]  # fmt: skip
+    assert run.nothing_is_left()
+
+
+def test_the_chiefs_end_reaches_other_hosts(place: Place) -> None:
+    """Our launchers of two hosts talk over loopback: when the chief has succeeded, the worker elsewhere is ended."""
+    script = """
+import json, os, time
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+print("task", task["type"], task["index"], flush=True)
+time.sleep(600 if task["type"] != "chief" else 1)
+"""
+    run = emulate(place, script, image=True, distribution=ct.TensorFlow(strategy="parameter_server"))
+    assert run.wait().state is RunState.SUCCEEDED, (run.status, run.texts())
+    assert sorted(text for text in run.texts() if text.startswith("task")) == [
+        "task chief 0",
+        "task ps 0",
+        "task worker 0",
+    ]
     assert run.nothing_is_left()
 
 
