@@ -126,9 +126,9 @@ def test_the_plan_is_what_runs(job: Callable[..., ct.ProcessingJob]) -> None:
     target = ct.Local(instance_count=2)
     plan = ct.plan(job(), target)
     assert plan.errors == ()
-    shards = plan.request["shards"]
-    assert [shard["name"] for shard in shards] == ["raw"]
-    assert [process.env["CLOUDTRAIN_INPUT_RAW"] for process in plan.processes] == shards[0]["directories"]
+    links = plan.request["links"]
+    assert [link["shard"] for link in links] == [[0, 2], [1, 2]]
+    assert [process.env["CLOUDTRAIN_INPUT_RAW"] for process in plan.processes] == [link["path"] for link in links]
     assert plan.request_json == ct.plan(job(), target).request_json
     run = ct.submit(job(), target)
     run.wait(60)
@@ -145,6 +145,12 @@ def test_a_command_sees_its_own_shard(job: Callable[..., ct.ProcessingJob]) -> N
     assert sorted(name for names in lists for name in names if name != "more") == [
         f"part-{number}.txt" for number in range(9)
     ]
+
+
+def test_emulation_is_for_training_jobs(job: Callable[..., ct.ProcessingJob]) -> None:
+    """It would show the variables of a training container."""
+    with pytest.raises(ct.JobError, match="rehearses training jobs, and this is a processing job"):
+        ct.plan(job(), ct.Local(emulate="sagemaker"))
 
 
 def codes(job: ct.ProcessingJob) -> set[str]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.backends.local.shards import deal, keys_in, lay_out
+from cloudtrain.backends.local.shards import deal, keys_in, link_share
 
 KEYS = st.sets(st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1), max_size=40)
 
@@ -34,9 +34,9 @@ def test_keys_are_in_the_order_of_s3() -> None:
     assert deal(["é", "z", "Z", "a/b", "a-b"], 1) == [["Z", "a-b", "a/b", "z", "é"]]
 
 
-def spec(source: Path, target: Path, count: int) -> dict[str, object]:
-    directories = [str(target / str(number)) for number in range(count)]
-    return {"shards": [{"name": "raw", "source": str(source), "directories": directories}]}
+def link_shares(source: Path, target: Path, count: int) -> None:
+    for number in range(count):
+        link_share(str(target / str(number)), str(source), number, count)
 
 
 def test_files_keep_their_paths_and_are_links(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_files_keep_their_paths_and_are_links(tmp_path: Path) -> None:
     (raw / "deep/er").mkdir(parents=True)
     for name in ("a b.txt", "deep/er/c.txt"):
         (raw / name).write_text(name)
-    lay_out(spec(raw, tmp_path / "out", 3))
+    link_shares(raw, tmp_path / "out", 3)
     assert (tmp_path / "out/0/a b.txt").read_text() == "a b.txt"
     assert (tmp_path / "out/1/deep/er/c.txt").read_text() == "deep/er/c.txt"
     assert (tmp_path / "out/1/deep/er/c.txt").is_symlink()
@@ -55,7 +55,7 @@ def test_files_keep_their_paths_and_are_links(tmp_path: Path) -> None:
 def test_a_single_file_goes_to_one_instance(tmp_path: Path) -> None:
     """As an S3 prefix that is one object."""
     (tmp_path / "one.csv").write_text("x")
-    lay_out(spec(tmp_path / "one.csv", tmp_path / "out", 2))
+    link_shares(tmp_path / "one.csv", tmp_path / "out", 2)
     assert [len(list((tmp_path / "out" / name).iterdir())) for name in "01"] == [1, 0]
     assert (tmp_path / "out/0/one.csv").read_text() == "x"
 

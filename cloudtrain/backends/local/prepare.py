@@ -95,7 +95,8 @@ def make_folders(spec: Mapping[str, Any], logs: str) -> None:
 
 
 def make_files(spec: Mapping[str, Any]) -> None:
-    """The files and links that the processes expect to find; an emulation has many, other runs have none.
+    """The files and links that the processes expect to find; an emulation has many, a processing job
+    its shards, other runs have none.
 
     Raises:
         OSError: one cannot be made.
@@ -109,16 +110,9 @@ def make_files(spec: Mapping[str, Any]) -> None:
             os.makedirs(os.path.dirname(link["path"]), exist_ok=True)
             os.symlink(link["target"], link["path"])
         else:
-            _link_shard(link["path"], link["target"], *link["shard"])
+            from cloudtrain.backends.local.shards import link_share
 
-
-def _link_shard(folder: str, source: str, index: int, count: int) -> None:
-    """Every `count`-th file of a folder, in the order of their names, from number `index` on."""
-    names = sorted(os.path.relpath(f"{place}/{name}", source) for place, _, names in os.walk(source) for name in names)
-    os.makedirs(folder, exist_ok=True)
-    for name in names[index::count]:
-        os.makedirs(os.path.dirname(f"{folder}/{name}"), exist_ok=True)
-        os.symlink(f"{source}/{name}", f"{folder}/{name}")
+            link_share(link["path"], link["target"], *link["shard"])
 
 
 def unpack_code(spec: Mapping[str, Any]) -> None:

@@ -13,23 +13,24 @@ import os
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Iterable
 
 
-def lay_out(spec: Mapping[str, Any]) -> None:
-    """Make and fill the folders of the specification's `shards`.
+def link_share(directory: str, source: str, index: int, count: int) -> None:
+    """Fill a folder, which is made, with links to the files of one of `count` instances.
 
     Raises:
-        OSError: an input cannot be read, or a folder not be written.
+        OSError: the source cannot be read, or the folder not be written.
     """
-    for shard in spec.get("shards", ()):
-        source: str = shard["source"]
-        os.stat(source)  # what is not there is no single file
-        is_folder = os.path.isdir(source)
-        folder = source if is_folder else os.path.dirname(source)
-        keys = keys_in(source) if is_folder else [os.path.basename(source)]
-        _link(folder, keys, shard["directories"])
+    os.stat(source)  # what is not there is no single file
+    is_folder = os.path.isdir(source)
+    folder = source if is_folder else os.path.dirname(source)
+    keys = keys_in(source) if is_folder else [os.path.basename(source)]
+    os.makedirs(directory, exist_ok=True)
+    for key in deal(keys, count)[index]:
+        place = os.path.join(directory, key)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.symlink(os.path.join(folder, key), place)
 
 
 def deal(keys: Iterable[str], count: int) -> list[list[str]]:
@@ -59,12 +60,3 @@ def _leads_back(parent: str, name: str) -> bool:
     """Whether a folder is a link to one that it lies in, where there would be no end."""
     path = os.path.join(parent, name)
     return os.path.islink(path) and (os.path.realpath(parent) + os.sep).startswith(os.path.realpath(path) + os.sep)
-
-
-def _link(folder: str, keys: Sequence[str], directories: Sequence[str]) -> None:
-    for directory, own in zip(directories, deal(keys, len(directories)), strict=True):
-        os.makedirs(directory, exist_ok=True)
-        for key in own:
-            place = os.path.join(directory, key)
-            os.makedirs(os.path.dirname(place), exist_ok=True)
-            os.symlink(os.path.join(folder, key), place)

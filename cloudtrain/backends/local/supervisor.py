@@ -108,10 +108,6 @@ class Supervisor:
         try:
             self.spec = self.folder.read_launch()
             prepare.make_folders(self.spec, self.folder.logs)
-            if self.spec.get("shards"):
-                from cloudtrain.backends.local.shards import lay_out
-
-                lay_out(self.spec)
             prepare.make_files(self.spec)
             prepare.unpack_code(self.spec)
         except Exception as error:
