@@ -21,6 +21,8 @@ from tests.fakes.sagemaker.identity import TRUST
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.runner import packed
 from tests.fakes.sagemaker.server import FakeAws
+from tests.parity.jobs import CASES
+from tests.submission.test_exactly_once_sagemaker import POINTS
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "sagemaker.md").read_text("utf-8")
@@ -122,12 +124,13 @@ def test_job_files_are_jobs(tmp_path: Path) -> None:
         assert ct.plan(job, TARGET).errors == ()
 
 
-def test_the_first_job_is_the_example() -> None:
-    """What the page shows of `digits.yaml` is in that file, line for line."""
-    lines = (REPOSITORY / "examples" / "digits.yaml").read_text().splitlines()
-    there = [line.split("#")[0].rstrip() for line in lines]
-    for line in blocks("yaml")[0].splitlines():
-        assert line in there or line == "  instance_type: {sagemaker: ml.g5.12xlarge}"
+@pytest.mark.parametrize("name", ["digits", "prepare-data"])
+def test_shown_jobs_are_the_examples(name: str) -> None:
+    """What the page shows of an example is in its file, line for line."""
+    lines = (REPOSITORY / "examples" / f"{name.replace('-', '_')}.yaml").read_text().splitlines()
+    there = {line.split("  #")[0].rstrip() for line in lines}
+    block = next(block for block in blocks("yaml") if f"name: {name}\n" in block)
+    assert set(block.splitlines()) <= there
 
 
 def test_settings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,3 +172,9 @@ def test_figures_of_the_catalogue() -> None:
     there = len([row for row in priced if row.gpus])
     assert f"{len(priced)} have a price ({there} of the {len(with_gpus)} with GPUs)" in PAGE
     assert len(undated) == 10
+
+
+def test_figures_of_the_tests() -> None:
+    """At how many points a submission is killed, and how many jobs are compared with the SDK."""
+    assert f"kill a submission at {POINTS} points" in PAGE
+    assert len(CASES) > 100
