@@ -99,7 +99,7 @@ WRONG: list[tuple[str, str, str, str | None]] = [
      "did you mean `instance_count`?"),
     ("num_nodes=2", "num_nodes", "`num_nodes` is not a field of a job", "did you mean `resources.instance_count`?"),
     ("distribution.foo.x=2", "distribution.foo", "`foo` is not a field of `distribution`",
-     "use one of `mpi_options`, `processes_per_instance`, `type`"),
+     "use one of `launch`, `mpi_options`, `processes_per_instance`, `type`"),
     ("distribution.type=torhc", "distribution.type", "`torhc` is not a distribution", "did you mean `torch`?"),
     ("resources.instance_count=two", "resources.instance_count", '`instance_count` must be a whole number, not `"two"`',
      None),
