@@ -49,9 +49,12 @@ def channels(job: TrainingJob) -> list[dict[str, Any]]:
     return [_channel(name, item) for name, item in job.inputs.items()]
 
 
-def code_channel(uri: str) -> dict[str, Any]:
-    """The channel that brings the bundle."""
-    source = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
+def code_channel(uri: str, groups: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The channel that brings the bundle. With `groups`, it says that these instance groups get it: SageMaker wants
+    either all channels of a job assigned to groups, or none (SDK 3's `InputData`)."""
+    source: dict[str, Any] = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
+    if groups:
+        source["InstanceGroupNames"] = list(groups)
     return {"DataSource": {"S3DataSource": source}, "ChannelName": CODE_CHANNEL}
 
 

@@ -113,8 +113,12 @@ def _hyperparameters(parts: Parts) -> dict[str, str]:
 
 
 def _inputs(parts: Parts) -> list[dict[str, Any]]:
-    code = [code_channel(parts.code_uri)] if parts.needs_code_channel else []
-    return channels(parts.job) + code
+    found = channels(parts.job)
+    if not parts.needs_code_channel:
+        return found
+    assigned = any(item.instance_groups for item in parts.job.inputs.values())
+    names = tuple(group.name for group in parts.machines.groups) if assigned else ()
+    return [*found, code_channel(parts.code_uri, names)]
 
 
 def _stopping(parts: Parts) -> dict[str, int]:
