@@ -19,8 +19,9 @@ from cloudtrain.settings import Settings
 from cloudtrain.targets import AzureML, Local, SageMaker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from cloudtrain.lineage import Awaited
     from cloudtrain.processing import AnyJob
 
 PlaceOf = Callable[[tuple[str | int, ...]], str | None]
@@ -44,6 +45,8 @@ class Draft:
     place_of: PlaceOf | None
     notes: tuple[str, ...] = ()
     """What was found out while the draft was made, for the reader of the plan."""
+    awaited: tuple[Awaited, ...] = ()
+    """Earlier runs that the job reads from, and that had not ended when they were last seen."""
 
     @classmethod
     def of(
@@ -59,10 +62,10 @@ class Draft:
         """Read what compile needs: the settings, the source folder, the account."""
         model = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
         backend = backend_of(model.type, settings)
-        source, (job, notes) = _source_of(job, settings.cwd), _with_runs(job, model.type, settings)
+        source, (job, notes, awaited) = _source_of(job, settings.cwd), _with_runs(job, model.type, settings)
         job = _absolute(job, settings.cwd)
         tree, account = scan(source), backend.account(model)
-        return cls(job, model, backend, account, tree, settings.submitter, tuple(ignore), place_of, notes)
+        return cls(job, model, backend, account, tree, settings.submitter, tuple(ignore), place_of, notes, awaited)
 
     @cached_property
     def key(self) -> str:
@@ -91,8 +94,16 @@ class Draft:
         if plan.errors:
             return plan
         ignored = {rule_named(code).code for code in self.ignore}
-        found = [item for item in self.backend.check(self.view, self.target, plan) if item.code not in ignored]
+        asked = [*self.backend.check(self.view, self.target, plan), *self._about_runs()]
+        found = [item for item in asked if item.code not in ignored]
         return plan.with_findings((*plan.findings, *(self._placed(finding) for finding in found)))
+
+    def _about_runs(self) -> Iterable[Finding]:
+        if not self.awaited:
+            return ()
+        from cloudtrain.lineage import not_ready
+
+        return not_ready(self.awaited, self.backend)
 
     def _compiled(self, name: str) -> Plan:
         context = CompileContext(run_name=name, bundle=self.tree.identity, account=self.account)
@@ -105,10 +116,10 @@ class Draft:
         return replace(finding, place=self.place_of(finding.path))
 
 
-def _with_runs(job: AnyJob, target: str, settings: Settings) -> tuple[AnyJob, tuple[str, ...]]:
-    """The job with what earlier runs wrote in the place of their names, and what to say about it."""
+def _with_runs(job: AnyJob, target: str, settings: Settings) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...]]:
+    """The job with what earlier runs wrote in the place of their names; see `lineage.Resolved`."""
     if not any(is_run_input(item.of(target)) for item in job.inputs.values()):
-        return job, ()
+        return job, (), ()
     from cloudtrain.lineage import with_runs
 
     return with_runs(job, target, settings)

@@ -7,15 +7,16 @@ its newest one that goes on), the beginning of a run's name, or `last`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+from cloudtrain.backends.base import Backend
 from cloudtrain.backends.registry import backend_of
-from cloudtrain.errors import CloudtrainError, JobError, Problem, did_you_mean
-from cloudtrain.plans import Plan
+from cloudtrain.errors import CloudtrainError, JobError, Problem, RunNotFound, TargetError, did_you_mean
+from cloudtrain.plans import Finding, Plan
 from cloudtrain.references import RunInput, is_run_input, run_input
 from cloudtrain.settings import Settings
-from cloudtrain.states import RunState
+from cloudtrain.states import RunRef, RunState
 from cloudtrain.store.store import Row, Store, read_store
 
 if TYPE_CHECKING:
@@ -49,16 +50,36 @@ def written_by(plan: Plan) -> dict[str, str]:
     return {name.lower(): place for name, place in found.items()}
 
 
-def with_runs(job: AnyJob, target: str, settings: Settings) -> tuple[AnyJob, tuple[str, ...]]:
-    """The job with places instead of `run:...`, and what a reader of its plan should know.
+class Awaited(NamedTuple):
+    """An input of which the run had not ended when it was last seen."""
+
+    path: tuple[str | int, ...]
+    ref: RunRef
+
+
+class Resolved(NamedTuple):
+    """A job with places instead of `run:...`.
+
+    Attributes:
+        notes: what a reader of its plan should know.
+        awaited: what is worth asking the target about before the job is sent.
+    """
+
+    job: AnyJob
+    notes: tuple[str, ...] = ()
+    awaited: tuple[Awaited, ...] = ()
+
+
+def with_runs(job: AnyJob, target: str, settings: Settings) -> Resolved:
+    """The job with places instead of `run:...`.
 
     Raises:
         JobError: a run does not exist, has failed, or did not write that.
     """
-    inputs, problems, notes = dict(job.inputs), list[Problem](), list[str]()
+    inputs, problems, notes, awaited = dict(job.inputs), list[Problem](), list[str](), list[Awaited]()
     with read_store(settings.state_dir) as store:
         for name, item in job.inputs.items():
-            written = item.of(target)
+            written, path = item.of(target), ("inputs", name, target)
             if written is None or not is_run_input(written):
                 continue
             wanted = run_input(written)
@@ -67,13 +88,30 @@ def with_runs(job: AnyJob, target: str, settings: Settings) -> tuple[AnyJob, tup
                 row = _Search(store, target, settings).row(wanted.run)
                 place = _place(store, row, wanted)
             except CloudtrainError as error:
-                problems.append(Problem(("inputs", name, target), error.message, error.hint))
+                problems.append(Problem(path, error.message, error.hint))
                 continue
             inputs[name] = item.model_copy(update={target: place})
             notes += _notes(name, written, row, place)
+            if not RunState(row.state).is_final and target != "local":
+                awaited.append(Awaited(path, row.ref))
     if problems:
         raise JobError(problems)
-    return job.model_copy(update={"inputs": inputs}), tuple(notes)
+    return Resolved(job.model_copy(update={"inputs": inputs}), tuple(notes), tuple(awaited))
+
+
+def not_ready(awaited: Sequence[Awaited], backend: Backend) -> Iterator[Finding]:
+    """What the target says about runs that had not ended. Where it cannot be asked, its own checks say so."""
+    from cloudtrain.checks.run_rules import not_succeeded
+
+    for path, ref in awaited:
+        try:
+            state: RunState | None = backend.status(ref).state
+        except RunNotFound:
+            state = None
+        except TargetError:
+            continue
+        if state is not RunState.SUCCEEDED:
+            yield not_succeeded(path, ref.name, None if state is None else state.value)
 
 
 class _Search:

@@ -15,7 +15,7 @@ from cloudtrain.plans import Finding
 
 __all__ = ["Rule", "Subject", "all_rules", "rule_named", "run_checks"]
 
-_PORTABLE = ("job_rules", "bundle_rules", "processing_rules")
+_PORTABLE = ("job_rules", "bundle_rules", "processing_rules", "run_rules")
 
 _FAMILIES: dict[str, tuple[str, ...]] = {
     "local": ("local_rules",),

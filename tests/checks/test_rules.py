@@ -126,8 +126,8 @@ CASES: dict[str, tuple[Case, Case, str]] = {
     ),
 }  # fmt: skip
 
-OF_PROCESSING = {"CT521", "CT522"}
-"""Rules with cases in tests/processing, because they look at another kind of job."""
+OF_PROCESSING = {"CT521", "CT522", "CT531"}
+"""Rules with cases in tests/processing, because they look at another kind of job, or at earlier runs."""
 
 ELSEWHERE = {"CT302", "CT303", "LO103"}
 """Rules with tests of their own below, because a case needs more than a job."""

@@ -137,13 +137,20 @@ def test_who_may_not_list_processing_jobs_sees_training_jobs(fake: FakeAws, run:
     del run
 
 
+def refused(job: ct.TrainingJob) -> set[tuple[str, str]]:
+    """Code and message of the errors that stopped a submit."""
+    with pytest.raises(ct.PreflightError) as caught:
+        ct.submit(job, TARGET)
+    findings = [item for item in caught.value.findings if isinstance(item, Finding)]
+    return {(finding.code, finding.message) for finding in findings if finding.level is Level.ERROR}
+
+
 def test_a_training_job_reads_the_output_once_it_is_there(
     fake: FakeAws, run: ct.Run, there: Job, job: ct.ProcessingJob
 ) -> None:
-    """`run:prep/output/lists` is the place of the processing job's own request."""
+    """`run:prep/output/lists` is the place of the processing job's own request. A submit asks whether that job has
+    succeeded, whatever was last seen of it."""
     uri = there.request["ProcessingOutputConfig"]["Outputs"][0]["S3Output"]["S3Uri"]
-    there.status = "Completed"
-    assert run.status().state is RunState.SUCCEEDED
     train = ct.TrainingJob(
         name="train",
         source_dir=job.source_dir,
@@ -152,10 +159,10 @@ def test_a_training_job_reads_the_output_once_it_is_there(
         environment=job.environment,
         inputs={"lists": {"sagemaker": "run:prep/output/lists"}},
     )
-    with pytest.raises(ct.PreflightError) as caught:  # nothing is there yet
-        ct.submit(train, TARGET)
-    findings = [item for item in caught.value.findings if isinstance(item, Finding)]
-    assert {finding.code for finding in findings if finding.level is Level.ERROR} == {"SM907"}
+    nothing = ("SM907", f"there is nothing under `{uri}`")
+    assert refused(train) == {("CT531", f"the run `{run.name}` is running, so what it writes is not whole"), nothing}
+    there.status = "Completed"
+    assert refused(train) == {nothing}
     fake.s3.put(f"{uri}/names.txt", b"a")
     ct.submit(train, TARGET)
     (received,) = fake.operations("CreateTrainingJob")
