@@ -76,7 +76,9 @@ def test_a_dry_run_for_sagemaker_asks_nobody(argv: tuple[str, ...], job_file: Pa
     )
     for name in (".aws", ".aws/credentials"):
         path = clean_environment / name
-        path.mkdir() if name == ".aws" else path.write_text("[default]\naws_access_key_id = A\naws_secret_access_key = B\n")
+        path.mkdir() if name == ".aws" else path.write_text(
+            "[default]\naws_access_key_id = A\naws_secret_access_key = B\n"
+        )
     result = dry_run(argv[0], str(job_file), "--target", "sagemaker", *argv[1:])
     assert result.returncode == 0, result.stderr
     assert result.stderr.splitlines()[-1] == "[]"
