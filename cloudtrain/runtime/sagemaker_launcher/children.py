@@ -140,8 +140,10 @@ class Children:
         """
         result: tuple[int, Child | None] | None = None
         kill_at: float | None = None
-        while any(child.exit_code is None for child in self.children):
+        running = len(self.children)  # whose end was not heard of here yet
+        while running:
             kind, value = self._next(kill_at)
+            running -= kind == "ended"
             if kind == "late":
                 self._each_alive("kill" if result else "kill_ranks")
                 kill_at = None
