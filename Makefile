@@ -14,17 +14,20 @@ BIN    := $(VENV)/bin
 SLOW   := torch or mpi or wheel or notebook or awscli
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
 
-.PHONY: demo test test-core test-parity test-pythons check bench docs clean
+.PHONY: demo test test-core test-lifecycle test-parity test-pythons check bench docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/cloudtrain submit training_scripts/digits_ddp/job.yaml --processes-per-instance 2
 	$(BIN)/cloudtrain ps
 
-test: test-core
+test: test-core test-lifecycle
 	$(BIN)/python -m pytest -m "$(SLOW)"
 
 test-core: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not ($(SLOW) or parity)"
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not ($(SLOW) or parity or lifecycle)"
+
+test-lifecycle: $(VENV)/.dev
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "lifecycle and not ($(SLOW) or parity)"
 
 # Against the real SageMaker SDKs, each in its own environment, because they cannot live together.
 test-parity: $(VENV)/.dev

@@ -16,6 +16,8 @@ from cloudtrain.states import RunRef, RunState
 from tests.backends.places import DEADLINE, Place, eventually
 from tests.backends.sagemaker.place import sagemaker
 
+pytestmark = pytest.mark.lifecycle
+
 THREE_LINES = "import sys\nprint('one')\nprint('two', flush=True)\nprint('three', file=sys.stderr)\n"
 ENDLESS = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.05)\n"
 

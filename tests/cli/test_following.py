@@ -15,6 +15,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
+pytestmark = pytest.mark.lifecycle
+
 REPOSITORY = Path(__file__).parents[2]
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 DEADLINE = 30

@@ -11,6 +11,8 @@ import pytest
 from tests.cli.conftest import Cli
 from tests.fakes.sagemaker.server import FakeAws
 
+pytestmark = pytest.mark.lifecycle
+
 TYPE = "ml.m5.xlarge"
 JOB = (
     "name: digits\nentry_point: train.py\nenvironment: {framework: pytorch, version: '2.8'}\n"

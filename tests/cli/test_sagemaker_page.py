@@ -24,6 +24,8 @@ from tests.fakes.sagemaker.server import FakeAws
 from tests.parity.jobs import CASES
 from tests.submission.test_exactly_once_sagemaker import POINTS
 
+pytestmark = pytest.mark.lifecycle
+
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "sagemaker.md").read_text("utf-8")
 ACCOUNT = "111122223333"

@@ -16,6 +16,8 @@ from cloudtrain.references import RunInput, run_input
 from cloudtrain.states import RunState, RunStatus
 from cloudtrain.store.store import Row, open_store
 
+pytestmark = pytest.mark.lifecycle
+
 ROLE = "arn:aws:iam::123456789012:role/SageMakerRole"
 CLOUD = ct.SageMaker(region="eu-west-1", role=ROLE, bucket="my-bucket")
 

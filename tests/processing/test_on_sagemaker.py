@@ -15,6 +15,8 @@ from cloudtrain.states import RunState
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.server import FakeAws
 
+pytestmark = pytest.mark.lifecycle
+
 BUCKET = "sagemaker-eu-west-1-123456789012"
 TARGET = ct.SageMaker(region="eu-west-1", role="arn:aws:iam::123456789012:role/SageMakerRole")
 MESSAGE = (

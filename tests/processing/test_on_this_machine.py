@@ -12,6 +12,8 @@ import pytest
 
 import cloudtrain as ct
 
+pytestmark = pytest.mark.lifecycle
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "prepare_data.yaml"
 
 SCRIPT = """

@@ -19,6 +19,8 @@ from cloudtrain.runtime.sagemaker_launcher.failure import LIMIT, failure_text
 from cloudtrain.runtime.sagemaker_launcher.network import wait_for_name
 from tests.runtime.sagemaker_host import RECORDER, Host, resource_config
 
+pytestmark = pytest.mark.lifecycle
+
 SHELLS = [shell for shell in (("dash",), ("bash", "--posix"), ("busybox", "sh")) if shutil.which(shell[0])]
 TWO = ("algo-1", "algo-2")
 

@@ -18,6 +18,8 @@ from cloudtrain import api, backends
 from cloudtrain.errors import TargetError
 from cloudtrain.store.store import open_store, read_store
 
+pytestmark = pytest.mark.lifecycle
+
 CRASHING = str(Path(__file__).with_name("crashing.py"))
 POINTS = 16
 

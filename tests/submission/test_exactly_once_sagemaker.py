@@ -20,6 +20,8 @@ from cloudtrain.errors import TargetError
 from cloudtrain.store.store import read_store
 from tests.fakes.sagemaker.server import FakeAws
 
+pytestmark = pytest.mark.lifecycle
+
 CRASHING = str(Path(__file__).with_name("crashing_sagemaker.py"))
 POINTS = 37
 INSTANCE = "ml.m5.xlarge"

@@ -16,6 +16,8 @@ from cloudtrain.states import RunState
 from tests.backends.places import Place, Run
 from tests.compile.test_emulation import OWN, sagemaker_request
 
+pytestmark = pytest.mark.lifecycle
+
 SEE = """
 import json, os, sys
 from pathlib import Path

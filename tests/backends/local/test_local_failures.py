@@ -17,6 +17,8 @@ import cloudtrain as ct
 from cloudtrain.states import RunState
 from tests.backends.places import Place
 
+pytestmark = pytest.mark.lifecycle
+
 SLEEPER = "import subprocess, sys\nsubprocess.Popen(['sleep', '300'], start_new_session=True)\n"
 
 

@@ -12,6 +12,8 @@ import cloudtrain as ct
 from cloudtrain.states import RunState
 from tests.backends.places import Place, eventually
 
+pytestmark = pytest.mark.lifecycle
+
 SAVES = """\
 import signal, sys, time
 def leave(*_):

@@ -21,6 +21,8 @@ from tests.backends.sagemaker.place import QUICK
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.server import FakeAws
 
+pytestmark = pytest.mark.lifecycle
+
 T0 = 1_700_000_000.0
 
 

@@ -13,6 +13,8 @@ from cloudtrain.errors import TargetError
 from tests.backends.sagemaker.conftest import BUCKET, CODE, NAME, REF, Archive, plan_of
 from tests.fakes.sagemaker.server import FakeAws
 
+pytestmark = pytest.mark.lifecycle
+
 PROCESSING: dict[str, Any] = {
     "ProcessingJobName": "prep-1",
     "RoleArn": "arn:aws:iam::123456789012:role/SageMakerRole",
