@@ -18,13 +18,14 @@ from cloudtrain.job import BUNDLED, TrainingJob
 from cloudtrain.plans import Plan
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.states import Listed, RunRef, RunState
-from cloudtrain.store.store import Row, Store, open_store, read_store
+from cloudtrain.store import FILE_NAME as STORE_FILE
 from cloudtrain.targets import AzureML, Local, SageMaker
 
 if TYPE_CHECKING:
     from cloudtrain.handle import Run
     from cloudtrain.jobfile import JobFile
     from cloudtrain.processing import AnyJob
+    from cloudtrain.store.store import Row, Store
     from cloudtrain.submission import Recovered
 
 AnyTarget = str | Local | SageMaker | AzureML | None
@@ -145,6 +146,7 @@ def submit(
         TargetError: the target refused or could not be reached; the next command finds out whether it has the run.
     """
     from cloudtrain.handle import Run
+    from cloudtrain.store.store import open_store
     from cloudtrain.submission import adopt, submit_once
     from cloudtrain.submission import recover as recover_submissions
 
@@ -190,6 +192,7 @@ def run(name: str) -> Run:
         RunNotFound: no run, or more than one, is meant.
     """
     from cloudtrain.handle import Run
+    from cloudtrain.store.store import read_store
 
     settings = load_settings()
     _recover_if_needed()
@@ -226,6 +229,7 @@ def runs(
         profile: a profile of `cloudtrain.toml`, for the target's account settings.
     """
     from cloudtrain.handle import Run
+    from cloudtrain.store.store import read_store
 
     settings = load_settings()
     if target is not None:
@@ -244,6 +248,7 @@ def runs(
 
 def recover() -> list[Recovered]:
     """Finish or forget every submission whose process died, and report what became of it."""
+    from cloudtrain.store.store import open_store
     from cloudtrain.submission import Recovered, adopt
     from cloudtrain.submission import recover as recover_submissions
 
@@ -260,6 +265,10 @@ def recover() -> list[Recovered]:
 
 def _next_counter(draft: Draft, settings: Settings) -> int:
     """The number of the next run of a plan. Nothing is written where there is no store yet."""
+    if not (settings.state_dir / STORE_FILE).exists():
+        return 1
+    from cloudtrain.store.store import read_store
+
     with read_store(settings.state_dir) as store:
         return store.next_counter(draft.target.type, draft.key, settings.submitter) if store else 1
 
@@ -276,6 +285,7 @@ def _stop_on_errors(plan: Plan) -> None:
 
 def _recover_if_needed() -> None:
     """Mend broken submissions before looking; only opens the store for writing when there is something to mend."""
+    from cloudtrain.store.store import open_store, read_store
     from cloudtrain.submission import recover as recover_submissions
 
     settings = load_settings()

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cloudtrain.bundle.archive import write_archive
 from cloudtrain.bundle.entries import Entry, Ignored, content_hash, shown
 from cloudtrain.bundle.hashing import Digest, hash_files
 from cloudtrain.bundle.links import BrokenLink, Links
@@ -52,6 +51,8 @@ class Tree:
         Raises:
             SourceChanged: a file is not what it was when the tree was read.
         """
+        from cloudtrain.bundle.archive import write_archive
+
         write_archive(((entry, self.location(entry)) for entry in self.entries), path)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from cloudtrain.catalogue.gpus import has_gpu, unknown_gpu
-from cloudtrain.catalogue.instances import InstanceType, Interconnect, instance_types
+from cloudtrain.catalogue.gpus import has_gpu, read_gpu, unknown_gpu
+from cloudtrain.catalogue.instances import InstanceType, Interconnect, instance_types, instances_where
 from cloudtrain.errors import JobError, Problem
 
 
@@ -32,13 +32,11 @@ def choose(
     Raises:
         JobError: no such GPU, not in that number, or not with RDMA; the hint names what there is.
     """
-    table = instance_types(target) if types is None else types
-    if not table:
-        message = f"there is no table of instance types for `{target}`, so none can be chosen by its GPU"
-        raise _wrong("gpu", message, "name one with `instance_type`")
-    same_gpu = [instance for instance in table if has_gpu(instance, gpu)]
+    model = read_gpu(gpu).model
+    candidates = instances_where(target, "gpu", lambda cell: read_gpu(cell).model == model) if types is None else types
+    same_gpu = [instance for instance in candidates if has_gpu(instance, gpu)]
     if not same_gpu:
-        raise _wrong("gpu", *unknown_gpu(gpu, table))
+        raise _no_such_gpu(target, gpu, instance_types(target) if types is None else types)
     same_count = [instance for instance in same_gpu if gpus_per_instance in (None, instance.gpus)]
     if not same_count:
         raise _wrong("gpus_per_instance", *_wrong_count(gpu, gpus_per_instance, same_gpu))
@@ -47,6 +45,13 @@ def choose(
         raise _wrong("interconnect", *_without_rdma(gpu, gpus_per_instance, same_gpu))
     priced = all(instance.price is not None for instance in fitting)
     return min(fitting, key=lambda instance: _rank(instance, priced))
+
+
+def _no_such_gpu(target: str, gpu: str, table: Sequence[InstanceType]) -> JobError:
+    if table:
+        return _wrong("gpu", *unknown_gpu(gpu, table))
+    message = f"there is no table of instance types for `{target}`, so none can be chosen by its GPU"
+    return _wrong("gpu", message, "name one with `instance_type`")
 
 
 def _rank(instance: InstanceType, priced: bool) -> tuple[Any, ...]:

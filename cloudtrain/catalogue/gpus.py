@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple
 
 from cloudtrain.catalogue.instances import InstanceType
@@ -29,6 +30,7 @@ class Gpu(NamedTuple):
     memory: float | None
 
 
+@cache
 def read_gpu(text: str) -> Gpu:
     """`Gpu("a100", 40.0)` of `A100-40GB`. Any text has an answer; a model that does not exist matches nothing."""
     words = [

@@ -11,7 +11,7 @@ from cloudtrain.checks.rule import Fault, Subject, rule
 from cloudtrain.checks.sagemaker_view import Entry, cluster, launcher, mapping, mode, overridden, text
 from cloudtrain.errors import JobError
 from cloudtrain.plans import Level
-from cloudtrain.runtime.sagemaker_launcher.plan import RDMA_FAMILIES
+from cloudtrain.runtime.sagemaker_launcher.variables import RDMA_FAMILIES
 
 _GB_PER_GIB = 2**30 / 10**9
 

@@ -19,9 +19,12 @@ import sys
 
 def main() -> None:
     """The `cloudtrain` command."""
-    from cloudtrain._startup import without_pydantic_plugins
+    from cloudtrain._startup import collect_rarely, leave_at_once, without_pydantic_plugins
 
+    collect_rarely()
     without_pydantic_plugins()
     from cloudtrain.cli.app import run_command
 
-    sys.exit(run_command(sys.argv[1:]))
+    exit_code = run_command(sys.argv[1:])
+    leave_at_once()
+    sys.exit(exit_code)

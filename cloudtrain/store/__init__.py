@@ -1,1 +1,4 @@
 """The run store: what was submitted, how far each submission came, and what is known of each run."""
+
+FILE_NAME = "runs.db"
+"""The store in the state folder."""

@@ -12,9 +12,8 @@ from pathlib import Path
 from cloudtrain._lock import ProcessLock
 from cloudtrain.errors import TargetError
 from cloudtrain.states import RunRef, RunState, RunStatus
+from cloudtrain.store import FILE_NAME
 from cloudtrain.store.migrations import MIGRATIONS, migrate, version_of
-
-FILE_NAME = "runs.db"
 
 STAGES = ("planned", "uploaded", "sent", "accepted", "reported")
 """How far a submission came. planned: the name is taken. uploaded: the bundle is in place. sent: the request is

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloudtrain.backends.sagemaker.plan import SageMakerPlan
@@ -41,7 +41,8 @@ def plan_of(case: Case) -> SageMakerPlan:
     context = CompileContext("parity-1a2b3c4d-1", Bundle("ab" * 32, 1000, 3), account)
     settings = {"resources": machine("ml.p4d.24xlarge", 2)} | BASE | case.job
     job = TrainingJob(**settings)
-    return SageMakerPlan.of(compile_sagemaker(job, SageMaker(**case.target), context), case.region)
+    compiled = compile_sagemaker(job, SageMaker(**case.target), context)
+    return SageMakerPlan.of(replace(compiled, place=account.place))
 
 
 def machine(name: str, count: int = 1, **more: Any) -> dict[str, Any]:

@@ -14,7 +14,8 @@
     download.py     model, outputs, checkpoints and logs
     archive.py      what the service packed, unpacked without leaving the folder
     online.py       checks that ask the account
-    backend.py      the backend
+    service.py      the questions to AWS, method by method
+    backend.py      the backend: what a plan needs, and the way to the service
 
 boto3 is imported when the first client is made, never before.
 """

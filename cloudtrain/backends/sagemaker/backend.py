@@ -1,37 +1,24 @@
-"""The SageMaker backend: each method is one or a few requests; what they mean is in the modules beside this one."""
+"""The SageMaker backend. A plan asks nobody; whatever does is in `service.py`, imported with the first question."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from heapq import merge
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloudtrain.backends.base import BundleWriter, OnBytes
-from cloudtrain.backends.sagemaker.account import account_id, account_of, credentials_in_sight
-from cloudtrain.backends.sagemaker.clients import Clients
-from cloudtrain.backends.sagemaker.failure import error_in
-from cloudtrain.backends.sagemaker.following import Pace, follow
-from cloudtrain.backends.sagemaker.jobs import KINDS, TRAINING, JobKind, kind_of
-from cloudtrain.backends.sagemaker.lines import Writer, lines_of, ranks_per_instance
-from cloudtrain.backends.sagemaker.logs import JobLog
-from cloudtrain.backends.sagemaker.ownership import is_ours
-from cloudtrain.backends.sagemaker.places import Place
-from cloudtrain.backends.sagemaker.refusals import Denied, NameTaken, NotThere, not_found
-from cloudtrain.backends.sagemaker.states import listed_status, status_of
-from cloudtrain.errors import TargetError, TargetUnreachable
+from cloudtrain.backends.sagemaker.account import account_of, credentials_in_sight
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import CompileContext, Finding, Plan, SageMakerAccount
-from cloudtrain.states import Listed, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.states import Listed, LogLine, RunRef, RunStatus
 from cloudtrain.targets import SageMaker
 
 if TYPE_CHECKING:
+    from cloudtrain.backends.sagemaker.following import Pace
+    from cloudtrain.backends.sagemaker.service import SageMakerService
     from cloudtrain.processing import AnyJob
-
-_TAIL_STREAMS, _TAIL_EVENTS = 4, 40
-"""How much of a failed job's output is read for its reason: the last events of the first streams."""
 
 
 class SageMakerBackend:
@@ -41,8 +28,13 @@ class SageMakerBackend:
 
     def __init__(self, state_dir: Path, *, environ: Mapping[str, str], pace: Pace | None = None) -> None:  # noqa: ARG002 - the registry's
         self._environ = environ
-        self._pace = pace or Pace()
-        self._clients: dict[str, Clients] = {}
+        self._pace = pace
+
+    @cached_property
+    def _service(self) -> SageMakerService:
+        from cloudtrain.backends.sagemaker.service import SageMakerService
+
+        return SageMakerService(self._environ, self._pace)
 
     def account(self, target: SageMaker) -> SageMakerAccount:
         """What this machine knows of the account, and the user's corrections of the catalogue."""
@@ -65,63 +57,31 @@ class SageMakerBackend:
             from cloudtrain.compile.sagemaker.processing import compile_processing
 
             compiled = compile_processing(job, target, context)
-        return SageMakerPlan.of(replace(compiled, place=account.place), account.region)
-
-    def check(self, job: TrainingJob, target: SageMaker, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the protocol's
-        """Role, buckets, inputs and quota, as far as the credentials may look."""
-        from cloudtrain.backends.sagemaker.online import check
-
-        return check(self._at(plan.place), plan)
+        return SageMakerPlan.of(replace(compiled, place=account.place))
 
     def can_check(self, target: SageMaker) -> bool:
         """Whether there seem to be credentials."""
         return credentials_in_sight(target, self._environ)
 
+    def check(self, job: TrainingJob, target: SageMaker, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the protocol's
+        """Role, buckets, inputs and quota, as far as the credentials may look."""
+        return self._service.check(plan)
+
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: OnBytes | None = None) -> bool:
         """Put the bundle where the plan says; False when it is there already, or the plan needs none."""
-        from cloudtrain.backends.sagemaker.upload import upload
-
-        clients = self._at(plan.place)
-        owner = account_id(plan.request.get("RoleArn", ""))
-        sent = [
-            upload(
-                clients,
-                item,
-                bundle,
-                owner=owner if owner and f"-{owner}/" in item.destination else None,
-                kms_key=plan.request.get(kind_of(plan.request).outputs, {}).get("KmsKeyId"),
-                on_bytes=on_bytes,
-            )
-            for item in plan.uploads
-        ]
-        return any(sent)
+        return self._service.upload(plan, bundle, on_bytes=on_bytes)
 
     def submit(self, plan: Plan) -> RunRef:
-        """Send the request. A job of that name that is ours already is the run: a submission may be repeated.
-
-        Raises:
-            TargetError: SageMaker refuses the job, or has another one of that name.
-        """
-        clients, kind = self._at(plan.place), kind_of(plan.request)
-        try:
-            clients.call("sagemaker", kind.create, **plan.request)
-        except NameTaken:
-            self._ours(plan.ref, kind, plan.request)
-        except TargetUnreachable:
-            # The answer is lost, and the job may exist all the same.
-            if not self.has(plan.ref):
-                raise
-        return plan.ref
+        """Send the request. A job of that name that is ours already is the run: a submission may be repeated."""
+        return self._service.submit(plan)
 
     def has(self, ref: RunRef) -> bool:
         """Whether SageMaker has that run, and we made it."""
-        return any(self._ours(ref, kind) for kind in KINDS)
+        return self._service.has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:
         """Where the job is now; for a failed one, with the last lines that it wrote."""
-        kind, description = self._described(ref)
-        status = status_of(description, kind, time.time())
-        return self._explained(ref, kind, description, status) if status.state is RunState.FAILED else status
+        return self._service.status(ref)
 
     def logs(
         self,
@@ -133,143 +93,16 @@ class SageMakerBackend:
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
         """The output so far; with `follow`, until the job has ended and its log is silent."""
-        kind, description = self._described(ref)
-        log = self._log(ref, kind, description, instance)
-        lines = self._followed(ref, kind, log, on_status) if follow else self._so_far(ref, log, on_status)
-        return lines if rank is None else (line for line in lines if line.rank == rank)
+        return self._service.logs(ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
 
     def stop(self, ref: RunRef) -> None:
         """Ask the job to stop: SIGTERM, and SIGKILL after two minutes. Nothing for a job that has ended."""
-        kind, description = self._described(ref)
-        state = status_of(description, kind, time.time()).state
-        if state.is_final or state is RunState.STOPPING:
-            return
-        try:
-            self._at(ref.place).call("sagemaker", kind.stop, **{kind.name: ref.name})
-        except TargetUnreachable:
-            raise
-        except TargetError:
-            if not self._state(ref).is_final:  # it may have ended between the two requests
-                raise
+        self._service.stop(ref)
 
     def runs(self, place: str) -> Iterator[Listed]:
-        """The account's training and processing jobs, newest first, a hundred of each at a time."""
-        lists = [self._listed(place, kind) for kind in KINDS]
-        return merge(*lists, key=lambda item: item.status.created or 0.0, reverse=True)
-
-    def _listed(self, place: str, kind: JobKind) -> Iterator[Listed]:
-        clients = self._at(place)
-        pages = clients.pages("sagemaker", kind.list, SortBy="CreationTime", SortOrder="Descending", MaxResults=100)
-        try:
-            for page in pages:
-                for summary in page[kind.summaries]:
-                    yield Listed(RunRef(self.name, place, summary[kind.name]), listed_status(summary, kind))
-        except Denied:
-            if kind is TRAINING:  # who may not have processing jobs has none to list
-                raise
+        """The account's training and processing jobs, newest first."""
+        return self._service.runs(place)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the job wrote; see `download.py`."""
-        from cloudtrain.backends.sagemaker.download import download, places_of
-
-        kind, description = self._described(ref)
-        places = places_of(description, kind)
-        log = self._log(ref, kind, description, None)
-        return download(self._at(ref.place), places, path, destination, log.new_lines)
-
-    def _at(self, place: str) -> Clients:
-        if place not in self._clients:
-            self._clients[place] = Clients(Place.parse(place), self._environ)
-        return self._clients[place]
-
-    def _describe(self, ref: RunRef, kind: JobKind) -> dict[str, Any] | None:
-        try:
-            return self._at(ref.place).call("sagemaker", kind.describe, **{kind.name: ref.name})
-        except NotThere:
-            return None
-        except Denied:
-            if kind is TRAINING:  # whoever may not look at processing jobs has made none
-                raise
-            return None
-
-    def _described(self, ref: RunRef) -> tuple[JobKind, dict[str, Any]]:
-        """The job of a reference, of whatever kind.
-
-        Raises:
-            RunNotFound: there is none.
-        """
-        for kind in KINDS:
-            description = self._describe(ref, kind)
-            if description is not None:
-                return kind, description
-        raise not_found(ref.name, self._at(ref.place).region())
-
-    def _state(self, ref: RunRef) -> RunState:
-        kind, description = self._described(ref)
-        return status_of(description, kind, time.time()).state
-
-    def _ours(self, ref: RunRef, kind: JobKind, request: Mapping[str, Any] | None = None) -> bool:
-        """Whether there is such a job; it must be ours then.
-
-        Raises:
-            TargetError: somebody else made it.
-        """
-        description = self._describe(ref, kind)
-        if description is None:
-            return False
-        if not is_ours(self._at(ref.place), kind, description, request):
-            raise TargetError(
-                f"the account has a {kind.noun} job `{ref.name}` already, and it is not this one",
-                hint=f"see it with `cloudtrain status {ref}`, or give your job another name",
-            )
-        return True
-
-    def _log(self, ref: RunRef, kind: JobKind, description: Mapping[str, Any], instance: int | None) -> JobLog:
-        ranks = ranks_per_instance(description)
-        return JobLog(self._at(ref.place), kind.log_group, ref.name, ranks_per_instance=ranks, instance=instance)
-
-    def _followed(
-        self, ref: RunRef, kind: JobKind, log: JobLog, on_status: Callable[[RunStatus], None] | None
-    ) -> Iterator[LogLine]:
-        def now() -> RunStatus:
-            description = self._describe(ref, kind)
-            if description is None:
-                raise not_found(ref.name, self._at(ref.place).region())
-            return status_of(description, kind, time.time())
-
-        return follow(log, now, on_status, self._pace)
-
-    def _so_far(self, ref: RunRef, log: JobLog, on_status: Callable[[RunStatus], None] | None) -> Iterator[LogLine]:
-        if on_status is not None:
-            on_status(self.status(ref))
-        yield from log.new_lines()
-
-    def _explained(
-        self, ref: RunRef, kind: JobKind, description: Mapping[str, Any], status: RunStatus
-    ) -> RunStatus:  # fmt: skip
-        """A failed job with what its output says, where the service itself says little."""
-        if status.details:
-            return status
-        log = self._log(ref, kind, description, None)
-        try:
-            log.discover()
-            for stream in log.streams[:_TAIL_STREAMS]:
-                writer = Writer(stream.instance, ranks_per_instance(description))
-                lines = [line for text in stream.tail(_TAIL_EVENTS) for line in lines_of(text, 0, writer)]
-                error = error_in([line.text for line in lines])
-                if error is not None:
-                    return _with_output(status, lines, error)
-        except TargetError:
-            return status  # logs that may not be read do not hide the reason
-        return status
-
-
-def _with_output(status: RunStatus, lines: list[LogLine], error: str) -> RunStatus:
-    rank = next((line.rank for line in reversed(lines) if line.text.strip().startswith(error[:40])), None)
-    reason = status.reason or ""
-    return replace(
-        status,
-        reason=reason if error in reason else f"{reason}: {error}",
-        details=tuple(line.text for line in lines[-20:]),
-        failed_rank=status.failed_rank if status.failed_rank is not None else rank,
-    )
+        return self._service.download(ref, path, destination)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from cloudtrain.backends.sagemaker.export.calls import Program
 
 
-@dataclass(frozen=True)
 class SageMakerPlan(Plan):
     """The compiled job. `request` is the body of CreateTrainingJob; all else here is made from it.
 
@@ -23,12 +22,15 @@ class SageMakerPlan(Plan):
     submit` of the same code has put it there.
     """
 
-    region: str = ""
-
     @classmethod
-    def of(cls, plan: Plan, region: str) -> SageMakerPlan:
-        """A compiled plan with the region that its request goes to."""
-        return cls(**{field.name: getattr(plan, field.name) for field in fields(Plan)}, region=region)
+    def of(cls, plan: Plan) -> SageMakerPlan:
+        """A compiled plan that knows its place."""
+        return cls(**{field.name: getattr(plan, field.name) for field in fields(Plan)})
+
+    @property
+    def region(self) -> str:
+        """The region that the request goes to."""
+        return self.place.rpartition("@")[2]
 
     @property
     def profile(self) -> str | None:

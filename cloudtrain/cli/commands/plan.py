@@ -81,8 +81,6 @@ def print_plan(plan: Plan, form: str) -> None:
     Raises:
         typer.Exit: with code 2, when a check found an error.
     """
-    from cloudtrain.cli.terminal import show
-
     if form == "json":
         sys.stdout.write(plan.to_json())
     elif form == "request":
@@ -90,6 +88,8 @@ def print_plan(plan: Plan, form: str) -> None:
     elif form in ("aws-cli", "python"):
         sys.stdout.write(_for_the_sdk(plan, form))
     else:
+        from cloudtrain.cli.terminal import show
+
         show(plan.document(), sys.stdout, width=_FILE_WIDTH)
     if plan.errors:
         raise typer.Exit(2)

@@ -13,7 +13,7 @@ from .arguments import argv_of, decoded, split
 from .machine import Machine
 from .network import Network
 from .spec import Launch, read_launch
-from .variables import instance_groups, sm_variables
+from .variables import RDMA_FAMILIES, instance_groups, sm_variables
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -31,9 +31,6 @@ CHIEF_PORT, SERVER_PORT = 2222, 2223
 
 WATCH_PORT = 7778
 """Where the launcher of the chief's host tells the others that the chief has ended."""
-
-RDMA_FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-gb200", "trn1", "trn1n", "trn2")
-"""Families whose EFA reads and writes device memory. sagemaker-training 5.1.4 lacks p5en, p6-b*, trn1n and trn2."""
 
 
 @dataclass(frozen=True)

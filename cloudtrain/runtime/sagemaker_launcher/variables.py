@@ -20,6 +20,10 @@ HOMOGENEOUS = "homogeneousCluster"
 """SageMaker's name for the only group of a cluster whose instances are all of one type."""
 
 
+RDMA_FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-gb200", "trn1", "trn1n", "trn2")
+"""Families whose EFA reads and writes device memory. sagemaker-training 5.1.4 lacks p5en, p6-b*, trn1n and trn2."""
+
+
 def instance_groups(resource: Mapping[str, Any]) -> dict[str, list[str]]:
     """Group to hosts. SageMaker's local mode writes no groups: then all hosts are one."""
     groups = resource.get("instance_groups") or []

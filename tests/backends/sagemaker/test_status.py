@@ -189,8 +189,8 @@ def test_a_job_that_ends_between_two_requests(fake: FakeAws, backend: SageMakerB
     job.enter("Training")
     fake.faults.refuse("StopTrainingJob", "ValidationException", "the training job is in status Completed")
     fake.jobs.on_stop = None
-    original = backend._state
-    backend._state = lambda ref: (job.end("Completed"), original(ref))[1]  # type: ignore[method-assign,func-returns-value]
+    original = backend._service._state
+    backend._service._state = lambda ref: (job.end("Completed"), original(ref))[1]  # type: ignore[method-assign,func-returns-value]
     backend.stop(REF)
 
 
