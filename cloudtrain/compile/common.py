@@ -8,30 +8,18 @@ from typing import Any
 
 from cloudtrain.job import TrainingJob
 from cloudtrain.references import replace_references
+from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, text_of
 
 HASH_LENGTH = 8
 """Hex digits of the plan's hash in a run name: with the counter, collisions need 2**16 different plans of one job."""
 
 
-def hyperparameter_argv(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """`--key value` for each hyperparameter, keys sorted; the convention of the SageMaker containers.
+hyperparameter_argv = argv_of
+"""`--key value` for each hyperparameter, keys sorted: the convention of the SageMaker containers, on every target. The
+launcher in the containers follows it too, so it lives in the runtime."""
 
-    One-letter keys get one dash. True and False as words, None as the empty string, a list as Python writes it, a
-    mapping as `a=1,b=2`, its keys sorted too (sagemaker-training's `mapping.to_cmd_args`).
-    """
-    argv: list[str] = []
-    for key in sorted(hyperparameters):
-        argv += [f"-{key}" if len(key) == 1 else f"--{key}", hyperparameter_text(hyperparameters[key])]
-    return argv
-
-
-def hyperparameter_text(value: Any) -> str:
-    """One value as the script receives it."""
-    if value is None:
-        return ""
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}={value[key]}" for key in sorted(value))
-    return str(value)
+hyperparameter_text = text_of
+"""One value as the script receives it."""
 
 
 def resolve_hyperparameters(job: TrainingJob, paths: Mapping[str, str]) -> dict[str, Any]:

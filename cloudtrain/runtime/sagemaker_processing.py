@@ -19,6 +19,7 @@ from shlex import quote
 
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.sagemaker_launcher import FIND_PYTHON, ROOT
+from cloudtrain.runtime.sagemaker_launcher.config import read_config
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ def _run(words: list[str], root: Path, children: Children) -> int:
     from cloudtrain.runtime.sagemaker_launcher.requirements import install
 
     code = root / CODE_DIR
-    own = variables_of(_read(root / "config/processingjobconfig.json"), _read(root / "config/resourceconfig.json"))
+    own = variables_of(
+        read_config(root / "config/processingjobconfig.json"), read_config(root / "config/resourceconfig.json")
+    )
     path = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
     environment = {"PYTHONUNBUFFERED": "1", **os.environ, **own, "PYTHONPATH": path}
     if words[:1] == ["--requirements"]:
@@ -114,23 +117,6 @@ def _run(words: list[str], root: Path, children: Children) -> int:
     if failed is not None and not children.asked_to_stop:
         _write_message(root, _explained(failed, own))
     return 128 - exit_code if exit_code < 0 else exit_code
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """A configuration file.
-
-    Raises:
-        SetupError: it is missing, or no JSON object.
-    """
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise SetupError(
-            f"`{path}` cannot be read: {error}", hint="SageMaker writes it; is this a container?"
-        ) from None
-    if not isinstance(found, dict):
-        raise SetupError(f"`{path}` holds no JSON object")
-    return found
 
 
 def _explained(failed: Child, own: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from cloudtrain.compile.emulation.scaled import scaled_job
 from cloudtrain.compile.emulation.stage import HostLaunch, Stage
 from cloudtrain.compile.emulation.toolkit import toolkit_host
 from cloudtrain.compile.sagemaker.compiler import parts_of
+from cloudtrain.compile.sagemaker.images import contents_of
 from cloudtrain.compile.sagemaker.overrides import merged
 from cloudtrain.compile.sagemaker.request import Parts, request_of
 from cloudtrain.errors import JobError, Problem
@@ -85,11 +86,9 @@ def compile_emulation(job: TrainingJob, target: Local, context: CompileContext) 
 
 
 def _container(parts: Parts, python: str) -> Container:
-    """The image's framework and toolkit, without the libraries that only the image has."""
-    image = parts.image.known
-    if image is None or image.toolkit is None:
-        return Container("generic", "5.1.4", python=python)
-    return Container("tensorflow" if image.engine[0] == "tensorflow" else "pytorch", image.toolkit, python=python)
+    """The image's framework and toolkit, without the libraries and variables that only the image has."""
+    known = contents_of(parts.image.known)
+    return replace(known, python=python, smddprun=False, smddpmprun=False, training_module=None)
 
 
 def _identity(stage: Stage, context: CompileContext, archive: str, launches: dict[Host, HostLaunch]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudtrain.catalogue.images import Image, image_of_uri
-from cloudtrain.compile.sagemaker.images import image_of
+from cloudtrain.catalogue.images import image_of_uri
+from cloudtrain.compile.sagemaker.images import contents_of, image_of
 from cloudtrain.compile.sagemaker.machines import Machines, machines_in, machines_of
 from cloudtrain.compile.sagemaker.modes import launch_of
 from cloudtrain.compile.sagemaker.overrides import overridden
@@ -68,24 +68,4 @@ def _processes(parts: Parts, machines: Machines, request: dict[str, Any]) -> tup
     devices = {group.instance_type: group.accelerators for group in machines.groups}
     image = request["AlgorithmSpecification"].get("TrainingImage")
     known = parts.image.known if image == parts.image.uri else image_of_uri(image or "")
-    return container.view(request, _contents(known), devices.__getitem__)
-
-
-def _contents(image: Image | None) -> container.Container:
-    """What the launch view needs to know of an image; of a user's own, that it has no framework toolkit."""
-    if image is None or image.toolkit is None:
-        return container.Container("generic", _NEWEST_TOOLKIT)
-    name, version = image.engine
-    framework: container.Framework = "tensorflow" if name == "tensorflow" else "pytorch"
-    return container.Container(
-        framework,
-        image.toolkit,
-        smddprun=image.smddp,
-        smddpmprun=image.smp == 1,
-        torch=version if framework == "pytorch" else None,
-        training_module=f"sagemaker_{framework}_container.training:main",
-    )
-
-
-_NEWEST_TOOLKIT = "5.1.4"
-"""Which sagemaker-training a user's own image is taken to have, where it has one and is told to use it."""
+    return container.view(request, contents_of(known), devices.__getitem__)

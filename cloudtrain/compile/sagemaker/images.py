@@ -8,6 +8,7 @@ from cloudtrain.catalogue.images import Image, image_of_uri, resolve_image
 from cloudtrain.compile.sagemaker.machines import Machines
 from cloudtrain.distribution import SMDDP, SMP
 from cloudtrain.job import TrainingJob
+from cloudtrain.launch.sagemaker_container import Container, Framework
 from cloudtrain.plans import SageMakerAccount
 
 DEFAULT_FRAMEWORK = "pytorch"
@@ -48,3 +49,23 @@ def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) ->
     )
     assumed = None if environment.version else f"{framework} {image.version}, the newest that the catalogue has"
     return ChosenImage(image.uri, image, by_version=True, assumed=assumed)
+
+
+def contents_of(image: Image | None) -> Container:
+    """What the launch view needs to know of an image; of a user's own, that it has no framework toolkit."""
+    if image is None or image.toolkit is None:
+        return Container("generic", _NEWEST_TOOLKIT)
+    name, version = image.engine
+    framework: Framework = "tensorflow" if name == "tensorflow" else "pytorch"
+    return Container(
+        framework,
+        image.toolkit,
+        smddprun=image.smddp,
+        smddpmprun=image.smp == 1,
+        torch=version if framework == "pytorch" else None,
+        training_module=f"sagemaker_{framework}_container.training:main",
+    )
+
+
+_NEWEST_TOOLKIT = "5.1.4"
+"""Which sagemaker-training a user's own image is taken to have, where it has one and is told to use it."""

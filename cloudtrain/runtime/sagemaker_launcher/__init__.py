@@ -14,6 +14,7 @@ image, and a dead process ends the job at once.
     children        starting, signalling and ending the processes
     requirements    pip
     failure         why it failed, for `FailureReason`
+    config          the files that SageMaker writes into every container
     __main__        the order of things
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -13,6 +12,7 @@ from cloudtrain.runtime.errors import SetupError
 
 from . import ROOT
 from .children import Child, Children
+from .config import read_config
 from .failure import failure_text, fitting
 from .machine import this_machine
 from .network import EMULATION, LATECOMERS, Beacon, Network, wait_for_name, watch_chief
@@ -22,7 +22,6 @@ from .requirements import install
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
 
 def main(arguments: list[str]) -> int:
@@ -41,11 +40,11 @@ def main(arguments: list[str]) -> int:
 
 def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
     config, network = root / "input" / "config", Network.of(variables)
-    resource = _read(config / "resourceconfig.json")
+    resource = read_config(config / "resourceconfig.json")
     plan = launch_plan(
-        _read(config / "hyperparameters.json"),
+        read_config(config / "hyperparameters.json"),
         resource,
-        _read(config / "inputdataconfig.json") if (config / "inputdataconfig.json").exists() else {},
+        read_config(config / "inputdataconfig.json") if (config / "inputdataconfig.json").exists() else {},
         this_machine(variables, str(resource.get("current_instance_type"))),
         root=str(root),
         network=network,
@@ -73,23 +72,6 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
     if code and not children.asked_to_stop:
         _write_failure(root, _explained(failed, environment))
     return code
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """A configuration file.
-
-    Raises:
-        SetupError: it is missing, or no JSON object.
-    """
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise SetupError(
-            f"`{path}` cannot be read: {error}", hint="SageMaker writes it; is this a container?"
-        ) from None
-    if not isinstance(found, dict):
-        raise SetupError(f"`{path}` holds no JSON object")
-    return found
 
 
 def _listen_for_chief(plan: LaunchPlan, network: Network, host: str, children: Children) -> Beacon | None:

@@ -1,0 +1,30 @@
+"""The files that SageMaker writes into every container."""
+
+from __future__ import annotations
+
+import json
+
+from cloudtrain.runtime.errors import SetupError
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
+
+
+def read_config(path: Path) -> Mapping[str, Any]:
+    """A configuration file.
+
+    Raises:
+        SetupError: it is missing, or no JSON object.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise SetupError(
+            f"`{path}` cannot be read: {error}", hint="SageMaker writes it; is this a container?"
+        ) from None
+    if not isinstance(found, dict):
+        raise SetupError(f"`{path}` holds no JSON object")
+    return found
