@@ -86,9 +86,9 @@ def compile_emulation(job: TrainingJob, target: Local, context: CompileContext) 
 
 
 def _container(parts: Parts, python: str) -> Container:
-    """The image's framework and toolkit, without the libraries and variables that only the image has."""
+    """The image's framework and toolkit, without the libraries, variables and PyTorch that only the image has."""
     known = contents_of(parts.image.known)
-    return replace(known, python=python, smddprun=False, smddpmprun=False, training_module=None)
+    return replace(known, python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None)
 
 
 def _identity(stage: Stage, context: CompileContext, archive: str, launches: dict[Host, HostLaunch]) -> dict[str, Any]:
