@@ -14,7 +14,7 @@ from cloudtrain.errors import TargetError, TargetUnreachable
 from cloudtrain.runtime.metrics import parse_metrics
 from cloudtrain.settings import Settings
 from cloudtrain.states import Listed, LogLine, RunRef, RunState, RunStatus
-from cloudtrain.store.store import Row, open_store
+from cloudtrain.store.store import Row, open_store, read_store
 
 _FIRST_POLL, _SLOWEST_POLL = 0.05, 2.0
 """Seconds between two looks at a run that is waited for; each is half as long again as the one before."""
@@ -70,6 +70,13 @@ class Run:
     def last_status(self) -> RunStatus:
         """What was last seen of the run, without asking the target."""
         return self._last
+
+    @property
+    def written(self) -> dict[str, str]:
+        """What the run writes, and where: `model`, `checkpoint`, `outputs/NAME` to a path or URI. Empty for a run
+        that was submitted elsewhere."""
+        with read_store(self._settings.state_dir) as store:
+            return {} if store is None else store.written_by(self.name)
 
     @property
     def directory(self) -> Path | None:

@@ -118,7 +118,7 @@ def other_library_here(subject: Subject) -> Iterator[Fault]:
     gloo. DeepSpeed's own launcher needs ssh; here torchrun starts the script.
     """
     distribution = subject.job.distribution
-    if distribution.type == "smddp":
+    if distribution.type == "smddp" and subject.target.emulate is None:
         yield Fault("`smddp` runs through torchrun here, with nccl on GPUs and gloo on CPUs", None, ("distribution",))
     if getattr(distribution, "launch", None) == "launcher":
         yield Fault("the `deepspeed` launcher is replaced by torchrun here", None, ("distribution", "launch"))

@@ -30,7 +30,7 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
     values = metrics_text(metrics or status.metrics)
     word = "was stopped" if status.state is RunState.STOPPED else str(status.state)
     say(f"`{run.name}` {word}{_after(status)}" + (f": {values}" if values else ""))
-    say(f"next: `cloudtrain logs {run.name}`, `cloudtrain download {run.name} {_written(status)}`")
+    say(f"next: `cloudtrain logs {run.name}`, `cloudtrain download {run.name} {_written(run, status)}`")
 
 
 def goes_on(run: Run) -> None:
@@ -85,5 +85,9 @@ def _after(status: RunStatus) -> str:
     return f" after {duration_of(status)}" if status.started is not None and status.ended is not None else ""
 
 
-def _written(status: RunStatus) -> str:
-    return "checkpoint/" if status.state is RunState.STOPPED else "model/"
+def _written(run: Run, status: RunStatus) -> str:
+    """What there is to download: a processing run has no model."""
+    if status.state is RunState.STOPPED:
+        return "checkpoint/"
+    written = run.written
+    return "model/" if not written or "model" in written else next(iter(written))
