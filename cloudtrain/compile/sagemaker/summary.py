@@ -6,6 +6,7 @@ from typing import Any
 
 from cloudtrain.compile.sagemaker.machines import Group, Machines
 from cloudtrain.compile.sagemaker.request import DEFAULT_MAX_RUNTIME, Parts
+from cloudtrain.distribution import SMP, Distribution
 from cloudtrain.plans import Process
 from cloudtrain.units import format_duration
 
@@ -25,7 +26,7 @@ def summary(
         ("target", f"sagemaker ({account.region})"),
         ("instances", "\n".join(_instances(group, machines) for group in machines.groups)),
         ("processes", _processes(machines, processes)),
-        ("distribution", job.distribution.type),
+        ("distribution", _distribution(job.distribution)),
         ("launch", f"{_MODES[parts.launch.mode]}: {parts.launch.reason}"),
         ("image", request["AlgorithmSpecification"].get("TrainingImage", "")),
         ("script", job.entry_point or job.command or ""),
@@ -58,6 +59,13 @@ def _instances(group: Group, machines: Machines) -> str:
         efa = ", EFA" if known.interconnect == "rdma" and group.count > 1 else ""
         text += f" ({gpus}{efa})"
     return f"{group.name}: {text}" if machines.heterogeneous else text
+
+
+def _distribution(distribution: Distribution) -> str:
+    if not isinstance(distribution, SMP):
+        return distribution.type
+    parameters = ", ".join(f"{name} {value}" for name, value in distribution.parameters.items())
+    return f"smp version {distribution.version}" + (f": {parameters}" if parameters else "")
 
 
 def _processes(machines: Machines, processes: tuple[Process, ...]) -> str:
