@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cloudtrain.backends.sagemaker.lines import Writer, lines_of
 from cloudtrain.runtime import SetupError
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.runtime.sagemaker_launcher.failure import LIMIT, failure_text
@@ -301,6 +302,17 @@ def test_two_hosts_under_torchrun(tmp_path: Path) -> None:
         seen = hosts[rank // 2].seen(rank)
         assert seen["argv"] == argv_of(AWKWARD)
         assert (seen["env"]["WORLD_SIZE"], seen["env"]["GROUP_RANK"]) == ("4", str(rank // 2))
+
+
+@pytest.mark.torch
+def test_lines_carry_their_rank(host: Host) -> None:
+    """A host has one log; what the backend reads of it tells the ranks apart."""
+    script = "import os, sys\nprint('to stdout', os.environ['RANK'])\nprint('to stderr', os.environ['RANK'], file=sys.stderr)"
+    host.fill({"train.py": script}, {}, entry_point="train.py", launcher="torchrun", processes_per_instance=2)
+    assert host.run() == 0, host.err
+    found = [line for text in (host.out, host.err) for line in lines_of(text, 0.0, Writer(0, 2))]
+    ranks = {(line.rank, line.text) for line in found if line.text.startswith("to ")}
+    assert ranks == {(0, "to stdout 0"), (1, "to stdout 1"), (0, "to stderr 0"), (1, "to stderr 1")}
 
 
 @pytest.mark.torch

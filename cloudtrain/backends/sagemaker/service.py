@@ -22,7 +22,7 @@ from cloudtrain.backends.sagemaker.ownership import is_ours
 from cloudtrain.backends.sagemaker.places import Place
 from cloudtrain.backends.sagemaker.refusals import Denied, NameTaken, NotThere, not_found
 from cloudtrain.backends.sagemaker.states import listed_status, status_of
-from cloudtrain.errors import TargetError, TargetUnreachable
+from cloudtrain.errors import TargetError, TargetUnreachable, UsageError
 from cloudtrain.plans import Finding, Plan
 from cloudtrain.states import Listed, LogLine, RunRef, RunState, RunStatus
 
@@ -106,7 +106,7 @@ class SageMakerService:
         kind, description = self._described(ref)
         log = self._log(ref, kind, description, instance)
         lines = self._followed(ref, kind, log, on_status) if follow else self._so_far(ref, log, on_status)
-        return lines if rank is None else (line for line in lines if line.rank == rank)
+        return lines if rank is None else _of_rank(lines, rank)
 
     def stop(self, ref: RunRef) -> None:
         """Ask the job to stop: SIGTERM, and SIGKILL after two minutes. Nothing for a job that has ended."""
@@ -232,6 +232,22 @@ class SageMakerService:
         except TargetError:
             return status  # logs that may not be read do not hide the reason
         return status
+
+
+def _of_rank(lines: Iterator[LogLine], rank: int) -> Iterator[LogLine]:
+    """The lines of one rank.
+
+    Raises:
+        UsageError: there are lines, and none of them says whose it is.
+    """
+    marked = unmarked = False
+    for line in lines:
+        marked, unmarked = marked or line.rank is not None, unmarked or line.rank is None
+        if line.rank == rank:
+            yield line
+    if unmarked and not marked:
+        hint = 'use `--host algo-1`; with `environment: {variables: {PET_TEE: "3"}}` torchrun marks each line'
+        raise UsageError("the log does not say which rank wrote which line", hint=hint)
 
 
 def _with_output(status: RunStatus, lines: list[LogLine], error: str) -> RunStatus:

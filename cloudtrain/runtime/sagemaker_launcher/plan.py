@@ -293,6 +293,11 @@ def _own(site: _Site, first: str) -> dict[str, str]:
     }
 
 
+_RANK_OUTPUT = ("PET_TEE", "PET_REDIRECTS", "PET_LOG_DIR")
+"""torchrun's settings for the output of ranks. With PET_TEE it marks each line with its rank, `[default3]:`, so that
+the log of a host, which is all that SageMaker keeps, can be read rank by rank."""
+
+
 def _defaults(site: _Site, resource: Mapping[str, Any]) -> dict[str, str]:
     """Left out where the job's own environment says something else.
 
@@ -307,6 +312,8 @@ def _defaults(site: _Site, resource: Mapping[str, Any]) -> dict[str, str]:
     }
     if len(site.hosts) > 1:
         defaults["GLOO_SOCKET_IFNAME"] = interface
+    if site.launch.launcher == "torchrun" and not any(name in site.machine.variables for name in _RANK_OUTPUT):
+        defaults.update(PET_TEE="3", PET_LOG_DIR=f"{site.root}/logs")
     if site.machine.efa:
         defaults["FI_PROVIDER"] = "efa"
         if str(resource.get("current_instance_type", "")).split(".")[1:2] in [[family] for family in RDMA_FAMILIES]:

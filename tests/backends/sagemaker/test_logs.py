@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.backends.sagemaker.backend import SageMakerBackend
 from cloudtrain.backends.sagemaker.lines import Writer, lines_of
-from cloudtrain.errors import TargetUnreachable
+from cloudtrain.errors import TargetUnreachable, UsageError
 from cloudtrain.states import LogLine, RunState, RunStatus
 from tests.backends.sagemaker.conftest import NAME, REF, plan_of
 from tests.backends.sagemaker.place import QUICK
@@ -82,6 +82,14 @@ def test_one_rank(fake: FakeAws, backend: SageMakerBackend, job: Job) -> None:
     fake.logs.write(f"{NAME}/algo-1-17", "[1,0]<stdout>:a", "[1,1]<stdout>:b", "[1,11]<stderr>:c", "mpirun says")
     assert texts(backend.logs(REF, rank=1)) == ["b"]
     assert texts(backend.logs(REF, rank=11)) == ["c"]
+
+
+def test_one_rank_of_lines_without_ranks(fake: FakeAws, backend: SageMakerBackend, job: Job) -> None:
+    """Silence would read as a rank that wrote nothing."""
+    fake.logs.write(f"{NAME}/algo-1-17", "epoch 1")
+    with pytest.raises(UsageError, match="does not say which rank") as error:
+        texts(backend.logs(REF, rank=1))
+    assert "--host algo-1" in (error.value.hint or "")
 
 
 class Life(threading.Thread):
