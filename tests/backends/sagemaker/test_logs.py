@@ -84,8 +84,9 @@ def test_one_rank(fake: FakeAws, backend: SageMakerBackend, job: Job) -> None:
     assert texts(backend.logs(REF, rank=11)) == ["c"]
 
 
-def test_one_rank_of_lines_without_ranks(fake: FakeAws, backend: SageMakerBackend, job: Job) -> None:
+def test_one_rank_of_lines_without_ranks(fake: FakeAws, backend: SageMakerBackend) -> None:
     """Silence would read as a rank that wrote nothing."""
+    backend.submit(plan_of(HyperParameters={"sagemaker_torch_distributed_enabled": "true"}))
     fake.logs.write(f"{NAME}/algo-1-17", "epoch 1")
     with pytest.raises(UsageError, match="does not say which rank") as error:
         texts(backend.logs(REF, rank=1))
