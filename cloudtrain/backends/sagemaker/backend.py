@@ -16,7 +16,7 @@ from cloudtrain.states import Listed, LogLine, RunRef, RunStatus
 from cloudtrain.targets import SageMaker
 
 if TYPE_CHECKING:
-    from cloudtrain.backends.sagemaker.following import Pace
+    from cloudtrain.backends.following import Pace
     from cloudtrain.backends.sagemaker.service import SageMakerService
     from cloudtrain.processing import AnyJob
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import NamedTuple
 
-_LONGEST = 400
+from cloudtrain.backends.tracebacks import bounded, error_in
 
 _USER_SCRIPT = re.compile(r'ErrorMessage "(?P<message>.*?)"\s*(?:Command|$)', re.DOTALL)
 """The toolkit's form: `ExecuteUserScriptError:\\nExitCode 1\\nErrorMessage "..."\\nCommand "..."`."""
@@ -16,7 +15,6 @@ _ENDED = re.compile(r"\b(?:failed with exit code|was killed by) ")
 """How our own launchers begin: `the script on algo-2 failed with exit code 1: ValueError: ...`."""
 
 _RANK = re.compile(r"\brank (\d+)\b")
-_NAMED_ERROR = re.compile(r"^\s*(?:\[\w+\d*\]:\s*)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b.*)$")
 _KIND = re.compile(r"^(?P<kind>[A-Za-z]+(?:Error|Exception)): *")
 _LAST_EXIT_CODE = re.compile(r",? *exit code: *-?\d+\s*$")
 
@@ -46,17 +44,11 @@ def reason_of(said: str) -> Reason:
     if script and code:
         text = f"the script failed with exit code {code[1]}" + (f": {text}" if text else "")
     return Reason(
-        text=_bounded(head + text) or "the service gives no reason",
+        text=bounded(head + text) or "the service gives no reason",
         details=tuple(lines[1:] if len(lines) > 1 and not script else lines if len(lines) > 1 else ()),
         rank=int(rank[1]) if rank else None,
         exit_code=int(code[1]) if code else None,
     )
-
-
-def error_in(lines: Sequence[str]) -> str | None:
-    """The last line that names an exception."""
-    found = [match[1] for line in lines if (match := _NAMED_ERROR.match(line))]
-    return _bounded(found[-1]) if found else None
 
 
 def _split(said: str) -> tuple[str, str]:
@@ -66,8 +58,3 @@ def _split(said: str) -> tuple[str, str]:
         return "", said
     kept = "" if match["kind"] == "AlgorithmError" else match[0].strip() + " "
     return kept, said[match.end() :]
-
-
-def _bounded(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.backends.base import BundleWriter, OnBytes
+from cloudtrain.backends.following import Pace, follow
 from cloudtrain.backends.sagemaker.account import account_id
 from cloudtrain.backends.sagemaker.clients import Clients
-from cloudtrain.backends.sagemaker.failure import error_in
-from cloudtrain.backends.sagemaker.following import Pace, follow
 from cloudtrain.backends.sagemaker.jobs import KINDS, TRAINING, JobKind, kind_of
 from cloudtrain.backends.sagemaker.lines import Writer, lines_of, ranks_per_instance
 from cloudtrain.backends.sagemaker.logs import JobLog
@@ -22,6 +21,7 @@ from cloudtrain.backends.sagemaker.ownership import is_ours
 from cloudtrain.backends.sagemaker.places import Place
 from cloudtrain.backends.sagemaker.refusals import Denied, NameTaken, NotThere, not_found
 from cloudtrain.backends.sagemaker.states import listed_status, status_of
+from cloudtrain.backends.tracebacks import error_in
 from cloudtrain.errors import TargetError, TargetUnreachable, UsageError
 from cloudtrain.plans import Finding, Plan
 from cloudtrain.states import Listed, LogLine, RunRef, RunState, RunStatus

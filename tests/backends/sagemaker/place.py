@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
+from cloudtrain.backends.following import Pace
 from cloudtrain.backends.sagemaker.backend import SageMakerBackend
-from cloudtrain.backends.sagemaker.following import Pace
 from cloudtrain.bundle.tree import scan
 from cloudtrain.plans import CompileContext, Plan
 from tests.backends.places import Place, Run

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from cloudtrain.backends.sagemaker.logs import JobLog
 from cloudtrain.errors import TargetUnreachable
 from cloudtrain.states import LogLine, RunStatus
 
@@ -18,8 +18,8 @@ class Pace:
     Attributes:
         every: between two looks at a job.
         per_stream: the same for each of its streams: CloudWatch allows an account about 25 reads a second.
-        settle: how long a finished job's log must have been silent, for lines that CloudWatch holds back.
-        patience: how long AWS may be out of reach.
+        settle: how long a finished job's log must have been silent, for lines that the service holds back.
+        patience: how long the service may be out of reach.
         slowest: between two tries while it is.
     """
 
@@ -30,17 +30,30 @@ class Pace:
     slowest: float = 30.0
 
 
+class Log(Protocol):
+    """A job's output, read on from where it stopped."""
+
+    @property
+    def streams(self) -> Sized:
+        """What it is read from."""
+        ...
+
+    def new_lines(self) -> Iterator[LogLine]:
+        """The lines since the last call. An error in between loses none and repeats none."""
+        ...
+
+
 _LATE = 120.0
 """Seconds after the end of a job within which lines may still arrive."""
 
 
 def follow(
-    log: JobLog, status_of: Callable[[], RunStatus], on_status: Callable[[RunStatus], None] | None, pace: Pace
+    log: Log, status_of: Callable[[], RunStatus], on_status: Callable[[RunStatus], None] | None, pace: Pace
 ) -> Iterator[LogLine]:
     """The lines of a job as they come. Ends when the job has ended and its log is silent.
 
     Raises:
-        TargetUnreachable: AWS did not answer for as long as `pace.patience`.
+        TargetUnreachable: the service did not answer for as long as `pace.patience`.
     """
     told: RunStatus | None = None
     answered = quiet_since = time.monotonic()
