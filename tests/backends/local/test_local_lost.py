@@ -87,8 +87,10 @@ def test_lost_run_stays_lost(place: Place) -> None:
 
 
 SUBMITTER = """\
-import json, os, sys
+import os, signal, sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job or nohup ignores these two
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.path.insert(0, {repository!r})
 from tests.backends.places import Place
 run = Place(Path({root!r}), dict(os.environ)).submit({script!r})
@@ -110,7 +112,7 @@ def test_submitter_dies(place: Place, death: signal.Signals) -> None:
     with shell.stdout:
         assert shell.stdout.readline() == b"0\n"
         os.killpg(shell.pid, death)
-        shell.wait()
+        shell.wait(timeout=30)
     ((ref, _),) = place.backend.runs()
     assert place.backend.status(ref).state is RunState.RUNNING
     follower = place.backend.logs(ref, follow=True)
