@@ -1,0 +1,114 @@
+"""Run history and the data plane: status, times, errors, where the logs and the outputs are, tags."""
+
+from __future__ import annotations
+
+from tests.fakes.azureml.blobs import Blobs
+from tests.fakes.azureml.files import ARTIFACTS, Logs, artifact
+from tests.fakes.azureml.jobs import Job, Jobs, stamp
+from tests.fakes.azureml.messages import Json, Refused, Reply, Request, Route, answer
+
+
+class History:
+    """The services that the workspace's discovery names."""
+
+    def __init__(self, jobs: Jobs, logs: Logs, blobs: Blobs) -> None:
+        self.jobs, self.logs, self.blobs = jobs, logs, blobs
+        self.sas_seconds = 3600.0
+        """How long the address of a log file is good for."""
+
+    @property
+    def routes(self) -> list[Route]:
+        runs, kind = "/history/v1.0{WS}/runs/{name}", "runhistory"
+        experiment = "/history/v1.0{WS}/experiments/{experiment}/runs/{name}"
+        return [
+            Route("GET", f"{runs}/details", kind, self._details),
+            Route("GET", runs, kind, self._run),
+            Route("POST", "/history/v1.0{WS}/rundata", kind, self._run_data),
+            Route("PATCH", experiment, kind, self._patch),
+            Route("POST", "/data/v1.0{WS}/dataversion/batchGetResolvedUris", "dataversion", self._resolve),
+        ]
+
+    def _details(self, request: Request, name: str) -> Reply:
+        """Where the SDK looks for the status while it follows a job: this question moves a scripted life on."""
+        job = self.jobs.known(name)
+        job.advance()
+        files = {
+            file: self.blobs.sas_url(ARTIFACTS, artifact(name, file), seconds=self.sas_seconds)
+            for file in self.logs.files(name)
+        }
+        described = job.describe()["properties"]
+        warnings = [{"source": "Service", "message": text} for text in job.warnings]
+        body = {
+            "runId": name, "target": (job.properties.get("computeId") or "serverless").rsplit("/", 1)[-1],
+            "status": job.status, "createdTimeUtc": stamp(job.created), "startTimeUtc": stamp(job.started),
+            "endTimeUtc": stamp(job.ended), "services": {}, "warnings": warnings or None, "error": _error(job),
+            "properties": described["properties"], "inputDatasets": [], "outputDatasets": [], "runDefinition": {},
+            "logFiles": files, "submittedBy": "Ada",
+        }  # fmt: skip
+        return answer({key: value for key, value in body.items() if value is not None})
+
+    def _run(self, request: Request, name: str) -> Reply:
+        return answer(_run(self.jobs.known(name)))
+
+    def _run_data(self, request: Request) -> Reply:
+        job = self.jobs.known(request.body["runId"])
+        return answer({"runMetadata": _run(job), "runDefinition": {}, "jobSpecification": None})
+
+    def _patch(self, request: Request, experiment: str, name: str) -> Reply:
+        """Tags and properties are added to those that there are; `hidden` archives."""
+        job = self.jobs.known(name)
+        if experiment != job.describe()["properties"]["experimentName"]:
+            raise Refused(
+                404, "UserError", f"Run {name} was not found in experiment {experiment}", inner="NotFoundError"
+            )
+        job.run_tags.update(request.body.get("tags") or {})
+        job.run_properties.update(request.body.get("properties") or {})
+        job.hidden = request.body.get("hidden", job.hidden)
+        return answer(_run(job))
+
+    def _resolve(self, request: Request) -> Reply:
+        """The address of each output whose asset id is given."""
+        values = {}
+        for asset in request.body["values"]:
+            name, output = asset.split("/")[-3], asset.split("/")[-1]
+            uri = _output_uri(self.jobs.known(name), output)
+            values[asset] = {"uri": uri, "type": "UriFolder", "entityMetadata": None, "legacyId": None, "error": None}
+        return answer({"values": values})
+
+
+def _run(job: Job) -> Json:
+    described = job.describe()["properties"]
+    outputs = {
+        output: {
+            "assetId": f"azureml://locations/eastus/data/{job.name}/outputs/{output}",
+            "type": body["jobOutputType"],
+        }
+        for output, body in (job.properties.get("outputs") or {}).items()
+    }
+    run = {
+        "runId": job.name, "rootRunId": job.name, "experimentName": described["experimentName"],
+        "displayName": described["displayName"], "status": job.status, "tags": job.tags,
+        "properties": described["properties"], "hidden": job.hidden, "createdUtc": stamp(job.created),
+        "startTimeUtc": stamp(job.started), "endTimeUtc": stamp(job.ended), "error": _error(job), "outputs": outputs,
+        "runType": "azureml.scriptrun", "dataContainerId": f"dcid.{job.name}",
+    }  # fmt: skip
+    return {key: value for key, value in run.items() if value is not None}
+
+
+def _output_uri(job: Job, output: str) -> str:
+    """Where the files of an output are: in the job's own place, unless the job names another."""
+    given = (job.properties.get("outputs") or {}).get(output) or {}
+    if given.get("uri"):
+        return str(given["uri"])
+    scope = job.workspace.replace("/providers/Microsoft.MachineLearningServices", "")
+    return f"azureml:/{scope}/datastores/workspaceblobstore/paths/azureml/{job.name}/{output}/"
+
+
+def _error(job: Job) -> Json | None:
+    if job.error is None:
+        return None
+    return {
+        "error": {"details": [], **job.error},
+        "correlation": {"operation": "0" * 32, "request": "0" * 16},
+        "environment": "eastus", "location": "eastus", "time": stamp(job.ended), "componentName": "common_runtime",
+    }  # fmt: skip

@@ -1,0 +1,367 @@
+"""The https endpoint: which request is for whom, what is kept of it, and what goes wrong.
+
+python -m tests.fakes.azureml.server --environ-file FILE      serves until it is killed; FILE gets `environ` as JSON
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from tests.fakes.azureml import blobs as blob_service
+from tests.fakes.azureml.assets import Assets
+from tests.fakes.azureml.blobs import Blobs
+from tests.fakes.azureml.certificate import write_certificate
+from tests.fakes.azureml.compute import Computes
+from tests.fakes.azureml.datastores import Datastores
+from tests.fakes.azureml.faults import Fault, Faults
+from tests.fakes.azureml.files import Logs, Outputs
+from tests.fakes.azureml.history import History
+from tests.fakes.azureml.identity import TENANT, Identity, check_bearer
+from tests.fakes.azureml.jobs import Jobs
+from tests.fakes.azureml.messages import Json, Refused, Reply, Request, Route, answer, check_version
+
+Callback = Callable[[Request], object]
+CLOUD = "CloudtrainFakeCloud"
+
+
+@dataclass
+class FakeAzure:
+    """One workspace with everything around it. Use it as a context manager, and `environ` to lead a process to it."""
+
+    subscription_id: str = "00000000-0000-0000-0000-000000000000"
+    resource_group: str = "rg"
+    workspace_name: str = "ws"
+    location: str = "eastus"
+    requests: list[Request] = field(default_factory=list)
+    """Every request as it came, those for tokens apart (`identity.asked`)."""
+    faults: Faults = field(default_factory=Faults)
+    identity: Identity = field(default_factory=Identity)
+
+    def __post_init__(self) -> None:
+        self.blobs = Blobs()
+        self.assets = Assets(self.workspace_id, self.blobs)
+        self.computes = Computes(self.workspace_id, self.subscription, self.location)
+        self.datastores = Datastores(self.workspace_id, self.blobs)
+        self.jobs = Jobs(self.workspace_id, self.assets, self.computes)
+        self.logs, self.outputs = Logs(self.blobs), Outputs(self.blobs)
+        self.history = History(self.jobs, self.logs, self.blobs)
+        self._hooks: list[tuple[str, str, str, Callback]] = []
+
+    def __enter__(self) -> FakeAzure:
+        self._folder = Path(tempfile.mkdtemp(prefix="fake-azureml-"))
+        files = write_certificate(self._folder)
+        self.authority = files.authority
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.fake = self
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(files.chain)
+        # The handshake is made by the thread that reads the request, not by the one that takes connections.
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+        self._sign_in = _Server(("127.0.0.1", 0), _SignIn)
+        self._sign_in.fake = self
+        self.blobs.host = f"localhost:{self._server.server_address[1]}"
+        for server in (self._server, self._sign_in):
+            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in (self._server, self._sign_in):
+            server.shutdown()
+            server.server_close()
+        shutil.rmtree(self._folder)
+
+    @property
+    def url(self) -> str:
+        """Of ARM, run history and the blob store; its certificate is for `localhost` and 127.0.0.1."""
+        return f"https://{self.blobs.host}"
+
+    @property
+    def subscription(self) -> str:
+        return f"/subscriptions/{self.subscription_id}"
+
+    @property
+    def workspace_id(self) -> str:
+        """The ARM id of the workspace."""
+        group = f"{self.subscription}/resourceGroups/{self.resource_group}"
+        return f"{group}/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace_name}"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What makes azure-identity, azure-core and azure-ai-ml of a new process talk to this service."""
+        return {
+            "REQUESTS_CA_BUNDLE": str(self.authority),
+            "SSL_CERT_FILE": str(self.authority),
+            "ARM_CLOUD_METADATA_URL": f"{self.url}/metadata/endpoints?api-version=2019-05-01",
+            "AZUREML_CURRENT_CLOUD": CLOUD,
+            "IDENTITY_ENDPOINT": f"http://127.0.0.1:{self._sign_in.server_address[1]}/msi/token",
+            "IDENTITY_HEADER": self.identity.header,
+        }
+
+    @property
+    def cloud(self) -> Json:
+        """This cloud as ARM's metadata describe it."""
+        return {
+            "name": CLOUD,
+            "portal": "https://portal.azure.com",
+            "resourceManager": f"{self.url}/",
+            "authentication": {
+                "loginEndpoint": "https://login.microsoftonline.com/",
+                "audiences": ["https://management.core.windows.net/", f"{self.url}/"],
+                "tenant": "common",
+                "identityProvider": "AAD",
+            },
+            "suffixes": {"storage": self.blobs.suffix, "keyVaultDns": "vault.azure.net"},
+        }
+
+    def before(self, method: str, pattern: str, callback: Callback) -> None:
+        """Call this when such a request has come, before anything is done about it."""
+        self._hooks.append(("before", method, pattern, callback))
+
+    def after(self, method: str, pattern: str, callback: Callback) -> None:
+        """Call this when the work of such a request is done, before its answer goes out."""
+        self._hooks.append(("after", method, pattern, callback))
+
+    def clear_hooks(self) -> None:
+        self._hooks.clear()
+
+    def calls(self, method: str = "*", pattern: str = "") -> list[str]:
+        """`METHOD {WS}/...` of the requests that match, in order."""
+        return [str(request) for request in self.received(method, pattern)]
+
+    def received(self, method: str = "*", pattern: str = "") -> list[Request]:
+        """The requests that match, in order."""
+        return [request for request in list(self.requests) if request.matches(method, pattern)]
+
+    def run_hooks(self, moment: str, request: Request) -> None:
+        for when, method, pattern, callback in list(self._hooks):
+            if when == moment and request.matches(method, pattern):
+                callback(request)
+
+    def handle(self, request: Request, refusal: Refused | None) -> Reply:
+        """The answer of whoever the request is for."""
+        for_blobs = request.path.startswith(f"{self.blobs.prefix}/")
+        try:
+            if refusal is not None:
+                raise refusal
+            return self.blobs.handle(request) if for_blobs else self._arm(request)
+        except Refused as refused:
+            if for_blobs:
+                return blob_service.refused(refused)
+            return answer(refused.body, refused.status)._replace(
+                headers={"Content-Type": "application/json", **refused.headers}
+            )
+
+    def _arm(self, request: Request) -> Reply:
+        if request.path.startswith("/metadata/"):
+            return answer([self.cloud])
+        if request.path == "/discovery":
+            return answer({"api": self.url, "history": self.url, "catalog": self.url, "experimentation": self.url})
+        check_bearer(request, (self.url, "https://management.azure.com", "https://management.core.windows.net"))
+        path = re.sub("/+", "/", request.short)
+        for route, pattern in self._table:
+            match = pattern.fullmatch(path)
+            if match and route.method == request.method:
+                check_version(request, route.resource, self.location)
+                return route.handler(request, **match.groupdict())
+        raise self._nothing_there(request)
+
+    @property
+    def _table(self) -> list[tuple[Route, re.Pattern[str]]]:
+        services = (self.jobs, self.history, self.assets, self.computes, self.datastores)
+        routes = [Route("GET", "{WS}", "workspaces", self._workspace)]
+        routes += [route for service in services for route in service.routes]
+        return [(route, route.pattern) for route in routes]
+
+    def _nothing_there(self, request: Request) -> Refused:
+        """The words of ARM for what is not in this subscription."""
+        if not request.path.lower().startswith(("/subscriptions/", "/history/", "/data/")):
+            return Refused(404, "NotFound", f"the fake knows no {request}")
+        asked = dict(zip(("subscription", "group", "workspace"), _scope(request.path), strict=True))
+        if asked["subscription"].lower() != self.subscription_id.lower():
+            message = f"The subscription '{asked['subscription']}' could not be found."
+            return Refused(404, "SubscriptionNotFound", message)
+        if asked["group"] and asked["group"].lower() != self.resource_group.lower():
+            return Refused(404, "ResourceGroupNotFound", f"Resource group '{asked['group']}' could not be found.")
+        if asked["workspace"] and asked["workspace"].lower() != self.workspace_name.lower():
+            kind = "Microsoft.MachineLearningServices/workspaces"
+            message = (
+                f"The Resource '{kind}/{asked['workspace']}' under resource group '{asked['group']}' was not found. "
+                "For more details please go to https://aka.ms/ARMResourceNotFoundFix"
+            )
+            return Refused(404, "ResourceNotFound", message)
+        return Refused(404, "NotFound", f"the fake knows no {request}")
+
+    def _workspace(self, request: Request) -> Reply:
+        group = self.workspace_id.split("/providers/")[0]
+        return answer(
+            {
+                "id": self.workspace_id, "name": self.workspace_name, "location": self.location, "tags": {},
+                "type": "Microsoft.MachineLearningServices/workspaces", "kind": "Default",
+                "identity": {"type": "SystemAssigned", "tenantId": TENANT, "principalId": TENANT},
+                "properties": {
+                    "friendlyName": self.workspace_name, "workspaceId": "44444444-4444-4444-4444-444444444444",
+                    "provisioningState": "Succeeded", "discoveryUrl": f"{self.url}/discovery", "tenantId": TENANT,
+                    "mlFlowTrackingUri": f"azureml://{self.blobs.host}/mlflow/v1.0{self.workspace_id}",
+                    "storageAccount": f"{group}/providers/Microsoft.Storage/storageAccounts/{self.blobs.account}",
+                    "keyVault": f"{group}/providers/Microsoft.Keyvault/vaults/fakevault",
+                    "applicationInsights": f"{group}/providers/Microsoft.insights/components/fakeinsights",
+                    "publicNetworkAccess": "Enabled", "hbiWorkspace": False,
+                },
+            }
+        )  # fmt: skip
+
+    def shorten(self, path: str) -> str:
+        """The path with `{WS}`, `{SUB}` and `{BLOB}` in it; ARM does not look at the case."""
+        for name, prefix in (("{WS}", self.workspace_id), ("{SUB}", self.subscription), ("{BLOB}", self.blobs.prefix)):
+            at = path.lower().find(prefix.lower())
+            end = at + len(prefix)
+            if at >= 0 and path[end : end + 1] in ("", "/"):
+                return path[:at] + name + path[end:]
+        return path
+
+
+def _scope(path: str) -> tuple[str, str, str]:
+    """Subscription, resource group and workspace in a path; "" where there is none."""
+    found = [
+        re.search(f"/{word}/([^/]+)", path, re.IGNORECASE) for word in ("subscriptions", "resourceGroups", "workspaces")
+    ]
+    subscription, group, workspace = (match[1] if match else "" for match in found)
+    return subscription, group, workspace
+
+
+class _Server(ThreadingHTTPServer):
+    fake: FakeAzure
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that was killed in the middle of a request is what these tests are about."""
+
+
+class _Base(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    server: _Server
+
+    def _request(self) -> Request:
+        path, _, query = self.path.partition("?")
+        return Request(
+            method=self.command,
+            path=unquote(path),
+            query=dict(parse_qsl(query, keep_blank_values=True)),
+            headers={name.lower(): value for name, value in self.headers.items()},
+            raw=self._body(),
+            short=self.server.fake.shorten(unquote(path)),
+            target=self.path,
+        )
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            return _unchunked(self.rfile)
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def _send(self, reply: Reply, *, cut_at: int | None = None) -> None:
+        self.send_response(reply.status)
+        for name, value in {"x-ms-request-id": "0" * 8, **reply.headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(reply.body) if reply.length is None else reply.length))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(reply.body[:cut_at])
+        self.wfile.flush()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: the requests are kept."""
+
+
+class _Handler(_Base):
+    """ARM, run history and the blob store."""
+
+    def _serve(self) -> None:
+        fake, request = self.server.fake, self._request()
+        fake.requests.append(request)
+        fake.run_hooks("before", request)
+        fault = fake.faults.next_for(request)
+        if _is(fault, "close before"):
+            self.close_connection = True
+            return
+        reply = fake.handle(request, fault.refusal if fault else None)
+        fake.run_hooks("after", request)
+        if _is(fault, "close after"):
+            self.close_connection = True
+            return
+        if fault is not None and fault.kind == "slow":
+            time.sleep(fault.amount)
+        cut = int(fault.amount) if fault is not None and fault.kind == "cut" else None
+        self._send(reply, cut_at=cut)
+        if cut is not None:
+            self.close_connection = True
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def do_PUT(self) -> None:
+        self._serve()
+
+    def do_POST(self) -> None:
+        self._serve()
+
+    def do_PATCH(self) -> None:
+        self._serve()
+
+    def do_HEAD(self) -> None:
+        self._serve()
+
+    def do_DELETE(self) -> None:
+        self._serve()
+
+
+class _SignIn(_Base):
+    """The managed identity's endpoint."""
+
+    def do_GET(self) -> None:
+        self._send(self.server.fake.identity.handle(self._request()))
+
+
+def _is(fault: Fault | None, kind: str) -> bool:
+    return fault is not None and fault.kind == kind
+
+
+def _unchunked(stream: Any) -> bytes:
+    data = b""
+    while size := int(stream.readline().split(b";")[0].strip() or b"0", 16):
+        data += stream.read(size)
+        stream.readline()
+    while stream.readline().strip():
+        pass
+    return data
+
+
+def main() -> None:
+    """Serve until killed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--environ-file", type=Path, required=True)
+    given = parser.parse_args()
+    with FakeAzure() as fake:
+        temporary = given.environ_file.with_suffix(".tmp")
+        temporary.write_text(json.dumps(fake.environ))
+        temporary.replace(given.environ_file)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
