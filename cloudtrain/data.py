@@ -27,8 +27,16 @@ class _Places(Model):
         return value
 
 
+_TARGETS = ("sagemaker", "azureml", "local")
+
+
 def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
-    if all(data.get(target) is None for target in ("sagemaker", "azureml", "local")):
+    if data.get("value") is not None:
+        for name in _TARGETS:
+            if data.get(name) is not None:
+                message = f"an input is either a `value` or a place, and this one has `{name}` too"
+                yield Problem((name,), message, "remove one of them")
+    elif all(data.get(target) is None for target in _TARGETS):
         message = "an input needs a place on at least one target"
         yield KeyProblem((), message, "add for example `local: data/train` or `sagemaker: s3://bucket/train`")
 
@@ -36,9 +44,12 @@ def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
 class Input(_Places):
     """Data that the script reads. `${{inputs.NAME}}` becomes its path."""
 
-    mode: Literal["mount", "download", "pipe", "direct"] = "mount"
+    value: str | bool | int | float | None = None
+    """A plain value instead of a place, which `${{inputs.NAME}}` becomes: Azure ML's literal input."""
+
+    mode: Literal["mount", "download", "pipe", "direct", "eval_mount", "eval_download"] = "mount"
     """mount: read on demand (FastFile; ro_mount). download: copied before the start (File). pipe: SageMaker's FIFO.
-    direct: Azure ML passes the URI as it is."""
+    direct: Azure ML passes the URI as it is. eval_mount, eval_download: Azure ML evaluates an `mltable` first."""
     type: Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"] = "uri_folder"
     """Azure ML's kind of data."""
     shard: bool = Field(default=False, strict=True)
@@ -56,7 +67,7 @@ class Input(_Places):
     instance_groups: tuple[str, ...] = ()
     """SageMaker: the groups of a heterogeneous cluster that get this input; all unless given."""
     access: Literal["ro", "rw"] = "ro"
-    """SageMaker: how an FSx or EFS file system is mounted."""
+    """How an FSx or EFS file system (SageMaker) or a datastore (Azure ML) is mounted."""
 
     _rules = all_at_once(_input_rules)
 
@@ -64,8 +75,14 @@ class Input(_Places):
 class Output(_Places):
     """Data that the script writes. `${{outputs.NAME}}` becomes its path; the target keeps it after the run."""
 
-    mode: Literal["upload", "mount"] = "mount"
-    """upload: copied when the script ends. mount: written through while it runs."""
+    mode: Literal["upload", "mount", "direct"] = "mount"
+    """upload: copied when the script ends. mount: written through while it runs. direct: Azure ML passes the URI."""
+    type: Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model"] = "uri_folder"
+    """Azure ML's kind of data."""
+    asset_name: str | None = None
+    """Azure ML: register the output as a data asset or model of this name when the job has ended."""
+    asset_version: str | None = None
+    """Azure ML: its version; the next number unless given."""
 
 
 class Checkpoint(_Places):

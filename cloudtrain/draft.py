@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.backends.base import Backend
 from cloudtrain.backends.registry import backend_of
 from cloudtrain.bundle.tree import Tree, scan
-from cloudtrain.compile.common import run_name
+from cloudtrain.compile.common import run_name, without_literals
 from cloudtrain.job import BUNDLED, TrainingJob
 from cloudtrain.plans import CompileContext, Finding, Plan
 from cloudtrain.references import is_run_input
@@ -63,7 +63,7 @@ class Draft:
         model = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
         backend = backend_of(model.type, settings)
         source, (job, notes, awaited) = _source_of(job, settings.cwd), _with_runs(job, model.type, settings)
-        job = _absolute(job, settings.cwd)
+        job = _absolute(job if model.type == "azureml" else without_literals(job), settings.cwd)
         tree, account = scan(source), backend.account(model)
         return cls(job, model, backend, account, tree, settings.submitter, tuple(ignore), place_of, notes, awaited)
 
@@ -71,6 +71,13 @@ class Draft:
     def key(self) -> str:
         """Hash of the plan without its run name: what makes two submissions the same."""
         return self._compiled(_NAMELESS).sha256
+
+    @cached_property
+    def _conda(self) -> str | None:
+        """The conda file's text; that it is missing is for compile to say."""
+        name = self.job.environment.conda_file
+        entry = next((entry for entry in self.tree.entries if entry.path == name), None)
+        return None if entry is None else Path(self.tree.location(entry)).read_text("utf-8")
 
     @property
     def view(self) -> TrainingJob:
@@ -106,7 +113,7 @@ class Draft:
         return not_ready(self.awaited, self.backend)
 
     def _compiled(self, name: str) -> Plan:
-        context = CompileContext(run_name=name, bundle=self.tree.identity, account=self.account)
+        context = CompileContext(name, self.tree.identity, self.account, conda=self._conda)
         plan = self.backend.compile(self.job, self.target, context)
         return replace(plan, notes=(*plan.notes, *self.notes)) if self.notes else plan
 

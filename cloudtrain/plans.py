@@ -60,6 +60,8 @@ class Upload:
     size: int
     """Bytes of the content before compression."""
     file_count: int
+    content: str | None = None
+    """What is sent, where that is a text that the plan knows: the definition of an environment."""
 
 
 @dataclass(frozen=True)
@@ -145,13 +147,49 @@ class SageMakerAccount:
 
 
 @dataclass(frozen=True)
+class AzureMLAccount:
+    """The Azure ML target's account settings, as far as they are known without the network."""
+
+    subscription_id: str
+    resource_group: str
+    workspace: str
+    missing: tuple[str, ...] = ()
+    """Which of the three nobody gave; a placeholder stands in for them."""
+    credential: str | None = None
+    """Which of azure-identity's credentials is used; the first that works unless given."""
+    cloud: str | None = None
+    """The name of the Azure cloud; the surroundings decide, and else it is the public one."""
+    overlay: Any = None
+    """The user's own corrections of the instance catalogue, or None."""
+
+    @property
+    def place(self) -> str:
+        """Where runs are, the middle of their references: `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`."""
+        from urllib.parse import quote
+
+        parts = (self.subscription_id, self.resource_group, self.workspace, *([self.cloud] if self.cloud else []))
+        place = ":".join(quote(part, safe="") for part in parts)
+        return place if self.credential is None else f"{self.credential}@{place}"
+
+    @property
+    def workspace_id(self) -> str:
+        """The workspace's id in Azure Resource Manager."""
+        return (
+            f"/subscriptions/{self.subscription_id}/resourceGroups/{self.resource_group}"
+            f"/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace}"
+        )
+
+
+@dataclass(frozen=True)
 class CompileContext:
     """Everything that compile may not look up itself. The same job, target and context give the same bytes."""
 
     run_name: str
     bundle: Bundle
     account: Any
-    """The target's account settings: `LocalAccount` or `SageMakerAccount`."""
+    """The target's account settings: `LocalAccount`, `SageMakerAccount` or `AzureMLAccount`."""
+    conda: str | None = None
+    """The text of the job's `environment.conda_file`; None where it names none, or the bundle does not have it."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +234,7 @@ class Plan:
         content = {
             "target": self.target,
             "request": self.request,
-            "uploads": [asdict(u) for u in self.uploads],
+            "uploads": [_without_none(asdict(upload)) for upload in self.uploads],
         }
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
@@ -218,7 +256,7 @@ class Plan:
             "sha256": self.sha256,
             "summary": dict(self.summary),
             "request": self.request,
-            "uploads": [asdict(upload) for upload in self.uploads],
+            "uploads": [_without_none(asdict(upload)) for upload in self.uploads],
             "processes": [asdict(process) for process in self.processes],
             "findings": [asdict(finding) | {"level": finding.level.value} for finding in self.findings],
             "notes": list(self.notes),
@@ -267,6 +305,10 @@ class Plan:
         from cloudtrain.render.text import RichDocument
 
         return RichDocument(self.document())
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def canonical_json(value: Any) -> str:

@@ -9,9 +9,13 @@ from pydantic import Field
 
 from cloudtrain._model import Model, all_at_once
 from cloudtrain.errors import Problem
+from cloudtrain.problems.names import PLACE_NAME
 from cloudtrain.units import Duration
 
 Count = Annotated[int, Field(ge=1, strict=True)]
+
+Credential = Literal["cli", "powershell", "developer_cli", "environment", "managed_identity", "workload_identity"]
+"""Kinds of azure-identity's credentials that need no browser."""
 
 
 def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
@@ -87,23 +91,60 @@ class SageMaker(Model):
     """US dollars. A job that could cost more by its `max_runtime` is an error."""
 
 
+class Service(Model):
+    """An interactive service of a job on Azure ML: reached from the job's page in the studio while it runs."""
+
+    type: Literal["ssh", "tensor_board", "jupyter_lab", "vs_code"]
+    all_instances: bool = Field(default=False, strict=True)
+    """On every instance; on the first one unless given."""
+    ssh_public_key: str | None = None
+    """`ssh`: the public key that may log in."""
+    log_dir: str | None = None
+    """`tensor_board`: the folder with its events, `outputs/runs`."""
+
+
+def _azureml_rules(target: Mapping[str, Any]) -> Iterator[Problem]:
+    client, identity = target.get("managed_identity_client_id"), target.get("identity")
+    if client is not None and identity not in (None, "managed"):
+        message = f"`managed_identity_client_id` has no effect with `identity: {identity}`"
+        yield Problem(("managed_identity_client_id",), message, "remove it, or write `identity: managed`")
+
+
 class AzureML(Model):
     """An Azure Machine Learning workspace. Without `compute` the job runs serverless."""
 
     type: Literal["azureml"] = "azureml"
     subscription_id: str | None = None
+    """With `resource_group` and `workspace`; from `config.json` or the defaults of `az` unless given."""
     resource_group: str | None = None
     workspace: str | None = None
+    credential: Credential | None = None
+    """Whose credential: one kind of azure-identity's; the first that works (DefaultAzureCredential) unless given."""
+    cloud: str | None = None
+    """`AzureCloud`, `AzureUSGovernment`, `AzureChinaCloud`, or one that `ARM_CLOUD_METADATA_URL` lists."""
     compute: str | None = None
-    """Name of a compute cluster."""
+    """Name of a compute cluster, whose instance type the service then uses; or `serverless`."""
     experiment: str | None = None
-    job_tier: Literal["spot", "basic", "standard", "premium"] | None = None
+    """The job's name unless given."""
+    display_name: str | None = None
+    """What the studio shows; the run's name unless given."""
+    job_tier: Literal["basic", "standard", "premium"] | None = None
+    """Serverless: the quality of the capacity. Spare capacity is asked for with the job's `spot`."""
     priority: Literal["low", "medium", "high"] | None = None
     identity: Literal["user", "managed", "aml_token"] | None = None
+    """As whom the job reads its data; the service's default unless given."""
     managed_identity_client_id: str | None = None
-    docker_args: str | None = None
+    docker_args: str | tuple[str, ...] | None = None
+    """Options of `docker run`, as one string or as a list."""
     locations: tuple[str, ...] = ()
+    """Serverless: the regions that the job may run in."""
     max_instance_count: Count | None = None
+    services: dict[Annotated[str, Field(pattern=PLACE_NAME)], Service] = Field(default_factory=dict)
+    """Interactive services by name: ssh, TensorBoard, JupyterLab, VS Code."""
+    max_cost: float | None = Field(default=None, gt=0)
+    """US dollars. A job that could cost more by its `max_runtime` is an error."""
+
+    _rules = all_at_once(_azureml_rules)
 
 
 Target = Annotated[Local | SageMaker | AzureML, Field(discriminator="type")]

@@ -1,14 +1,17 @@
-"""What every compiler shares: hyperparameters as argv, the run name, the paths behind references."""
+"""What every compiler shares: hyperparameters as argv, references, overrides, the run name."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.job import TrainingJob
 from cloudtrain.references import replace_references
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, text_of
+
+if TYPE_CHECKING:
+    from cloudtrain.processing import AnyJob
 
 HASH_LENGTH = 8
 """Hex digits of the plan's hash in a run name: with the counter, collisions need 2**16 different plans of one job."""
@@ -22,9 +25,29 @@ hyperparameter_text = text_of
 """One value as the script receives it."""
 
 
+def without_literals(job: AnyJob) -> AnyJob:
+    """The job without inputs that are plain values: their references become the values. Only Azure ML has such."""
+    literals = {name: item.value for name, item in job.inputs.items() if item.value is not None}
+    if not literals:
+        return job
+    values = {f"inputs.{name}": text_of(value) for name, value in literals.items()}
+
+    def filled(text: str) -> str:
+        return replace_references(text, lambda inner: values.get(inner, f"${{{{{inner}}}}}"))
+
+    variables = {name: filled(text) for name, text in job.environment.variables.items()}
+    update: dict[str, Any] = {
+        "inputs": {name: item for name, item in job.inputs.items() if name not in literals},
+        "hyperparameters": {name: _filled(value, filled) for name, value in job.hyperparameters.items()},
+        "environment": job.environment.model_copy(update={"variables": variables}),
+    }
+    update |= {name: filled(text) for name in ("command", "entry_point") if (text := getattr(job, name)) is not None}
+    return job.model_copy(update=update)
+
+
 def resolve_hyperparameters(job: TrainingJob, paths: Mapping[str, str]) -> dict[str, Any]:
     """The hyperparameters with `${{...}}` replaced by the paths of the target."""
-    return {key: _resolve(value, paths) for key, value in job.hyperparameters.items()}
+    return {key: _filled(value, lambda text: resolve_text(text, paths)) for key, value in job.hyperparameters.items()}
 
 
 def resolve_text(text: str, paths: Mapping[str, str]) -> str:
@@ -32,13 +55,28 @@ def resolve_text(text: str, paths: Mapping[str, str]) -> str:
     return replace_references(text, paths.__getitem__)
 
 
-def _resolve(value: Any, paths: Mapping[str, str]) -> Any:
+def merged(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`request` with `overrides` on top: mappings are merged key by key, everything else is replaced, and a null
+    removes its key. Neither argument is changed."""
+    result = dict(request)
+    for key, value in overrides.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, Mapping):
+            below = result.get(key)
+            result[key] = merged(below if isinstance(below, Mapping) else {}, value)
+        else:
+            result[key] = value
+    return result
+
+
+def _filled(value: Any, filled: Callable[[str], str]) -> Any:
     if isinstance(value, str):
-        return resolve_text(value, paths)
+        return filled(value)
     if isinstance(value, Mapping):
-        return {key: _resolve(inner, paths) for key, inner in value.items()}
+        return {key: _filled(inner, filled) for key, inner in value.items()}
     if isinstance(value, Sequence):
-        return [_resolve(inner, paths) for inner in value]
+        return [_filled(inner, filled) for inner in value]
     return value
 
 

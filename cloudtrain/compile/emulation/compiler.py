@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
+from cloudtrain.compile.common import merged
 from cloudtrain.compile.emulation.entrypoint import entrypoint_host
 from cloudtrain.compile.emulation.rerooted import port_name, with_loopback
 from cloudtrain.compile.emulation.scaled import scaled_job
@@ -15,7 +16,6 @@ from cloudtrain.compile.emulation.stage import HostLaunch, Stage
 from cloudtrain.compile.emulation.toolkit import toolkit_host
 from cloudtrain.compile.sagemaker.compiler import parts_of
 from cloudtrain.compile.sagemaker.images import contents_of
-from cloudtrain.compile.sagemaker.overrides import merged
 from cloudtrain.compile.sagemaker.request import Parts, request_of
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import TrainingJob

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from cloudtrain.catalogue.choose import choose
-from cloudtrain.catalogue.instances import InstanceType, instance_named, instance_types
-from cloudtrain.catalogue.overlay import apply_overlay
+from cloudtrain.catalogue.instances import InstanceType
+from cloudtrain.compile import instance_types
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import SageMakerAccount
@@ -73,10 +72,7 @@ class Machines:
 
 def known_type(name: str, account: SageMakerAccount) -> InstanceType | None:
     """The catalogue's row of a type, with the user's own corrections."""
-    if not account.overlay:
-        return instance_named("sagemaker", name)
-    types = apply_overlay(instance_types("sagemaker"), account.overlay)
-    return next((row for row in types if row.name == name), None)
+    return instance_types.known_type("sagemaker", name, account.overlay)
 
 
 def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
@@ -150,14 +146,7 @@ def _instance_type(job: TrainingJob, account: SageMakerAccount) -> str:
             "`gpus_per_instance: 8`, `interconnect: rdma`; `cloudtrain instances` lists the types",
         )
         raise JobError([problem])
-    types = apply_overlay(instance_types("sagemaker"), account.overlay) if account.overlay else None
-    return choose(
-        "sagemaker",
-        gpu=resources.gpu,
-        gpus_per_instance=resources.gpus_per_instance,
-        interconnect=resources.interconnect,
-        types=types,
-    ).name
+    return instance_types.type_by_gpu("sagemaker", resources, account.overlay)
 
 
 def _volume(size: int | None) -> int:

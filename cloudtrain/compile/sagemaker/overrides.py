@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.catalogue.shapes import violations
+from cloudtrain.compile.common import merged
 from cloudtrain.errors import JobError, Problem
 
 FIELD = "sagemaker_overrides"
@@ -14,21 +15,6 @@ _NEEDED = ("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "Stop
 """What a plan reads of its request: it can be changed, and not be taken away."""
 
 _READ = (*_NEEDED, "InputDataConfig")
-
-
-def merged(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`request` with `overrides` on top: mappings are merged key by key, everything else is replaced, and a null
-    removes its key. Neither argument is changed."""
-    result = dict(request)
-    for key, value in overrides.items():
-        if value is None:
-            result.pop(key, None)
-        elif isinstance(value, Mapping):
-            below = result.get(key)
-            result[key] = merged(below if isinstance(below, Mapping) else {}, value)
-        else:
-            result[key] = value
-    return result
 
 
 def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

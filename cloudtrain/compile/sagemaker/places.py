@@ -151,8 +151,8 @@ def _input_problems(name: str, item: Input) -> list[Problem]:
                 f"add `sagemaker: s3://BUCKET/PATH` under `inputs.{name}`",
             )
         ]
-    if item.mode == "direct":
-        message = f"input `{name}` has the mode `direct`, which only Azure ML has"
+    if item.mode in ("direct", "eval_mount", "eval_download"):
+        message = f"input `{name}` has the mode `{item.mode}`, which only Azure ML has"
         return [Problem(("inputs", name, "mode"), message, "use `mount` to read on demand, or `download`")]
     if not item.sagemaker.startswith("s3://") and not _FILE_SYSTEM.fullmatch(item.sagemaker):
         message = f"`{item.sagemaker}` is no place that SageMaker can read"

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from cloudtrain.compile.common import hyperparameter_argv, resolve_hyperparameters, resolve_text
+from cloudtrain.compile.common import hyperparameter_argv, merged, resolve_hyperparameters, resolve_text
 from cloudtrain.compile.sagemaker import processing_data as data
 from cloudtrain.compile.sagemaker.images import ChosenImage, image_of
 from cloudtrain.compile.sagemaker.machines import DEFAULT_VOLUME_GIB, Machines, machines_of
-from cloudtrain.compile.sagemaker.overrides import merged
 from cloudtrain.compile.sagemaker.places import bundle_uri
 from cloudtrain.compile.sagemaker.request import RUN_TAG
 from cloudtrain.errors import JobError, Problem

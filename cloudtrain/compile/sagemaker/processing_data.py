@@ -92,8 +92,8 @@ def input_problems(job: ProcessingJob) -> Iterator[Problem]:
         elif not item.sagemaker.startswith("s3://"):
             message = f"`{item.sagemaker}` is no place that a processing job can read"
             yield Problem((*path, "sagemaker"), message, "use `s3://BUCKET/PATH`")
-        if item.mode == "direct":
-            message = f"input `{name}` has the mode `direct`, which only Azure ML has"
+        if item.mode in ("direct", "eval_mount", "eval_download"):
+            message = f"input `{name}` has the mode `{item.mode}`, which only Azure ML has"
             yield Problem((*path, "mode"), message, "use `download`")
         if item.compression is not None and item.mode != "pipe":
             message = f"input `{name}` can only be unpacked on the way (`compression: gzip`) in the mode `pipe`"
