@@ -1,0 +1,66 @@
+"""Where the instances of a job are, and where its data and code lie on them: on the service, or in an emulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from cloudtrain.launch.azureml.body import Body
+from cloudtrain.launch.azureml.places import service_paths
+
+FIRST_ADDRESS = IPv4Address("10.0.0.4")
+"""The first one that Azure gives out in a subnet; what a job really gets is known when it runs."""
+
+JOBS = "/mnt/azureml/cr/j"
+"""Where the service keeps each job, in a folder named by a number of its own; the run's name stands for that."""
+
+Listen = Callable[[int, int], tuple[str, str]]
+"""Instance and port to the address and port where others find what listens there."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One job's surroundings.
+
+    Attributes:
+        run_name: the job's name.
+        workspace_id: the workspace's ARM id.
+        hosts: the address of each instance, as lists of hosts name them.
+        listen: where a port of an instance is reached.
+        data: the folder that holds inputs and outputs.
+        code: the working directory of each instance.
+        paths: `inputs.NAME` and `outputs.NAME` to what the script gets.
+        gpus: of each instance; None where nobody knows.
+    """
+
+    run_name: str
+    workspace_id: str
+    hosts: tuple[str, ...]
+    listen: Listen
+    data: str
+    code: tuple[str, ...]
+    paths: dict[str, str]
+    gpus: int | None = None
+
+    @property
+    def is_multi(self) -> bool:
+        """More than one instance."""
+        return len(self.hosts) > 1
+
+
+def service_site(body: Body, run_name: str, workspace_id: str, gpus: int | None) -> Site:
+    """The job on the service. Addresses and the job's folder are examples: they are given out when it starts."""
+    hosts = tuple(str(FIRST_ADDRESS + number) for number in range(body.instances))
+    folder = f"{JOBS}/{run_name}"
+    data = f"{folder}/cap/data-capability/wd"
+    return Site(
+        run_name=run_name,
+        workspace_id=workspace_id,
+        hosts=hosts,
+        listen=lambda instance, port: (hosts[instance], str(port)),
+        data=data,
+        code=(f"{folder}/exe/wd",) * body.instances,
+        paths=service_paths(body, data),
+        gpus=gpus,
+    )
