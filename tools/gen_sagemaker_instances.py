@@ -26,6 +26,9 @@ from cloudtrain.catalogue.instances import COLUMNS, DATA
 
 TABLE = DATA / "sagemaker_instances.csv"
 
+HEADER = [column for column in COLUMNS if column not in ("gpu_slice", "retires", "quota_vcpus")]
+"""The columns of this table; no type of SageMaker's has anything in the others."""
+
 
 def names() -> list[str]:
     """Every training instance type that botocore knows, without the `ml.`, in the order of families and sizes."""
@@ -131,11 +134,13 @@ def document() -> str:
     ec2, source = ec2_types()
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(HEADER)
     for name in names():
         cells = row(name, ec2, source)
-        assert cells.keys() <= COLUMNS.keys(), cells.keys() - COLUMNS.keys()
-        writer.writerow(_cell(cells.get(column, _EMPTY.get(kind)), kind) for column, kind in COLUMNS.items())
+        assert cells.keys() <= set(HEADER), cells.keys() - set(HEADER)
+        writer.writerow(
+            _cell(cells.get(column, _EMPTY.get(kind)), kind) for column, kind in COLUMNS.items() if column in HEADER
+        )
     return text.getvalue()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from cloudtrain.catalogue.gpus import has_gpu, read_gpu, unknown_gpu
+from cloudtrain.catalogue.gpus import has_gpu, same_model, unknown_gpu
 from cloudtrain.catalogue.instances import InstanceType, Interconnect, instance_types, instances_where
 from cloudtrain.errors import JobError, Problem
 
@@ -27,13 +27,13 @@ def choose(
 
     Of the types that fit, the cheapest. Where one of them has no known price, the smallest: of one GPU, a larger
     instance never costs less. Then, in this order, decide: less GPU memory, fewer vCPUs, less memory, the lower known
-    price, the lower known price of the bare machine, the newer generation, the name. A retired type comes last.
+    price, the lower known price of the bare machine, the newer generation, the name. Whole GPUs come before slices of
+    one, and retired types after all others, whatever they cost.
 
     Raises:
         JobError: no such GPU, not in that number, or not with RDMA; the hint names what there is.
     """
-    model = read_gpu(gpu).model
-    candidates = instances_where(target, "gpu", lambda cell: read_gpu(cell).model == model) if types is None else types
+    candidates = instances_where(target, "gpu", lambda cell: same_model(gpu, cell)) if types is None else types
     same_gpu = [instance for instance in candidates if has_gpu(instance, gpu)]
     if not same_gpu:
         raise _no_such_gpu(target, gpu, instance_types(target) if types is None else types)
@@ -43,7 +43,8 @@ def choose(
     fitting = [instance for instance in same_count if interconnect != "rdma" or instance.interconnect == "rdma"]
     if not fitting:
         raise _wrong("interconnect", *_without_rdma(gpu, gpus_per_instance, same_gpu))
-    priced = all(instance.price is not None for instance in fitting)
+    offered = [instance for instance in fitting if not instance.retired] or fitting
+    priced = all(instance.price is not None for instance in offered)
     return min(fitting, key=lambda instance: _rank(instance, priced))
 
 
@@ -58,7 +59,7 @@ def _rank(instance: InstanceType, priced: bool) -> tuple[Any, ...]:
     price = inf if instance.price is None else instance.price
     machine_price = inf if instance.machine_price is None else instance.machine_price
     return (
-        bool(instance.retired), instance.gpus, price if priced else 0.0,
+        bool(instance.retired), bool(instance.gpu_slice), instance.gpus, price if priced else 0.0,
         instance.gpu_memory_gib, instance.vcpus, instance.memory_gib,
         price, machine_price, -_generation(instance.family), instance.name,
     )  # fmt: skip

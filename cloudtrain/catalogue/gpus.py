@@ -13,6 +13,9 @@ from cloudtrain.errors import did_you_mean
 _NOISE = re.compile(r"nvidia|tesla|geforce|amd|instinct|gpu|tensor|core|server|edition|blackwell|sxm\d*|pcie|hbm\d*e?")
 """Words that say nothing which the model and its memory do not."""
 
+_VARIANT = "nvl"
+"""A card that has its model's name and more: `H100` is also an `H100-NVL-94GB`, and `H100-NVL` only that."""
+
 _UNIT = re.compile(r"(?<=\d)\s*(?:gi?b?)\b")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)g")
 _BARE_MEMORY = re.compile(r"\d{2,3}")
@@ -50,13 +53,19 @@ def read_gpu(text: str) -> Gpu:
     return Gpu("".join(words), memory)
 
 
+def same_model(written: str, own: str) -> bool:
+    """Whether a GPU of this name is of the model that is written: `H100` is `H100-80GB` and `H100-NVL-94GB`."""
+    wanted, model = read_gpu(written).model, read_gpu(own).model
+    return bool(own) and model in (wanted, wanted + _VARIANT)
+
+
 def has_gpu(instance: InstanceType, written: str) -> bool:
     """Whether the type has that GPU. Without a memory every memory fits: `A100` is `A100-40GB` and `A100-80GB`.
 
     A memory fits when it is the one of the name, what the driver shows in GiB, or the same in decimal GB.
     """
     wanted, own = read_gpu(written), read_gpu(instance.gpu)
-    if not instance.gpu or wanted.model != own.model:
+    if not same_model(written, instance.gpu):
         return False
     sizes = (own.memory or 0.0, instance.gpu_memory_gib, instance.gpu_memory_gib * _GB_PER_GIB)
     return wanted.memory is None or any(abs(wanted.memory - size) <= _TOLERANCE * size for size in sizes)
@@ -80,7 +89,7 @@ def unknown_gpu(written: str, types: Iterable[InstanceType]) -> tuple[str, str |
     if neuron:
         named = " or ".join(f"`{name}`" for name in neuron)
         return f"`{written}` is not a GPU", f"name the instance type: {named}"
-    siblings = [name for name in gpu_names(types) if read_gpu(name).model == wanted.model]
+    siblings = [name for name in gpu_names(types) if same_model(written, name)]
     if siblings:
         return f"no instance type has the GPU `{written}`", "use " + " or ".join(f"`{name}`" for name in siblings)
     models = {name.rpartition("-")[0] for name in gpu_names(types)}

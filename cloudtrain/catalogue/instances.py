@@ -1,7 +1,7 @@
 """The instance types that a training job can ask for, one row each, and where each row comes from.
 
 The rows are CSV files under `data/`, one per target, read when first asked for. `tools/gen_sagemaker_instances.py`
-writes SageMaker's.
+and `tools/gen_azureml_instances.py` write them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ class InstanceType:
 
     target: str
     name: str
-    """As the target writes it: `ml.p4d.24xlarge`."""
+    """As the target writes it: `ml.p4d.24xlarge`, `Standard_ND96asr_v4`."""
     family: str
-    """`p4d`: what the sizes of one kind of machine share."""
+    """`p4d`, `ND A100 v4`: what the sizes of one kind of machine share."""
     vcpus: int
     memory_gib: float
     gpus: int = 0
     gpu: str = ""
     """Model and memory as a job writes them, `A100-40GB`; empty where there is no GPU."""
     gpu_memory_gib: float = 0.0
-    """Of each GPU, as the driver sees it: an `A10G-24GB` has 22.4 GiB."""
+    """Of each GPU, as the driver sees it: an `A10G-24GB` has 22.4 GiB. Azure's are what its documentation prints. 0
+    also where a refresh found GPUs of unknown memory."""
+    gpu_slice: str = ""
+    """`1/6`: how much of a GPU the type's one GPU is, where it is a slice (Azure's NVads A10 v5). A process sees one
+    device with the slice's memory, so `gpus` is 1 and the memory is the slice's: `A10-4GB`. Empty: whole GPUs."""
     neuron: str = ""
     """`Trainium` or `Trainium2`; empty on all but AWS Neuron machines."""
     neuron_devices: int = 0
@@ -45,15 +49,18 @@ class InstanceType:
     architecture: str = "x86_64"
     """Of the CPU, and so of the image: `x86_64` or `arm64`."""
     interconnect: Interconnect = "ethernet"
-    """`rdma`: instances of a job can talk past the kernel. On SageMaker that is EFA."""
+    """`rdma`: instances of a job can talk past the kernel. On SageMaker that is EFA, on Azure ML InfiniBand with
+    SR-IOV."""
     fabric: Fabric = ""
-    """What the machine has beside Ethernet. Infiniband without SR-IOV is `infiniband` here and `ethernet` above."""
+    """What the machine has beside Ethernet. InfiniBand without SR-IOV, which NCCL cannot use, is `infiniband` here and
+    `ethernet` above."""
     interfaces: int = 0
     """RDMA network interfaces: EFA devices, InfiniBand ports."""
     network: str = ""
     """In the provider's words: `4x 100 Gigabit`, `Up to 25 Gigabit`, `High`."""
     network_gbps: float | None = None
-    """The same as a number, all cards together; an `Up to` is its peak. None where the provider gives a word."""
+    """The same as a number, all cards together; an `Up to` is its peak. None where the provider gives a word, or none.
+    With InfiniBand that NCCL can use, the InfiniBand's alone."""
     nvme_gb: int = 0
     """Local NVMe disk, decimal GB. A SageMaker job on such a type gets that disk, whatever volume it asks for."""
     efa_in_toolkit: bool = False
@@ -66,6 +73,10 @@ class InstanceType:
     """SageMaker SDK v2 lists this type for SMDDP (fw_utils.SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES, never checked)."""
     retired: str = ""
     """ISO date from which the provider no longer offers it, where that is known."""
+    retires: str = ""
+    """ISO date on which a type that is still offered goes, where the provider has said so."""
+    quota_vcpus: int | None = None
+    """vCPUs of its family that the account may use at once. Only a refresh knows it; None where none was made."""
     price: float | None = None
     price_date: str = ""
     """ISO date (or year and month) on which the price stood in its source; empty where the source has no date."""
@@ -80,7 +91,7 @@ class InstanceType:
     @property
     def gpu_model(self) -> str:
         """`A100` of `A100-40GB`."""
-        return self.gpu.rpartition("-")[0]
+        return self.gpu.rpartition("-")[0] or self.gpu
 
     @property
     def devices(self) -> int:
@@ -92,6 +103,7 @@ _FLAGS = {"yes": True, "no": False}
 
 PARSERS: dict[str, Callable[[str], Any]] = {
     "int": int,
+    "int | None": lambda text: int(text) if text else None,
     "float": float,
     "float | None": lambda text: float(text) if text else None,
     "bool": _FLAGS.__getitem__,
@@ -105,7 +117,15 @@ COLUMNS: dict[str, str] = {field.name: str(field.type) for field in fields(Insta
 """Every column that a row may have, and its annotation."""
 
 REQUIRED = tuple(field.name for field in fields(InstanceType) if field.default is MISSING)[1:]
-"""Columns that every row has; the others have defaults."""
+"""Columns that every row has; the others have defaults. A table leaves out those in which none of its rows differs."""
+
+_ANY_CASE = ("azureml",)
+"""Targets whose services take a type's name in any case, and give it back in one of their own choice."""
+
+
+def name_key(target: str, name: str) -> str:
+    """Equal for two spellings of one type: `Standard_NC6s_v3` and `STANDARD_NC6S_V3` are the same size of Azure's."""
+    return name.casefold() if target in _ANY_CASE else name
 
 
 @cache
@@ -121,19 +141,22 @@ def instances_where(target: str, column: str, fits: Callable[[str], bool]) -> tu
 
 @cache
 def instance_named(target: str, name: str) -> InstanceType | None:
-    """The row of that exact name, or None. No other row is built: a plan needs one."""
-    cells = _table(target).get(name)
+    """The row of that name, or None. Azure's names are found in any case, and the row has the usual spelling.
+
+    No other row is built: a plan needs one.
+    """
+    cells = _table(target).get(name_key(target, name))
     return None if cells is None else _typed(target, cells)
 
 
 @cache
 def _table(target: str) -> Mapping[str, Mapping[str, str]]:
-    """The table's cells by name and column."""
+    """The table's cells by `name_key` and column."""
     file = DATA / f"{target}_instances.csv"
     if not file.is_file():
         return {}
     with file.open(encoding="utf-8", newline="") as lines:
-        return {row["name"]: row for row in csv.DictReader(lines, strict=True)}
+        return {name_key(target, row["name"]): row for row in csv.DictReader(lines, strict=True)}
 
 
 def _typed(target: str, cells: Mapping[str, str]) -> InstanceType:

@@ -15,20 +15,28 @@ other is added and needs `vcpus` and `memory_gib` at least:
     gpu = "R100-288GB"
     interconnect = "rdma"
 
-The columns are the fields of `InstanceType`.
+    [azureml.Standard_NC96ads_A100_v4]
+    price = 13.2
+
+The columns are the fields of `InstanceType`. Azure's names may be in any case.
+
+Below both lies what `cloudtrain instances --refresh` found: `instances.TARGET.refreshed.json` in the user's folder, the
+same tables, a file of its own so that a refresh never touches what somebody wrote. It holds hundreds of types and is
+read for every plan, so it is JSON, which takes a tenth of the time.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.catalogue.gpus import read_gpu
-from cloudtrain.catalogue.instances import COLUMNS, REQUIRED, InstanceType
+from cloudtrain.catalogue.instances import COLUMNS, REQUIRED, InstanceType, instance_named, name_key
 from cloudtrain.errors import SettingsError, did_you_mean
 
 FILE_NAME = "instances.toml"
@@ -53,15 +61,42 @@ Overlay = tuple[Correction, ...]
 """Corrections, the weakest first."""
 
 
-def load_overlays(user_folder: Path, cwd: Path) -> Overlay:
+def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Overlay:
     """The corrections of the user's own file, then the project's, which win; none of a file that does not exist.
+
+    `target` names the one whose last refresh is wanted too, below the others.
 
     Raises:
         SettingsError: a file is not TOML, or holds a wrong target, column or value.
     """
     project = next((folder / FILE_NAME for folder in (cwd, *cwd.parents) if (folder / FILE_NAME).is_file()), None)
     files = [user_folder / FILE_NAME, *([project] if project else [])]
-    return tuple(row for file in dict.fromkeys(files) if file.is_file() for row in load_overlay(file))
+    written = tuple(row for file in dict.fromkeys(files) if file.is_file() for row in load_overlay(file))
+    return (load_refreshed(user_folder, target) if target else ()) + written
+
+
+def refreshed_file(user_folder: Path, target: str) -> Path:
+    """Where a refresh of a target's types is kept."""
+    return user_folder / f"instances.{target}.refreshed.json"
+
+
+def load_refreshed(user_folder: Path, target: str) -> Overlay:
+    """What the last refresh of the target found, or nothing where none was made.
+
+    Raises:
+        SettingsError: the file cannot be read, or is not what a refresh writes.
+    """
+    file = refreshed_file(user_folder, target)
+    if not file.is_file():
+        return ()
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return read_overlay({target: content[target]}, str(file))
+    except OSError as error:
+        raise SettingsError(f"cannot read {file}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        hint = f"write it again with `cloudtrain instances --refresh --target {target}`, or delete it"
+        raise SettingsError(f"{file} is not what a refresh writes", hint=hint) from None
 
 
 def load_overlay(file: Path) -> Overlay:
@@ -105,13 +140,26 @@ def apply_overlay(
     Raises:
         SettingsError: an added type lacks a column that it needs, or a GPU row its GPU.
     """
-    rows = {instance.name: instance for instance in types}
+    rows = {name_key(instance.target, instance.name): instance for instance in types}
     target = target or next((instance.target for instance in rows.values()), None)
     for correction in overlay:
         if correction.target == target:
-            known = rows.get(correction.name)
-            rows[correction.name] = _added(correction, rows) if known is None else _corrected(known, correction)
+            key = name_key(target, correction.name)
+            known = rows.get(key)
+            rows[key] = _added(correction, rows.values()) if known is None else _corrected(known, correction)
     return tuple(rows.values())
+
+
+def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> InstanceType | None:
+    """The row of that name with the overlay's corrections, or None. No other row is built.
+
+    Raises:
+        SettingsError: as `apply_overlay`, for this type.
+    """
+    key = name_key(target, name)
+    own = tuple(correction for correction in overlay or () if name_key(correction.target, correction.name) == key)
+    known = instance_named(target, name)
+    return next(iter(apply_overlay([known] if known else [], own, target)), None)
 
 
 def _corrections(tables: Mapping[str, Any], file: str) -> Iterator[Correction]:
@@ -137,6 +185,7 @@ def _number(value: Any) -> bool:
 
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (lambda value: _number(value) and isinstance(value, int), "a whole number"),
+    "int | None": (lambda value: _number(value) and isinstance(value, int), "a whole number"),
     "float": (_number, "a number"),
     "float | None": (lambda value: _number(value) and value > 0, "a number above 0"),
     "bool": (lambda value: isinstance(value, bool), "`true` or `false`"),
@@ -147,12 +196,15 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 """A field's annotation to what a value must be."""
 
 
+_DATES = ("price_date", "machine_price_date", "retired", "retires")
+
+
 def _value(column: str, value: Any, place: str) -> Any:
     known = COLUMNS.keys() - {"name"}
     if column not in known:
         raise SettingsError(f"{place} has an unknown column `{column}`", hint=did_you_mean(column, known))
     fits, wanted = _CHECKS[COLUMNS[column]]
-    if column in ("price_date", "machine_price_date", "retired") and hasattr(value, "isoformat"):
+    if column in _DATES and hasattr(value, "isoformat"):
         value = value.isoformat()  # TOML has dates of its own
     if not fits(value):
         raise SettingsError(f"{place} `{column}` must be {wanted}, not {value!r}")
@@ -167,12 +219,12 @@ def _corrected(known: InstanceType, correction: Correction) -> InstanceType:
     return _whole(replace(known, **cells), correction)
 
 
-def _added(correction: Correction, known: Iterable[str]) -> InstanceType:
-    family = correction.name.removeprefix("ml.").partition(".")[0]
+def _added(correction: Correction, known: Iterable[InstanceType]) -> InstanceType:
+    family = correction.name.removeprefix("ml.").removeprefix("Standard_").partition(".")[0]
     cells = {"family": family, "source": correction.file, **_filled(correction)}
     missing = " and ".join(f"`{column}`" for column in REQUIRED if column != "name" and column not in cells)
     if missing:
-        near = did_you_mean(correction.name, known) or ""
+        near = did_you_mean(correction.name, [instance.name for instance in known]) or ""
         raise SettingsError(
             f"{correction.file}: `{correction.name}` is not in the catalogue, and a new type needs {missing}",
             hint=f"{near} If it is a new type, add {missing}" if near.startswith("did you mean") else f"add {missing}",
@@ -194,10 +246,16 @@ def _filled(correction: Correction) -> dict[str, Any]:
     return follows | cells
 
 
+_GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
+
+
 def _whole(instance: InstanceType, correction: Correction) -> InstanceType:
     """The row, if its parts agree."""
     place = f'{correction.file}: [{correction.target}."{correction.name}"]'
-    if bool(instance.gpus) != bool(instance.gpu) or bool(instance.gpu) != bool(instance.gpu_memory_gib):
+    told = dict(correction.cells)
+    named, memory = bool(instance.gpu), bool(instance.gpu_memory_gib)
+    memory |= named and told.get("gpu_memory_gib") == 0  # nobody knows it, says a refresh
+    if _GPU_COLUMNS & told.keys() and not bool(instance.gpus) == named == memory:
         raise SettingsError(f"{place} needs `gpus`, `gpu` and `gpu_memory_gib` together, or none of them",
                             hint='write for example `gpus = 8`, `gpu = "H100-80GB"`')  # fmt: skip
     if instance.interconnect == "rdma" and not instance.fabric:

@@ -1,0 +1,50 @@
+"""What the name of an Azure VM size says about it: a guess for sizes that no table has.
+
+`Standard_ND96isr_H100_v5` is family ND, 96 vCPUs, features `isr`, accelerator H100, version 5. An `r` among the
+features means RDMA, which is InfiniBand. This holds on all sizes of the catalogue's table, and it is a habit of Azure's,
+not a promise; whether the InfiniBand has SR-IOV, without which NCCL cannot use it, no name says.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_NAME = re.compile(
+    r"standard_(?P<family>[a-z]+)(?P<vcpus>\d+)(?:-(?P<enabled>\d+))?(?P<features>[a-z]*)(?P<rest>\w*)", re.IGNORECASE
+)
+
+_VERSION = re.compile(r"_v(\d+)$", re.IGNORECASE)
+
+_NUMBERED = ("a", "d", "ds", "g", "gs")
+"""Families whose number counted sizes, not vCPUs, before version 3: `Standard_DS3_v2` has 4."""
+
+_MODELS = re.compile(r"_(?:\w+_)?([A-Z]+\d+[A-Z]*)(?=_v\d+$)")
+"""The accelerator in a size's name: the A100 of `_A100_v4`, the GB200 of `_NDR_GB200_v6`."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What a size's name says. `text` says it as a sentence, and that it is a guess."""
+
+    has_infiniband: bool
+    vcpus: int | None
+    """None where the name's number is not that of its vCPUs."""
+    gpu: str
+    """The accelerator's model where the name has it, `H100`; else empty."""
+    text: str
+
+
+def guess(name: str) -> Guess | None:
+    """What the name of a size says, in any case of letters; None for a name that is not built like one."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    version = _VERSION.search(name)
+    numbered = match["family"].casefold() in _NUMBERED and (version is None or int(version[1]) < 3)
+    has_infiniband = "r" in match["features"].casefold()
+    model = _MODELS.search(name)
+    reason = "`r` among the letters after its number" if has_infiniband else "no `r` among the letters after its number"
+    text = f"by its name, `{name}` has {'' if has_infiniband else 'no '}InfiniBand ({reason}); that is a guess"
+    vcpus = None if numbered else int(match["enabled"] or match["vcpus"])
+    return Guess(has_infiniband, vcpus, model[1] if model else "", text)
