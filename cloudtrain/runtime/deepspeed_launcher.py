@@ -1,0 +1,129 @@
+"""Becomes DeepSpeed's own launcher on each instance of an Azure ML job, which starts one such process on each.
+
+    python -m cloudtrain.runtime.deepspeed_launcher [OPTIONS OF deepspeed] SCRIPT [ARGUMENTS]
+
+    one instance        deepspeed --num_gpus N OPTIONS SCRIPT ARGUMENTS
+    several instances   deepspeed --hostfile FILE --no_ssh --node_rank I --master_addr A --master_port P OPTIONS ...
+
+The hosts are those of AZ_BATCH_HOST_LIST, each with as many slots as `--num_gpus` says, or as this instance has GPUs.
+`--no_ssh` (DeepSpeed pull request 5728, July 2024) starts the ranks of its own instance only, so that no instance has
+to log in to another. The user's options come last, and so they win. Autotuning reaches other instances through ssh alone: on one
+instance it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from cloudtrain.runtime.environment import detect_environment
+from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.sagemaker_launcher.machine import this_machine
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
+
+FLAGS = frozenset(
+    "--module --no_python --no_local_rank --no_ssh --no_ssh_check --force_multi --save_pid --elastic_training "
+    "--bind_cores_to_rank -h --help".split()
+)
+"""Options of `deepspeed` without a value (read in its `launcher/runner.py`); all others have one, so the script is what follows them."""
+
+COUNTS = ("--num_gpus", "--num_accelerators")
+
+CHOICES = (*COUNTS, "-i", "--include", "-e", "--exclude")
+"""Options that say which GPUs to use; DeepSpeed takes `--num_gpus` with none of the others."""
+
+
+def options_of(arguments: Sequence[str]) -> dict[str, str]:
+    """The options of `deepspeed` before the script, without their values where they have none."""
+    found, rest = {}, iter(arguments)
+    for argument in rest:
+        if not argument.startswith("-"):
+            break
+        name, equals, value = argument.partition("=")
+        found[name] = value if equals or name in FLAGS else next(rest, "")
+    return found
+
+
+def deepspeed_argv(arguments: Sequence[str], variables: Mapping[str, str], *, gpus: int) -> list[str]:
+    """The command that this instance runs; `gpus` are those of this instance. Writes the hostfile.
+
+    Raises:
+        SetupError: nobody says how many GPUs there are, or where the first instance is; or autotuning needs ssh.
+    """
+    options = options_of(arguments)
+    environment = detect_environment(variables)
+    count = environment.node_count
+    if count > 1 and "--autotuning" in options:
+        raise SetupError(
+            f"DeepSpeed's autotuning reaches other instances through ssh, and this job has {count} instances",
+            hint="tune on one instance (`instance_count: 1`), then train on several with what it found",
+        )
+    if count == 1:
+        chosen = [] if any(name in options for name in CHOICES) else ["--num_gpus", _slots(options, variables, gpus)]
+        return ["deepspeed", *chosen, *arguments]
+    if environment.master_addr is None:
+        hint = "on Azure ML the distribution is `PyTorch` with one process per instance"
+        raise SetupError("no variable says where the first instance is (MASTER_ADDR)", hint=hint)
+    hostfile = _hostfile(_hosts(variables, count), _slots(options, variables, gpus))
+    return [
+        "deepspeed",
+        "--hostfile", hostfile,
+        "--no_ssh",
+        "--node_rank", str(environment.node_rank),
+        "--master_addr", environment.master_addr,
+        "--master_port", str(environment.master_port),
+        *arguments,
+    ]  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Go on as `deepspeed`.
+
+    Raises:
+        SystemExit: it cannot start; stderr says why.
+    """
+    try:
+        argv = deepspeed_argv(arguments, os.environ, gpus=this_machine(os.environ, "").gpus)
+        program = shutil.which(argv[0])
+        if program is None:
+            hint = "add `deepspeed` to the job's `requirements`, or use an environment that has it"
+            raise SetupError("`deepspeed` is not on the PATH", hint=hint)
+    except SetupError as error:
+        sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
+        raise SystemExit(1) from None
+    sys.stderr.write("cloudtrain: starting " + " ".join(argv) + "\n")
+    sys.stderr.flush()
+    os.execv(program, argv)
+
+
+def _slots(options: Mapping[str, str], variables: Mapping[str, str], gpus: int) -> str:
+    """GPUs that are no NVIDIA ones have no device files that are counted; Azure's variable may know them."""
+    given = next((options[name] for name in COUNTS if name in options), "")
+    text = given or str(gpus or variables.get("AZ_BATCHAI_GPU_COUNT", ""))
+    if text.isdecimal() and int(text):
+        return text
+    hint = "give the job `processes_per_instance`, or an instance type with GPUs"
+    raise SetupError("no GPU was found on this instance, so DeepSpeed has no slots", hint=hint)
+
+
+def _hosts(variables: Mapping[str, str], count: int) -> list[str]:
+    """One name for each instance. DeepSpeed only counts them where it uses no ssh, and they must differ."""
+    hosts = [host for host in variables.get("AZ_BATCH_HOST_LIST", "").split(",") if host]
+    return hosts if len(set(hosts)) == count else [f"instance-{number}" for number in range(count)]
+
+
+def _hostfile(hosts: Sequence[str], slots: str) -> str:
+    path = Path(tempfile.mkdtemp(prefix="cloudtrain-"), "hostfile")
+    path.write_text("".join(f"{host} slots={slots}\n" for host in hosts))
+    return str(path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
