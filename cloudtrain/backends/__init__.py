@@ -5,11 +5,9 @@ from __future__ import annotations
 BUILT_IN = {
     "local": "cloudtrain.backends.local.backend:LocalBackend",
     "sagemaker": "cloudtrain.backends.sagemaker.backend:SageMakerBackend",
+    "azureml": "cloudtrain.backends.azureml.backend:AzureMLBackend",
 }
 """Target name to `module:Class`. A new backend adds its row."""
-
-PLANNED = ("azureml",)
-"""Targets whose models exist, so that job files and settings can name them, but whose backends do not yet."""
 
 ENTRY_POINTS = "cloudtrain.backends"
 """The entry-point group of other packages' backends. They add names; they cannot replace a built-in one."""

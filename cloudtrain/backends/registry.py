@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import cast
 
-from cloudtrain.backends import BUILT_IN, ENTRY_POINTS, PLANNED
+from cloudtrain.backends import BUILT_IN, ENTRY_POINTS
 from cloudtrain.backends.base import Backend
-from cloudtrain.errors import SettingsError, TargetUnavailable, did_you_mean
+from cloudtrain.errors import SettingsError, did_you_mean
 from cloudtrain.settings import Settings
 
 
@@ -15,17 +15,11 @@ def backend_of(name: str, settings: Settings) -> Backend:
     """The backend of a target. It is made with `state_dir` and `environ`, and does nothing until it is used.
 
     Raises:
-        TargetUnavailable: the target has no backend in this version.
         SettingsError: no such target.
     """
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
         factory = getattr(import_module(module), attribute)
-    elif name in PLANNED:
-        raise TargetUnavailable(
-            f"the target `{name}` is not available in this version of cloudtrain",
-            hint="run the job on this machine with `--target local`",
-        )
     else:
         factory = _from_entry_points(name)
     return cast(Backend, factory(settings.state_dir, environ=settings.environ))

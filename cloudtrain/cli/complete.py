@@ -73,9 +73,9 @@ def codes(_: str) -> list[str]:
 @_silent
 def targets(_: str) -> list[str]:
     """The targets."""
-    from cloudtrain.backends import BUILT_IN, PLANNED
+    from cloudtrain.backends import BUILT_IN
 
-    return [*BUILT_IN, *PLANNED]
+    return [*BUILT_IN]
 
 
 @_silent

@@ -1,0 +1,88 @@
+"""The environment of a job: a registered one, a curated one by framework and version, or one made of an image."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+from cloudtrain.catalogue.curated import CURATED, curated_environment
+from cloudtrain.compile.azureml.identifiers import asset_id, environment_id, is_label
+from cloudtrain.errors import JobError, Problem, did_you_mean
+from cloudtrain.job import TrainingJob
+from cloudtrain.plans import CompileContext, Upload, canonical_json
+
+
+class ChosenEnvironment(NamedTuple):
+    """`environmentId` of the body, and what must be made first: an environment of an image, or nothing."""
+
+    id: str
+    upload: Upload | None = None
+
+
+def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironment:
+    """The environment that the job names.
+
+    Raises:
+        JobError: it names none, one without a version, or a framework that has no curated environment.
+    """
+    given = job.environment
+    image = given.image.of("azureml") if given.image else None
+    if given.azureml is not None:
+        return ChosenEnvironment(_registered(given.azureml, context.account.workspace_id))
+    if image is not None:
+        return _made_of(image, given.conda_file, context)
+    if given.conda_file is not None:
+        message = "`conda_file` needs an image to build on"
+        hint = "add `image: {azureml: mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04}`"
+        raise _wrong("conda_file", message, hint)
+    if given.framework is None:
+        hint = 'add `environment: {framework: pytorch, version: "2.8"}`, `azureml: azureml:NAME:VERSION`, or an `image`'
+        raise _wrong("framework", "the job does not say in which environment it runs on Azure ML", hint)
+    return ChosenEnvironment(_curated(given.framework, given.version))
+
+
+def _registered(written: str, workspace_id: str) -> str:
+    found = asset_id(workspace_id, written, "environments")
+    if found is not None:
+        return found
+    name = written.removeprefix("azureml:").partition("@")[0]
+    if is_label(written):
+        message = f"which version `{written}` is changes, so a plan cannot say what would run"
+    else:
+        message = f"`{written}` names no version of an environment"
+    raise _wrong("azureml", message, f"name one: `azureml:{name}:1`; `az ml environment list -n {name}` lists them")
+
+
+def _made_of(image: str, conda_file: str | None, context: CompileContext) -> ChosenEnvironment:
+    properties: dict[str, Any] = {"image": image, "isAnonymous": True, "isArchived": False}
+    if conda_file is not None:
+        if context.conda is None:
+            hint = "write its path inside `source_dir`, and see that no ignore file leaves it out"
+            raise _wrong("conda_file", f"the bundle has no file `{conda_file}`", hint)
+        properties["condaFile"] = context.conda
+    content = canonical_json({"properties": properties})
+    sha256 = hashlib.sha256(content.encode()).hexdigest()
+    destination = environment_id(context.account.workspace_id, sha256)
+    return ChosenEnvironment(
+        destination, Upload("environment", sha256, destination, len(content.encode()), 1, content=content)
+    )
+
+
+def _curated(framework: str, version: str | None) -> str:
+    found = curated_environment(framework, version)
+    if found is not None:
+        return found.id
+    versions = [row.version for row in CURATED if row.framework == framework]
+    if not versions:
+        message = f"Azure ML has no curated environment for `{framework}`"
+        hint = "name one: `azureml: azureml:NAME:VERSION`, or use `framework: pytorch` with `requirements`"
+        raise _wrong("framework", message, hint)
+    message = f"no curated environment of `{framework}` {version} is known"
+    hint = did_you_mean(version or "", versions) or f"use `{versions[0]}`"
+    raise _wrong(
+        "version", message, f"{hint}; any other by its id: `azureml: azureml://registries/azureml/environments/...`"
+    )
+
+
+def _wrong(field: str, message: str, hint: str) -> JobError:
+    return JobError([Problem(("environment", field), message, hint)])

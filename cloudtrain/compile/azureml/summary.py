@@ -1,0 +1,96 @@
+"""What a person reads first: the machines, what starts on them, where things are, and what it can cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from cloudtrain.compile.azureml.machines import Machines
+from cloudtrain.compile.azureml.request import Parts
+from cloudtrain.plans import Process
+from cloudtrain.units import format_duration
+
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
+
+
+def summary(parts: Parts, request: Mapping[str, Any], processes: tuple[Process, ...]) -> list[tuple[str, str]]:
+    """Label and text pairs, in reading order."""
+    job, account, body = parts.job, parts.account, request["properties"]
+    seconds = max_runtime(body)
+    pairs = [
+        ("target", f"azureml (workspace {account.workspace} in {account.resource_group})"),
+        ("compute", _compute(body)),
+        ("instances", _instances(parts.machines, instance_count(body))),
+        ("processes", _processes(processes, instance_count(body))),
+        ("distribution", job.distribution.type),
+        ("environment", _environment(parts, body)),
+        ("script", job.entry_point or job.command or ""),
+        ("checkpoint", body["outputs"].get("checkpoint", {}).get("uri", "")),
+        ("max runtime", format_duration(seconds) if seconds else "none: it runs until it ends"),
+        ("tier", body.get("queueSettings", {}).get("jobTier", "")),
+        ("cost", _cost(parts.machines, body)),
+    ]
+    return [(label, text) for label, text in pairs if text]
+
+
+def instance_count(body: Mapping[str, Any]) -> int:
+    """Instances that a body asks for: one unless it says otherwise."""
+    return int((body.get("resources") or {}).get("instanceCount", 1))
+
+
+def max_runtime(body: Mapping[str, Any]) -> int | None:
+    """Seconds after which the service ends the job; None where a body sets no limit."""
+    match = _DURATION.fullmatch(str((body.get("limits") or {}).get("timeout", "")))
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def most_it_can_cost(machines: Machines, body: Mapping[str, Any]) -> float | None:
+    """US dollars for all instances over the whole limit, at list prices; None without a price or a limit."""
+    seconds, known = max_runtime(body), machines.known
+    if seconds is None or known is None or known.price is None:
+        return None
+    return known.price * instance_count(body) * seconds / 3600
+
+
+def _compute(body: Mapping[str, Any]) -> str:
+    compute = str(body.get("computeId", "serverless"))
+    return compute.rpartition("/")[2]
+
+
+def _instances(machines: Machines, count: int) -> str:
+    known = machines.known
+    if known is None:
+        return f"{count} x {machines.instance_type or ('the type of the cluster' if machines.cluster else 'any type')}"
+    kind = f"{known.gpus} x {known.gpu}" if known.gpus else f"{known.vcpus} vCPUs"
+    network = ", InfiniBand" if known.interconnect == "rdma" and count > 1 else ""
+    return f"{count} x {known.name} ({kind}{network})"
+
+
+def _processes(processes: tuple[Process, ...], instances: int) -> str:
+    if not processes:
+        return ""
+    hosts = {process.instance for process in processes}
+    return f"{len(processes)} on {len(hosts)} of {instances} instances" if instances > 1 else str(len(processes))
+
+
+def _environment(parts: Parts, body: Mapping[str, Any]) -> str:
+    upload = parts.environment.upload
+    if upload is None or body.get("environmentId") != parts.environment.id:
+        return str(body.get("environmentId", ""))
+    image = parts.job.environment.image.of("azureml") if parts.job.environment.image else None
+    conda = f" with {parts.job.environment.conda_file}" if parts.job.environment.conda_file else ""
+    return f"made of {image}{conda}"
+
+
+def _cost(machines: Machines, body: Mapping[str, Any]) -> str:
+    most, known = most_it_can_cost(machines, body), machines.known
+    spot = ", less on spot capacity" if body.get("queueSettings", {}).get("jobTier") == "Spot" else ""
+    if most is not None:
+        return f"at most ${most:,.2f} at list prices{spot}"
+    if known is not None and known.price is not None:
+        return f"${known.price * instance_count(body):,.2f} an hour at list prices{spot}; no limit is set"
+    return "unknown: the catalogue has no price of this type" if known is not None else ""
