@@ -7,8 +7,8 @@
 
 The hosts are those of AZ_BATCH_HOST_LIST, each with as many slots as `--num_gpus` says, or as this instance has GPUs.
 `--no_ssh` (DeepSpeed pull request 5728, July 2024) starts the ranks of its own instance only, so that no instance has
-to log in to another. The user's options come last, and so they win. Autotuning reaches other instances through ssh alone: on one
-instance it runs.
+to log in to another. The user's options come last, and so they win. Autotuning reaches other instances through ssh
+alone: on one instance it runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ FLAGS = frozenset(
     "--module --no_python --no_local_rank --no_ssh --no_ssh_check --force_multi --save_pid --elastic_training "
     "--bind_cores_to_rank -h --help".split()
 )
-"""Options of `deepspeed` without a value (read in its `launcher/runner.py`); all others have one, so the script is what follows them."""
+"""Options of `deepspeed` without a value (read in its `launcher/runner.py`). All others have one, so the script is what
+follows them."""
 
 COUNTS = ("--num_gpus", "--num_accelerators")
 
