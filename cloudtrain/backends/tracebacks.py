@@ -8,6 +8,13 @@ from collections.abc import Sequence
 _LONGEST = 400
 _NAMED_ERROR = re.compile(r"^\s*(?:\[\w+\d*\]:\s*)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b.*)$")
 
+PEER_LOST = re.compile(
+    r"closed by peer|reset by peer|Connection refused|Broken pipe|remote process exited|ncclRemoteError|"
+    r"communicator was aborted|Socket Timeout|recvValue failed|connectFullMesh failed|failed to recv|"
+    r"DistNetworkError|DistStoreError|Some NCCL operations have failed or timed out"
+)
+"""Words of errors that say that another rank is gone: consequences, not causes."""
+
 
 def error_in(lines: Sequence[str]) -> str | None:
     """The last line that names an exception."""

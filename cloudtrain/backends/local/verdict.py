@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from cloudtrain.backends.tracebacks import PEER_LOST
+
 
 class Death(NamedTuple):
     """A rank that ended badly. `order` counts the ends; `attempt` counts the starts of its rank."""
@@ -36,13 +38,6 @@ _LONGEST_REASON = 400
 
 FAILURE_LIMIT = 1024
 """Characters of a failure file that SageMaker shows."""
-
-_PEER_LOST = re.compile(
-    r"closed by peer|reset by peer|Connection refused|Broken pipe|remote process exited|ncclRemoteError|"
-    r"communicator was aborted|Socket Timeout|recvValue failed|connectFullMesh failed|failed to recv|"
-    r"DistNetworkError|DistStoreError|Some NCCL operations have failed or timed out"
-)
-"""Words of errors that say that another rank is gone: consequences, not causes."""
 
 _RANK_PREFIX = re.compile(r"\[rank\d+\]: ?")
 _NO_TORCH = re.compile(r"No module named '?torch\b")
@@ -120,7 +115,7 @@ def explain(lines: list[str]) -> tuple[str, list[str]]:
 def _is_consequence(death: Death, lines: list[str]) -> bool:
     if death.exit_code in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS):
         return False
-    return death.exit_code == -signal.SIGTERM or bool(_PEER_LOST.search("\n".join(explain(lines)[1][-6:])))
+    return death.exit_code == -signal.SIGTERM or bool(PEER_LOST.search("\n".join(explain(lines)[1][-6:])))
 
 
 def _signal_name(number: int) -> str:
