@@ -5,17 +5,18 @@ variables (`FakeAzure.environ`). It keeps every request as it came and does noth
 state to state, write logs and outputs, and order faults. How the service behaves where nobody measured it is modelled
 after its documentation and its error reports; such places say so.
 
-    server.py       https: which request is for whom, what is kept, what goes wrong
+    server.py       the whole: which request is for whom, and how a process is led here
+    endpoint.py     HTTP: requests are read, kept, perhaps spoiled, answered
     messages.py     requests, answers, refusals, routes
     certificate.py  a throw-away authority and the certificate that it signed
     identity.py     tokens: where they are got, and how they are looked at
     faults.py       what goes wrong, on demand
-    jobs.py         jobs, their thirteen states, their lists
+    job.py          one job and its thirteen states; jobs.py: those of the workspace
     assets.py       code, environments, data
     compute.py      clusters, sizes, usages, quotas
     datastores.py   datastores and their secrets
     history.py      run history: status, errors, where the logs are
-    blobs.py        the blob store; sas.py: its signatures
+    blobs.py        the blob store; account.py: whom it lets in; sas.py: signatures; containers.py: what it holds
     files.py        the logs and outputs that a job writes
 """
 

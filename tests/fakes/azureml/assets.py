@@ -50,6 +50,7 @@ class Assets:
         for kind in _KINDS:
             resource, versions = f"workspaces/{kind}", f"{{WS}}/{kind}/{{name}}/versions"
             made += [
+                Route("GET", f"{{WS}}/{kind}/{{name}}", resource, self._bound(self._container, kind)),
                 Route("GET", versions, resource, self._bound(self._list, kind)),
                 Route("GET", f"{versions}/{{version}}", resource, self._bound(self._get, kind)),
                 Route("PUT", f"{versions}/{{version}}", resource, self._bound(self._put, kind)),
@@ -62,19 +63,35 @@ class Assets:
         return lambda request, **names: method(request, kind, **names)
 
     def _list(self, request: Request, kind: str, name: str) -> Reply:
-        """All versions, the newest first; code is found by its hash under whatever name (the client asks so)."""
+        """All versions in the order that is asked for; code is found by its hash, under whatever name it has."""
         query = request.query
         if "hash" in query:
             keys = [key for key in self._versions if key[0] == kind and _has_hash(self._versions[key], query["hash"])]
         else:
-            keys = [key for key in self._versions if key[:2] == (kind, name)]
-            if not keys:
-                raise Refused(
-                    404, "UserError", f"{_KINDS[kind]} container {name} was not found.", inner="NotFoundError"
-                )
-        keys.reverse()
+            keys = self._versions_of(kind, name)
+        if query.get("$orderBy", "").lower() == "createdtime desc":
+            keys.reverse()
         top = int(query.get("$top", len(keys)))
         return answer({"value": [self._describe(*key) for key in keys[:top]]})
+
+    def _versions_of(self, kind: str, name: str) -> list[tuple[str, str, str]]:
+        """In the order in which they were made."""
+        keys = [key for key in self._versions if key[:2] == (kind, name)]
+        if not keys:
+            raise Refused(404, "UserError", f"{_KINDS[kind]} container {name} was not found.", inner="NotFoundError")
+        return keys
+
+    def _container(self, request: Request, kind: str, name: str) -> Reply:
+        latest = self._versions_of(kind, name)[-1][2]
+        properties: Json = {
+            "latestVersion": latest,
+            "nextVersion": None,
+            "isArchived": False,
+            "tags": {},
+            "properties": {},
+        }
+        place = f"{self.workspace}/{kind}/{name}"
+        return answer({"id": place, "name": name, "type": f"{_TYPE}/{kind}", "properties": properties})
 
     def _get(self, request: Request, kind: str, name: str, version: str) -> Reply:
         if (kind, name, version) not in self._versions:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.fakes.azureml.blobs import KEY, Blobs
+from tests.fakes.azureml.account import KEY
+from tests.fakes.azureml.blobs import Blobs
 from tests.fakes.azureml.files import ARTIFACTS, OUTPUTS
 from tests.fakes.azureml.messages import Json, Refused, Reply, Request, Route, answer
 

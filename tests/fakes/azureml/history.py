@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.fakes.azureml.blobs import Blobs
 from tests.fakes.azureml.files import ARTIFACTS, Logs, artifact
-from tests.fakes.azureml.jobs import Job, Jobs, stamp
+from tests.fakes.azureml.job import Job, stamp
+from tests.fakes.azureml.jobs import Jobs
 from tests.fakes.azureml.messages import Json, Refused, Reply, Request, Route, answer
 
 
@@ -15,6 +16,9 @@ class History:
         self.jobs, self.logs, self.blobs = jobs, logs, blobs
         self.sas_seconds = 3600.0
         """How long the address of a log file is good for."""
+        self.output_types = {"uri_folder": "UriFolder", "uri_file": "UriFile"}
+        """How the type of an output is written in a run. azure-ai-ml knows other words (azure-sdk-for-python#48941):
+        it resolves an output's address only where this is empty, and guesses it otherwise."""
 
     @property
     def routes(self) -> list[Route]:
@@ -48,11 +52,13 @@ class History:
         return answer({key: value for key, value in body.items() if value is not None})
 
     def _run(self, request: Request, name: str) -> Reply:
-        return answer(_run(self.jobs.known(name)))
+        job = self.jobs.known(name)
+        job.advance()
+        return answer(self._described(job))
 
     def _run_data(self, request: Request) -> Reply:
         job = self.jobs.known(request.body["runId"])
-        return answer({"runMetadata": _run(job), "runDefinition": {}, "jobSpecification": None})
+        return answer({"runMetadata": self._described(job), "runDefinition": {}, "jobSpecification": None})
 
     def _patch(self, request: Request, experiment: str, name: str) -> Reply:
         """Tags and properties are added to those that there are; `hidden` archives."""
@@ -64,7 +70,7 @@ class History:
         job.run_tags.update(request.body.get("tags") or {})
         job.run_properties.update(request.body.get("properties") or {})
         job.hidden = request.body.get("hidden", job.hidden)
-        return answer(_run(job))
+        return answer(self._described(job))
 
     def _resolve(self, request: Request) -> Reply:
         """The address of each output whose asset id is given."""
@@ -75,24 +81,23 @@ class History:
             values[asset] = {"uri": uri, "type": "UriFolder", "entityMetadata": None, "legacyId": None, "error": None}
         return answer({"values": values})
 
-
-def _run(job: Job) -> Json:
-    described = job.describe()["properties"]
-    outputs = {
-        output: {
-            "assetId": f"azureml://locations/eastus/data/{job.name}/outputs/{output}",
-            "type": body["jobOutputType"],
+    def _described(self, job: Job) -> Json:
+        described = job.describe()["properties"]
+        outputs = {
+            output: {
+                "assetId": f"azureml://locations/eastus/data/{job.name}/outputs/{output}",
+                "type": self.output_types.get(body["jobOutputType"], body["jobOutputType"]),
+            }
+            for output, body in (job.properties.get("outputs") or {}).items()
         }
-        for output, body in (job.properties.get("outputs") or {}).items()
-    }
-    run = {
-        "runId": job.name, "rootRunId": job.name, "experimentName": described["experimentName"],
-        "displayName": described["displayName"], "status": job.status, "tags": job.tags,
-        "properties": described["properties"], "hidden": job.hidden, "createdUtc": stamp(job.created),
-        "startTimeUtc": stamp(job.started), "endTimeUtc": stamp(job.ended), "error": _error(job), "outputs": outputs,
-        "runType": "azureml.scriptrun", "dataContainerId": f"dcid.{job.name}",
-    }  # fmt: skip
-    return {key: value for key, value in run.items() if value is not None}
+        run = {
+            "runId": job.name, "rootRunId": job.name, "experimentName": described["experimentName"],
+            "displayName": described["displayName"], "status": job.status, "tags": job.tags,
+            "properties": described["properties"], "hidden": job.hidden, "createdUtc": stamp(job.created),
+            "startTimeUtc": stamp(job.started), "endTimeUtc": stamp(job.ended), "error": _error(job), "outputs": outputs,
+            "runType": "azureml.scriptrun", "dataContainerId": f"dcid.{job.name}",
+        }  # fmt: skip
+        return {key: value for key, value in run.items() if value is not None}
 
 
 def _output_uri(job: Job, output: str) -> str:

@@ -17,7 +17,8 @@ from tests.fakes.azureml.messages import Refused, Reply, Request, answer
 
 TENANT = "11111111-1111-1111-1111-111111111111"
 OBJECT = "22222222-2222-2222-2222-222222222222"
-STORAGE = "https://storage.azure.com"
+STORAGE, STUDIO = "https://storage.azure.com", "https://ml.azure.com"
+"""Audiences: of the blob store, and of the token that a job acts with for its user."""
 _SIGNATURE = "c2lnbmVkLWJ5LXRoZS1mYWtl"
 
 
@@ -61,7 +62,7 @@ def check_bearer(request: Request, audiences: tuple[str, ...]) -> None:
         raise Refused(401, "AuthenticationFailed", message, headers={"WWW-Authenticate": challenge})
     invalid = {"WWW-Authenticate": f'{challenge}, error="invalid_token"'}
     try:
-        claims = _claims(token)
+        claims = read_claims(token)
     except ValueError:
         raise Refused(401, "InvalidAuthenticationToken", "The access token is invalid.", headers=invalid) from None
     if claims["exp"] <= time.time():
@@ -73,13 +74,14 @@ def check_bearer(request: Request, audiences: tuple[str, ...]) -> None:
         raise Refused(401, "InvalidAuthenticationTokenAudience", message, headers=invalid)
 
 
-def _encoded(part: dict[str, Any]) -> str:
-    return base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode()
-
-
-def _claims(token: str) -> dict[str, Any]:
+def read_claims(token: str) -> dict[str, Any]:
+    """What a token says. ValueError: it is none of ours."""
     _, body, signature = token.split(".")
     if signature != _SIGNATURE:
         raise ValueError("not one of ours")
     claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
     return claims
+
+
+def _encoded(part: dict[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode()

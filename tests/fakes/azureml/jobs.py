@@ -1,136 +1,22 @@
-"""Jobs: made once per name, moved on by tests, described as ARM describes them."""
+"""The jobs of a workspace: made once per name, listed in pages, canceled, deleted."""
 
 from __future__ import annotations
 
-import copy
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
 
 from tests.fakes.azureml.assets import Assets
 from tests.fakes.azureml.compute import Computes
-from tests.fakes.azureml.identity import TENANT
+from tests.fakes.azureml.identity import STUDIO, read_claims
+from tests.fakes.azureml.job import Job
 from tests.fakes.azureml.messages import Json, Refused, Reply, Request, Route, answer
 
-STATES = (
-    "NotStarted", "Queued", "Preparing", "Provisioning", "Starting", "Running", "Finalizing", "CancelRequested",
-    "Completed", "Failed", "Canceled", "Paused", "NotResponding",
-)  # fmt: skip
-"""All that the service says (azure-ai-ml 1.35.2, _run_history_constants.py)."""
-
-FINAL = ("Completed", "Failed", "Canceled")
 MUTABLE = ("description", "tags", "displayName", "properties", "isArchived")
+"""The properties of a job that exists which may still change."""
+
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,254}")
-_KIND = "Microsoft.MachineLearningServices/workspaces/jobs"
-
-
-def stamp(moment: float | None) -> str | None:
-    """A time as the service writes it: seven digits behind the dot."""
-    if moment is None:
-        return None
-    at = datetime.fromtimestamp(moment, timezone.utc)
-    return f"{at:%Y-%m-%dT%H:%M:%S.%f}0+00:00"
-
-
-@dataclass
-class Job:
-    """One job. `enter`, `end` and `script` move it on; times are seconds since the epoch."""
-
-    name: str
-    request: Json
-    """The body of the PUT that made it."""
-    workspace: str
-    created: float
-    status: str = "NotStarted"
-    started: float | None = None
-    ended: float | None = None
-    error: Json | None = None
-    warnings: list[str] = field(default_factory=list)
-    run_tags: dict[str, str] = field(default_factory=dict)
-    run_properties: dict[str, str] = field(default_factory=dict)
-    hidden: bool = False
-    order: int = 0
-    history: list[tuple[str, float]] = field(default_factory=list)
-    _script: deque[str | Callable[[], object]] = field(default_factory=deque)
-
-    @property
-    def properties(self) -> Json:
-        """The JobBase that was sent last."""
-        found: Json = self.request["properties"]
-        return found
-
-    @property
-    def is_final(self) -> bool:
-        return self.status in FINAL
-
-    @property
-    def tags(self) -> dict[str, str]:
-        return {**(self.properties.get("tags") or {}), **self.run_tags}
-
-    def enter(self, status: str, *, at: float | None = None) -> None:
-        """The next status; Running starts the clock, a final one stops it."""
-        if status not in STATES:
-            raise ValueError(f"the service has no status {status}")
-        now = time.time() if at is None else at
-        self.status = status
-        self.history.append((status, now))
-        if status == "Running" and self.started is None:
-            self.started = now
-        if status in FINAL:
-            self.ended = now
-
-    def end(self, status: str, *, error: str | Json | None = None, at: float | None = None) -> None:
-        """The last status; an error is a message, or the whole `{"code", "message", ...}`."""
-        self.error = {"code": "UserError", "message": error} if isinstance(error, str) else error
-        self.enter(status, at=at)
-
-    def script(self, *steps: str | Callable[[], object]) -> None:
-        """What happens at the next questions for its status, one step at each: a status, or something to call."""
-        self._script.extend(steps)
-
-    def advance(self) -> None:
-        """Somebody asked for the status."""
-        if not self._script:
-            return
-        step = self._script.popleft()
-        if callable(step):
-            step()
-        else:
-            self.enter(step)
-
-    def describe(self) -> Json:
-        """The answer to GET: what was sent, and what the service adds."""
-        properties = copy.deepcopy(self.properties)
-        properties["properties"] = {**(properties.get("properties") or {}), **self._added(), **self.run_properties}
-        properties["tags"] = self.tags
-        properties["isArchived"] = self.hidden
-        properties["experimentName"] = properties.get("experimentName") or "Default"
-        properties["displayName"] = properties.get("displayName") or self.name
-        properties["outputs"] = {**(properties.get("outputs") or {}), "default": _default_output(self.name)}
-        properties |= {"status": self.status, "parameters": {}, "services": self._services()}
-        return {
-            "id": f"{self.workspace}/jobs/{self.name}",
-            "name": self.name,
-            "type": _KIND,
-            "properties": properties,
-            "systemData": {"createdAt": stamp(self.created), "createdBy": "Ada", "createdByType": "User"},
-        }
-
-    def _added(self) -> dict[str, str]:
-        return {
-            "_azureml.ComputeTargetType": "amlctrain",
-            "ContentSnapshotId": "33333333-3333-3333-3333-333333333333",
-            "ProcessInfoFile": "azureml-logs/process_info.json",
-        }
-
-    def _services(self) -> Json:
-        studio = f"https://ml.azure.com/runs/{self.name}?wsid={self.workspace}&tid={TENANT}"
-        own = {**(self.properties.get("services") or {})}
-        return {**own, "Studio": {"jobServiceType": "Studio", "port": None, "endpoint": studio, "status": None}}
 
 
 class Jobs:
@@ -177,7 +63,8 @@ class Jobs:
         with self._lock:
             if name in self.by_name:
                 return self._update(self.by_name[name], request.body)
-            self._check(request.body["properties"])
+            self._check_references(request.body["properties"])
+            _check_user(request)
             job = Job(name, request.body, self.workspace, created=time.time(), order=len(self.by_name))
             job.hidden = bool(job.properties.get("isArchived"))
             job.enter(self.first_status)
@@ -186,7 +73,7 @@ class Jobs:
             self.on_create(job)
         return answer(job.describe(), 201)
 
-    def _check(self, properties: Json) -> None:
+    def _check_references(self, properties: Json) -> None:
         """What the job refers to in this workspace exists."""
         for key, exists in (
             ("codeId", self.assets.exists),
@@ -240,10 +127,10 @@ class Jobs:
         return Reply(200)
 
     def _cancel(self, request: Request, name: str) -> Reply:
-        """At once or by and by. That a job which has ended is refused is modelled, nobody measured it."""
+        """At once or by and by. A job that is finalizing is refused (azureml-assets#2496); so, here, is one that ended."""
         job = self.known(name)
-        if job.is_final:
-            message = f"Run {name} is in a terminal state: {job.status}."
+        if job.is_final or job.status == "Finalizing":
+            message = f"Run {name} cannot be canceled in status {job.status}."
             raise Refused(400, "UserError", message, inner="InvalidRunState")
         job.enter("CancelRequested")
         if self.on_cancel is not None:
@@ -269,6 +156,19 @@ class Jobs:
         return Reply(202, headers={"Location": place, "Retry-After": "0"})
 
 
+def _check_user(request: Request) -> None:
+    """A job that acts for its user brings the user's token: azure-ai-ml sends it in this header."""
+    identity = request.body["properties"].get("identity") or {}
+    if identity.get("identityType") != "UserIdentity":
+        return
+    try:
+        audience = read_claims(request.headers.get("x-azureml-token", ""))["aud"]
+    except ValueError:
+        raise Refused(400, "UserError", "A job with user identity needs the header x-azureml-token.") from None
+    if audience.rstrip("/") != STUDIO:
+        raise Refused(400, "UserError", f"The token in x-azureml-token is for {audience}, not for {STUDIO}.")
+
+
 def _next_link(request: Request, skip: int) -> str:
     rest = "&".join(part for part in request.target.partition("?")[2].split("&") if not part.startswith("%24skip="))
     return f"https://{request.headers['host']}{request.target.partition('?')[0]}?{rest}&%24skip={skip}"
@@ -278,8 +178,3 @@ def _has_tag(job: Job, wanted: str) -> bool:
     """`name` or `name=value`."""
     name, equals, value = wanted.partition("=")
     return name in job.tags and (not equals or job.tags[name] == value)
-
-
-def _default_output(name: str) -> Json:
-    uri = f"azureml://datastores/workspaceartifactstore/ExperimentRun/dcid.{name}"
-    return {"description": None, "uri": uri, "mode": "ReadWriteMount", "jobOutputType": "uri_folder"}

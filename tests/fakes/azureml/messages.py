@@ -82,6 +82,10 @@ class Refused(Exception):
             }
         return {"error": error}
 
+    @property
+    def reply(self) -> Reply:
+        return Reply(self.status, json.dumps(self.body).encode(), {"Content-Type": "application/json", **self.headers})
+
 
 Handler = Callable[..., Reply]
 

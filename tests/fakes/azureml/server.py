@@ -1,4 +1,4 @@
-"""The https endpoint: which request is for whom, what is kept of it, and what goes wrong.
+"""The whole service: which request is for whom, and how a process is led here.
 
 python -m tests.fakes.azureml.server --environ-file FILE      serves until it is killed; FILE gets `environ` as JSON
 """
@@ -9,16 +9,12 @@ import argparse
 import json
 import re
 import shutil
-import ssl
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import cached_property
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl, unquote
 
 from tests.fakes.azureml import blobs as blob_service
 from tests.fakes.azureml.assets import Assets
@@ -26,7 +22,8 @@ from tests.fakes.azureml.blobs import Blobs
 from tests.fakes.azureml.certificate import write_certificate
 from tests.fakes.azureml.compute import Computes
 from tests.fakes.azureml.datastores import Datastores
-from tests.fakes.azureml.faults import Fault, Faults
+from tests.fakes.azureml.endpoint import Services, SignIn, serve
+from tests.fakes.azureml.faults import Faults
 from tests.fakes.azureml.files import Logs, Outputs
 from tests.fakes.azureml.history import History
 from tests.fakes.azureml.identity import TENANT, Identity, check_bearer
@@ -64,23 +61,14 @@ class FakeAzure:
         self._folder = Path(tempfile.mkdtemp(prefix="fake-azureml-"))
         files = write_certificate(self._folder)
         self.authority = files.authority
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.fake = self
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(files.chain)
-        # The handshake is made by the thread that reads the request, not by the one that takes connections.
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        self._sign_in = _Server(("127.0.0.1", 0), _SignIn)
-        self._sign_in.fake = self
-        self.blobs.host = f"localhost:{self._server.server_address[1]}"
-        for server in (self._server, self._sign_in):
-            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        self._services = serve(self, Services, files.chain)
+        self._sign_in = serve(self, SignIn)
+        self.blobs.host = f"localhost:{self._services.port}"
         return self
 
     def __exit__(self, *_: object) -> None:
-        for server in (self._server, self._sign_in):
-            server.shutdown()
-            server.server_close()
+        for server in (self._services, self._sign_in):
+            server.close()
         shutil.rmtree(self._folder)
 
     @property
@@ -106,7 +94,7 @@ class FakeAzure:
             "SSL_CERT_FILE": str(self.authority),
             "ARM_CLOUD_METADATA_URL": f"{self.url}/metadata/endpoints?api-version=2019-05-01",
             "AZUREML_CURRENT_CLOUD": CLOUD,
-            "IDENTITY_ENDPOINT": f"http://127.0.0.1:{self._sign_in.server_address[1]}/msi/token",
+            "IDENTITY_ENDPOINT": f"http://127.0.0.1:{self._sign_in.port}/msi/token",
             "IDENTITY_HEADER": self.identity.header,
         }
 
@@ -158,11 +146,9 @@ class FakeAzure:
                 raise refusal
             return self.blobs.handle(request) if for_blobs else self._arm(request)
         except Refused as refused:
-            if for_blobs:
-                return blob_service.refused(refused)
-            return answer(refused.body, refused.status)._replace(
-                headers={"Content-Type": "application/json", **refused.headers}
-            )
+            return blob_service.refused(refused) if for_blobs else refused.reply
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            return Refused(400, "BadRequest", f"{request} cannot be understood: {error!r}").reply
 
     def _arm(self, request: Request) -> Reply:
         if request.path.startswith("/metadata/"):
@@ -178,7 +164,7 @@ class FakeAzure:
                 return route.handler(request, **match.groupdict())
         raise self._nothing_there(request)
 
-    @property
+    @cached_property
     def _table(self) -> list[tuple[Route, re.Pattern[str]]]:
         services = (self.jobs, self.history, self.assets, self.computes, self.datastores)
         routes = [Route("GET", "{WS}", "workspaces", self._workspace)]
@@ -240,115 +226,6 @@ def _scope(path: str) -> tuple[str, str, str]:
     ]
     subscription, group, workspace = (match[1] if match else "" for match in found)
     return subscription, group, workspace
-
-
-class _Server(ThreadingHTTPServer):
-    fake: FakeAzure
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that was killed in the middle of a request is what these tests are about."""
-
-
-class _Base(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    wbufsize = -1
-    server: _Server
-
-    def _request(self) -> Request:
-        path, _, query = self.path.partition("?")
-        return Request(
-            method=self.command,
-            path=unquote(path),
-            query=dict(parse_qsl(query, keep_blank_values=True)),
-            headers={name.lower(): value for name, value in self.headers.items()},
-            raw=self._body(),
-            short=self.server.fake.shorten(unquote(path)),
-            target=self.path,
-        )
-
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding") == "chunked":
-            return _unchunked(self.rfile)
-        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-
-    def _send(self, reply: Reply, *, cut_at: int | None = None) -> None:
-        self.send_response(reply.status)
-        for name, value in {"x-ms-request-id": "0" * 8, **reply.headers}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(reply.body) if reply.length is None else reply.length))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(reply.body[:cut_at])
-        self.wfile.flush()
-
-    def log_message(self, *_: object) -> None:
-        """Nothing: the requests are kept."""
-
-
-class _Handler(_Base):
-    """ARM, run history and the blob store."""
-
-    def _serve(self) -> None:
-        fake, request = self.server.fake, self._request()
-        fake.requests.append(request)
-        fake.run_hooks("before", request)
-        fault = fake.faults.next_for(request)
-        if _is(fault, "close before"):
-            self.close_connection = True
-            return
-        reply = fake.handle(request, fault.refusal if fault else None)
-        fake.run_hooks("after", request)
-        if _is(fault, "close after"):
-            self.close_connection = True
-            return
-        if fault is not None and fault.kind == "slow":
-            time.sleep(fault.amount)
-        cut = int(fault.amount) if fault is not None and fault.kind == "cut" else None
-        self._send(reply, cut_at=cut)
-        if cut is not None:
-            self.close_connection = True
-
-    def do_GET(self) -> None:
-        self._serve()
-
-    def do_PUT(self) -> None:
-        self._serve()
-
-    def do_POST(self) -> None:
-        self._serve()
-
-    def do_PATCH(self) -> None:
-        self._serve()
-
-    def do_HEAD(self) -> None:
-        self._serve()
-
-    def do_DELETE(self) -> None:
-        self._serve()
-
-
-class _SignIn(_Base):
-    """The managed identity's endpoint."""
-
-    def do_GET(self) -> None:
-        self._send(self.server.fake.identity.handle(self._request()))
-
-
-def _is(fault: Fault | None, kind: str) -> bool:
-    return fault is not None and fault.kind == kind
-
-
-def _unchunked(stream: Any) -> bytes:
-    data = b""
-    while size := int(stream.readline().split(b";")[0].strip() or b"0", 16):
-        data += stream.read(size)
-        stream.readline()
-    while stream.readline().strip():
-        pass
-    return data
 
 
 def main() -> None:
