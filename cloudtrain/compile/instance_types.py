@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudtrain.catalogue.choose import choose
 from cloudtrain.catalogue.instances import InstanceType, instance_named, instance_types
-from cloudtrain.catalogue.overlay import apply_overlay
 from cloudtrain.resources import Resources
 
 
@@ -14,6 +12,8 @@ def known_type(target: str, name: str, overlay: Any) -> InstanceType | None:
     """The catalogue's row of a type, with the user's own corrections; None for one that it does not have."""
     if not overlay:
         return instance_named(target, name)
+    from cloudtrain.catalogue.overlay import apply_overlay
+
     types = apply_overlay(instance_types(target), overlay)
     return next((row for row in types if row.name.casefold() == name.casefold()), None)
 
@@ -24,6 +24,9 @@ def type_by_gpu(target: str, resources: Resources, overlay: Any) -> str:
     Raises:
         JobError: no type fits; the hint names what there is.
     """
+    from cloudtrain.catalogue.choose import choose
+    from cloudtrain.catalogue.overlay import apply_overlay
+
     assert resources.gpu is not None
     return choose(
         target,
