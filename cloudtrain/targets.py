@@ -18,9 +18,13 @@ Credential = Literal["cli", "powershell", "developer_cli", "environment", "manag
 """Kinds of azure-identity's credentials that need no browser."""
 
 
+_EMULATED = {"sagemaker": "SageMaker", "azureml": "Azure ML"}
+
+
 def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
-    if local.get("emulate") and local.get("max_restarts"):
-        message = "`max_restarts` has no effect with `emulate`: SageMaker starts no rank again"
+    service = _EMULATED.get(str(local.get("emulate")))
+    if service and local.get("max_restarts"):
+        message = f"`max_restarts` has no effect with `emulate`: {service} starts no rank again"
         yield Problem(("max_restarts",), message, "remove one of them")
 
 
@@ -38,7 +42,7 @@ class Local(Model):
     """How many times all ranks are started again after one of them dies (torchrun's --max-restarts)."""
     grace_period: Duration = 30
     """After SIGTERM, how long processes may take to save and leave before SIGKILL."""
-    emulate: Literal["sagemaker"] | None = None
+    emulate: Literal["sagemaker", "azureml"] | None = None
     """Run the job as this service would: its paths, files, variables and command lines, on this machine."""
 
     _rules = all_at_once(_local_rules)

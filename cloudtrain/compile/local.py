@@ -19,9 +19,9 @@ The specification is JSON data:
 
 An emulated job (`cloudtrain.compile.emulation`) has more:
 
-    emulates                sagemaker
+    emulates                sagemaker | azureml
     code.directory          None where the hosts' launchers unpack it; code.copies: more folders to unpack it into
-    files                   path to text
+    files                   path to text; programs: those of them that can be started
     links                   path, target, and shard: None, or [number, count] for every count-th file of the target
     places                  what can be downloaded: name to folders that are one together
     failure_files           where hosts write why they failed

@@ -6,11 +6,16 @@ Pure. The parts, and where they are known from, are in `cloudtrain.launch.azurem
 from __future__ import annotations
 
 from cloudtrain.launch.azureml.body import Body
+from cloudtrain.launch.azureml.distributions import INTERFACE, MASTER_PORT
 from cloudtrain.launch.azureml.places import filled_command, is_literal, mounted_path, service_paths
 from cloudtrain.launch.azureml.processes import processes, view
 from cloudtrain.launch.azureml.site import Site, service_site
+from cloudtrain.launch.azureml.variables import LONG
 
 __all__ = [
+    "INTERFACE",
+    "LONG",
+    "MASTER_PORT",
     "Body",
     "Site",
     "filled_command",

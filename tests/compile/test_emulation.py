@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.compile.emulation.compiler import ACCOUNT
-from cloudtrain.compile.emulation.rerooted import rerooted_request, rerooted_text
+from cloudtrain.compile.emulation.sagemaker.compiler import ACCOUNT
+from cloudtrain.compile.emulation.sagemaker.rerooted import rerooted_request, rerooted_text
 from cloudtrain.compile.emulation.scaled import scaled_job
 from cloudtrain.compile.local import compile_local
 from cloudtrain.compile.sagemaker import compile_sagemaker

@@ -1,7 +1,7 @@
 """Everything that a run needs before its processes start: folders, files, links, code, free ports, placeholders."""
 
 # Paths are strings here: this has to start, and to poll, in no time.
-# ruff: noqa: PTH103, PTH120, PTH123, PTH211
+# ruff: noqa: PTH101, PTH103, PTH120, PTH123, PTH211
 from __future__ import annotations
 
 import os
@@ -105,6 +105,8 @@ def make_files(spec: Mapping[str, Any]) -> None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
+    for path in spec.get("programs", ()):
+        os.chmod(path, 0o755)
     for link in spec.get("links", ()):
         if link["shard"] is None:
             os.makedirs(os.path.dirname(link["path"]), exist_ok=True)

@@ -1,27 +1,29 @@
-"""`emulate: sagemaker` on the local target: the job as SageMaker would run it, on this machine.
+"""`emulate` on the local target: the job as a service would run it, on this machine.
 
-The job is compiled for SageMaker, its counts scaled down; then every host of that request gets an `/opt/ml` of its own
-in the run's folder, with the files, variables and argv that the container would have. What differs, and nothing else:
+The job is compiled for the service, its counts scaled down, and what the service's machines would start runs here.
 
-    /opt/ml         lies at `hosts/algo-N/opt/ml` of the run's folder, wherever it is named
-    addresses       where a host and port is meant, loopback and a free port; the names in SM_HOSTS stay
-    interface       `lo` instead of `eth0`
-    interpreter     the local target's; mpirun is this machine's; libraries of SageMaker's images are not there
-    counts          instances, processes, GPUs and CPUs are this machine's
-    ranks' output   goes to files: torchrun's settings are PET_* variables, mpirun has `--output-filename` for it and
-                    loses `--tag-output`
-    our own         CLOUDTRAIN_RUN_DIR, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS (each host's share), PYTHONPATH,
-                    PYTHONUNBUFFERED, TRAINING_JOB_NAME, AWS_REGION, TORCH_ELASTIC_SHUTDOWN_TIMEOUT
-
-    scaled      the job that this machine can run
-    rerooted    texts with `/opt/ml` replaced; addresses replaced
-    toolkit     what the image's training toolkit starts on a host
-    entrypoint  what our own launcher starts on a host; it runs for real
-    compiler    all of it together: the launch specification
+    scaled     the job that this machine can run
+    sagemaker  as the containers of SageMaker run it
+    azureml    as the instances of Azure ML run it
 """
 
 from __future__ import annotations
 
-from cloudtrain.compile.emulation.compiler import compile_emulation
+from cloudtrain.job import TrainingJob
+from cloudtrain.plans import CompileContext, Plan
+from cloudtrain.targets import Local
 
-__all__ = ["compile_emulation"]
+
+def compile_emulation(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
+    """The plan of a job that runs here as the target's `emulate` says. `context.account` is a `LocalAccount`.
+
+    Raises:
+        JobError: the job cannot run on that service, or cannot be emulated here, with the alternative.
+    """
+    if target.emulate == "azureml":
+        from cloudtrain.compile.emulation.azureml import compile_as_azureml
+
+        return compile_as_azureml(job, target, context)
+    from cloudtrain.compile.emulation.sagemaker import compile_as_sagemaker
+
+    return compile_as_sagemaker(job, target, context)

@@ -1,4 +1,4 @@
-"""The job that this machine can run as SageMaker would: fewer instances and processes, data from here."""
+"""The job that this machine can run as a service would: fewer instances and processes, data from here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cloudtrain.targets import Local
 
 
 def scaled_job(job: TrainingJob, target: Local, account: LocalAccount) -> tuple[TrainingJob, Shape]:
-    """The job with counts that fit here, and its shape. Inputs that have no place on SageMaker yet get a made-up one.
+    """The job with counts that fit here, and its shape. Inputs that the service has no place for get a made-up one.
 
     Raises:
         JobError: the job needs something that cannot be emulated here.
@@ -29,7 +29,7 @@ def scaled_job(job: TrainingJob, target: Local, account: LocalAccount) -> tuple[
     update: dict[str, Any] = {
         "resources": _resources(job, shape),
         "distribution": _distribution(job, shape),
-        "inputs": {name: _placed(name, item) for name, item in job.inputs.items()},
+        "inputs": {name: _placed(name, item, str(target.emulate)) for name, item in job.inputs.items()},
     }
     return job.model_copy(update=update), shape
 
@@ -63,21 +63,26 @@ def _distribution(job: TrainingJob, shape: Shape) -> Any:
     distribution = job.distribution
     if "processes_per_instance" in type(distribution).model_fields:
         return distribution.model_copy(update={"processes_per_instance": shape.processes_per_instance})
-    if isinstance(distribution, TensorFlow) and distribution.workers is not None:
-        return distribution.model_copy(update={"workers": min(distribution.workers, shape.instances)})
+    if isinstance(distribution, TensorFlow):
+        counts = {name: getattr(distribution, name) for name in ("workers", "parameter_servers")}
+        given = {name: min(count, shape.instances) for name, count in counts.items() if count is not None}
+        return distribution.model_copy(update=given)
     return distribution
 
 
-def _placed(name: str, item: Input) -> Input:
-    if item.sagemaker is not None:
+_STORES = {"sagemaker": "s3://emulated", "azureml": "azureml://datastores/emulated/paths"}
+"""What stands for the place of data that is only on this machine."""
+
+
+def _placed(name: str, item: Input, service: str) -> Input:
+    if item.local is None or item.of(service) is not None:
         return item
-    assert item.local is not None
     end = PurePath(item.local).name if item.type == "uri_file" else ""
-    return item.model_copy(update={"sagemaker": f"s3://emulated/{name}/{end}".rstrip("/")})
+    return item.model_copy(update={service: f"{_STORES[service]}/{name}/{end}".rstrip("/")})
 
 
 def _input_problems(name: str, item: Input) -> list[Problem]:
-    if item.local is None:
+    if item.local is None and item.value is None:
         hint = f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`"
         return [Problem(("inputs", name), f"input `{name}` has no place on this machine", hint)]
     if item.mode == "pipe":

@@ -46,6 +46,11 @@ class Body:
         return self._named("resources").get("instanceType")
 
     @property
+    def environment(self) -> str:
+        """The id of the environment."""
+        return str(self._properties.get("environmentId") or "")
+
+    @property
     def distribution(self) -> Mapping[str, Any]:
         """Empty without one."""
         return self._named("distribution")

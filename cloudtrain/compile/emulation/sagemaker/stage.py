@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.compile.emulation.rerooted import rerooted_request, rerooted_text
+from cloudtrain.compile.emulation.sagemaker.rerooted import rerooted_request, rerooted_text
 from cloudtrain.compile.scaling import gpu_share
 from cloudtrain.launch.sagemaker_container import Container, Host, hosts
 from cloudtrain.plans import LocalAccount, Process

@@ -9,11 +9,11 @@ from pathlib import PurePath
 from typing import Any
 
 from cloudtrain.compile.common import merged
-from cloudtrain.compile.emulation.entrypoint import entrypoint_host
-from cloudtrain.compile.emulation.rerooted import port_name, with_loopback
+from cloudtrain.compile.emulation.sagemaker.entrypoint import entrypoint_host
+from cloudtrain.compile.emulation.sagemaker.rerooted import port_name, with_loopback
+from cloudtrain.compile.emulation.sagemaker.stage import HostLaunch, Stage
+from cloudtrain.compile.emulation.sagemaker.toolkit import toolkit_host
 from cloudtrain.compile.emulation.scaled import scaled_job
-from cloudtrain.compile.emulation.stage import HostLaunch, Stage
-from cloudtrain.compile.emulation.toolkit import toolkit_host
 from cloudtrain.compile.sagemaker.compiler import parts_of
 from cloudtrain.compile.sagemaker.images import contents_of
 from cloudtrain.compile.sagemaker.request import Parts, request_of
@@ -38,7 +38,7 @@ _REPEATED = ("SM_RESOURCE_CONFIG", "SM_TRAINING_ENV")
 _LAUNCHERS = ("torchrun", "mpirun")
 
 
-def compile_emulation(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
+def compile_as_sagemaker(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
     """The plan of a job that runs here as SageMaker would run it. `context.account` is a `LocalAccount`.
 
     Raises:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from cloudtrain.compile.emulation.rerooted import local_endpoint, local_variables, with_loopback
-from cloudtrain.compile.emulation.stage import HostLaunch, Stage
+from cloudtrain.compile.emulation.sagemaker.rerooted import local_endpoint, local_variables, with_loopback
+from cloudtrain.compile.emulation.sagemaker.stage import HostLaunch, Stage
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.launch import mpirun, torchrun
 from cloudtrain.launch.sagemaker_container import Host, hyperparameters_file, input_data_config, resource_config

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from cloudtrain.compile.emulation.rerooted import (
+from cloudtrain.compile.emulation.sagemaker.rerooted import (
     LOOPBACK,
     LOOPBACK_INTERFACE,
     local_master,
@@ -14,7 +14,7 @@ from cloudtrain.compile.emulation.rerooted import (
     local_tf_config,
     local_variables,
 )
-from cloudtrain.compile.emulation.stage import HostLaunch, Stage
+from cloudtrain.compile.emulation.sagemaker.stage import HostLaunch, Stage
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.launch.sagemaker.hosts import INTERFACE
 from cloudtrain.launch.sagemaker_container import Command, Host, command, environment
