@@ -1,7 +1,7 @@
 """What the name of an Azure VM size says about it: a guess for sizes that no table has.
 
 `Standard_ND96isr_H100_v5` is family ND, 96 vCPUs, features `isr`, accelerator H100, version 5. An `r` among the
-features means RDMA, which is InfiniBand. This holds on all sizes of the catalogue's table, and it is a habit of Azure's,
+features means RDMA, which is InfiniBand. This holds on all sizes of the catalogue's table, and is a habit of Azure's,
 not a promise; whether the InfiniBand has SR-IOV, without which NCCL cannot use it, no name says.
 """
 
@@ -19,8 +19,8 @@ _VERSION = re.compile(r"_v(\d+)$", re.IGNORECASE)
 _NUMBERED = ("a", "d", "ds", "g", "gs")
 """Families whose number counted sizes, not vCPUs, before version 3: `Standard_DS3_v2` has 4."""
 
-_MODELS = re.compile(r"_(?:\w+_)?([A-Z]+\d+[A-Z]*)(?=_v\d+$)")
-"""The accelerator in a size's name: the A100 of `_A100_v4`, the GB200 of `_NDR_GB200_v6`."""
+_MODEL = re.compile(r"[a-z]+\d+[a-z]*", re.IGNORECASE)
+"""An accelerator, between the features and the version: the A100 of `_A100_v4`, the GB200 of `_NDR_GB200_v6`."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ def guess(name: str) -> Guess | None:
     version = _VERSION.search(name)
     numbered = match["family"].casefold() in _NUMBERED and (version is None or int(version[1]) < 3)
     has_infiniband = "r" in match["features"].casefold()
-    model = _MODELS.search(name)
+    models = [word.upper() for word in name.split("_")[2:-1] if _MODEL.fullmatch(word)]
     reason = "`r` among the letters after its number" if has_infiniband else "no `r` among the letters after its number"
     text = f"by its name, `{name}` has {'' if has_infiniband else 'no '}InfiniBand ({reason}); that is a guess"
     vcpus = None if numbered else int(match["enabled"] or match["vcpus"])
-    return Guess(has_infiniband, vcpus, model[1] if model else "", text)
+    return Guess(has_infiniband, vcpus, models[-1] if models else "", text)

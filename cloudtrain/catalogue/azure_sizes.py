@@ -9,6 +9,7 @@ added with what is known, and where only its name tells of InfiniBand its source
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from cloudtrain.catalogue.azure_names import guess
@@ -61,8 +62,10 @@ def overlay_of(
 def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source: str) -> Cells:
     """A size that the table lacks."""
     cells: Cells = {"source": source}
-    counts = {"vcpus": size.get("vCPUs"), "memory_gib": size.get("memoryGB"), "gpus": size.get("gpus")}
-    cells |= {column: value for column, value in counts.items() if _is_count(value)}
+    counts: dict[str, Any] = {"vcpus": size.get("vCPUs"), "gpus": size.get("gpus")}
+    cells |= {column: int(value) for column, value in counts.items() if _is_count(value)}
+    if _is_count(size.get("memoryGB")):
+        cells["memory_gib"] = size["memoryGB"]
     guessed = guess(name)
     if cells.get("gpus"):
         cells |= {"gpu": (guessed.gpu if guessed else "") or UNKNOWN_GPU, "gpu_memory_gib": 0}
@@ -88,7 +91,7 @@ def _fabric(name: str, said: Mapping[str, str], source: str) -> Cells:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
 
 
 def _price(size: Mapping[str, Any], date: str, location: str) -> Cells:
@@ -98,7 +101,7 @@ def _price(size: Mapping[str, Any], date: str, location: str) -> Cells:
         return {}
     for value in prices.get("values") or ():
         price = value.get("retailPrice")
-        if (value.get("osType"), value.get("vmTier")) == ("Linux", "Standard") and _is_count(price) and price:
+        if (value.get("osType"), value.get("vmTier")) == ("Linux", "Standard") and _is_count(price):
             return {"price": price, "price_date": date, "price_source": f"Azure ML vmSizes, {location}"}
     return {}
 
@@ -111,8 +114,8 @@ def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         words = [str(name.get(key) or "") for key in ("value", "localizedValue")]
         limit = usage.get("limit")
         spot = any("lowpriority" in _squeezed(word) for word in (*words, str(usage.get("type", ""))))
-        if not spot and _is_count(limit):
-            quotas |= {_family(word): int(limit or 0) for word in words if "family" in _squeezed(word)}
+        if not spot and isinstance(limit, int):
+            quotas |= {_family(word): max(limit, 0) for word in words if "family" in _squeezed(word)}
     return quotas
 
 

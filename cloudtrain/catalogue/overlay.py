@@ -20,14 +20,11 @@ other is added and needs `vcpus` and `memory_gib` at least:
 
 The columns are the fields of `InstanceType`. Azure's names may be in any case.
 
-Below both lies what `cloudtrain instances --refresh` found: `instances.TARGET.refreshed.json` in the user's folder, the
-same tables, a file of its own so that a refresh never touches what somebody wrote. It holds hundreds of types and is
-read for every plan, so it is JSON, which takes a tenth of the time.
+Below both lies what the last `cloudtrain instances --refresh` found (`refreshed.py`).
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +34,7 @@ from typing import Any
 
 from cloudtrain.catalogue.gpus import read_gpu
 from cloudtrain.catalogue.instances import COLUMNS, REQUIRED, InstanceType, instance_named, name_key
+from cloudtrain.catalogue.refreshed import read_refreshed, refreshed_file
 from cloudtrain.errors import SettingsError, did_you_mean
 
 FILE_NAME = "instances.toml"
@@ -72,31 +70,9 @@ def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Ov
     project = next((folder / FILE_NAME for folder in (cwd, *cwd.parents) if (folder / FILE_NAME).is_file()), None)
     files = [user_folder / FILE_NAME, *([project] if project else [])]
     written = tuple(row for file in dict.fromkeys(files) if file.is_file() for row in load_overlay(file))
-    return (load_refreshed(user_folder, target) if target else ()) + written
-
-
-def refreshed_file(user_folder: Path, target: str) -> Path:
-    """Where a refresh of a target's types is kept."""
-    return user_folder / f"instances.{target}.refreshed.json"
-
-
-def load_refreshed(user_folder: Path, target: str) -> Overlay:
-    """What the last refresh of the target found, or nothing where none was made.
-
-    Raises:
-        SettingsError: the file cannot be read, or is not what a refresh writes.
-    """
-    file = refreshed_file(user_folder, target)
-    if not file.is_file():
-        return ()
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        return read_overlay({target: content[target]}, str(file))
-    except OSError as error:
-        raise SettingsError(f"cannot read {file}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        hint = f"write it again with `cloudtrain instances --refresh --target {target}`, or delete it"
-        raise SettingsError(f"{file} is not what a refresh writes", hint=hint) from None
+    if target is None or not (table := read_refreshed(user_folder, target)):
+        return written
+    return read_overlay({target: table}, str(refreshed_file(user_folder, target))) + written
 
 
 def load_overlay(file: Path) -> Overlay:

@@ -64,14 +64,14 @@ class Query:
 
 
 def select(types: Iterable[InstanceType], query: Query, order: str = "price") -> list[InstanceType]:
-    """The types that fit, sorted by a key of `ORDERS`."""
+    """The types that fit, sorted by a key of `ORDERS`; those that are no longer offered at the end."""
     tests = query.tests().values()
     fitting = (instance for instance in types if all(test(instance) for test in tests))
-    return sorted(fitting, key=lambda instance: (ORDERS[order](instance), *_size(instance)))
+    return sorted(fitting, key=lambda instance: (bool(instance.retired), ORDERS[order](instance), *_size(instance)))
 
 
 def _size(instance: InstanceType) -> tuple[Any, ...]:
-    return instance.family, instance.vcpus, instance.memory_gib, instance.name
+    return instance.family.casefold(), instance.vcpus, instance.memory_gib, instance.name
 
 
 def without_each(types: Sequence[InstanceType], query: Query) -> dict[str, int]:

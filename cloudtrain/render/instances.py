@@ -9,11 +9,21 @@ from cloudtrain.render.document import Document, Heading, Pairs, Table
 
 HEADERS = ("NAME", "GPUS", "GPU", "vCPU", "MEMORY", "NETWORK", "USD/H")
 
-_FABRIC = {"efa": "EFA", "infiniband": "IB", "": ""}
+AZURE_HEADERS = ("NAME", "GPUS", "GPU", "vCPU", "GiB", "IB", "USD/H")
+
+_FABRIC = {"efa": "EFA", "infiniband": "InfiniBand", "": ""}
+
+_SHORT = {"efa": "EFA", "infiniband": "IB", "": ""}
 
 
 def type_table(types: Sequence[InstanceType]) -> Document:
-    """One row a type. NETWORK is Gbit/s, and the kind of RDMA."""
+    """One row a type. NETWORK is Gbit/s, and the kind of RDMA.
+
+    Azure's names are long, so its table has no units: GiB of memory, and IB, InfiniBand in Gbit/s, `(no)` where it has
+    no SR-IOV and NCCL cannot use it. A type that is no longer offered says so instead of its price.
+    """
+    if types and types[0].target == "azureml":
+        return Document([Table(AZURE_HEADERS, [_azure_row(instance) for instance in types])])
     return Document([Table(HEADERS, [_row(instance) for instance in types])])
 
 
@@ -25,7 +35,7 @@ def one_type(instance: InstanceType) -> Document:
 
 def _row(instance: InstanceType) -> tuple[str, ...]:
     network = "-" if instance.network_gbps is None else f"{instance.network_gbps:g}"
-    rdma = _FABRIC[instance.fabric] if instance.interconnect == "rdma" else ""
+    rdma = _SHORT[instance.fabric] if instance.interconnect == "rdma" else ""
     return (
         instance.name,
         str(instance.gpus or "-"),
@@ -33,23 +43,51 @@ def _row(instance: InstanceType) -> tuple[str, ...]:
         str(instance.vcpus),
         f"{instance.memory_gib:g} GiB",
         f"{network} {rdma}".strip(),
-        "-" if instance.price is None else f"{instance.price:.2f}",
+        _price(instance),
     )
+
+
+def _azure_row(instance: InstanceType) -> tuple[str, ...]:
+    infiniband = "-"
+    if instance.interconnect == "rdma":
+        infiniband = f"{instance.network_gbps:g}" if instance.network_gbps else "yes"
+    elif instance.fabric:
+        infiniband = "(no)"
+    return (
+        instance.name,
+        str(instance.gpus or "-"),
+        instance.gpu or "-",
+        str(instance.vcpus),
+        f"{instance.memory_gib:g}",
+        infiniband,
+        _price(instance),
+    )
+
+
+def _price(instance: InstanceType) -> str:
+    if instance.retired:
+        return "retired"
+    return "-" if instance.price is None else f"{instance.price:.2f}"
 
 
 def _machine(instance: InstanceType) -> list[tuple[str, str]]:
     told = instance.network_gbps is None or f"{instance.network_gbps:g} Gigabit" in instance.network
-    gbps = "" if told else f", {instance.network_gbps:g} Gbit/s in all"
+    gbps = "" if told or instance.fabric == "infiniband" else f", {instance.network_gbps:g} Gbit/s in all"
     rows = [
         ("target", instance.target),
         *([("retired", instance.retired)] if instance.retired else []),
-        ("GPUs", _each(instance.gpus, instance.gpu, instance.gpu_memory_gib)),
+        *([("retires", f"{instance.retires}, still offered until then")] if instance.retires else []),
+        ("GPUs", _each(instance.gpus, instance.gpu, instance.gpu_memory_gib) + _slice(instance)),
         ("vCPUs", f"{instance.vcpus} ({instance.architecture})"),
         ("memory", f"{instance.memory_gib:g} GiB"),
-        ("network", instance.network + gbps),
+        ("network", instance.network + gbps if instance.network else "not known"),
         ("interconnect", _interconnect(instance)),
-        ("local disk", f"{instance.nvme_gb} GB NVMe" if instance.nvme_gb else "none"),
     ]
+    if instance.target == "sagemaker":
+        rows.append(("local disk", f"{instance.nvme_gb} GB NVMe" if instance.nvme_gb else "none"))
+    if instance.quota_vcpus is not None:
+        at_once = instance.quota_vcpus // instance.vcpus if instance.vcpus else 0
+        rows.append(("quota", f"{instance.quota_vcpus} vCPUs of its family: {at_once} at once"))
     if instance.neuron:
         devices = _each(instance.neuron_devices, instance.neuron, instance.neuron_memory_gib)
         rows.insert(1, ("Neuron", f"{devices}, {instance.neuron_cores} logical cores in all"))
@@ -59,16 +97,26 @@ def _machine(instance: InstanceType) -> list[tuple[str, str]]:
 def _each(number: int, model: str, memory_gib: float) -> str:
     if not number:
         return "none"
+    if not memory_gib:
+        return f"{number} x {model} (memory not known)"
     total = f", {number * memory_gib:g} GiB in all" if number > 1 else ""
     return f"{number} x {model} ({memory_gib:g} GiB{' each' if number > 1 else ''}{total})"
+
+
+def _slice(instance: InstanceType) -> str:
+    return f", {instance.gpu_slice} of an {instance.gpu_model}" if instance.gpu_slice else ""
 
 
 def _interconnect(instance: InstanceType) -> str:
     fabric = _FABRIC[instance.fabric]
     if instance.interconnect == "rdma":
-        number = f", {instance.interfaces} interface{'s' if instance.interfaces > 1 else ''}"
-        return f"rdma ({fabric}{number if instance.interfaces else ''})"
-    return f"ethernet ({fabric} without SR-IOV)" if fabric else "ethernet"
+        infiniband = instance.fabric == "infiniband"
+        several = instance.interfaces > 1
+        number = f", {instance.interfaces} {'port' if infiniband else 'interface'}{'s' if several else ''}"
+        known = infiniband and instance.network_gbps is not None
+        gbps = f", {instance.network_gbps:g} Gbit/s{' in all' if several else ''}" if known else ""
+        return f"rdma ({fabric}{number if instance.interfaces else ''}{gbps})"
+    return f"ethernet ({fabric} without SR-IOV, which NCCL cannot use)" if fabric else "ethernet"
 
 
 def _software(instance: InstanceType) -> list[tuple[str, str]]:

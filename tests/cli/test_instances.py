@@ -133,7 +133,8 @@ def test_one_type_as_json(cli: Cli) -> None:
     [
         (["ml.p5.48xlrage"], "there is no instance type `ml.p5.48xlrage` on sagemaker", "did you mean `ml.p5.48xlarge`?"),
         (["p4d.24xlarge"], "there is no instance type `p4d.24xlarge` on sagemaker", "did you mean `ml.p4d.24xlarge`?"),
-        (["Standard_NC6"], "there is no instance type `Standard_NC6`", "`cloudtrain instances --all` lists all types"),
+        (["zzz"], "there is no instance type `zzz`", "`cloudtrain instances --all` lists all types"),
+        (["standard_nc6"], "there is no instance type `standard_nc6` on sagemaker", "add `--target azureml`"),
         (["--gpu", "A1000"], "no instance type has the GPU `A1000`", "did you mean `A100`?"),
         (["--gpu", "A100-64GB"], "no instance type has the GPU `A100-64GB`", "use `A100-40GB` or `A100-80GB`"),
         (["--sort", "prise"], "there is no sort key `prise`", "did you mean `price`?"),
@@ -142,7 +143,8 @@ def test_one_type_as_json(cli: Cli) -> None:
         (["--max-price", "-1"], "`--max-price -1` is not a price", "write for example `2.50`"),
         (["--max-price", "nan"], "`--max-price nan` is not a price", "write for example `2.50`"),
         (["--target", "sagemeker"], "`sagemeker` is not a target", "did you mean `sagemaker`?"),
-        (["--target", "local"], "there is no table of instance types for `local`", "use `--target sagemaker`"),
+        (["--target", "local"], "there is no table of instance types for `local`",
+         "use `--target sagemaker` or `--target azureml`"),
         (["ml.p5.48xlarge", "--min-gpu-memory", "1g"], "so `--min-gpu-memory` has nothing", "remove `--min-gpu-memory`"),
     ],
 )  # fmt: skip

@@ -13,33 +13,35 @@ if TYPE_CHECKING:
     from cloudtrain.catalogue.query import Query
 
 
-def _offer(words: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    def completion(incomplete: str) -> list[str]:
-        return [word for word in words() if word.startswith(incomplete)]
+def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
+    """What begins with the text so far; `words` gets the target on the same line."""
+
+    def completion(ctx: typer.Context, incomplete: str) -> list[str]:
+        return [word for word in words(ctx.params.get("target") or "sagemaker") if word.startswith(incomplete)]
 
     return completion
 
 
-def _all_names() -> Iterable[str]:
+def _all_names(target: str) -> Iterable[str]:
     from cloudtrain.catalogue.instances import instance_types
 
-    return [instance.name for instance in instance_types("sagemaker")]
+    return [instance.name for instance in instance_types(target)]
 
 
-def _all_gpus() -> Iterable[str]:
+def _all_gpus(target: str) -> Iterable[str]:
     from cloudtrain.catalogue.gpus import gpu_names
     from cloudtrain.catalogue.instances import instance_types
 
-    return gpu_names(instance_types("sagemaker"))
+    return gpu_names(instance_types(target))
 
 
-def _all_orders() -> Iterable[str]:
+def _all_orders(_: str) -> Iterable[str]:
     from cloudtrain.catalogue.query import ORDERS
 
     return ORDERS
 
 
-def _all_interconnects() -> Iterable[str]:
+def _all_interconnects(_: str) -> Iterable[str]:
     from cloudtrain.catalogue.query import INTERCONNECTS
 
     return INTERCONNECTS
@@ -58,7 +60,7 @@ def command(
             "--target",
             "-t",
             metavar="TARGET",
-            help="Whose types; sagemaker unless given.",
+            help="Whose types: sagemaker, unless given, or azureml.",
             show_default=False,
             autocompletion=complete.targets,
         ),
@@ -104,10 +106,19 @@ def command(
         ),
     ] = "price",
     everything: Annotated[bool, typer.Option("--all", "-a", help="All that fit, not only the first.")] = False,
+    retired: Annotated[bool, typer.Option("--retired", help="Also those that are no longer offered.")] = False,
     count: Annotated[
         int,
         typer.Option("-n", "--limit", min=1, metavar="N", help="The first N; 20 unless given.", show_default=False),
     ] = 20,
+    refresh: Annotated[
+        bool,
+        typer.Option(
+            "--refresh",
+            help="Ask the account first: types, prices and quota of its region. Azure ML only.",
+        ),
+    ] = False,
+    profile: options.Profile = None,
     json: options.Json = False,
 ) -> None:
     """List a cloud's instance types: GPUs, network, price.
@@ -118,6 +129,7 @@ def command(
       cloudtrain instances --min-gpu-memory 40g --interconnect rdma
       cloudtrain instances --gpus 1 --max-price 2 --sort gpu-memory
       cloudtrain instances ml.p5.48xlarge
+      cloudtrain instances --target azureml --interconnect infiniband
       cloudtrain instances --all --json | jq -r '.[].name'
 
     Prices are list prices. Your own, and types that are missing, go into
@@ -133,23 +145,29 @@ def command(
     from cloudtrain.cli.terminal import print_json, say, show
     from cloudtrain.render.instances import one_type, type_table
 
-    types = _types(target)
+    if refresh:
+        from cloudtrain.cli.refresh import refresh_types
+
+        say(*refresh_types(target, profile))
+    every = _types(target)
     query = Query(gpu, gpus, interconnect, _gib(min_gpu_memory), max_price)
-    _check(types, query, sort)
+    _check(every, query, sort)
     if name is not None:
         _refuse_filters(name, query)
-        instance = _named(name, types)
+        instance = _named(name, every)
         print_json(asdict(instance)) if json else show(one_type(instance), sys.stdout)
         return
+    types = every if retired else [instance for instance in every if not instance.retired]
     found = select(types, query, sort)
     shown = found if everything else found[:count]
     if json:
         print_json([asdict(instance) for instance in shown])
     elif shown:
         show(type_table(shown), sys.stdout)
+    gone = len(select(every, query)) - len(found)
     if not found:
-        _say_nothing(types, query)
-    elif lines := [*_more(len(shown), len(found), types, query), *([] if json else [_price_note(shown)])]:
+        _say_nothing(types, query, gone)
+    elif lines := [*_more(len(shown), len(found), types, query, gone), *([] if json else [_note(shown)])]:
         say(*lines)
 
 
@@ -166,10 +184,11 @@ def _types(target: str) -> Sequence[InstanceType]:
 
     if target not in TARGETS:
         raise UsageError(f"`{target}` is not a target", hint=did_you_mean(target, TARGETS))
-    overlay = load_overlays(user_config_path("cloudtrain", appauthor=False), Path.cwd())
+    overlay = load_overlays(user_config_path("cloudtrain", appauthor=False), Path.cwd(), target)
     types = apply_overlay(instance_types(target), overlay, target)
     if not types:
-        raise UsageError(f"there is no table of instance types for `{target}`", hint="use `--target sagemaker`")
+        hint = "use `--target sagemaker` or `--target azureml`"
+        raise UsageError(f"there is no table of instance types for `{target}`", hint=hint)
     return types
 
 
@@ -213,17 +232,48 @@ def _refuse_filters(name: str, query: Query) -> None:
 
 
 def _named(name: str, types: Sequence[InstanceType]) -> InstanceType:
-    from cloudtrain.errors import UsageError, did_you_mean
+    from cloudtrain.catalogue.instances import name_key
+    from cloudtrain.errors import UsageError
 
-    known = {instance.name: instance for instance in types}
-    if name in known:
-        return known[name]
-    near = f"did you mean `ml.{name}`?" if f"ml.{name}" in known else did_you_mean(name, known) or ""
-    hint = near if near.startswith("did you mean") else "`cloudtrain instances --all` lists all types"
-    raise UsageError(f"there is no instance type `{name}` on {types[0].target}", hint=hint)
+    target = types[0].target
+    known = {name_key(target, instance.name): instance for instance in types}
+    if (key := name_key(target, name)) in known:
+        return known[key]
+    hint = _elsewhere(name, target) or _nearest(name, target, [instance.name for instance in types])
+    raise UsageError(f"there is no instance type `{name}` on {target}", hint=hint)
 
 
-def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query) -> list[str]:
+_TABLES = {"sagemaker": "ml.", "azureml": "Standard_"}
+"""The targets with a table, and what all of their names begin with."""
+
+
+def _elsewhere(name: str, target: str) -> str | None:
+    """Where another target has a type of that name."""
+    from cloudtrain.catalogue.instances import instance_named
+
+    others = [other for other in _TABLES if other != target and instance_named(other, name)]
+    return f"add `--target {others[0]}`" if others else None
+
+
+def _nearest(name: str, target: str, known: Sequence[str]) -> str:
+    """The type that was meant, or how to see all; and what Azure's names say about an unknown one."""
+    from cloudtrain.catalogue.azure_names import guess
+    from cloudtrain.catalogue.instances import name_key
+    from cloudtrain.errors import did_you_mean
+
+    whole = name_key(target, _TABLES[target] + name)
+    prefixed = next((other for other in known if name_key(target, other) == whole), None)
+    near = f"did you mean `{prefixed}`?" if prefixed else did_you_mean(name, known) or ""
+    if not near.startswith("did you mean"):
+        own = "" if target == "sagemaker" else f" --target {target}"
+        near = f"`cloudtrain instances{own} --all` lists all types"
+    guessed = guess(name) if target == "azureml" else None
+    if guessed is None:
+        return near
+    return f"{near} B{guessed.text[1:]}" if near.endswith("?") else f"{near}; {guessed.text}"
+
+
+def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, gone: int) -> list[str]:
     """What fits, or may fit, and is not shown."""
     from cloudtrain.catalogue.query import unpriced
 
@@ -232,25 +282,34 @@ def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query) -
         lines.append(f"the first {shown} of {found}; `--all` lists all")
     if query.max_price is not None and (unknown := unpriced(types, query)):
         lines.append(f"{unknown} more would fit, but their price is not known; leave out `--max-price` to see them")
+    if gone:
+        lines.append(f"{gone} more would fit, but are no longer offered; `--retired` lists them")
     return lines
 
 
-def _price_note(types: Iterable[InstanceType]) -> str:
-    """One line: what the prices are, from when, and how to correct them."""
-    dates = {instance.price_date for instance in types if instance.price is not None}
+def _note(types: Sequence[InstanceType]) -> str:
+    """One line: what the columns are, from when the prices, and how to correct them."""
+    unit = "network in Gbit/s"
+    if types[0].target == "azureml":
+        unit = "IB is InfiniBand in Gbit/s"
+        if any(instance.fabric and instance.interconnect == "ethernet" for instance in types):
+            unit += ", (no) InfiniBand without SR-IOV, which NCCL cannot use"
+    dates = {instance.price_date for instance in types if instance.price is not None and not instance.retired}
     when = " to ".join(dict.fromkeys((min(dated), max(dated)))) if (dated := dates - {""}) else ""
     undated = "some of unknown date" if when else "of unknown date"
     parts = [part for part in (f"of {when}" if when else "", undated if "" in dates else "") if part]
     which = f"list prices {', '.join(parts)}" if dates else "no price is known"
-    return f"network in Gbit/s; {which}; your own go into `instances.toml`, see `cloudtrain instances -h`"
+    return f"{unit}; {which}; your own go into `instances.toml`, see `cloudtrain instances -h`"
 
 
-def _say_nothing(types: Sequence[InstanceType], query: Query) -> None:
+def _say_nothing(types: Sequence[InstanceType], query: Query, gone: int) -> None:
     """Why nothing fits: the filters that alone stand in the way, or all of them."""
     from cloudtrain.catalogue.query import unpriced, without_each
     from cloudtrain.cli.terminal import say
 
     lines = ["no instance type fits"]
+    if gone:
+        lines.append(f"{gone} would fit but are no longer offered; `--retired` lists them")
     for field, number in without_each(types, query).items():
         if number:
             lines.append(f"without `{_flag(field)}` {number} would fit")

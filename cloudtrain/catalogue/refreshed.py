@@ -1,0 +1,73 @@
+"""What `cloudtrain instances --refresh` found: `instances.TARGET.refreshed.json` in the user's configuration folder.
+
+A file of its own, replaced whole by the next refresh, so that none ever touches the `instances.toml` that somebody
+wrote. It has the same tables and lies below it. JSON, because it has hundreds of types and is read for every plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.errors import SettingsError
+from cloudtrain.runtime.atomic import write_file
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """What a refresh did."""
+
+    file: Path
+    location: str
+    """The region that was asked about."""
+    types: int
+    """Types that the file says something about."""
+    added: tuple[str, ...]
+    """Those that the catalogue's own table lacks."""
+    notes: tuple[str, ...] = ()
+    """What could not be asked, each a line without a final stop."""
+
+
+def refreshed_file(user_folder: Path, target: str) -> Path:
+    """Where a target's refresh is kept."""
+    return user_folder / f"instances.{target}.refreshed.json"
+
+
+def read_refreshed(user_folder: Path, target: str) -> Mapping[str, Any]:
+    """The table of the last refresh by name of type; empty where none was made.
+
+    Raises:
+        SettingsError: the file cannot be read, or is not what a refresh writes.
+    """
+    file = refreshed_file(user_folder, target)
+    try:
+        table = json.loads(file.read_text(encoding="utf-8"))[target]
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise SettingsError(f"cannot read {file}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, IndexError):
+        table = None
+    if not isinstance(table, dict):
+        hint = f"write it again with `cloudtrain instances --refresh --target {target}`, or delete it"
+        raise SettingsError(f"{file} is not what a refresh writes", hint=hint)
+    return table
+
+
+def write_refreshed(user_folder: Path, target: str, table: Mapping[str, Any], *, about: str) -> Path:
+    """Replace the target's file. `about` says for a reader what was asked, and when.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+    file = refreshed_file(user_folder, target)
+    text = json.dumps({"about": about, target: table}, indent=1, ensure_ascii=False) + "\n"
+    try:
+        user_folder.mkdir(parents=True, exist_ok=True)
+        write_file(file, text.encode())
+    except OSError as error:
+        raise SettingsError(f"cannot write {file}: {error.strerror}") from None
+    return file

@@ -1,0 +1,63 @@
+"""`cloudtrain instances --refresh`: ask a target about its types, where its backend can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from cloudtrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from cloudtrain.catalogue.refreshed import Refreshed
+    from cloudtrain.settings import Settings
+
+_NAMED = 5
+"""How many new types a line names."""
+
+
+@runtime_checkable
+class CanRefresh(Protocol):
+    """A backend that can ask its service which types there are, at what price."""
+
+    def refresh_catalogue(self, target: Any) -> Refreshed:
+        """Ask, and write the answer into the user's configuration folder.
+
+        Raises:
+            TargetError: the target does not answer, or the credentials may not ask.
+            SettingsError: account settings that it needs are missing.
+        """
+        ...
+
+
+def refresh_types(target: str, profile: str | None) -> Iterator[str]:
+    """Ask the target; lines that say what has been found.
+
+    Raises:
+        UsageError: its backend cannot.
+        TargetError: it does not answer, or the credentials may not ask.
+        SettingsError: account settings that it needs are missing.
+    """
+    from cloudtrain.backends.registry import backend_of
+    from cloudtrain.settings import load_settings
+
+    settings = load_settings()
+    backend = backend_of(target, settings)
+    if not isinstance(backend, CanRefresh):
+        able = " or ".join(f"`--target {name}`" for name in _able(settings))
+        message = f"the types of `{target}` cannot be asked for: its table comes with cloudtrain"
+        raise UsageError(message, hint=f"use {able}" if able else None)
+    done = backend.refresh_catalogue(settings.target(target, profile=profile))
+    yield f"{done.types} types of {done.location} written to {done.file}"
+    if done.added:
+        named = ", ".join(f"`{name}`" for name in done.added[:_NAMED])
+        more = f" and {len(done.added) - _NAMED} more" if len(done.added) > _NAMED else ""
+        yield f"new in the catalogue: {named}{more}"
+    yield from done.notes
+
+
+def _able(settings: Settings) -> Iterator[str]:
+    """The targets whose backends can."""
+    from cloudtrain.backends import BUILT_IN
+    from cloudtrain.backends.registry import backend_of
+
+    return (name for name in BUILT_IN if isinstance(backend_of(name, settings), CanRefresh))

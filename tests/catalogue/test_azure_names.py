@@ -1,0 +1,54 @@
+"""What the name of an unknown Azure size says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.catalogue.azure_names import guess
+
+
+@pytest.mark.parametrize(
+    ("name", "infiniband", "vcpus", "gpu"),
+    [
+        ("Standard_ND192isr_X900_v9", True, 192, "X900"),
+        ("STANDARD_ND96ISR_H100_V5", True, 96, "H100"),
+        ("Standard_ND128isr_NDR_GB200_v6", True, 128, "GB200"),
+        ("Standard_ND128isrG5_GB300_v6", True, 128, "GB300"),
+        ("Standard_HB120-16rs_v3", True, 16, ""),
+        ("Standard_HB176s_v4", False, 176, ""),
+        ("Standard_H16mr", True, 16, ""),
+        ("Standard_NC320lds_xl_RTXPRO6000BSE_v6", False, 320, "RTXPRO6000BSE"),
+        ("Standard_D4pds_v5", False, 4, ""),
+        ("Standard_DS3_v2", False, None, ""),
+        ("Standard_D3_v2", False, None, ""),
+        ("Standard_A8m_v2", False, None, ""),
+        ("Standard_E8-4ds_v4", False, 4, ""),
+    ],
+)
+def test_guesses(name: str, infiniband: bool, vcpus: int | None, gpu: str) -> None:
+    """InfiniBand by the `r`, vCPUs by the number where it is theirs, the GPU where it is named; in any case."""
+    found = guess(name)
+    assert found is not None
+    assert (found.has_infiniband, found.vcpus, found.gpu) == (infiniband, vcpus, gpu)
+    assert found.text.endswith("that is a guess")
+    assert f"`{name}` has {'' if infiniband else 'no '}InfiniBand" in found.text
+
+
+@pytest.mark.parametrize(
+    "name", ["", "gpu-cluster", "ml.p4d.24xlarge", "Standard_", "Standard_NC", "NC24r", "Standard_X 1"]
+)
+def test_other_names_say_nothing(name: str) -> None:
+    """What is not built like a size's name has no guess."""
+    assert guess(name) is None
+
+
+@given(st.text(max_size=40) | st.from_regex(r"[Ss]tandard_\w+-?\w*", fullmatch=True))
+def test_any_text_has_an_answer(name: str) -> None:
+    """No text breaks the reader, and case changes nothing that counts."""
+    found = guess(name)
+    other = guess(name.swapcase()) if name.isascii() else found
+    assert (found is None) == (other is None)
+    if found and other:
+        assert (found.has_infiniband, found.vcpus) == (other.has_infiniband, other.vcpus)
