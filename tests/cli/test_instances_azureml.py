@@ -12,6 +12,7 @@ import pytest
 from cloudtrain import backends
 from cloudtrain.catalogue.refreshed import Refreshed, write_refreshed
 from tests.cli.conftest import Cli
+from tests.cli.test_completion import complete
 from tests.cli.test_instances import names, words
 
 ON = ("instances", "--target", "azureml")
@@ -138,6 +139,15 @@ def test_mistakes(cli: Cli, arguments: list[str], message: str, hint: str) -> No
     error, _, given = result.err.partition("\n\nhint: ")
     assert message in words(error)
     assert words(given) == hint
+
+
+def test_completion_goes_by_the_target() -> None:
+    """TAB offers the types and GPUs of the target on the same line, SageMaker's without one."""
+    assert complete("cloudtrain instances --target azureml Standard_ND96a") == [
+        "Standard_ND96asr_v4", "Standard_ND96amsr_A100_v4",
+    ]  # fmt: skip
+    assert complete("cloudtrain instances --target azureml --gpu MI") == ["MI300X-192GB"]
+    assert complete("cloudtrain instances --gpu MI") == []
 
 
 class Refreshing:

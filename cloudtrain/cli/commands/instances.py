@@ -270,7 +270,8 @@ def _nearest(name: str, target: str, known: Sequence[str]) -> str:
     guessed = guess(name) if target == "azureml" else None
     if guessed is None:
         return near
-    return f"{near} B{guessed.text[1:]}" if near.endswith("?") else f"{near}; {guessed.text}"
+    sentence = guessed.text[0].upper() + guessed.text[1:]
+    return f"{near} {sentence}" if near.endswith("?") else f"{near}; {guessed.text}"
 
 
 def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, gone: int) -> list[str]:
