@@ -1,0 +1,162 @@
+"""What only the Azure account can tell. The backend asks before a submit and for `cloudtrain check`; a plan never does.
+
+The rules stand here for their codes, levels and pages: `explain` and `--ignore` know them like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudtrain.checks.rule import Fault, Subject, registered, rule
+from cloudtrain.plans import Level
+
+
+def level_of(code: str) -> Level:
+    """How bad a finding of that code is."""
+    return registered[code].level
+
+
+@rule("AZ901", Level.ERROR)
+def no_credentials(_: Subject) -> Iterator[Fault]:
+    """Azure does not accept the credentials, or there are none.
+
+    The job cannot be sent. Log in (`az login`), or name the kind of credential that works here: `credential` in
+    `[azureml]`. `az account show` tells who you are to Azure.
+    """
+    return iter(())
+
+
+@rule("AZ902", Level.WARNING)
+def not_looked_at(_: Subject) -> Iterator[Fault]:
+    """Something could not be looked at.
+
+    The credentials may not ask for it, or Azure does not answer. The job may be right all the same, so this stops
+    nothing; the message names what would let the check look.
+    """
+    return iter(())
+
+
+@rule("AZ903", Level.ERROR)
+def no_workspace(_: Subject) -> Iterator[Fault]:
+    """The workspace does not exist, or these credentials cannot see it.
+
+    Look at `subscription_id`, `resource_group` and `workspace` in `[azureml]`; `az ml workspace list` shows those of a
+    resource group.
+    """
+    return iter(())
+
+
+@rule("AZ904", Level.ERROR)
+def no_compute(_: Subject) -> Iterator[Fault]:
+    """The workspace has no compute of that name.
+
+    The service takes the job's name for the first time when it is sent, and refuses it then. Leave `compute` out to run
+    serverless.
+    """
+    return iter(())
+
+
+@rule("AZ905", Level.ERROR)
+def not_a_cluster(_: Subject) -> Iterator[Fault]:
+    """The compute is not a cluster that can run the job.
+
+    A compute instance is one machine for one person, and runs when it was started; a job of several instances needs an
+    AmlCompute cluster.
+    """
+    return iter(())
+
+
+@rule("AZ906", Level.ERROR)
+def compute_not_ready(_: Subject) -> Iterator[Fault]:
+    """The compute is not in a state to run jobs.
+
+    Making it failed, it is being deleted, or it is a compute instance that has been stopped. The job would wait in the
+    queue and never start.
+    """
+    return iter(())
+
+
+@rule("AZ907", Level.ERROR)
+def other_instance_type(_: Subject) -> Iterator[Fault]:
+    """The cluster has another instance type than the job.
+
+    A cluster's machines are all of the one size that it was made with: the service uses that one, whatever the job
+    says, and the counts of GPUs and processes that were planned do not fit.
+    """
+    return iter(())
+
+
+@rule("AZ908", Level.ERROR)
+def cluster_too_small(_: Subject) -> Iterator[Fault]:
+    """The job needs more instances than the cluster may have.
+
+    The cluster grows to its `max_instances` and no further, and a job that needs more waits in the queue for ever.
+    """
+    return iter(())
+
+
+@rule("AZ909", Level.ERROR)
+def not_offered(_: Subject) -> Iterator[Fault]:
+    """The instance type is not offered where the job would run.
+
+    A serverless job needs a size that Azure ML lists for the workspace's region, or for one of `locations`; spot
+    capacity, one that is sold as low priority.
+    """
+    return iter(())
+
+
+@rule("AZ910", Level.ERROR)
+def quota_too_small(_: Subject) -> Iterator[Fault]:
+    """The quota does not allow so many vCPUs of the instance type's family.
+
+    Azure ML counts vCPUs: those of each family in a region, those of all families, and for spot capacity those of all
+    families at low priority. The quota of most families with GPUs starts at zero. Ask for more in the studio, under
+    Quota; it takes hours to days.
+    """
+    return iter(())
+
+
+@rule("AZ911", Level.WARNING)
+def quota_in_use(_: Subject) -> Iterator[Fault]:
+    """The quota allows the job, and other jobs use it up now.
+
+    The job waits in the queue until enough vCPUs of the quota are free.
+    """
+    return iter(())
+
+
+@rule("AZ912", Level.ERROR)
+def no_environment(_: Subject) -> Iterator[Fault]:
+    """The environment does not exist in that version.
+
+    `az ml environment list --name NAME` shows the versions; with `--registry-name azureml` those that Microsoft keeps.
+    """
+    return iter(())
+
+
+@rule("AZ913", Level.ERROR)
+def no_input(_: Subject) -> Iterator[Fault]:
+    """A data asset, a model or a datastore of an input does not exist.
+
+    The instances would start, find no data, and fail after they were paid for.
+    """
+    return iter(())
+
+
+@rule("AZ914", Level.ERROR)
+def no_output_place(_: Subject) -> Iterator[Fault]:
+    """The datastore of an output does not exist.
+
+    What the job writes would have nowhere to go, and the job fails when it starts.
+    """
+    return iter(())
+
+
+@rule("AZ915", Level.ERROR)
+def no_identity(_: Subject) -> Iterator[Fault]:
+    """The managed identity is not one of the compute or the workspace.
+
+    A job can only act as an identity that was assigned to the cluster that it runs on, or for a serverless job to the
+    workspace.
+    """
+    return iter(())
