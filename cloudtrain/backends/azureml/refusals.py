@@ -258,8 +258,9 @@ def translated(error: Exception, call: Call) -> TargetError | SettingsError:
     """Our error for one of azure-core's, azure-identity's or azure-storage-blob's."""
     status = getattr(error, "status_code", None)
     if status is not None:
-        code = getattr(error, "error_code", None)
-        return refused(int(status), {"error": {"code": str(code or ""), "message": _first_line(error)}}, call)
+        code = getattr(error, "error_code", None) or ""  # of a class of storage's own, where that knows it
+        body = {"code": str(getattr(code, "value", code)), "message": _first_line(error)}
+        return refused(int(status), body, call)
     text = str(getattr(error, "message", None) or error)
     logins = (row for pattern, row in _LOGINS if pattern.search(text))
     names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}

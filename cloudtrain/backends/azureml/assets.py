@@ -1,0 +1,52 @@
+"""Code and environments: assets whose names hold their content, so that what is there already is the same."""
+
+from __future__ import annotations
+
+import json
+
+from cloudtrain.backends.azureml.client import Client
+from cloudtrain.backends.azureml.refusals import Denied, NotThere
+from cloudtrain.backends.azureml.upload import upload_code
+from cloudtrain.backends.azureml.versions import CODE, ENVIRONMENT
+from cloudtrain.backends.base import BundleWriter, OnBytes
+from cloudtrain.errors import TargetError, TargetUnreachable
+from cloudtrain.plans import Upload
+
+_VERSIONS = {"code": CODE, "environment": ENVIRONMENT}
+
+HASH = "cloudtrain.sha256"
+"""A code asset's property with the hash of its content. The SDK's own (`hash_sha256`) is made by other rules; it would
+take ours for its own."""
+
+
+def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: OnBytes | None) -> bool:
+    """Make an asset; False when it is there already. One that broke off is made again from the start.
+
+    Raises:
+        TargetError: the workspace or its storage refuses it.
+    """
+    if _is_there(client, item):
+        return False
+    content = item.content if item.content is not None else _code(client, item, bundle, on_bytes)
+    try:
+        client.send("PUT", item.destination, api_version=_VERSIONS[item.kind], content=content.encode())
+    except (TargetUnreachable, Denied):
+        raise
+    except TargetError:
+        if not _is_there(client, item):  # somebody else may have made the very same meanwhile
+            raise
+    return True
+
+
+def _is_there(client: Client, item: Upload) -> bool:
+    try:
+        client.get(item.destination, api_version=_VERSIONS[item.kind])
+    except NotThere:
+        return False
+    return True
+
+
+def _code(client: Client, item: Upload, bundle: BundleWriter, on_bytes: OnBytes | None) -> str:
+    """The body that makes the code asset, whose files are in storage by then."""
+    where = upload_code(client, item.destination, bundle, on_bytes)
+    return json.dumps({"properties": {"codeUri": where, "isAnonymous": True, "properties": {HASH: item.sha256}}})

@@ -1,0 +1,128 @@
+"""The user's code as blobs: each file by itself, several at once, where the service said that they may go.
+
+A job reads its code as files, so the bundle is sent unpacked. Each upload gets a place of its own from the service, so
+two submits of the same code do not meet; what an upload that broke off has left is never referred to.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from cloudtrain._extras import require
+from cloudtrain.backends.azureml.blobs import Blobs
+from cloudtrain.backends.azureml.client import Client
+from cloudtrain.backends.azureml.versions import CODE
+from cloudtrain.backends.base import BundleWriter, OnBytes
+from cloudtrain.bundle.unpack import unpack
+from cloudtrain.errors import TargetError
+
+_FILES_AT_ONCE, _BLOCKS_AT_ONCE = 8, 4
+
+_WHOLE, _BLOCK = 8 << 20, 4 << 20
+"""Bytes: a file up to the first goes up in one request, a larger one in blocks of the second."""
+
+_RETRIES = 5
+"""Of each request; the pauses begin with a third of a second and double."""
+
+_FOLDER = "code"
+
+
+class _File(NamedTuple):
+    name: str
+    """In the bundle, with slashes."""
+    place: Path
+    size: int
+
+
+def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: OnBytes | None) -> str:
+    """Send the files of a bundle for a code asset; the address of their folder.
+
+    Raises:
+        TargetError: the service gives no place for them, storage refuses them, or a file's name is no text.
+    """
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
+        archive, source = Path(folder, "bundle.tar.gz"), Path(folder, "code")
+        bundle.write(archive)
+        unpack(archive, source)
+        files = list(_files(source))
+        given = client.post(
+            f"{code_id}/startPendingUpload", {"pendingUploadType": "TemporaryBlobReference"}, api_version=CODE
+        )["blobReferenceForConsumption"]
+        _send(_container(client, given), files, Blobs(client), _counting(files, on_bytes))
+    return f"{given['blobUri'].rstrip('/')}/{_FOLDER}"
+
+
+def _files(root: Path) -> Iterator[_File]:
+    """Every file below a folder. Links become copies of what they lead to: blobs have none."""
+    for folder, below, names in os.walk(root, followlinks=True):
+        here = Path(folder).resolve()
+        below[:] = [name for name in below if not here.is_relative_to((here / name).resolve())]
+        for name in names:
+            place = Path(folder, name)
+            yield _File(_text(place.relative_to(root).as_posix()), place, place.stat().st_size)
+
+
+def _text(name: str) -> str:
+    """The name of a blob, which must be a text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        message = f"Azure ML cannot hold the file `{shown}`, whose name is not UTF-8"
+        raise TargetError(message, hint="rename it, or name it in `.cloudtrainignore`") from None
+    return name
+
+
+def _container(client: Client, given: dict[str, Any]) -> Any:
+    """The container that the service has made, opened by its signature or by the credentials themselves."""
+    storage = require("azure.storage.blob", extra="azureml")
+    signed = (given.get("credential") or {}).get("sasUri")
+    sizes = {"max_single_put_size": _WHOLE, "max_block_size": _BLOCK, "retry_total": _RETRIES}
+    return storage.ContainerClient.from_container_url(
+        signed or given["blobUri"],
+        credential=None if signed else client.credential,
+        **{**Blobs(client).options, **sizes},
+    )
+
+
+def _send(container: Any, files: list[_File], blobs: Blobs, count: Callable[[_File, int], None]) -> None:
+    """All files; the first that fails ends it."""
+
+    def send(file: _File) -> None:
+        with file.place.open("rb") as content, blobs.translating(file.name):
+            container.upload_blob(
+                f"{_FOLDER}/{file.name}",
+                content,
+                length=file.size,
+                overwrite=True,
+                max_concurrency=_BLOCKS_AT_ONCE,
+                progress_hook=lambda sent, _: count(file, sent),
+            )
+        count(file, file.size)
+
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        try:
+            for done in as_completed([pool.submit(send, file) for file in files]):
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _counting(files: list[_File], on_bytes: OnBytes | None) -> Callable[[_File, int], None]:
+    """Reports of single files made one of all."""
+    total, sent, lock = sum(file.size for file in files), dict.fromkeys(files, 0), Lock()
+
+    def count(file: _File, amount: int) -> None:
+        if on_bytes is not None:
+            with lock:
+                sent[file] = amount
+                on_bytes(sum(sent.values()), total)
+
+    return count
