@@ -12,10 +12,9 @@ def known_type(target: str, name: str, overlay: Any) -> InstanceType | None:
     """The catalogue's row of a type, with the user's own corrections; None for one that it does not have."""
     if not overlay:
         return instance_named(target, name)
-    from cloudtrain.catalogue.overlay import apply_overlay
+    from cloudtrain.catalogue.overlay import type_named
 
-    types = apply_overlay(instance_types(target), overlay)
-    return next((row for row in types if row.name.casefold() == name.casefold()), None)
+    return type_named(target, name, overlay)
 
 
 def type_by_gpu(target: str, resources: Resources, overlay: Any) -> str:

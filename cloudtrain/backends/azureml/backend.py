@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.backends.azureml.account import account_of
 from cloudtrain.backends.base import BundleWriter, OnBytes
+from cloudtrain.errors import SettingsError
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import AzureMLAccount, CompileContext, Finding, Plan
 from cloudtrain.states import Listed, LogLine, RunRef, RunStatus
@@ -18,6 +19,7 @@ from cloudtrain.targets import AzureML
 if TYPE_CHECKING:
     from cloudtrain.backends.azureml.service import AzureMLService
     from cloudtrain.backends.following import Pace
+    from cloudtrain.catalogue.refreshed import Refreshed
     from cloudtrain.processing import AnyJob
 
 
@@ -42,7 +44,7 @@ class AzureMLBackend:
 
         from cloudtrain.catalogue.overlay import load_overlays
 
-        overlay = load_overlays(user_config_path("cloudtrain", appauthor=False), Path.cwd())
+        overlay = load_overlays(user_config_path("cloudtrain", appauthor=False), Path.cwd(), self.name)
         return replace(account_of(target, self._environ, Path.cwd()), overlay=overlay or None)
 
     def compile(self, job: AnyJob, target: AzureML, context: CompileContext) -> Plan:
@@ -51,6 +53,24 @@ class AzureMLBackend:
         from cloudtrain.compile.azureml import compile_azureml
 
         return AzureMLPlan.of(compile_azureml(job, target, context))
+
+    def refresh_catalogue(self, target: AzureML) -> Refreshed:
+        """Read the workspace's instance types, prices and quotas into a file beside the user's own corrections.
+
+        Raises:
+            SettingsError: the target does not say which workspace.
+        """
+        from datetime import datetime, timezone
+
+        from platformdirs import user_config_path
+
+        account = account_of(target, self._environ, Path.cwd())
+        if account.missing:
+            message = "the instance types of a region are asked for at a workspace, and none is given"
+            hint = "set `subscription_id`, `resource_group` and `workspace` under `[azureml]` in cloudtrain.toml"
+            raise SettingsError(message, hint=hint)
+        folder, today = user_config_path("cloudtrain", appauthor=False), datetime.now(timezone.utc).date()
+        return self._service.refresh_catalogue(account.place, folder=folder, date=today.isoformat())
 
     def can_check(self, target: AzureML) -> bool:
         """Whether there seem to be credentials."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.backends.azureml.blobs import Blobs
 from cloudtrain.backends.azureml.client import Client
@@ -24,6 +24,9 @@ from cloudtrain.backends.following import Pace, follow
 from cloudtrain.errors import TargetError, TargetUnreachable
 from cloudtrain.plans import Finding, Plan
 from cloudtrain.states import Listed, LogLine, RunRef, RunState, RunStatus
+
+if TYPE_CHECKING:
+    from cloudtrain.catalogue.refreshed import Refreshed
 
 _TOKEN = "x-azureml-token"
 """Header with a token that a job acts with for its user, who reads the data."""
@@ -43,6 +46,13 @@ class AzureMLService:
         from cloudtrain.backends.azureml.online import check
 
         return check(self._at(plan.place), plan)
+
+    def refresh_catalogue(self, place: str, *, folder: Path, date: str) -> Refreshed:
+        """What the workspace's region has, written to a file of `folder`; see `sizes.py`."""
+        from cloudtrain.backends.azureml.sizes import refresh
+
+        client = self._at(place)
+        return refresh(client, client.place.subscription_id, folder=folder, date=date)
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: OnBytes | None = None) -> bool:
         """Make the assets that the plan needs; False when all are there already."""
