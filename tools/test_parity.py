@@ -1,9 +1,9 @@
-"""Compare cloudtrain's requests with those of the real SageMaker SDKs, in an environment for each.
+"""Compare cloudtrain's requests with those of the real SDKs, in an environment for each, made on the first run.
 
-    python tools/test_parity.py [2|3 ...] [pytest argument ...]        both unless given
+    python tools/test_parity.py [2|3|azureml ...] [pytest argument ...]        all unless given
 
-Versions 2 and 3 of the SDK are different packages of the same name, and neither may be installed beside PyTorch's own
-pins; so each has `.venv-sagemaker-v2` or `.venv-sagemaker-v3`, made on the first run.
+Versions 2 and 3 of the SageMaker SDK are different packages of the same name, and neither may be installed beside
+PyTorch's own pins. Azure ML's brings 63 packages, and pins of its own.
 """
 
 from __future__ import annotations
@@ -12,23 +12,37 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from test_pythons import interpreter
 
 ROOT = Path(__file__).parent.parent
-MODULES = {"2": "sagemaker.estimator", "3": "sagemaker.train.model_trainer"}
-"""Version to a module that only it has."""
+
+
+class Sdk(NamedTuple):
+    """An SDK: its environment's folder, what the names of its files in tests/parity end with, a module only it has."""
+
+    folder: str
+    ending: str
+    module: str
+
+
+SDKS = {
+    "2": Sdk(".venv-sagemaker-v2", "v2", "sagemaker.estimator"),
+    "3": Sdk(".venv-sagemaker-v3", "v3", "sagemaker.train.model_trainer"),
+    "azureml": Sdk(".venv-azureml", "azureml", "azure.ai.ml"),
+}
 
 PYTHONS = ("3.11", "3.12", "3.10")
-"""Both SDKs run on these; the first that is installed is taken."""
+"""All SDKs run on these; the first that is installed is taken."""
 
 
-def environment(sdk: str) -> Path:
+def environment(sdk: Sdk) -> Path:
     """The interpreter of the SDK's environment, which is made anew when its requirements have changed."""
-    folder = ROOT / f".venv-sagemaker-v{sdk}"
-    requirements = ROOT / "tests" / "parity" / f"requirements-v{sdk}.txt"
+    folder = ROOT / sdk.folder
+    requirements = ROOT / "tests" / "parity" / f"requirements-{sdk.ending}.txt"
     python, stamp = folder / "bin" / "python", folder / ".installed"
     wanted = hashlib.sha256(requirements.read_bytes() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
     if not stamp.exists() or stamp.read_text() != wanted:
@@ -40,23 +54,23 @@ def environment(sdk: str) -> Path:
     return python
 
 
-def run_tests(sdk: str, arguments: list[str]) -> int:
-    """Run what compares with that version; the exit code of pytest. An SDK that does not import is an error."""
+def run_tests(sdk: Sdk, arguments: list[str]) -> int:
+    """Run what compares with that SDK; the exit code of pytest. An SDK that does not import is an error."""
     python = environment(sdk)
-    subprocess.run([str(python), "-c", f"import {MODULES[sdk]}"], check=True, capture_output=True)
-    files = sorted(str(file) for file in (ROOT / "tests" / "parity").glob(f"test_*_v{sdk}.py"))
+    subprocess.run([str(python), "-c", f"import {sdk.module}"], check=True, capture_output=True)
+    files = sorted(str(file) for file in (ROOT / "tests" / "parity").glob(f"test_*_{sdk.ending}.py"))
     command = [str(python), "-m", "pytest", "-q", "--show-capture=no", *files, *arguments]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 def main() -> int:
-    """The worst exit code of the two suites."""
-    versions = [argument for argument in sys.argv[1:] if argument in MODULES] or list(MODULES)
-    others = [argument for argument in sys.argv[1:] if argument not in MODULES]
+    """The worst exit code of the suites."""
+    names = [argument for argument in sys.argv[1:] if argument in SDKS] or list(SDKS)
+    others = [argument for argument in sys.argv[1:] if argument not in SDKS]
     worst = 0
-    for sdk in versions:
-        print(f"parity with version {sdk} of the SageMaker SDK", flush=True)
-        worst = max(worst, run_tests(sdk, others))
+    for name in names:
+        print(f"parity with {SDKS[name].module}", flush=True)
+        worst = max(worst, run_tests(SDKS[name], others))
     return worst
 
 

@@ -25,14 +25,18 @@ SDK_WARNINGS = (
 """Raised by the SDKs about themselves and their dependencies. Tests of this folder alone let them pass."""
 
 
-def sdk_version() -> int | None:
-    """The major version of the SDK that is installed here."""
-    for package, major in (("sagemaker-train", 3), ("sagemaker", 2)):
+SDKS = {3: "sagemaker-train", 2: "sagemaker", "azureml": "azure-ai-ml"}
+"""What the marker `parity` names, and the package that has it: a version of SageMaker's SDK, or Azure ML's."""
+
+
+def sdk_version() -> int | str | None:
+    """The SDK that is installed here: one of `SDKS`."""
+    for sdk, package in SDKS.items():
         try:
             version(package)
         except PackageNotFoundError:
             continue
-        return major
+        return sdk
     return None
 
 
@@ -45,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.filterwarnings(warning))
         wanted = next((mark.args[0] for mark in item.iter_markers("parity") if mark.args), None)
         if wanted is not None and wanted != sdk_version():
-            item.add_marker(pytest.mark.skip(reason=f"needs version {wanted} of the SageMaker SDK"))
+            item.add_marker(pytest.mark.skip(reason=f"needs {SDKS[wanted]}"))
 
 
 LOOKUPS: list[str] = []
