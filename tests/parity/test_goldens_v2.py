@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.backends.sagemaker.export.calls import build
+from cloudtrain.backends.export.calls import build
+from cloudtrain.backends.export.python_code import python_code
 from cloudtrain.backends.sagemaker.export.estimator import estimator_program
-from cloudtrain.backends.sagemaker.export.python_code import python_code
 from tests.parity.conftest import LOOKUPS, Sent
 from tests.parity.wire import Wire
 

@@ -12,7 +12,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.plans import Plan
 
 if TYPE_CHECKING:
-    from cloudtrain.backends.sagemaker.export.calls import Program
+    from cloudtrain.backends.export.calls import Program
 
 
 class SageMakerPlan(Plan):
@@ -52,7 +52,7 @@ class SageMakerPlan(Plan):
             TargetError: the SDK cannot express a field of the request; the message names it.
             UsageError: the plan is not one of a training job.
         """
-        from cloudtrain.backends.sagemaker.export.calls import build
+        from cloudtrain.backends.export.calls import build
 
         return build(self._estimator(), session=session)[0]
 
@@ -61,7 +61,7 @@ class SageMakerPlan(Plan):
 
         Raises: as `to_estimator`.
         """
-        from cloudtrain.backends.sagemaker.export.calls import build_arguments
+        from cloudtrain.backends.export.calls import build_arguments
 
         return build_arguments(self._estimator())
 
@@ -72,7 +72,7 @@ class SageMakerPlan(Plan):
             TargetError: the SDK cannot express a field of the request; the message names it.
             UsageError: the plan is not one of a training job.
         """
-        from cloudtrain.backends.sagemaker.export.python_code import python_code
+        from cloudtrain.backends.export.python_code import python_code
 
         program, package = (self._estimator(), "sagemaker<3") if sdk == 2 else (self._trainer(), "sagemaker>=3")
         title = (
@@ -98,7 +98,7 @@ class SageMakerPlan(Plan):
             TargetError: version 3 cannot express a field of the request, or cannot start the job; the message names it.
             UsageError: the plan is not one of a training job.
         """
-        from cloudtrain.backends.sagemaker.export.calls import build
+        from cloudtrain.backends.export.calls import build
 
         return build(self._trainer(), session=session)[0]
 
@@ -107,7 +107,7 @@ class SageMakerPlan(Plan):
 
         Raises: as `to_model_trainer`.
         """
-        from cloudtrain.backends.sagemaker.export.calls import build_arguments
+        from cloudtrain.backends.export.calls import build_arguments
 
         return build_arguments(self._trainer())
 

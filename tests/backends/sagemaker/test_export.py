@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.backends.sagemaker.export.calls import Call, Program
-from cloudtrain.backends.sagemaker.export.python_code import python_code
+from cloudtrain.backends.export.calls import Call, Program
+from cloudtrain.backends.export.python_code import python_code
 from cloudtrain.backends.sagemaker.plan import SageMakerPlan
 from cloudtrain.errors import MissingExtra, TargetError, UsageError
 from cloudtrain.plans import Plan
@@ -108,7 +108,7 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.text(min_size=1), VALUES, min_size=1, max_size=6))
 def test_values_survive_being_printed(values: dict[str, Any]) -> None:
     """Quotes, newlines, long lists, other alphabets: every value means the same in the code."""
-    program = Program({"estimator": Call("sagemaker.things.Thing", {"values": values})}, "go", {})
+    program = Program({"estimator": Call("sagemaker.things.Thing", {"values": values})}, "go", {}, "sagemaker-sdk")
     assert ast.literal_eval(arguments_of(python_code(program, title="A thing"), "Thing")["values"]) == values
 
 

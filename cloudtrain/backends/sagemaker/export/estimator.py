@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudtrain.backends.sagemaker.export.calls import NO_CONFIGURATION, Call, Program, Ref, boto_session
-from cloudtrain.backends.sagemaker.export.fields import Fields, refuse
+from cloudtrain.backends.export.calls import Call, Program, Ref
+from cloudtrain.backends.export.fields import Fields
 from cloudtrain.backends.sagemaker.export.forms import form_of
 from cloudtrain.backends.sagemaker.export.inputs import fit_inputs
 from cloudtrain.backends.sagemaker.export.monitoring import PROFILER, monitoring_arguments
+from cloudtrain.backends.sagemaker.export.refusal import refuse
+from cloudtrain.backends.sagemaker.export.session import NO_CONFIGURATION, NO_WAIT, boto_session
 
 SDK = "version 2 of the SageMaker SDK"
 
@@ -109,7 +111,9 @@ def estimator_program(request: dict[str, Any], region: str, profile: str | None 
         {"session": _session(region, profile)} | _groups(request) | {"estimator": estimator},
         "fit",
         {name: value for name, value in fit.items() if value is not None},
+        "sagemaker-sdk",
         form.notes,
+        in_code=NO_WAIT,
     )
 
 

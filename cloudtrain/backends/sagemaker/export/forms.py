@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from cloudtrain.backends.export.calls import Ref
 from cloudtrain.backends.sagemaker.export import distributions as dist
-from cloudtrain.backends.sagemaker.export.calls import Ref
 from cloudtrain.backends.sagemaker.export.images import framework_of, version_arguments, version_in
 from cloudtrain.backends.sagemaker.export.monitoring import HOOK
 from cloudtrain.backends.sagemaker.export.scripts import LOG_LEVEL, Script, script_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudtrain.backends.sagemaker.export.calls import Call
-from cloudtrain.backends.sagemaker.export.fields import Fields
+from cloudtrain.backends.export.calls import Call
+from cloudtrain.backends.export.fields import Fields
 
 CODE = "code"
 """The channel that the SDK itself adds under network isolation."""

@@ -15,8 +15,10 @@ import re
 import shlex
 from typing import Any
 
-from cloudtrain.backends.sagemaker.export.calls import NO_CONFIGURATION, Call, Program, Ref, boto_session
-from cloudtrain.backends.sagemaker.export.fields import Fields, refuse
+from cloudtrain.backends.export.calls import Call, Program, Ref
+from cloudtrain.backends.export.fields import Fields
+from cloudtrain.backends.sagemaker.export.refusal import refuse
+from cloudtrain.backends.sagemaker.export.session import NO_CONFIGURATION, NO_WAIT, boto_session
 from cloudtrain.backends.sagemaker.export.starts import Start, start_of
 
 SDK = "version 3 of the SageMaker SDK"
@@ -105,9 +107,10 @@ def trainer_program(request: dict[str, Any], region: str, profile: str | None = 
         {"session": _session(boto_session(region, profile), by_drivers), "trainer": trainer},
         "train",
         {"input_data_config": [_shape(f"{_SHAPES}.Channel", channel) for channel in channels]},
-        _notes(start, request) if by_drivers else ("The image's own toolkit starts the job: version 3 has no driver.",),
         EXTRA,
+        _notes(start, request) if by_drivers else ("The image's own toolkit starts the job: version 3 has no driver.",),
         tuple(steps),
+        NO_WAIT,
     )
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from cloudtrain._extras import require
-
-NO_CONFIGURATION = {"SchemaVersion": "1.0", "SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}}}
-"""A session's configuration that sets no defaults for jobs. Given, it keeps the SDK from looking for files."""
 
 
 @dataclass(frozen=True)
@@ -17,11 +15,6 @@ class Call:
 
     name: str
     arguments: dict[str, Any]
-
-
-def boto_session(region: str, profile: str | None) -> Call:
-    """A session of boto3, with the credentials of the profile or of the surroundings."""
-    return Call("boto3.Session", {"region_name": region} | ({"profile_name": profile} if profile else {}))
 
 
 @dataclass(frozen=True)
@@ -40,17 +33,19 @@ class Program:
         variables: name to call, list or plain value, in order; later ones may refer to earlier ones.
         method: the method of the last variable that sends the request.
         arguments: its arguments.
-        notes: why something is not written as one would expect, for the reader of the code.
         extra: the extra of cloudtrain that brings the SDK.
+        notes: why something is not written as one would expect, for the reader of the code.
         steps: methods of the last variable that are called first, and their arguments.
+        in_code: further arguments of the method, where the code calls it.
     """
 
     variables: dict[str, Any]
     method: str
     arguments: dict[str, Any]
+    extra: str
     notes: tuple[str, ...] = ()
-    extra: str = "sagemaker-sdk"
     steps: tuple[tuple[str, dict[str, Any]], ...] = ()
+    in_code: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def result(self) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
-
-from cloudtrain.errors import TargetError
 
 
 class Fields:
@@ -48,13 +46,3 @@ def _leaves(value: Any, path: str = "") -> Iterator[str]:
             yield from _leaves(inner, f"{path}.{key}" if path else key)
     else:
         yield path
-
-
-def refuse(sdk: str, paths: Iterable[str]) -> TargetError:
-    """The error that names what an SDK has no word for, and what sends it all the same."""
-    names = ", ".join(f"`{path}`" for path in paths)
-    return TargetError(
-        f"{sdk} cannot express {names}",
-        hint="send the request itself: `boto3.client('sagemaker').create_training_job(**plan.request)`, "
-        "or `cloudtrain submit`",
-    )

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator
 from textwrap import wrap
 from typing import Any
 
-from cloudtrain.backends.sagemaker.export.calls import Call, Program, Ref
+from cloudtrain.backends.export.calls import Call, Program, Ref
 
 WIDTH = 88
 """Columns, as `black` and `ruff` have it."""
 
-_WHOLE = frozenset({"boto3", "estimator", "trainer"})
+_WHOLE = frozenset({"boto3", "estimator", "trainer", "ml_client.jobs"})
 """What is written before the dot: a module that one imports whole, beside the SDK's own `Session`; variables."""
 
 
 def python_code(program: Program, *, title: str) -> str:
-    """The code, which starts the job and does not wait for it. `title` is its docstring."""
-    arguments = Call(f"{program.result}.{program.method}", program.arguments | {"wait": False})
+    """The code, which starts the job. `title` is its docstring."""
+    arguments = Call(f"{program.result}.{program.method}", {**program.arguments, **program.in_code})
     blocks = [
         f'"""{title}"""',
         "\n".join(_imports(program)),
