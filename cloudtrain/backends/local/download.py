@@ -56,7 +56,7 @@ def download(spec: Mapping[str, Any], path: str, destination: Path) -> list[Path
 
 def _find(wanted: str, known: Mapping[str, tuple[Path, ...]]) -> list[Path]:
     parts = wanted.split("/")
-    for length in (1, 2):
+    for length in (2, 1):  # `outputs/scores` may be a place of its own beside `outputs`
         name, rest = "/".join(parts[:length]), parts[length:]
         if name in known and ".." not in rest:
             return [place.joinpath(*rest) for place in known[name]]
