@@ -108,16 +108,15 @@ class AzureMLService:
         return self._followed(ref, job, log, on_status) if follow else self._so_far(ref, log, on_status)
 
     def stop(self, ref: RunRef) -> None:
-        """Ask the service to cancel the job, which it does by and by. Nothing for a job that has ended."""
-        client, state = self._at(ref.place), _state(self._job(ref))
-        if state.is_final or state is RunState.STOPPING:
+        """Ask the service to cancel the job, which it does by and by. Nothing for a job whose work is done."""
+        if _is_ending(self._job(ref)):
             return
         try:
-            client.post(f"jobs/{ref.name}/cancel", api_version=CANCEL)
+            self._at(ref.place).post(f"jobs/{ref.name}/cancel", api_version=CANCEL)
         except TargetUnreachable:
             raise
         except TargetError:
-            if not _state(self._job(ref)).is_final:  # it may have ended between the two requests
+            if not _is_ending(self._job(ref)):  # it may have ended between the two requests
                 raise
 
     def runs(self, place: str) -> Iterator[Listed]:
@@ -222,5 +221,8 @@ class AzureMLService:
             yield from log.rest()
 
 
-def _state(job: Mapping[str, Any]) -> RunState:
-    return state_of(job["properties"]["status"])
+def _is_ending(job: Mapping[str, Any]) -> bool:
+    """Whether there is nothing left to cancel. The service refuses it too for a job whose outputs are being kept."""
+    word = job["properties"]["status"]
+    state = state_of(word)
+    return state.is_final or state is RunState.STOPPING or word == "Finalizing"

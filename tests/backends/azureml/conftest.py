@@ -20,7 +20,7 @@ from cloudtrain.bundle.tree import Tree, scan
 from cloudtrain.plans import Plan, Upload
 from cloudtrain.states import RunRef
 from tests.fakes.azureml import FakeAzure
-from tests.fakes.azureml.jobs import Job
+from tests.fakes.azureml.job import Job
 
 SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
 WORKSPACE = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/rg/providers/Microsoft.MachineLearningServices/workspaces/ws"
