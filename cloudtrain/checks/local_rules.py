@@ -120,7 +120,7 @@ def other_library_here(subject: Subject) -> Iterator[Fault]:
     distribution = subject.job.distribution
     if distribution.type == "smddp" and subject.target.emulate is None:
         yield Fault("`smddp` runs through torchrun here, with nccl on GPUs and gloo on CPUs", None, ("distribution",))
-    if getattr(distribution, "launch", None) == "launcher":
+    if getattr(distribution, "launch", None) == "launcher" and subject.target.emulate != "azureml":
         yield Fault("the `deepspeed` launcher is replaced by torchrun here", None, ("distribution", "launch"))
 
 

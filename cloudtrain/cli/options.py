@@ -84,8 +84,8 @@ Emulate = Annotated[
     typer.Option(
         "--emulate",
         metavar="SERVICE",
-        help="Local: as `sagemaker` would run it: its paths, files, variables and command lines.",
-        autocompletion=lambda: ["sagemaker"],
+        help="Local: as `sagemaker` or `azureml` would run it: its paths, files, variables and command lines.",
+        autocompletion=lambda: ["sagemaker", "azureml"],
         show_default=False,
     ),
 ]

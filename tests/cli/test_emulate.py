@@ -1,4 +1,4 @@
-"""`--emulate sagemaker`: the command line's way to an emulated job."""
+"""`--emulate`: the command line's way to an emulated job."""
 
 from __future__ import annotations
 
@@ -44,11 +44,65 @@ def test_submit_runs_it(cli: Cli, emulated: str) -> None:
     assert sorted(line.split()[-1] for line in result.out.splitlines() if "algo" in line) == ["algo-1", "algo-2"]
 
 
+AZURE_JOB = """\
+name: digits
+entry_point: train.py
+distribution: {type: torch}
+resources: {instance_count: 2}
+environment: {framework: pytorch, version: "2.8", requirements: needs.txt}
+outputs: {scores: {}}
+"""
+AZURE_SCRIPT = """\
+import os, pathlib
+print("instance", os.environ["NODE_RANK"], "of", os.environ["AZUREML_NODE_COUNT"])
+pathlib.Path(os.environ["AZURE_ML_OUTPUT_scores"], os.environ["RANK"]).write_text("1")
+"""
+AS_AZUREML = ("--emulate", "azureml", "--instances", "2", "--processes-per-instance", "1")
+
+
+@pytest.fixture
+def on_azureml(clean_environment: Path) -> str:
+    """A job file for Azure ML."""
+    (clean_environment / "train.py").write_text(AZURE_SCRIPT)
+    (clean_environment / "needs.txt").write_text("./no-such-folder")
+    (clean_environment / "job.yaml").write_text(AZURE_JOB)
+    return "job.yaml"
+
+
+def test_plan_shows_what_azureml_would_start(cli: Cli, on_azureml: str) -> None:
+    """The ranks in one block with the service's variables, and what is different here."""
+    result = cli("plan", on_azureml, *AS_AZUREML)
+    assert result.code == 0, result.err
+    shown = result.out.partition("Request")[0]
+    assert "ranks 0 to 1 on instances 0 to 1" in shown
+    assert "$ bash -c 'python train.py'" in shown
+    assert "WORLD_SIZE=2" in shown
+    assert "`needs.txt` is not installed here" in result.out
+    assert cli("check", on_azureml, "--emulate", "azureml").code == 0
+
+
+def test_submit_runs_it_as_on_azureml(cli: Cli, on_azureml: str, clean_environment: Path) -> None:
+    """Both instances' output is followed, one rank's can be read alone, and outputs are downloaded by name."""
+    result = cli("submit", on_azureml, *AS_AZUREML)
+    assert result.code == 0, result.err
+    assert sorted(line.partition("instance ")[2] for line in result.out.splitlines() if "instance " in line) == [
+        "0 of 2",
+        "1 of 2",
+    ]
+    alone = cli("logs", "last", "--rank", "1")
+    assert "instance 1 of 2" in alone.out
+    assert "instance 0 of 2" not in alone.out
+    assert cli("download", "last", "outputs/scores", "--to", "copy").code == 0
+    assert sorted(path.name for path in (clean_environment / "copy").iterdir()) == ["0", "1"]
+
+
 @pytest.mark.parametrize(
     ("flags", "message", "hint"),
     [
         (("--emulate", "sagemker"), "`emulate` cannot be", "did you mean `sagemaker`?"),
         (("--emulate", "sagemaker", "--target", "sagemaker"), "`--emulate` is for the local target", "--target local"),
+        (("--emulate", "azure"), "`emulate` cannot be", "did you mean `azureml`?"),
+        (("--emulate", "azureml", "--max-restarts", "1"), "Azure ML starts no rank", "remove one of them"),
         (("--emulate", "sagemaker", "--max-restarts", "1"), "`max_restarts` has no effect", "remove one of them"),
     ],
 )
