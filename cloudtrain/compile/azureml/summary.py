@@ -8,6 +8,7 @@ from typing import Any
 
 from cloudtrain.compile.azureml.machines import Machines
 from cloudtrain.compile.azureml.request import Parts
+from cloudtrain.launch.azureml.body import Body
 from cloudtrain.plans import Process
 from cloudtrain.units import format_duration
 
@@ -26,9 +27,9 @@ def summary(parts: Parts, request: Mapping[str, Any], processes: tuple[Process, 
         ("distribution", job.distribution.type),
         ("environment", _environment(parts, body)),
         ("script", job.entry_point or job.command or ""),
-        ("checkpoint", body["outputs"].get("checkpoint", {}).get("uri", "")),
+        ("checkpoint", Body(request).outputs.get("checkpoint", {}).get("uri", "")),
         ("max runtime", format_duration(seconds) if seconds else "none: it runs until it ends"),
-        ("tier", body.get("queueSettings", {}).get("jobTier", "")),
+        ("tier", _tier(body)),
         ("cost", _cost(parts.machines, body)),
     ]
     return [(label, text) for label, text in pairs if text]
@@ -36,7 +37,7 @@ def summary(parts: Parts, request: Mapping[str, Any], processes: tuple[Process, 
 
 def instance_count(body: Mapping[str, Any]) -> int:
     """Instances that a body asks for: one unless it says otherwise."""
-    return int((body.get("resources") or {}).get("instanceCount", 1))
+    return Body({"properties": body}).instances
 
 
 def max_runtime(body: Mapping[str, Any]) -> int | None:
@@ -54,6 +55,11 @@ def most_it_can_cost(machines: Machines, body: Mapping[str, Any]) -> float | Non
     if seconds is None or known is None or known.price is None:
         return None
     return known.price * instance_count(body) * seconds / 3600
+
+
+def _tier(body: Mapping[str, Any]) -> str:
+    queue = body.get("queueSettings")
+    return str(queue.get("jobTier", "")) if isinstance(queue, Mapping) else ""
 
 
 def _compute(body: Mapping[str, Any]) -> str:
@@ -88,7 +94,7 @@ def _environment(parts: Parts, body: Mapping[str, Any]) -> str:
 
 def _cost(machines: Machines, body: Mapping[str, Any]) -> str:
     most, known = most_it_can_cost(machines, body), machines.known
-    spot = ", less on spot capacity" if body.get("queueSettings", {}).get("jobTier") == "Spot" else ""
+    spot = ", less on spot capacity" if _tier(body) == "Spot" else ""
     if most is not None:
         return f"at most ${most:,.2f} at list prices{spot}"
     if known is not None and known.price is not None:

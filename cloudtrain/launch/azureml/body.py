@@ -38,7 +38,7 @@ class Body:
     @property
     def instances(self) -> int:
         """How many; one unless the body says so."""
-        return int(self._named("resources").get("instanceCount") or 1)
+        return _count(self._named("resources").get("instanceCount")) or 1
 
     @property
     def instance_type(self) -> str | None:
@@ -63,7 +63,17 @@ class Body:
     @property
     def processes_per_instance(self) -> int:
         """One where the body leaves it open, however many GPUs there are: so documented for PyTorch."""
-        return int(self.distribution.get("processCountPerInstance") or 1)
+        return _count(self.distribution.get("processCountPerInstance")) or 1
+
+    @property
+    def parameter_servers(self) -> int:
+        """TensorFlow's; none where the body leaves it open."""
+        return _count(self.distribution.get("parameterServerCount"))
+
+    @property
+    def workers(self) -> int:
+        """TensorFlow's; one for each instance where the body leaves it open."""
+        return _count(self.distribution.get("workerCount")) or self.instances
 
     @property
     def variables(self) -> dict[str, str]:
@@ -73,9 +83,19 @@ class Body:
     @property
     def inputs(self) -> Mapping[str, Mapping[str, Any]]:
         """By name."""
-        return self._named("inputs")
+        return _mappings(self._named("inputs"))
 
     @property
     def outputs(self) -> Mapping[str, Mapping[str, Any]]:
         """By name."""
-        return self._named("outputs")
+        return _mappings(self._named("outputs"))
+
+
+def _count(value: Any) -> int:
+    """A number of instances or processes; 0 for what is none. A user's overrides may hold anything, and the rules say
+    what is wrong with it."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _mappings(named: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    return {name: item for name, item in named.items() if isinstance(item, Mapping)}

@@ -42,8 +42,8 @@ def mounted_path(name: str, item: Mapping[str, Any], data: str) -> str:
 
 def _input(name: str, item: Mapping[str, Any], data: str) -> str:
     if is_literal(item):
-        return str(item["value"])
-    return str(item["uri"]) if item.get("mode") == "Direct" else mounted_path(name, item, data)
+        return str(item.get("value", ""))
+    return str(item.get("uri", "")) if item.get("mode") == "Direct" else mounted_path(name, item, data)
 
 
 def _output(name: str, item: Mapping[str, Any], data: str) -> str:

@@ -29,8 +29,7 @@ class Task:
 
 def tasks(body: Body) -> tuple[Task, ...]:
     """Parameter servers, then workers; a worker for each instance unless the body says how many."""
-    servers = int(body.distribution.get("parameterServerCount") or 0)
-    workers = int(body.distribution.get("workerCount") or body.instances)
+    servers, workers = body.parameter_servers, body.workers
     behind = servers if servers + workers <= body.instances else 0
     wanted = [("ps", number, number % body.instances) for number in range(servers)]
     wanted += [("worker", number, (behind + number) % body.instances) for number in range(workers)]
