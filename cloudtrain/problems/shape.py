@@ -103,6 +103,8 @@ def _shape(annotation: Any, parsed: bool = False) -> Shape:
 def _union(options: list[Any], parsed: bool) -> Shape:
     if len(options) == 1:
         return _shape(options[0], parsed)
+    if not any(isinstance(option, type) and issubclass(option, BaseModel) for option in options):
+        return Shape("json", "text, a number, `true` or `false`")
     models = {tag_of(option): option for option in options}
     return Shape("choice", "a mapping with a `type`", models, options=tuple(models))
 
