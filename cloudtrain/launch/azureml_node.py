@@ -9,7 +9,7 @@ from cloudtrain.launch.azureml.body import Body
 from cloudtrain.launch.azureml.distributions import INTERFACE, MASTER_PORT
 from cloudtrain.launch.azureml.places import filled_command, is_literal, mounted_path, service_paths
 from cloudtrain.launch.azureml.processes import processes, view
-from cloudtrain.launch.azureml.site import Site, service_site
+from cloudtrain.launch.azureml.site import Site, addresses, service_site
 from cloudtrain.launch.azureml.variables import LONG
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "MASTER_PORT",
     "Body",
     "Site",
+    "addresses",
     "filled_command",
     "is_literal",
     "mounted_path",

@@ -285,3 +285,11 @@ def test_any_path_arrives(quotes: str, folder: str) -> None:
         for text in (filled, plain)
     ]
     assert outputs[0] == [part.replace(b"/P", f"/{folder}".encode()) for part in outputs[1]]
+
+
+def test_more_instances_than_a_byte_counts() -> None:
+    """Addresses go on behind 10.0.0.255, and the last of 300 instances is told all of them."""
+    last = whole(job("PyTorch", 300, processCountPerInstance=1))[-1]
+    assert last.env["AZ_BATCH_HOST_LIST"].endswith(
+        "10.0.0.255,10.0.1.0," + ",".join(f"10.0.1.{n}" for n in range(1, 48))
+    )

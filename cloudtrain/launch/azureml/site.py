@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 
 from cloudtrain.launch.azureml.body import Body
 from cloudtrain.launch.azureml.places import service_paths
 
-FIRST_ADDRESS = IPv4Address("10.0.0.4")
-"""The first one that Azure gives out in a subnet; what a job really gets is known when it runs."""
+FIRST_ADDRESS = 4
+"""Of a subnet, the first that Azure gives out: 10.0.0.4. What a job really gets is known when it runs."""
 
 JOBS = "/mnt/azureml/cr/j"
 """Where the service keeps each job, in a folder named by a number of its own; the run's name stands for that."""
@@ -49,9 +48,14 @@ class Site:
         return len(self.hosts) > 1
 
 
+def addresses(network: str, first: int, count: int) -> tuple[str, ...]:
+    """So many addresses in a row: of `10.0` from the fourth on, `10.0.0.4`, `10.0.0.5`, ..."""
+    return tuple(f"{network}.{number >> 8}.{number & 255}" for number in range(first, first + count))
+
+
 def service_site(body: Body, run_name: str, workspace_id: str, gpus: int | None) -> Site:
     """The job on the service. Addresses and the job's folder are examples: they are given out when it starts."""
-    hosts = tuple(str(FIRST_ADDRESS + number) for number in range(body.instances))
+    hosts = addresses("10.0", FIRST_ADDRESS, body.instances)
     folder = f"{JOBS}/{run_name}"
     data = f"{folder}/cap/data-capability/wd"
     return Site(

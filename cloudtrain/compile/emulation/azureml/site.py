@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address
-
-from cloudtrain.launch.azureml_node import Body, Site, is_literal, mounted_path, service_paths
+from cloudtrain.launch.azureml_node import Body, Site, addresses, is_literal, mounted_path, service_paths
 from cloudtrain.plans import LocalAccount
 
-LOOPBACK = IPv4Address("127.0.0.1")
+LOOPBACK = "127.0.0.1"
 
 
 def local_site(body: Body, account: LocalAccount, run_dir: str, run_name: str, workspace: str) -> Site:
@@ -23,8 +21,8 @@ def local_site(body: Body, account: LocalAccount, run_dir: str, run_name: str, w
     return Site(
         run_name=run_name,
         workspace_id=workspace,
-        hosts=tuple(str(LOOPBACK + number) for number in range(body.instances)),
-        listen=lambda instance, port: (str(LOOPBACK), f"${{{{ports.instance_{instance}_{port}}}}}"),
+        hosts=addresses("127.0", 1, body.instances),
+        listen=lambda instance, port: (LOOPBACK, f"${{{{ports.instance_{instance}_{port}}}}}"),
         data=data,
         code=tuple(f"{run_dir}/instances/{number}/wd" for number in range(body.instances)),
         paths=paths,
