@@ -1,0 +1,180 @@
+"""Whose credentials are used, whether there seem to be any, and what is said when none works."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.backends.azureml.backend import AzureMLBackend
+from cloudtrain.backends.azureml.client import Client
+from cloudtrain.backends.azureml.clouds import BUILT_IN, Cloud
+from cloudtrain.backends.azureml.credentials import KINDS, credential_of, credentials_in_sight
+from cloudtrain.backends.azureml.place import Place
+from cloudtrain.errors import CloudtrainError, SettingsError, TargetError
+from cloudtrain.states import RunRef
+from tests.backends.azureml.conftest import PLACE, plan_of
+from tests.fakes.azureml import FakeAzure
+from tests.fakes.azureml.identity import make_token
+
+PUBLIC = BUILT_IN["AzureCloud"]
+NEEDS = {
+    "AZURE_TENANT_ID": "11111111-1111-1111-1111-111111111111",
+    "AZURE_CLIENT_ID": "22222222-2222-2222-2222-222222222222",
+    "AZURE_CLIENT_SECRET": "secret",
+    "AZURE_FEDERATED_TOKEN_FILE": "/nowhere",
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_can_be_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is azure-identity's class of that name, and takes what we give it."""
+    for variable, value in NEEDS.items():
+        monkeypatch.setenv(variable, value)
+    credential = credential_of(name, PUBLIC, dict(os.environ))
+    assert type(credential).__name__ == KINDS[name].name
+
+
+def test_the_first_that_works_unless_said_otherwise() -> None:
+    """azure-identity's own order of trying, without its browser."""
+    credential = credential_of(None, PUBLIC, {})
+    assert type(credential).__name__ == "DefaultAzureCredential"
+    assert "Browser" not in repr([type(one).__name__ for one in credential.credentials])
+
+
+def test_another_clouds_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens come from there, and the public cloud is not asked about it."""
+    for variable, value in NEEDS.items():
+        monkeypatch.setenv(variable, value)
+    other = Cloud("Other", "https://arm.example", "https://login.example", "https://ml.example", "example")
+    credential = credential_of("environment", other, dict(os.environ))
+    assert credential._credential._authority == "https://login.example"
+    assert credential._credential._instance_discovery is False
+
+
+def test_no_such_kind() -> None:
+    """The nearest is named."""
+    with pytest.raises(SettingsError, match="`clj` is no kind") as caught:
+        credential_of("clj", PUBLIC, {})
+    assert "`cli`" in (caught.value.hint or "")
+
+
+def test_a_kind_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What azure-identity finds wrong when it is made, with what to set."""
+    for variable in NEEDS:
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(SettingsError) as caught:
+        credential_of("workload_identity", PUBLIC, {})
+    assert "AZURE_FEDERATED_TOKEN_FILE" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("profile", "seen"),
+    [
+        (None, False),
+        ("not JSON", False),
+        ("[]", False),
+        ('{"subscriptions": []}', False),
+        ('\ufeff{"installationId": "x", "subscriptions": [{"id": "1"}]}', True),
+    ],
+)
+def test_the_az_command(tmp_path: Path, profile: str | None, seen: bool) -> None:
+    """Somebody has logged in if it has a subscription: `az logout` leaves the file, which begins with a byte order mark."""
+    if profile is not None:
+        (tmp_path / ".azure").mkdir()
+        (tmp_path / ".azure/azureProfile.json").write_text(profile, encoding="utf-8")
+    assert credentials_in_sight({"HOME": str(tmp_path)}) is seen
+    assert credentials_in_sight({"HOME": "/nowhere", "AZURE_CONFIG_DIR": str(tmp_path / ".azure")}) is seen
+
+
+@pytest.mark.parametrize(
+    "variable", ["AZURE_CLIENT_ID", "IDENTITY_ENDPOINT", "MSI_ENDPOINT", "AZURE_FEDERATED_TOKEN_FILE"]
+)
+def test_variables_that_are_signs(tmp_path: Path, variable: str) -> None:
+    """Of a service principal, a managed identity, a pod's identity; an empty one is none."""
+    assert credentials_in_sight({"HOME": str(tmp_path), variable: "x"})
+    assert not credentials_in_sight({"HOME": str(tmp_path), variable: ""})
+
+
+def az(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """An `az` on the path that does this, in Python."""
+    command = folder / "bin" / "az"
+    command.parent.mkdir()
+    command.write_text(f"#!{sys.executable}\nimport json, sys\n{script}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:/bin:/usr/bin")
+
+
+@pytest.mark.lifecycle
+def test_a_login_of_the_az_command(fake: FakeAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that names it gets its token, for this cloud's resource manager; the identity of the machine is not asked."""
+    expires = int(time.time()) + 3600
+    answer = {"accessToken": make_token(fake.url, expires), "expires_on": expires, "tokenType": "Bearer"}
+    az(tmp_path, monkeypatch, f"open({str(tmp_path / 'asked')!r}, 'a').write(' '.join(sys.argv) + chr(10))\n"
+       f"print({json.dumps(json.dumps(answer))})")  # fmt: skip
+    backend = AzureMLBackend(tmp_path, environ=fake.environ)
+    backend.submit(plan_of(place=f"cli@{PLACE}"))
+    assert list(fake.jobs.by_name)
+    assert fake.identity.asked == []
+    (asked,) = (tmp_path / "asked").read_text().splitlines()
+    assert f"--resource {fake.url}" in asked
+
+
+@pytest.mark.lifecycle
+@pytest.mark.parametrize(
+    ("script", "match", "hint"),
+    [
+        ("sys.stderr.write(\"ERROR: Please run 'az login' to setup account.\"); sys.exit(1)",
+         "no Azure credentials that work", "`az login`"),
+        ("sys.stderr.write('ERROR: AADSTS700082: The refresh token has expired due to inactivity.'); sys.exit(1)",
+         "the Azure login has expired", "`az login`"),
+        ("sys.stderr.write('ERROR: AADSTS50076: you must use multi-factor authentication'); sys.exit(1)",
+         "another proof", "`az login --tenant TENANT`"),
+    ],
+)  # fmt: skip
+def test_a_login_that_does_not_work(
+    fake: FakeAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, match: str, hint: str
+) -> None:
+    """One line says why, and what to type; nothing is sent but the question for the cloud."""
+    az(tmp_path, monkeypatch, script)
+    with pytest.raises(TargetError, match=match) as caught:
+        AzureMLBackend(tmp_path, environ=fake.environ).status(RunRef("azureml", f"cli@{PLACE}", "run-1"))
+    assert "\n" not in caught.value.message
+    assert hint in (caught.value.hint or "")
+    assert fake.calls() == ["GET /metadata/endpoints"]
+
+
+@pytest.mark.lifecycle
+def test_no_az_command(fake: FakeAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said as it is, with the login to make."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TargetError, match="not found on path") as caught:
+        AzureMLBackend(tmp_path, environ=fake.environ).status(RunRef("azureml", f"cli@{PLACE}", "run-1"))
+    assert "`az login`" in (caught.value.hint or "")
+
+
+@pytest.mark.lifecycle
+def test_an_identity_that_is_refused(fake: FakeAzure, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A managed identity that does not exist; azure-identity's own warnings stay out of sight."""
+    fake.identity.refuses = True
+    ref = RunRef("azureml", f"managed_identity@{PLACE}", "run-1")
+    with pytest.raises(CloudtrainError) as caught:
+        AzureMLBackend(tmp_path, environ=fake.environ).status(ref)
+    assert "Unable to get a token" in caught.value.message
+    assert "AZURE_CLIENT_ID" in (caught.value.hint or "")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.lifecycle
+def test_a_new_login_is_found(fake: FakeAzure) -> None:
+    """A token that Azure refuses is got anew from new credentials."""
+    client = Client(Place.parse(PLACE), fake.environ)
+    before = client.credential
+    fake.faults.expire_token("GET", r"\{WS\}$")
+    client.get("", api_version="2024-10-01-preview")
+    assert client.credential is not before
+    assert len(fake.identity.asked) == 2
