@@ -1,6 +1,6 @@
 """The whole service: which request is for whom, and how a process is led here.
 
-python -m tests.fakes.azureml.server --environ-file FILE      serves until it is killed; FILE gets `environ` as JSON
+python -m tests.fakes.azureml.server --environ-file FILE      serves until it is ended; FILE gets `environ` as JSON
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import argparse
 import json
 import re
 import shutil
+import signal
 import tempfile
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -229,15 +229,17 @@ def _scope(path: str) -> tuple[str, str, str]:
 
 
 def main() -> None:
-    """Serve until killed."""
+    """Serve until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--environ-file", type=Path, required=True)
     given = parser.parse_args()
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     with FakeAzure() as fake:
         temporary = given.environ_file.with_suffix(".tmp")
         temporary.write_text(json.dumps(fake.environ))
         temporary.replace(given.environ_file)
-        threading.Event().wait()
+        signal.sigwait(ends)
 
 
 if __name__ == "__main__":
