@@ -92,6 +92,8 @@ class Place:
     root: Path
     environ: dict[str, str]
     submitted: list[Run] = field(default_factory=list)
+    stderr: str = "stderr"
+    """The stream as which the target tells of what a process writes to its stderr."""
 
     @property
     def backend(self) -> Backend:

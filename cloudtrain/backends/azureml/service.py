@@ -39,6 +39,7 @@ class AzureMLService:
         self._environ = environ
         self._pace = pace or Pace()
         self._clients: dict[str, Client] = {}
+        self._blobs: dict[str, Blobs] = {}
         self._clusters: dict[str, Mapping[str, Any] | None] = {}
 
     def check(self, plan: Plan) -> list[Finding]:
@@ -133,13 +134,17 @@ class AzureMLService:
         """Copy what the job wrote; see `download.py`."""
         from cloudtrain.backends.azureml.download import download
 
-        job = self._job(ref)
-        return download(self._at(ref.place), job, path, destination, self._log(ref, job).new_lines)
+        return download(self._stores(ref.place), self._job(ref), path, destination)
 
     def _at(self, place: str) -> Client:
         if place not in self._clients:
             self._clients[place] = Client(Place.parse(place), self._environ)
         return self._clients[place]
+
+    def _stores(self, place: str) -> Blobs:
+        if place not in self._blobs:
+            self._blobs[place] = Blobs(self._at(place))
+        return self._blobs[place]
 
     def _job(self, ref: RunRef) -> dict[str, Any]:
         """The job of a reference.
@@ -204,7 +209,7 @@ class AzureMLService:
         return cluster_of
 
     def _log(self, ref: RunRef, job: Mapping[str, Any], **only: int | None) -> RunLog:
-        return RunLog(Blobs(self._at(ref.place)), ref.name, Layout.of(job["properties"]), **only)
+        return RunLog(self._stores(ref.place), ref.name, Layout.of(job["properties"]), **only)
 
     def _followed(
         self, ref: RunRef, job: Mapping[str, Any], log: RunLog, on_status: Callable[[RunStatus], None] | None
