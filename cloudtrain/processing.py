@@ -68,7 +68,8 @@ class ProcessingOutput(Output):
     """Data that the script writes. What all instances write ends up in one place, so their file names must differ."""
 
     mode: Literal["upload", "mount"] = "upload"
-    """upload: copied when the script ends (EndOfJob). mount: copied while it runs (Continuous)."""
+    """upload: copied when the script ends (EndOfJob). mount: copied while it runs (Continuous). Azure ML mounts the
+    output unless the job says `upload`."""
     path: str | None = None
     """SageMaker: where the container writes it; `/opt/ml/processing/output/NAME` unless given."""
 
@@ -87,7 +88,7 @@ def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
     yield from one_thing_to_run(job)
     yield from reference_problems(job, implicit=())
     yield from _resource_rules(job.get("resources"))
-    for field in ("hyperparameters", "sagemaker_overrides"):
+    for field in ("hyperparameters", "sagemaker_overrides", "azureml_overrides"):
         yield from not_finite(job.get(field), (field,))
 
 
@@ -119,6 +120,8 @@ class ProcessingJob(Model):
     description: str | None = None
     sagemaker_overrides: dict[str, JsonValue] = Field(default_factory=dict)
     """Merged last into the CreateProcessingJob request."""
+    azureml_overrides: dict[str, JsonValue] = Field(default_factory=dict)
+    """Merged last into the `properties` of the Azure ML job."""
 
     _rules = all_at_once(_job_rules)
 

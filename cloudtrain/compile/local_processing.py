@@ -5,7 +5,7 @@ The launch specification is that of a job without a distribution, and has two of
     links       one for each instance of each sharded input: a folder with every count-th file of the input
     places      what can be downloaded: the job's outputs
 
-Which instance gets which file is decided at the start, by `cloudtrain.backends.local.shards`. What the instances write
+Which instance gets which file is decided at the start, by `cloudtrain.runtime.shards`. What the instances write
 goes to one folder per output, as it goes to one prefix in S3.
 """
 

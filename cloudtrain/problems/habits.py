@@ -55,7 +55,8 @@ _ACCOUNT = frozenset(
     "role region profile bucket subnets security_group_ids volume_kms_key output_kms_key network_isolation "
     "encrypt_inter_container_traffic keep_alive max_retries max_pending training_plan remote_debug profiler "
     "subscription_id resource_group workspace compute experiment job_tier priority identity "
-    "managed_identity_client_id docker_args locations max_instance_count max_restarts grace_period target "
+    "managed_identity_client_id docker_args locations max_instance_count services credential cloud "
+    "display_name max_restarts grace_period target "
     "output compress_output launch infra_check debugger trial trial_component max_cost emulate "
     "compute_target role_arn security_groups keep_alive_period_in_seconds workspace_name experiment_name".split()
 )
@@ -67,9 +68,9 @@ _ACCOUNT_HINT = "put it in `cloudtrain.toml`: it is a setting of the target, not
 _TRAINING = {
     "distribution": "every instance runs the script on its own; `shard: true` under an input deals out its files",
     "checkpoint": "add an output with `mode: mount`, which is copied while the script runs",
-    "spot": "SageMaker runs only training jobs on spot capacity",
+    "spot": "SageMaker runs only training jobs on spot capacity; for Azure ML add "
+    "`azureml_overrides: {queueSettings: {jobTier: Spot}}`",
     "metrics": "SageMaker reads metrics only from the log of a training job",
-    "azureml_overrides": "processing jobs run on SageMaker and on this machine",
 }
 """Fields of a training job that a processing job lacks, and what to do instead."""
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.backends.local.shards import deal, keys_in, link_share
+from cloudtrain.runtime.shards import deal, keys_in, link_share
 
 KEYS = st.sets(st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1), max_size=40)
 

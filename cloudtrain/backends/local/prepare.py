@@ -112,7 +112,7 @@ def make_files(spec: Mapping[str, Any]) -> None:
             os.makedirs(os.path.dirname(link["path"]), exist_ok=True)
             os.symlink(link["target"], link["path"])
         else:
-            from cloudtrain.backends.local.shards import link_share
+            from cloudtrain.runtime.shards import link_share
 
             link_share(link["path"], link["target"], *link["shard"])
 

@@ -31,13 +31,13 @@ def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Pl
         JobError: the job asks for something that Azure ML does not have, with the alternative.
     """
     if not isinstance(job, TrainingJob):
-        from cloudtrain.compile.azureml.processing import as_command_job
+        from cloudtrain.compile.azureml.processing import as_command_job, as_processing_plan
 
-        job = as_command_job(job)
+        return as_processing_plan(job, compile_azureml(as_command_job(job), target, context))
     parts = parts_of(job, target, context)
     request = overridden(request_of(parts), job.azureml_overrides)
-    devices = parts.machines.devices or 1
-    processes = azureml_node.view(request, context.run_name, parts.account.workspace_id, devices)
+    gpus = parts.machines.known.gpus if parts.machines.known is not None else None
+    processes = azureml_node.view(request, context.run_name, parts.account.workspace_id, gpus)
     return Plan(
         target="azureml",
         run_name=context.run_name,

@@ -1,6 +1,7 @@
-"""Dealing out the files of sharded inputs over the instances of a run, as S3's ShardedByS3Key does over containers.
+"""Dealing out the files of sharded inputs over the instances of a run, as S3's ShardedByS3Key does over containers: on
+this machine, and on Azure ML, which deals out nothing itself.
 
-The service documents that each instance gets about 1/n of the objects, not which: a script must not count on it. Here
+SageMaker documents that each instance gets about 1/n of the objects, not which: a script must not count on it. Here
 files are taken in the order of their keys, one for each instance in turn, so that every file goes to exactly one
 instance and the counts differ by at most one. A file keeps its path below the input's folder; it is a link.
 """
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def link_share(directory: str, source: str, index: int, count: int) -> None:
-    """Fill a folder, which is made, with links to the files of one of `count` instances.
+def link_share(directory: str, source: str, index: int, count: int) -> int:
+    """Fill a folder, which is made, with links to the files of one of `count` instances; how many those are.
 
     Raises:
         OSError: the source cannot be read, or the folder not be written.
@@ -27,10 +28,12 @@ def link_share(directory: str, source: str, index: int, count: int) -> None:
     folder = source if is_folder else os.path.dirname(source)
     keys = keys_in(source) if is_folder else [os.path.basename(source)]
     os.makedirs(directory, exist_ok=True)
-    for key in deal(keys, count)[index]:
+    mine = deal(keys, count)[index]
+    for key in mine:
         place = os.path.join(directory, key)
         os.makedirs(os.path.dirname(place), exist_ok=True)
         os.symlink(os.path.join(folder, key), place)
+    return len(mine)
 
 
 def deal(keys: Iterable[str], count: int) -> list[list[str]]:

@@ -1,0 +1,106 @@
+"""Starts the script of a processing job on each instance of an Azure ML job, with this instance's share of the data.
+
+    python -m cloudtrain.runtime.azureml_processing [--shard NAME=PATH]... -- PROGRAM [ARGUMENTS]
+
+Azure ML gives every instance all data, so each makes a folder of links with its share of the files, which stands in
+the arguments and variables of the script where the whole folder stood. The script is one process on its own, as on
+other targets: its instance's number is in `CLOUDTRAIN_INSTANCE` and `CLOUDTRAIN_INSTANCE_COUNT`, and the ranks that
+Azure ML gave, which told the instances apart, are gone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+
+from cloudtrain.runtime.environment import detect_environment
+from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.shards import link_share
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
+
+MODULE = "cloudtrain.runtime.azureml_processing"
+
+RANKS = frozenset("RANK LOCAL_RANK NODE_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT".split())
+"""Variables of Azure ML's PyTorch distribution. Each process of a processing job is rank 0 of 1."""
+
+
+def prepared(
+    arguments: Sequence[str], variables: Mapping[str, str], directory: str
+) -> tuple[list[str], dict[str, str]]:
+    """What to become: argv and environment of the script. Makes the folders of links, below `directory`.
+
+    Raises:
+        SetupError: the arguments or the variables make no sense, or an input cannot be read.
+    """
+    shards, argv = _parsed(arguments)
+    here = detect_environment(variables)
+    environment = {name: value for name, value in variables.items() if name not in RANKS}
+    environment |= {
+        "CLOUDTRAIN_INSTANCE": str(here.rank),
+        "CLOUDTRAIN_INSTANCE_COUNT": str(here.world_size),
+        "PYTHONPATH": os.pathsep.join(filter(None, (os.getcwd(), variables.get("PYTHONPATH")))),  # noqa: PTH109
+    }
+    for name, path in shards.items():
+        share = os.path.join(directory, name)  # noqa: PTH118 - becomes a part of texts
+        try:
+            files = link_share(share, path, here.rank, here.world_size)
+        except OSError as error:
+            hint = "see that the job's identity may read it; `az ml job show` says which that is"
+            raise SetupError(f"the input `{name}` cannot be read: {error}", hint=hint) from None
+        _tell(f"instance {here.rank} of {here.world_size} (the first is 0) has {files} files of the input `{name}`")
+        argv = [_moved(word, path, share) for word in argv]
+        environment |= {f"CLOUDTRAIN_INPUT_{name.upper()}": share, f"AZURE_ML_INPUT_{name}": share}
+    return argv, environment
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Go on as the script.
+
+    Raises:
+        SystemExit: it cannot start; stderr says why.
+    """
+    try:
+        argv, environment = prepared(arguments, os.environ, tempfile.mkdtemp(prefix="cloudtrain-"))
+        program = shutil.which(argv[0])
+        if program is None:
+            raise SetupError(f"`{argv[0]}` is not on the PATH", hint="use an environment that has it")
+    except SetupError as error:
+        sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
+        raise SystemExit(1) from None
+    sys.stderr.flush()
+    os.execve(program, argv, environment)
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Input to path, and the script's argv."""
+    if "--" not in arguments[:-1]:
+        raise SetupError("nothing to start", hint=f"python -m {MODULE} --shard NAME=PATH -- PROGRAM ARGUMENTS")
+    end = list(arguments).index("--")
+    options, shards = list(arguments[:end]), {}
+    while options:
+        name, equals, path = options[1].partition("=") if len(options) > 1 else ("", "", "")
+        if options[0] != "--shard" or not (name and equals and path):
+            raise SetupError(f"`{' '.join(options)}` is no `--shard NAME=PATH`")
+        shards[name] = path.rstrip("/") or "/"
+        del options[:2]
+    return shards, list(arguments[end + 1 :])
+
+
+def _moved(word: str, path: str, share: str) -> str:
+    """One argument with the share in the place of the whole, and not in the place of a longer name."""
+    return re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _: share, word)
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"cloudtrain: {text}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
