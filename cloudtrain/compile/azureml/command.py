@@ -67,8 +67,9 @@ def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
 
 
 def _options(distribution: DeepSpeed) -> list[str]:
+    count = distribution.processes_per_instance
     try:
-        return shlex.split(distribution.launcher_options)
+        return [*([] if count is None else ["--num_gpus", str(count)]), *shlex.split(distribution.launcher_options)]
     except ValueError as error:
         message = f"`launcher_options` is no shell line: {str(error).lower()}"
         raise JobError([Problem(("distribution", "launcher_options"), message, "close the quotes")]) from None
