@@ -18,6 +18,7 @@ after its documentation and its error reports; such places say so.
     history.py      run history: status, errors, where the logs are
     blobs.py        the blob store; account.py: whom it lets in; sas.py: signatures; containers.py: what it holds
     files.py        the logs and outputs that a job writes
+    runner.py       really runs the code of jobs; processes.py: which processes, with which variables
 """
 
 from tests.fakes.azureml.server import FakeAzure
