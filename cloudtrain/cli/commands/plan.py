@@ -17,6 +17,7 @@ class Format(str, Enum):
     json = "json"
     request = "request"
     aws_cli = "aws-cli"
+    az_cli = "az-cli"
     python = "python"
 
 
@@ -34,7 +35,8 @@ def command(
             metavar="FORMAT",
             show_default=False,
             help="text for reading, json for the whole plan, request for the exact body, aws-cli for "
-            "`aws sagemaker create-training-job --cli-input-json`, python for the code of the SDK's object.",
+            "`aws sagemaker create-training-job --cli-input-json`, az-cli for `az ml job create --file`, "
+            "python for the code of the SDK's object.",
         ),
     ] = Format.text,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
@@ -85,7 +87,7 @@ def print_plan(plan: Plan, form: str) -> None:
         sys.stdout.write(plan.to_json())
     elif form == "request":
         sys.stdout.write(plan.request_json + "\n")
-    elif form in ("aws-cli", "python"):
+    elif form in ("aws-cli", "az-cli", "python"):
         sys.stdout.write(_for_the_sdk(plan, form))
     else:
         from cloudtrain.cli.terminal import show
