@@ -177,7 +177,7 @@ def test_times(anywhere: Place) -> None:
 def test_download(anywhere: Place, tmp_path: Path) -> None:
     """What the script wrote to its model folder arrives, subfolders too."""
     script = (
-        "import os, pathlib\nmodel = pathlib.Path(os.environ['CLOUDTRAIN_MODEL_DIR'])\n"
+        "from cloudtrain.runtime import model_dir\nmodel = model_dir()\n"
         "(model / 'parts').mkdir()\n(model / 'weights.bin').write_bytes(b'w')\n(model / 'parts/1').write_bytes(b'p')\n"
     )
     run = anywhere.submit(script)
