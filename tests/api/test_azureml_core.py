@@ -1,0 +1,137 @@
+"""Azure ML without Azure: every example is planned and written down for az with no credentials, network or SDK."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain as ct
+from tests.api.test_examples import FILES, ROOT
+
+REFUSED = {
+    "smddp_mnist.yaml": "use `distribution: {type: torch}`: the same script with NCCL",
+    "smp_gpt2.yaml": "use `distribution: {type: torch}` with torch.distributed.pipelining or FSDP2",
+}
+"""Examples of what only SageMaker has, with the alternative that the error names."""
+
+PLANNED = [path for path in FILES if path.name not in REFUSED]
+EXAMPLES = [path for path in FILES if path.parent.name == "examples"]
+
+ALONE = """
+import contextlib, io, json, socket, sys
+
+class NoAzure:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("azure", "msal", "boto3", "torch"):
+            raise AssertionError(f"{name} was imported")
+
+def no_network(*arguments, **named):
+    raise AssertionError("a socket was opened")
+
+sys.meta_path.insert(0, NoAzure())
+socket.socket.connect = socket.getaddrinfo = no_network
+from cloudtrain.cli.app import run_command
+
+ended = {}
+for path, form in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run_command(["plan", path, "--target", "azureml", "--format", form])
+    ended[f"{path} {form}"] = [code, out.getvalue(), err.getvalue()]
+print(json.dumps(ended))
+"""
+"""Plans files as the command line does, in a process that cannot import Azure's packages or reach anything."""
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
+    """`FILE FORM` to exit code, stdout and stderr."""
+    home = tmp_path_factory.mktemp("alone")
+    wanted = [(str(path), form) for path in FILES for form in ("json", "az-cli")]
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(home), "CLOUDTRAIN_STATE_DIR": str(home / "state"), "TERM": "dumb"}
+    argv = [sys.executable, "-c", ALONE, json.dumps(wanted)]
+    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, tuple[int, str, str]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("path", PLANNED, ids=lambda path: path.name)
+def test_every_example_is_planned_without_azure(path: Path, alone: dict[str, tuple[int, str, str]]) -> None:
+    """No package of Azure's, no connection, no credentials; the body is whole, with the code's id in it."""
+    code, out, err = alone[f"{path} json"]
+    assert code == 0, err
+    plan = json.loads(out)
+    body = plan["request"]["properties"]
+    assert body["properties"] == {"cloudtrain.run": plan["run_name"]}
+    assert body["codeId"] == plan["uploads"][0]["destination"]
+    assert body["resources"]["instanceType"].startswith("Standard_")
+
+
+@pytest.mark.parametrize("path", PLANNED, ids=lambda path: path.name)
+def test_every_example_has_a_yaml_for_az(path: Path, alone: dict[str, tuple[int, str, str]]) -> None:
+    """A file of `az ml job create`, from the same offline process: the same name, command and machines as the body."""
+    import yaml
+
+    code, out, err = alone[f"{path} az-cli"]
+    assert code == 0, err
+    job: dict[str, Any] = yaml.safe_load(out)
+    plan = json.loads(alone[f"{path} json"][1])
+    body = plan["request"]["properties"]
+    assert (job["type"], job["name"], job["command"]) == ("command", plan["run_name"], body["command"])
+    assert job["resources"]["instance_type"] == body["resources"]["instanceType"]
+    assert (
+        job.get("distribution", {}).get("type", "") == body.get("distribution", {}).get("distributionType", "").lower()
+    )
+
+
+@pytest.mark.parametrize("path", PLANNED, ids=lambda path: path.name)
+def test_no_rule_finds_an_error_in_an_example(path: Path) -> None:
+    """With the examples' own account settings; and the same plan twice."""
+    target = ct.AzureML(subscription_id="11112222-3333-4444-5555-666677778888", resource_group="rg", workspace="ws")
+    plan = ct.plan(ct.load_job(path), target)
+    assert plan.errors == ()
+    assert plan.to_json() == ct.plan(ct.load_job(path), target).to_json()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_only_sagemaker_has_names_the_alternative(name: str, alone: dict[str, tuple[int, str, str]]) -> None:
+    """Its two libraries; exit code 2, and what to write instead."""
+    code, out, err = alone[f"{ROOT / 'examples' / name} json"]
+    assert (code, out) == (2, "")
+    assert "is SageMaker's own library and does not exist on Azure ML" in err
+    assert f"hint: {REFUSED[name]}" in " ".join(err.split())
+
+
+@pytest.mark.parametrize("name", ["deepspeed_gpt.yaml", "torch_cifar10.yaml", "rehearse_cluster.toml"])
+def test_examples_over_several_gpu_machines_have_infiniband(name: str) -> None:
+    """The types that they name, or that the catalogue chooses, are those with RDMA, and NCCL is told how to start."""
+    body = ct.plan(ct.load_job(ROOT / "examples" / name), "azureml").request["properties"]
+    assert body["resources"]["instanceType"] in ("Standard_ND96isr_H100_v5", "Standard_ND96asr_v4")
+    assert body["distribution"] == {"distributionType": "PyTorch", "processCountPerInstance": 8}
+    assert body["environmentVariables"]["NCCL_SOCKET_IFNAME"] == "eth0"
+
+
+def test_tensorflow_with_and_without_parameter_servers() -> None:
+    """One example of each: counted workers beside a server, and one worker for each instance."""
+    bodies = {
+        name: ct.plan(ct.load_job(ROOT / "examples" / f"{name}.yaml"), "azureml").request["properties"]
+        for name in ("tensorflow_mnist", "parameter_server")
+    }
+    plain = {"distributionType": "TensorFlow", "parameterServerCount": 0}
+    assert bodies["tensorflow_mnist"]["distribution"] == plain
+    assert bodies["parameter_server"]["distribution"] == {**plain, "parameterServerCount": 1, "workerCount": 3}
+    assert bodies["parameter_server"]["resources"]["instanceCount"] == 4
+
+
+def test_the_examples_name_a_place_on_every_target() -> None:
+    """An example that Azure ML can run says where its data is there, as it does for SageMaker."""
+    for path in EXAMPLES:
+        job = ct.load_job(path)
+        for name, item in job.inputs.items():
+            assert item.azureml or path.name in REFUSED, f"{path.name}: {name}"
