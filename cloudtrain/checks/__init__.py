@@ -35,10 +35,21 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
         "sagemaker_parameter_rules",
         "sagemaker_network_rules",
     ),
+    "azureml": (
+        "azureml_account_rules",
+        "azureml_request_rules",
+        "azureml_machine_rules",
+        "azureml_distribution_rules",
+        "azureml_time_rules",
+        "azureml_data_rules",
+        "azureml_environment_rules",
+        "azureml_variable_rules",
+        "azureml_container_rules",
+    ),
 }
 """Target to the modules with its rules; importing them registers their rules."""
 
-_ASKED = ("sagemaker_online",)
+_ASKED = ("sagemaker_online", "azureml_online")
 """Modules whose rules a backend finds broken when it asks the account."""
 
 _ANY_JOB = ("sagemaker_account_rules", "sagemaker_request_rules")

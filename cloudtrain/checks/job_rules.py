@@ -10,9 +10,11 @@ from cloudtrain.distribution import TensorFlow
 from cloudtrain.plans import Level
 from cloudtrain.units import format_duration
 
-_LAUNCHER_VARIABLES = frozenset(
+LAUNCHER_VARIABLES = frozenset(
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK MASTER_ADDR MASTER_PORT TF_CONFIG".split()
 )
+"""What tells a process who it is."""
+
 _SECRET_NAME = re.compile(r"(SECRET|PASSWORD|PASSWD|TOKEN|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIAL)", re.IGNORECASE)
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER_NAME = re.compile(r"[^\s=-][^\s=]*")
@@ -71,7 +73,7 @@ def launcher_variable(subject: Subject) -> Iterator[Fault]:
     AZUREML_ belong to cloudtrain and to the services.
     """
     for name in subject.job.environment.variables:
-        if name in _LAUNCHER_VARIABLES or name.startswith(("CLOUDTRAIN_", "SM_", "AZUREML_CR_")):
+        if name in LAUNCHER_VARIABLES or name.startswith(("CLOUDTRAIN_", "SM_", "AZUREML_CR_")):
             yield Fault(
                 f"`{name}` is set by the launcher, for each process",
                 f"remove `{name}` from `environment.variables`",
