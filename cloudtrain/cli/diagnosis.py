@@ -22,7 +22,12 @@ _TORCH_PROBE = (
     "print(torch.__version__, d.is_available(), torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 )
 
-_EXTRAS = {"sagemaker": ("boto3",), "azureml": ("azure-ai-ml", "azure-identity"), "sagemaker-sdk": ("sagemaker",)}
+_EXTRAS = {
+    "sagemaker": ("boto3",),
+    "azureml": ("azure-identity", "azure-storage-blob"),
+    "sagemaker-sdk": ("sagemaker",),
+    "azureml-sdk": ("azure-ai-ml",),
+}
 """Extra of cloudtrain to the distributions that it brings."""
 
 
