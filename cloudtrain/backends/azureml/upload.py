@@ -28,7 +28,7 @@ _WHOLE, _BLOCK = 8 << 20, 4 << 20
 """Bytes: a file up to the first goes up in one request, a larger one in blocks of the second."""
 
 _RETRIES = 5
-"""Of each request; the pauses begin with a third of a second and double."""
+"""Of each request; the pauses begin with two seconds and double: about a minute in all."""
 
 _FOLDER = "code"
 

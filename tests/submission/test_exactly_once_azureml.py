@@ -1,0 +1,217 @@
+"""No submission to Azure ML is lost or doubled: killed at every point and run again, exactly one job and one row."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain import api
+from cloudtrain.backends.azureml import client
+from cloudtrain.errors import TargetError
+from cloudtrain.store.store import read_store
+from tests.fakes.azureml import FakeAzure
+from tests.fakes.azureml.job import Job
+
+pytestmark = pytest.mark.lifecycle
+
+CRASHING = str(Path(__file__).with_name("crashing_azureml.py"))
+POINTS = 55
+TARGET = {
+    "subscription_id": "00000000-0000-0000-0000-000000000000",
+    "resource_group": "rg",
+    "workspace": "ws",
+}
+PLACE = "00000000-0000-0000-0000-000000000000:rg:ws:CloudtrainFakeCloud"
+JOB = r"/jobs/[^/]+$"
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAzure]:
+    """A workspace, to which this process is led; pauses between tries are short."""
+    monkeypatch.setattr(client, "BACKOFF", 0.01)
+    with FakeAzure() as service:
+        for name, value in service.environ.items():
+            monkeypatch.setenv(name, value)
+        yield service
+
+
+@pytest.fixture(scope="module")
+def submitter() -> Iterator[subprocess.Popen[str]]:
+    """The process that forks submitters."""
+    command = [sys.executable, CRASHING]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture
+def job(make_source: Callable[..., Path]) -> dict[str, Any]:
+    """The job that is submitted, as the fields of a model."""
+    return {
+        "name": "job",
+        "source_dir": str(make_source({"train.py": "print(1)\n"})),
+        "entry_point": "train.py",
+        "environment": {"image": {"azureml": "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:20240709.v1"}},
+        "resources": {"instance_type": {"azureml": "Standard_DS3_v2"}},
+        "max_runtime": "1h",
+    }
+
+
+@pytest.fixture
+def submit_dying_at(submitter: subprocess.Popen[str], job: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
+    """Submit in a process that kills itself at that point."""
+
+    def submit(point: int) -> dict[str, Any]:
+        order = {"point": point, "job": job, "target": TARGET, "environ": dict(os.environ), "cwd": str(Path.cwd())}
+        assert submitter.stdin is not None
+        assert submitter.stdout is not None
+        submitter.stdin.write(json.dumps(order) + "\n")
+        submitter.stdin.flush()
+        answer: dict[str, Any] = json.loads(submitter.stdout.readline())
+        return answer
+
+    return submit
+
+
+def submit_here(job: dict[str, Any]) -> ct.Run:
+    """Run the command again."""
+    return ct.submit(ct.TrainingJob(**job), ct.AzureML(**TARGET))
+
+
+def test_the_points_are_all_known(fake: FakeAzure, submit_dying_at: Callable[[int], dict[str, Any]]) -> None:
+    """A submission passes exactly the points that the next test kills it at, and asks Azure no more than this."""
+    answer = submit_dying_at(0)
+    assert answer["ended"] == 0
+    assert answer["points"] == POINTS
+    calls = [re.sub(r"(cloudtrain|job)-[0-9a-f]{8,}(-1)?|[0-9a-f]{32}", "*", call) for call in fake.calls()]
+    assert [call for call in calls if "/code/cloudtrain/" not in call][-8:] == [
+        "GET {WS}/codes/*/versions/1", "POST {WS}/codes/*/versions/1/startPendingUpload",
+        "PUT {BLOB}/fakews-code-00000001/code/train.py", "PUT {WS}/codes/*/versions/1",
+        "GET {WS}/environments/cloudtrain/versions/*", "PUT {WS}/environments/cloudtrain/versions/*",
+        "GET {WS}/jobs/*", "PUT {WS}/jobs/*",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("point", range(1, POINTS + 1))
+def test_killed_anywhere(
+    point: int,
+    fake: FakeAzure,
+    job: dict[str, Any],
+    submit_dying_at: Callable[[int], dict[str, Any]],
+    state_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Killed at any point and submitted again, exactly one job exists and is in the store; and so it is with recover."""
+    assert submit_dying_at(point)["ended"] == -signal.SIGKILL
+    there_already = list(fake.jobs.by_name)
+    assert len(there_already) <= 1
+    with monkeypatch.context() as elsewhere:
+        _recover(fake, state_dir, elsewhere)
+    run = submit_here(job)
+    if point == POINTS:  # after the store was told that the submitter knows: a new run is meant
+        assert list(fake.jobs.by_name) == [*there_already, run.name]
+        return
+    assert list(fake.jobs.by_name) == [run.name]
+    assert run.adopted == bool(there_already)
+    with read_store(state_dir) as store:
+        assert store is not None
+        assert [(row.name, row.stage, row.place) for row in store.newest()] == [(run.name, "reported", PLACE)]
+    assert list((state_dir / "submitting").iterdir()) == []
+    assert len(fake.assets.names("codes")) == len(fake.assets.names("environments")) == 1
+
+
+def _recover(fake: FakeAzure, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a copy of the store: it holds exactly what is at the service, and what became of the submission is said."""
+    copy = f"{state_dir}-copy"
+    if state_dir.exists():
+        shutil.copytree(state_dir, copy)
+    monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", copy)
+    reported = {found.name: found.outcome for found in api.recover()}
+    assert {run.name for run in ct.runs()} == set(fake.jobs.by_name)
+    assert "unknown" not in reported.values()
+    assert api.recover() == []
+
+
+@pytest.mark.parametrize("fault", ["close_before", "close_after"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", r"/codes/[^/]+/versions/1$"), ("POST", "/startPendingUpload$"), ("PUT", "/code/train.py$"),
+        ("PUT", r"/codes/[^/]+/versions/1$"), ("PUT", "/environments/"), ("GET", JOB), ("PUT", JOB),
+    ],
+)  # fmt: skip
+def test_a_lost_connection_is_tried_again(
+    fake: FakeAzure, job: dict[str, Any], method: str, path: str, fault: str
+) -> None:
+    """A connection that closes before or after the work makes neither a second job nor an error."""
+    getattr(fake.faults, fault)(method, path)
+    run = submit_here(job)
+    assert list(fake.jobs.by_name) == [run.name]
+    assert len(fake.received(method, path)) == 2
+
+
+def test_an_answer_that_never_comes(fake: FakeAzure, job: dict[str, Any]) -> None:
+    """When every answer to the request is lost, the job is found by its name."""
+    fake.faults.close_after("PUT", JOB, times=9)
+    run = submit_here(job)
+    assert list(fake.jobs.by_name) == [run.name]
+    assert fake.calls()[-1] == f"GET {{WS}}/jobs/{run.name}"
+
+
+def test_a_service_out_of_reach_keeps_the_question_open(fake: FakeAzure, job: dict[str, Any]) -> None:
+    """When the service cannot even be asked, the submission is neither forgotten nor repeated; later it is settled."""
+
+    def silence(_: object) -> None:
+        fake.faults.close_before("GET", JOB, times=99)
+
+    fake.after("PUT", JOB, silence)
+    fake.faults.close_after("PUT", JOB, times=9)
+    with pytest.raises(TargetError, match="does not answer"):
+        submit_here(job)
+    assert [found.outcome for found in api.recover()] == ["unknown"]
+    fake.faults.clear()
+    assert [found.outcome for found in api.recover()] == ["finished"]
+    assert [run.name for run in ct.runs()] == list(fake.jobs.by_name)
+
+
+def test_the_bytes_received_are_those_of_the_plan(fake: FakeAzure, job: dict[str, Any]) -> None:
+    """What arrives is the plan's request, byte for byte the text that its hash covers."""
+    plan = ct.plan(ct.TrainingJob(**job), ct.AzureML(**TARGET))
+    run = submit_here(job)
+    (received,) = fake.received("PUT", JOB)
+    assert run.ref == plan.ref
+    assert received.raw == plan.request_json.encode()
+    assert received.body == plan.request
+
+
+def test_a_job_of_somebody_else(fake: FakeAzure, job: dict[str, Any]) -> None:
+    """A job that has our name and was not made by us is an error that names it, and nothing stays behind."""
+    plan = ct.plan(ct.TrainingJob(**job), ct.AzureML(**TARGET))
+    theirs = {**plan.request["properties"], "properties": {"cloudtrain.run": "another"}}
+    fake.jobs.by_name[plan.run_name] = Job(plan.run_name, {"properties": theirs}, fake.workspace_id, time.time())
+    with pytest.raises(TargetError, match="is not this one") as caught:
+        submit_here(job)
+    assert plan.run_name in caught.value.message
+    assert fake.jobs[plan.run_name].request == {"properties": theirs}
+    assert fake.received("PUT", JOB) == []
+
+
+def test_throttling_is_waited_out(fake: FakeAzure, job: dict[str, Any]) -> None:
+    """`TooManyRequests` is tried again until it works."""
+    fake.faults.throttle("PUT", JOB, times=2, retry_after=None)
+    run = submit_here(job)
+    assert list(fake.jobs.by_name) == [run.name]
+    assert len(fake.received("PUT", JOB)) == 3
