@@ -78,9 +78,11 @@ class AzureMLBackend:
 
         return target.credential is not None or credentials_in_sight(self._environ)
 
-    def check(self, job: TrainingJob, target: AzureML, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the protocol's
+    def check(self, job: TrainingJob, target: AzureML, plan: Plan) -> list[Finding]:
         """Workspace, compute, quota, environment and data, as far as the credentials may look."""
-        return self._service.check(plan)
+        from cloudtrain.compile.azureml.machines import machines_of
+
+        return self._service.check(plan, machines_of(job, target, self.account(target)).instance_type)
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: OnBytes | None = None) -> bool:
         """Make the assets that the plan needs: its code, its environment. False when all are there already."""

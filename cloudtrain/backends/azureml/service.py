@@ -42,11 +42,15 @@ class AzureMLService:
         self._blobs: dict[str, Blobs] = {}
         self._clusters: dict[str, Mapping[str, Any] | None] = {}
 
-    def check(self, plan: Plan) -> list[Finding]:
-        """Workspace, compute, quota, environment and data, as far as the credentials may look."""
+    def check(self, plan: Plan, expected: str | None) -> list[Finding]:
+        """Workspace, compute, quota, environment and data, as far as the credentials may look.
+
+        Args:
+            expected: the instance type that the job was planned for.
+        """
         from cloudtrain.backends.azureml.online import check
 
-        return check(self._at(plan.place), plan)
+        return check(self._at(plan.place), plan, expected)
 
     def refresh_catalogue(self, place: str, *, folder: Path, date: str) -> Refreshed:
         """What the workspace's region has, written to a file of `folder`; see `sizes.py`."""
