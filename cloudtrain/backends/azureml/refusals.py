@@ -109,7 +109,7 @@ _VM_SIZE = Row(
     TargetError, "there is no such instance type here: {said}", "`cloudtrain instances --target azureml` lists them"
 )
 _COMPUTE = Row(
-    TargetError, "there is no such compute: {said}",
+    NotThere, "there is no such compute: {said}",
     "`az ml compute list --workspace-name {workspace} --resource-group {resource_group}` shows them; "
     "or leave `compute` out to run serverless",
 )  # fmt: skip

@@ -84,7 +84,7 @@ ACTION = "does not have authorization to perform action 'Microsoft.MachineLearni
         (409, body("UserError", "Requested cores exceed the quota", "ClusterCoreQuotaReached"), TargetError, "quota", "usage"),
         (400, body("UserError", "The VM size Standard_X is invalid"), TargetError, "Standard_X",
          "cloudtrain instances --target azureml"),
-        (400, body("UserError", "Compute gpu does not exist"), TargetError, "Compute gpu", "az ml compute list"),
+        (400, body("UserError", "Compute gpu does not exist"), NotThere, "Compute gpu", "az ml compute list"),
         (400, body("UserError", "The display name is too long."), TargetError, "display name is too long", "check"),
         (429, body("TooManyRequests"), TargetUnreachable, "limits the rate", "again"),
         (409, body("Conflict", "Etag differs"), TargetError, "Etag differs", "again"),
