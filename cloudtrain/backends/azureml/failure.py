@@ -132,7 +132,8 @@ def _root(error: Any) -> Mapping[str, Any]:
 
 
 def _messages(error: Mapping[str, Any]) -> Iterator[str]:
-    for detail in error.get("details") or ():
+    details = error.get("details")
+    for detail in details if isinstance(details, list) else ():
         if isinstance(detail, Mapping):
             if detail.get("message"):
                 yield str(detail["message"])

@@ -14,15 +14,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from cloudtrain.compile.azureml.command import LAUNCHER
 from cloudtrain.errors import UsageError
+from cloudtrain.launch.azureml.body import Body
+from cloudtrain.launch.azureml.tf_config import tasks
 
 _FILE = re.compile(
     r"(?:user_logs/(?:retry_\d+/)?std_log|azureml-logs/70_driver_log)(?:[-_](?:process|node|rank))?"
     r"(?:[-_](?P<before>ps|worker|chief))?(?:[-_](?P<number>\d+))?(?:[-_](?P<behind>ps|worker|chief))?\.txt"
 )
 _LAUNCHERS_OWN = re.compile(r"user_logs/(?:retry_\d+/)?mpi_log\.txt")
-
-_DEEPSPEED_LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
 
 
 class Writer(NamedTuple):
@@ -34,36 +35,27 @@ class Writer(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How the processes of a job lie on its instances.
+    """How the processes of a job lie on its instances."""
 
-    Attributes:
-        per_instance: ranks on each instance.
-        workers: of a TensorFlow job; its parameter servers are the ranks behind them.
-        has_ranks: False where the service starts one launcher on each instance, which starts the ranks.
-    """
-
-    instances: int = 1
-    per_instance: int = 1
-    workers: int | None = None
-    servers: int = 0
-    has_ranks: bool = True
+    body: Body
 
     @classmethod
     def of(cls, properties: Mapping[str, Any]) -> Layout:
         """The layout of a job, by its body (`properties` of a JobBase)."""
-        distribution = properties.get("distribution") or {}
-        instances = int((properties.get("resources") or {}).get("instanceCount") or 1)
-        kind = str(distribution.get("distributionType") or "").lower()
-        if kind == "tensorflow":
-            workers = int(distribution.get("workerCount") or instances)
-            return cls(instances, 1, workers, int(distribution.get("parameterServerCount") or 0))
-        launcher = kind == "ray" or _DEEPSPEED_LAUNCHER in str(properties.get("command") or "")
-        return cls(instances, int(distribution.get("processCountPerInstance") or 1), has_ranks=not launcher)
+        return cls(Body({"properties": properties}))
+
+    @property
+    def has_ranks(self) -> bool:
+        """False where the service starts one launcher on each instance, which starts the ranks."""
+        command = str(self.body.request["properties"].get("command") or "")
+        return self.body.kind != "Ray" and LAUNCHER not in command
 
     @property
     def ranks(self) -> int:
         """How many there are."""
-        return self.instances * self.per_instance if self.workers is None else self.workers + self.servers
+        if self.body.kind == "TensorFlow":
+            return self.body.workers + self.body.parameter_servers
+        return self.body.instances * self.body.processes_per_instance
 
     def writer(self, file: str) -> Writer | None:
         """Who wrote a log file; None for files that are no process's output."""
@@ -75,11 +67,12 @@ class Layout:
         number = int(match["number"] or 0)
         if not self.has_ranks:
             return Writer(number, None)
-        if self.workers is None:
-            return Writer(number // self.per_instance, number)
-        if "ps" in (match["before"], match["behind"]):
-            return Writer(number % self.instances, self.workers + number)
-        return Writer(number % self.instances, number)
+        if self.body.kind != "TensorFlow":
+            return Writer(number // self.body.processes_per_instance, number)
+        kind = "ps" if "ps" in (match["before"], match["behind"]) else "worker"
+        rank = number + (self.body.workers if kind == "ps" else 0)
+        places = {(task.kind, task.index): task.instance for task in tasks(self.body)}
+        return Writer(places.get((kind, number), 0), rank)
 
     def check(self, rank: int | None, instance: int | None) -> None:
         """Whether there is such a rank or instance: silence would read as a rank that wrote nothing.
@@ -92,7 +85,7 @@ class Layout:
                 "the launcher of each instance writes for all its ranks, and the log does not tell them apart",
                 hint="use `--instance N`",
             )
-        for noun, asked, count in (("rank", rank, self.ranks), ("instance", instance, self.instances)):
+        for noun, asked, count in (("rank", rank, self.ranks), ("instance", instance, self.body.instances)):
             if asked is not None and asked >= count:
                 plural = f"the {noun}s 0 to {count - 1}" if count > 1 else f"one {noun}, 0"
                 raise UsageError(f"the job has no {noun} {asked}", hint=f"it has {plural}")

@@ -21,6 +21,8 @@ def body(kind: str | None = None, instances: int = 2, **distribution: Any) -> di
 TORCH = body("PyTorch", processCountPerInstance=4)
 MPI = body("Mpi", processCountPerInstance=2)
 TENSORFLOW = body("TensorFlow", 3, parameterServerCount=2, workerCount=3)
+BEHIND = body("TensorFlow", 3, parameterServerCount=1, workerCount=2)
+"""The workers have instances of their own, behind that of the server."""
 
 NAMES = [
     ({}, "user_logs/std_log.txt", (0, 0)),
@@ -34,6 +36,8 @@ NAMES = [
     (TENSORFLOW, "user_logs/std_log_node_02_worker.txt", (2, 2)),
     (TENSORFLOW, "user_logs/std_log_node_00_ps.txt", (0, 3)),
     (TENSORFLOW, "user_logs/std_log_process_1_ps.txt", (1, 4)),
+    (BEHIND, "user_logs/std_log_node_00_ps.txt", (0, 2)),
+    (BEHIND, "user_logs/std_log_node_01_worker.txt", (2, 1)),
     (TENSORFLOW, "azureml-logs/70_driver_log-worker-1.txt", (1, 1)),
     (TENSORFLOW, "azureml-logs/70_driver_log-ps-0.txt", (0, 3)),
     (body("TensorFlow", 4), "user_logs/std_log_process_3.txt", (3, 3)),
