@@ -83,7 +83,7 @@ class RunStatus:
 
     `reason` is one line that says why a run failed, stopped or was lost: the provider's reason, and for a failed
     rank its number, its exit code and the last line of its traceback. `details` holds the last lines of output that
-    explain it.
+    explain it. `page` is the address of the run's page at the provider.
     """
 
     state: RunState
@@ -100,6 +100,7 @@ class RunStatus:
     billable_seconds: float | None = None
     cost: float | None = None
     saved: float | None = None
+    page: str | None = None
 
 
 class Listed(NamedTuple):

@@ -64,6 +64,7 @@ def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
         "billable_seconds": status.billable_seconds,
         "cost": status.cost,
         "saved": status.saved,
+        "page": status.page,
         "directory": None if run.directory is None else str(run.directory),
     }
 

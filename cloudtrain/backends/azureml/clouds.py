@@ -43,10 +43,6 @@ class Cloud:
         """Whether Microsoft runs it for everybody."""
         return self.name in BUILT_IN
 
-    def studio_url(self, workspace_id: str, run_name: str) -> str:
-        """The run's page."""
-        return f"{self.studio}/runs/{run_name}?wsid={workspace_id}"
-
 
 BUILT_IN = {
     cloud.name: cloud

@@ -72,6 +72,7 @@ def status_of(job: Mapping[str, Any], details: Mapping[str, Any], machines: Mach
         started=started,
         ended=ended,
         transitions=_transitions(word, created, started, ended),
+        page=_page(job),
     )
     return _with_money(_with_reason(status, job, details), machines, now)
 
@@ -79,7 +80,7 @@ def status_of(job: Mapping[str, Any], details: Mapping[str, Any], machines: Mach
 def listed_status(job: Mapping[str, Any]) -> RunStatus:
     """What a list of jobs tells about one of them."""
     word = job["properties"].get("status") or ""
-    return RunStatus(state_of(word), reason=_WHY.get(word), created=_created(job))
+    return RunStatus(state_of(word), reason=_WHY.get(word), created=_created(job), page=_page(job))
 
 
 def seconds(moment: str | None) -> float | None:
@@ -94,6 +95,12 @@ def seconds(moment: str | None) -> float | None:
 
 def _created(job: Mapping[str, Any]) -> float | None:
     return seconds((job.get("systemData") or {}).get("createdAt"))
+
+
+def _page(job: Mapping[str, Any]) -> str | None:
+    """The studio's page about the job, which the service names among the job's services."""
+    page: str | None = ((job["properties"].get("services") or {}).get("Studio") or {}).get("endpoint")
+    return page
 
 
 def _transitions(

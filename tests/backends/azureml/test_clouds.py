@@ -10,7 +10,6 @@ from cloudtrain.backends.azureml.client import Client
 from cloudtrain.backends.azureml.clouds import BUILT_IN, cloud_of, known_cloud
 from cloudtrain.backends.azureml.place import Place
 from cloudtrain.errors import CloudtrainError, SettingsError, TargetError
-from tests.backends.azureml.conftest import WORKSPACE
 from tests.fakes.azureml import FakeAzure
 
 URL = "https://management.local.azurestack.external/metadata/endpoints?api-version=2019-05-01"
@@ -99,11 +98,6 @@ def test_a_description_that_lacks_something() -> None:
     with pytest.raises(TargetError, match="resourceManager") as caught:
         cloud_of("Stack", {"ARM_CLOUD_METADATA_URL": URL}, fetched(lacking))
     assert "ARM_CLOUD_METADATA_URL" in (caught.value.hint or "")
-
-
-def test_the_studio_page_of_a_run() -> None:
-    """As azure-ai-ml prints it."""
-    assert BUILT_IN["AzureCloud"].studio_url(WORKSPACE, "run-1") == f"https://ml.azure.com/runs/run-1?wsid={WORKSPACE}"
 
 
 @pytest.mark.lifecycle

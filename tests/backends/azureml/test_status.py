@@ -298,6 +298,13 @@ def test_the_workspaces_jobs(fake: FakeAzure, backend: AzureMLBackend) -> None:
     assert len(fake.received("GET", "/jobs$")) == 3
 
 
+def test_the_studios_page(backend: AzureMLBackend, job: Job) -> None:
+    """Is the one that the service names, in the status and in the list."""
+    page = f"https://ml.azure.com/runs/{NAME}?wsid={WORKSPACE}&tid="
+    for status in (backend.status(REF), next(backend.runs(PLACE)).status):
+        assert str(status.page).startswith(page)
+
+
 def test_an_unknown_run(backend: AzureMLBackend) -> None:
     """Names the workspace, and how to find the runs that there are."""
     with pytest.raises(RunNotFound, match="`ws` has no run `nobody-1`") as caught:
