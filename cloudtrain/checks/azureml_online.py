@@ -18,7 +18,7 @@ def level_of(code: str) -> Level:
 
 @rule("AZ901", Level.ERROR)
 def no_credentials(_: Subject) -> Iterator[Fault]:
-    """Azure does not accept the credentials, or there are none.
+    """Azure does not accept the credentials, or there are none, or they cannot see the subscription.
 
     The job cannot be sent. Log in (`az login`), or name the kind of credential that works here: `credential` in
     `[azureml]`. `az account show` tells who you are to Azure.
@@ -50,8 +50,7 @@ def no_workspace(_: Subject) -> Iterator[Fault]:
 def no_compute(_: Subject) -> Iterator[Fault]:
     """The workspace has no compute of that name.
 
-    The service takes the job's name for the first time when it is sent, and refuses it then. Leave `compute` out to run
-    serverless.
+    The job would be refused when it is sent, after its code was uploaded. Leave `compute` out to run serverless.
     """
     return iter(())
 
@@ -152,11 +151,11 @@ def no_output_place(_: Subject) -> Iterator[Fault]:
     return iter(())
 
 
-@rule("AZ915", Level.ERROR)
+@rule("AZ915", Level.WARNING)
 def no_identity(_: Subject) -> Iterator[Fault]:
     """The managed identity is not one of the compute or the workspace.
 
     A job can only act as an identity that was assigned to the cluster that it runs on, or for a serverless job to the
-    workspace.
+    workspace. Whether the identity may read the job's data is not looked at.
     """
     return iter(())
