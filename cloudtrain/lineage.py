@@ -45,6 +45,11 @@ def written_by(plan: Plan) -> dict[str, str]:
         from cloudtrain.backends.sagemaker.jobs import kind_of
 
         found = {name: str(uri) for name, uri in places_of(plan.request, kind_of(plan.request)).items()}
+    elif plan.target == "azureml":
+        from cloudtrain.backends.azureml.outputs import places_of as places_in
+        from cloudtrain.backends.azureml.place import Place
+
+        found = places_in(plan.request, plan.run_name, Place.parse(plan.place).workspace_id)
     else:
         found = {}
     return {name.lower(): place for name, place in found.items()}

@@ -54,7 +54,8 @@ def prepared(
         except OSError as error:
             hint = "see that the job's identity may read it; `az ml job show` says which that is"
             raise SetupError(f"the input `{name}` cannot be read: {error}", hint=hint) from None
-        _tell(f"instance {here.rank} of {here.world_size} (the first is 0) has {files} files of the input `{name}`")
+        share_of = f"{files} file{'' if files == 1 else 's'} of the input `{name}`"
+        _tell(f"instance {here.rank} of {here.world_size} (the first is 0) has {share_of}")
         argv = [_moved(word, path, share) for word in argv]
         environment |= {f"CLOUDTRAIN_INPUT_{name.upper()}": share, f"AZURE_ML_INPUT_{name}": share}
     return argv, environment

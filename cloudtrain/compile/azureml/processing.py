@@ -103,6 +103,7 @@ def _notes(job: ProcessingJob) -> Iterator[str]:
     if copied and job.resources.instance_count > 1:
         names = ", ".join(copied)
         yield f"every instance downloads all of {names} before it takes its share; `mode: mount` reads its share only"
-    placed = [f"`{name}`" for name, item in {**job.inputs, **job.outputs}.items() if item.path is not None]
+    placed = [f"`{name}`" for name, item in job.inputs.items() if item.path is not None]
+    placed += [f"`{name}`" for name, item in job.outputs.items() if item.path is not None]
     if placed:
         yield f"`path` is SageMaker's: on Azure ML the service says where {', '.join(placed)} is"
