@@ -205,7 +205,10 @@ class RunLog:
 
     def _listed(self) -> Mapping[str, str]:
         """Name to address. A run without a list may have files all the same: its store is asked once it has begun."""
-        self.details = details = self._blobs.client.history(f"runs/{quote(self._run)}/details")
+        try:
+            self.details = details = self._blobs.client.history(f"runs/{quote(self._run)}/details")
+        except NotThere:
+            return {}  # the run history knows a job a moment after it was made
         files: dict[str, str] = details.get("logFiles") or {}
         if files or not details.get("startTimeUtc"):
             return files

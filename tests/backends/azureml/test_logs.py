@@ -210,6 +210,15 @@ def test_a_job_that_has_not_begun(fake: FakeAzure, client: Client, job: Job) -> 
     assert fake.received("*", "datastores") == []
 
 
+def test_a_job_that_run_history_does_not_know_yet(fake: FakeAzure, client: Client, job: Job) -> None:
+    """It was made a moment ago: no lines, no error."""
+    fake.faults.refuse("GET", "/details", 404, "UserError", "Run was not found", times=1)
+    fake.logs.write(NAME, file_of(0), "one")
+    log = log_of(client)
+    assert texts(log.new_lines()) == []
+    assert texts(log.new_lines()) == ["one"]
+
+
 def test_a_store_that_may_not_be_listed(
     fake: FakeAzure, client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
