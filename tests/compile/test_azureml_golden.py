@@ -18,6 +18,8 @@ import pytest
 import yaml
 
 import cloudtrain as ct
+from cloudtrain.bundle.tree import scan
+from cloudtrain.checks import Subject, run_checks
 from cloudtrain.compile.azureml import compile_azureml
 from cloudtrain.compile.azureml.network import INFINIBAND
 from cloudtrain.errors import JobError
@@ -197,10 +199,14 @@ CASES = {
 }  # fmt: skip
 
 
+def job_of(job: dict[str, Any]) -> ct.TrainingJob:
+    """A job; None takes a field of `JOB` away."""
+    return ct.TrainingJob(**{name: value for name, value in (JOB | job).items() if value is not None})
+
+
 def planned(job: dict[str, Any], target: dict[str, Any]) -> Plan:
-    """The plan of a job; None takes a field of `JOB` away."""
-    fields = {name: value for name, value in (JOB | job).items() if value is not None}
-    return compile_azureml(ct.TrainingJob(**fields), ct.AzureML(**target), CompileContext(RUN, BUNDLE, ACCOUNT))
+    """The plan of such a job."""
+    return compile_azureml(job_of(job), ct.AzureML(**target), CompileContext(RUN, BUNDLE, ACCOUNT))
 
 
 def golden(name: str) -> dict[str, Any]:
@@ -260,6 +266,22 @@ def test_the_body_is_the_recorded_one(name: str) -> None:
     plan = planned(case.job, case.target or CLUSTER)
     runs_script = case.job.get("entry_point", "train.py") is not None
     assert plan.request == {"properties": as_ours(golden(name), runs_script=runs_script, adds=case.adds)}
+
+
+ALSO_WRONG = {"services": {"AZ711"}}  # the recording's public key is none
+THEIR_NAMES = {"AZ102"}
+"""The recordings name the subscription `s` and the workspace `w`, which no real ones can be called."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sense_is_not_stopped(name: str, make_source: Any) -> None:
+    """A recorded job that makes sense has no error, but for what is really wrong with it."""
+    tree = scan(make_source({"train.py": "", "start-deepspeed.sh": ""}))
+    case = CASES[name]
+    job, target = job_of(case.job), ct.AzureML(**case.target or CLUSTER)
+    findings = run_checks(Subject(job, target, ACCOUNT, planned(case.job, case.target or CLUSTER), tree))
+    errors = {finding.code for finding in findings if finding.level.value == "error"}
+    assert errors - THEIR_NAMES == ALSO_WRONG.get(name, set())
 
 
 @pytest.mark.parametrize(
