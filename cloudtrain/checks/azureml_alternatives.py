@@ -42,6 +42,11 @@ def better_network(known: InstanceType, count: int, code: str) -> str:
     return f"{with_infiniband(known) or 'use a type with InfiniBand'}, {accept}"
 
 
+def has_infiniband_somewhere(known: InstanceType) -> bool:
+    """Whether a type that is offered has InfiniBand and the same model of GPU."""
+    return _best(lambda row: row.interconnect == "rdma" and _model(row) == _model(known)) is not None
+
+
 def with_infiniband(known: InstanceType) -> str | None:
     """A type with InfiniBand: with the same GPU and no less memory, else one of the two."""
 
@@ -60,7 +65,8 @@ def successor(known: InstanceType) -> str | None:
     model = _AFTER.get(_model(known), _model(known))
     best = _best(
         lambda row: (
-            (row.interconnect == "rdma") >= (known.interconnect == "rdma")
+            row.name != known.name
+            and (row.interconnect == "rdma" or known.interconnect != "rdma")
             and (row.gpus >= known.gpus and _model(row) == model if known.gpus else not row.gpus)
             and (bool(known.gpus) or row.vcpus >= known.vcpus)
         )

@@ -150,8 +150,9 @@ def mismatches(value: Any, kind: Any = BODY, path: Path = ()) -> Iterator[Mismat
         if not isinstance(value, str) or value.casefold() not in map(str.casefold, kind.words):
             yield Mismatch(path, f"{_shown(path)} cannot be `{value}`", did_you_mean(str(value), kind.words))
     elif kind != ANY and (not isinstance(value, _MATCHES[kind]) or (kind == WHOLE and isinstance(value, bool))):
-        hint = f'write `"{value}"`' if kind == TEXT and isinstance(value, str | int | float) else None
-        yield Mismatch(path, f"{_shown(path)} must be {kind}, not `{value}`", hint)
+        shown = str(value).lower() if isinstance(value, bool) else value
+        hint = f'write `"{shown}"`' if kind == TEXT and isinstance(value, int | float) else f"write {kind}"
+        yield Mismatch(path, f"{_shown(path)} must be {kind}, not `{shown}`", hint)
 
 
 def _inside(value: Mapping[str, Any], kind: Fields | Named, path: Path) -> Iterator[Mismatch]:

@@ -175,10 +175,12 @@ def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
     installs itself, with `requirements` or a conda file, is not looked at.
     """
     given, kind = subject.job.environment, body(subject).kind
-    other = _OTHERS.get(kind, "-")
+    other = _OTHERS.get(kind)
     name = environment_name(subject).casefold()
     installs = given.requirements or given.conda_file
-    if subject.processing is None and not installs and other in name and kind.casefold() not in name:
+    if subject.processing or installs or other is None:
+        return
+    if other in name and kind.casefold() not in name:
         yield Fault(
             f"the environment `{environment_name(subject)}` is not made for the distribution `{kind}`",
             f"write `environment: {{framework: {kind.casefold()}}}`, or add `requirements`",

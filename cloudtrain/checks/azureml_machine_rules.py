@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from datetime import date, timedelta
 
 from cloudtrain.catalogue.azure_names import guess
-from cloudtrain.checks.azureml_alternatives import better_network, last_day, nearest, successor, today, with_infiniband
+from cloudtrain.catalogue.instances import InstanceType
+from cloudtrain.checks.azureml_alternatives import (
+    better_network,
+    has_infiniband_somewhere,
+    last_day,
+    nearest,
+    successor,
+    today,
+    with_infiniband,
+)
 from cloudtrain.checks.azureml_view import count_path, is_whole, machines, mapping, plural, works_together
 from cloudtrain.checks.rule import Fault, Subject, rule
 from cloudtrain.plans import Level
@@ -60,13 +69,9 @@ def without_infiniband(subject: Subject) -> Iterator[Fault]:
     needs no network at all. A job that is meant to use Ethernet says so with `interconnect: ethernet` under
     `resources`.
     """
-    found = machines(subject)
-    if _talks_over_network(subject) and found.known and found.known.gpus and not found.known.fabric:
-        yield Fault(
-            f"`{found.known.name}` has no InfiniBand, and this job runs on {found.counted}",
-            better_network(found.known, found.count, "AZ203"),
-            found.path,
-        )
+    known = _without_infiniband(subject)
+    if known is not None and has_infiniband_somewhere(known):
+        yield _no_infiniband(subject, known, "AZ203")
 
 
 @rule("AZ204", Level.ERROR)
@@ -185,6 +190,32 @@ def too_many_instances(subject: Subject) -> Iterator[Fault]:
             f"set `instance_count` to {_MOST_RDMA} or less, with more GPUs on each",
             count_path(subject),
         )
+
+
+@rule("AZ211", Level.WARNING)
+def no_infiniband_for_this_gpu(subject: Subject) -> Iterator[Fault]:
+    """Several instances work together over Ethernet, and no instance type with that GPU has InfiniBand.
+
+    T4, A10 and their like are not offered with InfiniBand. Gradients travel over Ethernet, and the GPUs wait for them:
+    for small models that is well, for others one instance with a larger GPU is often faster than several with small
+    ones, and cheaper. `interconnect: ethernet` under `resources` says that it is meant so.
+    """
+    known = _without_infiniband(subject)
+    if known is not None and not has_infiniband_somewhere(known):
+        yield _no_infiniband(subject, known, "AZ211")
+
+
+def _without_infiniband(subject: Subject) -> InstanceType | None:
+    """The GPU machine of several that work together without it."""
+    known = machines(subject).known
+    wants = known is not None and known.gpus and not known.fabric and _talks_over_network(subject)
+    return known if wants else None
+
+
+def _no_infiniband(subject: Subject, known: InstanceType, code: str) -> Fault:
+    found = machines(subject)
+    message = f"`{known.name}` has no InfiniBand, and this job runs on {found.counted}"
+    return Fault(message, better_network(known, found.count, code), found.path)
 
 
 @rule("AZ210", Level.ERROR)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cloudtrain.checks.azureml_body import Mismatch, mismatches
 from cloudtrain.checks.azureml_view import Path, at, mapping, place, properties, text
 from cloudtrain.checks.rule import Fault, Subject, rule
 from cloudtrain.compile.azureml.compiler import OVERRIDES
@@ -35,9 +34,7 @@ def refused_by_service(subject: Subject) -> Iterator[Fault]:
     this without a look (azure-ai-ml 1.35.2: `tags` and variables that are numbers, for example), and the service
     answers with `UserError`. The words are those of the REST API's models (2025-01-01-preview).
     """
-    for found in mismatches(properties(subject)):
-        if not found.is_unknown:
-            yield Fault(found.message, found.hint, _path(found))
+    yield from _mismatches(subject, unknown=False)
 
 
 @rule("AZ112", Level.WARNING)
@@ -48,13 +45,17 @@ def unknown_field(subject: Subject) -> Iterator[Fault]:
     distribution without a word (azure-ai-ml 1.35.2). A field that is newer than this table (2025-01-01-preview) can
     be sent all the same.
     """
+    yield from _mismatches(subject, unknown=True)
+
+
+def _mismatches(subject: Subject, *, unknown: bool) -> Iterator[Fault]:
+    if not subject.job.azureml_overrides:  # then every field comes from a model that knows its type
+        return
+    from cloudtrain.checks.azureml_body import mismatches
+
     for found in mismatches(properties(subject)):
-        if found.is_unknown:
-            yield Fault(found.message, found.hint, _path(found))
-
-
-def _path(found: Mismatch) -> Path:
-    return (OVERRIDES, *found.path)
+        if found.is_unknown is unknown:
+            yield Fault(found.message, found.hint, (OVERRIDES, *found.path))
 
 
 @rule("AZ113", Level.ERROR)
@@ -195,5 +196,5 @@ def too_many_places(subject: Subject) -> Iterator[Fault]:
     for field, most in (("inputs", _MOST_INPUTS), ("outputs", _MOST_OUTPUTS)):
         count = len(at(properties(subject), field, default={}))
         if count > most:
-            hint = f"put several into one folder: one of the {field} can hold many files"
+            hint = "put several into one folder, with a name for the folder only"
             yield Fault(f"the job has {count} {field}, and Azure ML takes {most}", hint, (field,))

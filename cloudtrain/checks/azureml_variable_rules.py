@@ -68,7 +68,7 @@ def interface_without_network(subject: Subject) -> Iterator[Fault]:
         value = _value(subject, name)
         cards = [card.lstrip("=") for card in value.split(",")]
         if value and not value.startswith("^") and all(card.startswith(_NOT_A_NETWORK) for card in cards):
-            message = f"`{name}={value}` connects no instances, and this job runs on {machines(subject).counted}"
+            message = f"`{name}={value}` connects no instances, and this job runs on {body(subject).instances:,}"
             yield Fault(message, f"write `{name}: eth0`, or remove it", _path(subject, name))
 
 
@@ -81,9 +81,9 @@ def infiniband_switched_off(subject: Subject) -> Iterator[Fault]:
     """
     known, value = machines(subject).known, _value(subject, "NCCL_IB_DISABLE")
     if _over_instances(subject) and known and known.interconnect == "rdma" and value.casefold() in _TRUE:
-        speed = f" of {known.network_gbps:,.0f} Gb/s" if known.network_gbps else ""
+        speed = f"{known.network_gbps:,.0f} Gb/s of " if known.network_gbps else ""
         yield Fault(
-            f"`NCCL_IB_DISABLE={value}` switches off the InfiniBand{speed} of `{known.name}`",
+            f"`NCCL_IB_DISABLE={value}` switches off the {speed}InfiniBand of `{known.name}`",
             "remove `NCCL_IB_DISABLE`",
             _path(subject, "NCCL_IB_DISABLE"),
         )

@@ -177,6 +177,11 @@ MACHINE_CASES: dict[str, tuple[Case, Case, str]] = {
     "AZ210": (
         overrides(resources={"instanceCount": -3}), overrides(resources={"instanceCount": 3}), "`resources.instance_count`",
     ),
+    "AZ211": (
+        job(resources=on("Standard_NC4as_T4_v3", 2), distribution=TORCH),
+        job(resources=on("Standard_NC4as_T4_v3", 2, interconnect="ethernet"), distribution=TORCH),
+        "use one `Standard_NC64as_T4_v3`",
+    ),
 }  # fmt: skip
 
 DISTRIBUTION_CASES: dict[str, tuple[Case, Case, str]] = {

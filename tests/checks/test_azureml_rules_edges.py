@@ -1,0 +1,301 @@
+"""Azure ML rules at their edges: jobs that look wrong and are right, bodies that the SDK lets through, and hints that fit
+their case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.catalogue.overlay import read_overlay
+from cloudtrain.plans import Level
+from tests.checks.azureml_rule_cases import (
+    ARM,
+    CPU,
+    EIGHT_GPUS,
+    FOUR_GPUS,
+    KEY,
+    LITERAL,
+    MPI,
+    ONE_GPU,
+    PS,
+    REGISTRY,
+    STORE,
+    TORCH,
+    TWO_H100,
+    Case,
+    account,
+    curated,
+    image,
+    job,
+    on,
+    overrides,
+    settings,
+    tensorflow,
+    variables,
+)
+from tests.checks.test_azureml_rules import check
+
+MakeSource = Callable[..., Path]
+
+MNIST = {"train": {"azureml": "azureml:mnist:1"}}
+PRICED = account(overlay=read_overlay({"azureml": {"Standard_ND96isr_H200_v5": {"price": 50.0}}}, "instances.toml"))
+OWN = read_overlay(
+    {"azureml": {"Standard_NX8r_v9": {"vcpus": 8, "memory_gib": 64, "gpus": 1, "gpu": "H100-80GB"}}}, "instances.toml"
+)
+
+
+def changed(fields: dict[str, Any], **body: Any) -> Case:
+    """A job whose overrides write these parts of the body."""
+    return Case({**fields, "azureml_overrides": body})
+
+
+RIGHT: dict[str, tuple[str, Case]] = {
+    "no workspace is known, which AZ101 says": ("AZ102", Case(account=account(name="?", missing=("workspace",)))),
+    "a cluster by its whole id": (
+        "AZ103", settings(compute="/subscriptions/s/resourceGroups/g/providers/m/workspaces/w/computes/gpu-cluster"),
+    ),
+    "serverless, said explicitly": ("AZ104", settings(compute="serverless", job_tier="standard")),
+    "priority is for clusters too": ("AZ104", settings(compute="gpu", priority="high")),
+    "a cluster has a type of its own": ("AZ106", settings(compute="gpu")),
+    "a field of the wire that the models lack": ("AZ112", overrides(parentJobName="other", queueSettings={"priority": 1})),
+    "tags of the user's own": ("AZ113", job(tags={"team": "vision"})),
+    "a type of the user's own": ("AZ202", Case({"resources": on("Standard_NX8r_v9")}, account=account(overlay=OWN))),
+    "Ethernet on purpose": (
+        "AZ203", job(resources=on(ONE_GPU, 2, interconnect="ethernet"), distribution=TORCH),
+    ),
+    "independent instances": ("AZ203", job(resources=on(ONE_GPU, 4))),
+    "CPUs talk over Ethernet": ("AZ203", job(resources=on(CPU, 4), distribution=TORCH)),
+    "parameter servers talk over Ethernet": (
+        "AZ203", Case(tensorflow(**PS, parameter_servers=1, workers=2) | {"resources": on(FOUR_GPUS, 3)}),
+    ),
+    "one instance without SR-IOV": ("AZ204", job(resources=on("Standard_NC24r"), distribution=TORCH)),
+    "a new size without GPUs": (
+        "AZ205", job(resources=on("Standard_D8s_v9", 2), distribution=TORCH | {"processes_per_instance": 1}),
+    ),
+    "100 instances over Ethernet, and one more": ("AZ209", job(resources=on(CPU, 101), distribution=TORCH)),
+    "a count as it should be": ("AZ210", overrides(resources={"instanceCount": 2})),
+    "autotuning on one instance": (
+        "AZ307",
+        job(resources=on(EIGHT_GPUS), distribution={
+            "type": "deepspeed", "launch": "launcher", "launcher_options": "--autotuning tune"}),
+    ),
+    "PyTorch for TensorFlow's environment, by the name of an image": (
+        "AZ309", job(distribution=TORCH, environment=image("mine/tensorflow-and-pytorch:1")),
+    ),
+    "MPI has no framework of its own": ("AZ309", job(distribution=MPI)),
+    "DeepSpeed's launcher takes all GPUs": (
+        "AZ321", job(resources=on(EIGHT_GPUS), distribution={"type": "deepspeed", "launch": "launcher"}),
+    ),
+    "one process of TensorFlow takes all GPUs": ("AZ321", Case(tensorflow() | {"resources": on(EIGHT_GPUS)})),
+    "CT502 has seen it": (
+        "AZ321", job(resources=on(FOUR_GPUS, gpus_per_instance=4), distribution=TORCH | {"processes_per_instance": 2}),
+    ),
+    "a slice of a GPU is one": ("AZ321", job(resources=on("Standard_NV6ads_A10_v5"), distribution=TORCH)),
+    "seven days of spot capacity": ("AZ403", job(spot={}, max_runtime="7d")),
+    "a price of the user's own": (
+        "AZ413", Case({"resources": on("Standard_ND96isr_H200_v5"), "distribution": TORCH}, {"max_cost": 100}, PRICED),
+    ),
+    "a script is told by the runtime": ("AZ503", job(inputs=MNIST)),
+    "a value with a quote that nothing names": ("AZ504", job(inputs=LITERAL)),
+    "a user's own options in one value": (
+        "AZ504",
+        job(command="python train.py ${{inputs.options}}", inputs={"options": {"value": "--epochs 10 --name 'a b'"}}),
+    ),
+    "a blob's address": ("AZ506", job(outputs={"model": {"azureml": "wasbs://c@a.blob.core.windows.net/x"}})),
+    "another workspace's datastore": (
+        "AZ507",
+        job(inputs={"train": {"azureml":
+            "azureml://subscriptions/s/resourcegroups/g/workspaces/w/datastores/blobs/paths/x"}}),
+    ),
+    "the newest build on purpose": ("AZ601", Case()),
+    "an image by its digest": ("AZ602", job(environment=image("mine/train@sha256:" + "0" * 64))),
+    "an image for both": ("AZ604", job(resources=on(ARM), environment=image("mine/train:1-amd64-arm64"))),
+    "CUDA for CPUs as well": ("AZ606", job(environment=image("mine/train:cuda12-cpu"))),
+    "NCCL chooses by itself": ("AZ623", Case(TWO_H100)),
+    "one instance needs no network": (
+        "AZ623", job(environment=variables(NCCL_SOCKET_IFNAME="lo"), distribution=TORCH),
+    ),
+    "InfiniBand off where there is none": (
+        "AZ624",
+        job(resources=on("Standard_NC64as_T4_v3", 2), distribution=TORCH, environment=variables(NCCL_IB_DISABLE="1")),
+    ),
+    "no GPU to show": (
+        "AZ625", job(resources=on(CPU), distribution=TORCH, environment=variables(CUDA_VISIBLE_DEVICES="")),
+    ),
+    "shared memory by docker": ("AZ702", Case({"resources": on(EIGHT_GPUS), "distribution": TORCH}, {"docker_args": "--ipc=host"})),
+    "two keys": (
+        "AZ711", settings(services={"shell": {"type": "ssh", "ssh_public_key": f"{KEY}\nssh-rsa {'A' * 40}"}}),
+    ),
+    "a user-assigned identity": (
+        "AZ721", settings(managed_identity_client_id="99999999-2222-3333-4444-555555555555"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_only_looks_wrong_is_left_alone(name: str, make_source: MakeSource) -> None:
+    """A rule that cries wolf is ignored, also where it is right."""
+    code, case = RIGHT[name]
+    assert code not in {finding.code for finding in check(case, make_source)}
+
+
+LET_THROUGH: dict[str, Case] = {
+    "instance_count -3": overrides(resources={"instanceCount": -3}),
+    "instance_count 0": overrides(resources={"instanceCount": 0}),
+    "instance_count as text": overrides(resources={"instanceCount": "2"}),
+    "process count 0": changed({"distribution": TORCH}, distribution={"processCountPerInstance": 0}),
+    "process count -1": changed({"distribution": TORCH}, distribution={"processCountPerInstance": -1}),
+    "process count as text": changed({"distribution": TORCH}, distribution={"processCountPerInstance": "eight"}),
+    "Mpi without a count": changed({"distribution": MPI}, distribution={"processCountPerInstance": None}),
+    "3 servers and 9 workers on 2 instances": Case(
+        tensorflow(**PS, parameter_servers=3, workers=9) | {"resources": on(CPU, 2)}
+    ),
+    "shm_size banana": overrides(resources={"shmSize": "banana"}),
+    "timeout -5": overrides(limits={"timeout": "-PT5S"}),
+    "timeout 0": overrides(limits={"timeout": "PT0S"}),
+    "a month for a minute": overrides(limits={"timeout": "P1M"}),
+    "instance type Standard_Nope": overrides(resources={"instanceType": "Standard_Nope"}),
+    "a variable that is a number": overrides(environmentVariables={"SEED": 7}),
+    "a variable that is true": overrides(environmentVariables={"DEBUG": True}),
+    "a tag that is a number": overrides(tags={"year": 2026}),
+    "an unknown distribution": changed({"distribution": TORCH}, distribution={"distributionType": "deepspeed"}),
+    "an unknown tier": overrides(queueSettings={"jobTier": "cheap"}),
+    "a queue that is a text": overrides(queueSettings="cheap"),
+    "an input that is a text": overrides(inputs={"x": "y"}),
+    "a reference to nothing": overrides(command="python train.py --data ${{inputs.nope}}"),
+    "a key with a hyphen": overrides(inputs={"bad-key": {"jobInputType": "literal", "value": "1"}}),
+    "an unknown mode": overrides(inputs={"x": {"jobInputType": "uri_file", "uri": f"{STORE}/x", "mode": "Mount"}}),
+    "parameter servers as text": changed(tensorflow(), distribution={"parameterServerCount": "x"}),
+}
+
+
+@pytest.mark.parametrize("name", LET_THROUGH)
+def test_what_the_sdk_lets_through_is_stopped(name: str, make_source: MakeSource) -> None:
+    """An error for every body that azure-ai-ml 1.35.2 sends although nobody can have meant it."""
+    assert Level.ERROR in {finding.level for finding in check(LET_THROUGH[name], make_source)}
+
+
+WRONG: dict[str, tuple[str, Case, str]] = {
+    "all three are missing": (
+        "AZ101", Case(account=account(missing=("subscription_id", "resource_group", "workspace"))), "subscription_id = ",
+    ),
+    "a size for a cluster": ("AZ103", settings(compute=ONE_GPU), f'`instance_type: {{azureml: "{ONE_GPU}"}}`'),
+    "this machine for a cluster": ("AZ103", settings(compute="local"), "--target local"),
+    "locations of a cluster": ("AZ104", settings(compute="gpu", locations=("westeurope",)), "remove `locations`"),
+    "snake case in the overrides": ("AZ112", overrides(display_name="x"), "did you mean `displayName`?"),
+    "a dropped field of a distribution": (
+        "AZ112", changed({"distribution": TORCH}, distribution={"nodeCount": 2}), "did you mean `workerCount`?",
+    ),
+    "the mark is removed with all properties": ("AZ113", overrides(properties={"cloudtrain.run": None}), "remove"),
+    "metrics": ("AZ117", job(metrics={"loss": "loss=([0-9.]+)"}), "mlflow.log_metric"),
+    "SageMaker's name": ("AZ201", job(resources=on("ml.p4d.24xlarge")), "cloudtrain instances"),
+    "an overridden type": ("AZ201", overrides(resources={"instanceType": "Nope"}), "cloudtrain instances"),
+    "one larger instance": (
+        "AZ203",
+        job(resources=on(ONE_GPU, 2), distribution=TORCH),
+        "use one `Standard_NC48ads_A100_v4` (2 x A100-80GB, $7.35 an hour), which needs no network",
+    ),
+    "no less memory": (
+        "AZ203", job(resources=on(FOUR_GPUS, 4), distribution=TORCH), "use `Standard_ND96amsr_A100_v4` (8 x A100-80GB",
+    ),
+    "on a cluster, by what the job says": (
+        "AZ203", Case({"resources": on(FOUR_GPUS, 2), "distribution": TORCH}, {"compute": "gpu"}), "--ignore AZ203",
+    ),
+    "more instances by the overrides": (
+        "AZ203", changed({"distribution": TORCH}, resources={"instanceCount": 2}), "--ignore AZ203",
+    ),
+    "guessed to have none": (
+        "AZ205",
+        job(resources=on("Standard_NC96ads_B200_v6", 2), distribution=TORCH | {"processes_per_instance": 4}),
+        "--interconnect infiniband` lists types with it",
+    ),
+    "InfiniBand that NCCL cannot use is no RDMA": (
+        "AZ208", job(resources=on("Standard_NC24rs_v2", interconnect="rdma")), "use `Standard_",
+    ),
+    "more processes by the overrides": (
+        "AZ322", changed({"distribution": TORCH}, distribution={"processCountPerInstance": 8}), "`processes_per_instance` to 1",
+    ),
+    "the service's own default": (
+        "AZ321",
+        changed({"resources": on(EIGHT_GPUS), "distribution": TORCH}, distribution={"processCountPerInstance": None}),
+        "remove it from the overrides",
+    ),
+    "MPI over 100 instances on Ethernet": ("AZ209", job(resources=on(CPU, 101), distribution=MPI), "to 100 or less"),
+    "a week on spot capacity": ("AZ403", job(spot={}, max_runtime="8d"), "at most `7d`"),
+    "without a price": (
+        "AZ411", job(resources=on("Standard_ND96isr_H200_v5"), distribution=TORCH, max_runtime=None), "max_runtime: 4h",
+    ),
+    "no limit is 21 days": ("AZ412", Case({"max_runtime": None}, {"max_cost": 1000}), "`max_runtime` to at most `11d"),
+    "no type, no price": (
+        "AZ413", Case({"resources": None, "environment": curated("x")}, {"max_cost": 10}), "on a cluster too",
+    ),
+    "a quote in a user's own command": (
+        "AZ504", job(command="echo '${{inputs.note}}'", inputs=LITERAL), "without quotes",
+    ),
+    "an address with a quote": (
+        "AZ504",
+        job(
+            inputs={"train": {"azureml": "https://host/it's", "mode": "direct"}},
+            hyperparameters={"data": "${{inputs.train}}"},
+        ),
+        "without quotes",
+    ),
+    "a checkpoint on S3": ("AZ506", job(checkpoint={"azureml": "s3://bucket/x"}), f"use `{STORE}/checkpoint`"),
+    "a checkpoint in an output": (
+        "AZ508",
+        job(checkpoint={"azureml": f"{STORE}/x/"}, outputs={"model": {"azureml": f"{STORE}/x"}}),
+        f"{STORE}/x/checkpoint",
+    ),
+    "a version of nothing": ("AZ509", job(outputs={"model": {"asset_version": "1"}}), "asset_name: model"),
+    "an environment by the overrides": (
+        "AZ601", overrides(environmentId=f"{REGISTRY}/x/labels/latest"), f"{REGISTRY}/x/versions/VERSION",
+    ),
+    "the tag latest": ("AZ602", job(environment=image("mine/train:latest")), "`mine/train:VERSION`"),
+    "an Arm image for x86-64": ("AZ603", job(environment=image("mine/train:1-aarch64")), "x86_64"),
+    "ROCm for NVIDIA": ("AZ605", job(environment=image("rocm/pytorch:rocm7.0")), "CUDA"),
+    "a rank by the overrides": ("AZ622", overrides(environmentVariables={"RANK": "0"}), "remove `RANK`"),
+    "a rank by an option of mpirun": (
+        "AZ622",
+        job(resources=on(FOUR_GPUS), distribution=MPI | {"options": "-x OMPI_COMM_WORLD_RANK=0"}),
+        "remove `OMPI_COMM_WORLD_RANK`",
+    ),
+    "a private key": (
+        "AZ711",
+        settings(services={"shell": {"type": "ssh", "ssh_public_key": "-----BEGIN OPENSSH PRIVATE KEY-----"}}),
+        "ssh_public_key = ",
+    ),
+    "docker's options that no shell can read": ("AZ703", settings(docker_args="--label 'x"), "close the quotes"),
+    "docker's options twice": (
+        "AZ703", Case({"azureml_overrides": {"resources": {"dockerArgsList": ["-v"]}}}, {"docker_args": "--init"}), "one of them",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_in_another_way_is_found(name: str, make_source: MakeSource) -> None:
+    """The same rules, reached by other ways, with hints that fit these."""
+    code, case, hint = WRONG[name]
+    found = [finding for finding in check(case, make_source) if finding.code == code]
+    assert found
+    assert hint in (found[0].hint or "")
+
+
+def test_the_finding_reads_as_documented(make_source: MakeSource) -> None:
+    """The example of the documentation, word by word: two sizes that differ in one letter."""
+    (found,) = (
+        finding
+        for finding in check(job(resources=on("Standard_NC24s_v3", 4), distribution=TORCH), make_source)
+        if finding.code == "AZ203"
+    )
+    assert found.message == "`Standard_NC24s_v3` has no InfiniBand, and this job runs on 4 instances"
+    assert (found.level, found.path) == (Level.ERROR, ("resources", "instance_type"))
+
+
+def test_overrides_are_pointed_at(make_source: MakeSource) -> None:
+    """A finding about what the overrides write leads there, and not to the field that they replace."""
+    case = changed({"distribution": TORCH}, resources={"instanceType": "Standard_NC24r", "instanceCount": 2})
+    places = {finding.code: finding.path for finding in check(case, make_source)}
+    assert places["AZ204"] == ("azureml_overrides", "resources", "instanceType")
