@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.compile.sagemaker import compile_sagemaker
 from cloudtrain.compile.common import merged
+from cloudtrain.compile.sagemaker import compile_sagemaker
 from cloudtrain.plans import Bundle, CompileContext, Plan, SageMakerAccount
 
 ACCOUNT = SageMakerAccount("us-west-2", "arn:aws:iam::123456789012:role/Training", "bucket")

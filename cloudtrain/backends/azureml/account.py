@@ -21,7 +21,11 @@ PLACEHOLDERS = {
 }
 """For what nobody gave; a rule stops the submit and says what to type."""
 
-_CONFIG_NAMES = {"subscription_id": "subscription_id", "resource_group": "resource_group", "workspace": "workspace_name"}
+_CONFIG_NAMES = {
+    "subscription_id": "subscription_id",
+    "resource_group": "resource_group",
+    "workspace": "workspace_name",
+}
 """Our names to those of the SDK's `config.json`."""
 
 

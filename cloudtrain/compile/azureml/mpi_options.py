@@ -39,9 +39,9 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
             if equals:  # without a value it forwards a variable, and here every process has them all
                 yield name, value
         elif word in _MCA:
-            setting, value = next(rest, ""), next(rest, None)
-            if value is None:
+            setting, given = next(rest, None), next(rest, None)
+            if setting is None or given is None:
                 raise ValueError(f"`{word}` needs a name and a value")
-            yield f"OMPI_MCA_{setting}", value
+            yield f"OMPI_MCA_{setting}", given
         else:
             raise ValueError(f"no variable stands for `{word}`")
