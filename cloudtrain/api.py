@@ -305,12 +305,17 @@ def _matching(store: Store, name: str) -> list[Row]:
     return [exact] if exact is not None else store.starting_with(name)
 
 
+_WHERE = ("region", "subscription_id", "resource_group", "workspace")
+"""Settings that say where a target's runs are."""
+
+
 def _at(model: Local | SageMaker | AzureML, settings: Settings) -> Iterator[Listed]:
     backend = backend_of(model.type, settings)
     account = backend.account(model)
-    if "region" in getattr(account, "missing", ()):
-        hint = f"set `region` in [{model.type}] of cloudtrain.toml"
-        raise SettingsError(f"it is not known in which region of `{model.type}` to look", hint=hint)
+    missing = [name for name in _WHERE if name in getattr(account, "missing", ())]
+    if missing:
+        hint = f"set {', '.join(f'`{name}`' for name in missing)} in [{model.type}] of cloudtrain.toml"
+        raise SettingsError(f"it is not known where in `{model.type}` to look", hint=hint)
     return backend.runs(account.place)
 
 

@@ -1,0 +1,111 @@
+"""The command line against the fake Azure ML: a run's whole life, and runs of others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.catalogue.instances import instance_named
+from tests.cli.conftest import Cli
+from tests.fakes.azureml import FakeAzure
+
+pytestmark = pytest.mark.lifecycle
+
+TYPE = "Standard_NC24ads_A100_v4"
+JOB = (
+    "name: digits\nentry_point: train.py\nenvironment: {framework: pytorch, version: '2.8'}\n"
+    f"resources: {{instance_type: {{azureml: {TYPE}}}}}\nmax_runtime: 1h\n"
+)
+SETTINGS = (
+    '[azureml]\nsubscription_id = "00000000-0000-0000-0000-000000000000"\n'
+    'resource_group = "rg"\nworkspace = "ws"\ncompute = "a100"\n'
+)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAzure]:
+    """A workspace with a cluster."""
+    with FakeAzure() as service:
+        service.computes.add("a100", TYPE)
+        for name, value in service.environ.items():
+            monkeypatch.setenv(name, value)
+        yield service
+
+
+@pytest.fixture
+def name(cli: Cli, make_source: Callable[..., Path], fake: FakeAzure) -> str:
+    """The name of a run that was just submitted."""
+    job_file = make_source({"train.py": "print(1)\n", "job.yaml": JOB, "cloudtrain.toml": SETTINGS}) / "job.yaml"
+    result = cli("submit", str(job_file), "--target", "azureml", "--detach")
+    assert result.code == 0, result.err
+    return result.out.strip()
+
+
+def test_the_life_of_a_run(cli: Cli, fake: FakeAzure, name: str, tmp_path: Path) -> None:
+    """Submitted, looked at, followed to its end, downloaded; each command says what it should."""
+    price = instance_named("azureml", TYPE)
+    assert price is not None
+    assert price.price is not None
+    job = fake.jobs[name]
+    assert "state      pending" in cli("status", name).out
+    job.enter("Running", at=1_700_000_000.0)
+    fake.logs.write(name, "user_logs/std_log.txt", "hello")
+    assert cli("logs", name, "--no-prefix").out == "hello\n"
+    job.end("Completed", at=1_700_003_600.0)
+    fake.outputs.write(name, "model", "weights.bin", b"w")
+    result = cli("wait", name)
+    assert result.code == 0, result.err
+    shown = cli("status", name).out
+    assert f"1h billed on each instance, ${price.price:,.2f} by list price" in " ".join(shown.split())
+    assert f"https://ml.azure.com/runs/{name}" in shown
+    status = json.loads(cli("status", name, "--json").out)
+    assert (status["state"], status["billable_seconds"]) == ("succeeded", 3600)
+    assert status["page"].startswith(f"https://ml.azure.com/runs/{name}?wsid=")
+    assert [item["phase"] for item in status["transitions"]] == ["Queued", "Running", "Completed"]
+    got = cli("download", name, "model/", "--to", str(tmp_path / "got"))
+    assert got.out == f"{tmp_path / 'got/weights.bin'}\n"
+
+
+def test_a_failed_run(cli: Cli, fake: FakeAzure, name: str) -> None:
+    """Why, in one line, and exit code 1."""
+    fake.jobs[name].enter("Running")
+    fake.logs.write(name, "user_logs/std_log.txt", "Traceback (most recent call last):", "KeyError: 'x'")
+    fake.jobs[name].end("Failed", error="Execution failed. User process 'python' exited with status code 1.")
+    result = cli("wait", name)
+    assert result.code == 1
+    assert "the script failed with exit code 1: KeyError: 'x'" in " ".join(result.err.split())
+
+
+def test_stop(cli: Cli, fake: FakeAzure, name: str) -> None:
+    """The job is asked to stop, and what the service does then is not waited for."""
+    fake.jobs.cancel_lingers = True
+    assert cli("stop", name).code == 0
+    assert fake.jobs[name].status == "CancelRequested"
+
+
+def test_runs_of_others(
+    cli: Cli, fake: FakeAzure, name: str, make_source: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ps --target` lists the workspace's jobs, and a reference attaches to one that this machine did not submit."""
+    ours = fake.jobs[name]
+    theirs = type(ours)(
+        "their-job", {"properties": {**ours.properties, "properties": {}}}, ours.workspace, ours.created
+    )
+    fake.jobs.by_name["their-job"] = theirs
+    monkeypatch.chdir(make_source({"cloudtrain.toml": SETTINGS}))
+    listed = cli("ps", "--target", "azureml").out
+    assert name in listed
+    assert "their-job" in listed
+    place = json.loads(cli("status", name, "--json").out)["ref"].rpartition("/")[0]
+    assert cli("status", f"{place}/their-job").code == 0
+
+
+def test_runs_without_a_workspace(cli: Cli, fake: FakeAzure) -> None:
+    """None is guessed, and nobody is asked."""
+    result = cli("ps", "--target", "azureml")
+    assert result.code == 2
+    assert "`subscription_id`, `resource_group`, `workspace` in [azureml]" in result.err
+    assert fake.requests == []
