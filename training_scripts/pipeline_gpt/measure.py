@@ -1,0 +1,293 @@
+"""What `--measure` measures: that schedules compute the same gradients, what bubbles they have, and what they gain.
+
+Sleeping stages show the schedules themselves: a process that sleeps needs no core, so that four processes on two cores
+wait for each other exactly as four devices would. Computing stages show what is left of it with real work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from balance import Cost, choose, profile
+from gpt import GPT, Shape, loss_of, read_text, starts_at, windows_at
+from pipeline import Alone, Pipeline, Place, gather, make_stages
+from schedules import (
+    SCHEDULES,
+    Action,
+    Event,
+    bubble,
+    chunks_of,
+    most_held,
+    order_of,
+    simulate,
+    stages_of,
+    usual_seconds,
+)
+from timeline import as_text, draw
+from torch import Tensor, nn
+
+from cloudtrain import runtime
+
+REPEAT = 3
+
+
+def measure(config: Any, device: torch.device) -> None:
+    """All experiments asked for, one after the other; rank 0 prints."""
+    torch.manual_seed(config.seed)
+    experiments: dict[str, Callable[[Any, torch.device], None]] = {"exact": exact, "bubble": bubbles, "speed": speed}
+    for name in config.experiments:
+        experiments[name](config, device)
+
+
+def say(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+def place_of(processes: int, device: torch.device) -> Place | None:
+    """One pipeline of the first `processes` ranks; None on the others. Every rank must call it."""
+    group, peers = dist.new_group(list(range(processes))), dist.new_group([0])
+    rank = dist.get_rank()
+    return Place(1, processes, 0, rank, group, peers, device) if rank < processes else None
+
+
+# Exactness: the gradients of one batch, with every schedule, against those of the whole model in one process.
+
+
+def exact(config: Any, device: torch.device) -> None:
+    """The largest difference to a single process, over all gradients. The model is small, the comparison is not."""
+    place = place_of(dist.get_world_size(), device)
+    assert place is not None
+    shape = Shape(layers=max(config.layers, 2 * place.processes), heads=2, width=32, context=32)
+    microbatches = 2 * place.processes
+    text = read_text()
+    starts = starts_at(0, count=2 * microbatches, text=text, context=shape.context, seed=config.seed)
+    inputs, following = (part.to(device) for part in windows_at(text, starts, shape.context))
+
+    whole = GPT(shape)
+    whole.reset_parameters(config.seed)
+    whole.to(device)
+    loss = Alone(whole, microbatches).step(inputs, following)
+    say(f"\ngradients of {place.processes} processes and {microbatches} microbatches against a single process")
+    say(f"{'schedule':<15} {'torch':<22} {'loss':>9} {'difference':>11} {'gradients':>11}")
+    for name, row in SCHEDULES.items():
+        chunks = chunks_of(name, config.chunks)
+        stages = place.processes * chunks
+        held = most_held(order_of(name, place.processes, microbatches, chunks))
+        split = choose([Cost("", 1, 0, 1.0)] * shape.block_count, stages, held, "blocks")
+        modules = make_stages(shape, split, name, chunks, config.seed, place)
+        found = Pipeline(modules, name, chunks, microbatches, place).step(inputs, following)
+        dist.all_reduce(found)
+        mine = {name: grad.cpu() for module in modules.values() for name, grad in gradients(module).items()}
+        gathered = gather(mine, place)
+        if gathered is not None:
+            expected = gradients(whole)
+            assert gathered.keys() == expected.keys()
+            worst = max(float((gathered[key] - expected[key].cpu()).abs().max()) for key in expected)
+            say(f"{name:<15} {row.torch_name:<22} {found:>9.6f} {abs(found - loss):>11.1e} {worst:>11.1e}")
+
+
+def gradients(module: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
+
+
+# Bubbles: stages that sleep.
+
+
+class SleepForInputs(torch.autograd.Function):
+    """Sleeps in forward, and again where the gradient of the input is computed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, stage: SleepingStage) -> Tensor:
+        ctx.stage = stage
+        time.sleep(stage.seconds)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        time.sleep(ctx.stage.seconds)
+        return gradients[0], None
+
+
+class SleepForWeights(torch.autograd.Function):
+    """Sleeps where the gradient of the weight is computed."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, stage: SleepingStage) -> Tensor:
+        ctx.stage = stage
+        return weight.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        time.sleep(ctx.stage.seconds)
+        return gradients[0].sum(0), None
+
+
+class SleepingStage(nn.Module):
+    """A stage whose forward, gradient of inputs and gradient of weights each take `seconds`, and no computing."""
+
+    def __init__(self, size: int = 8) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(size))
+        self.seconds = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if x.requires_grad else x.detach().requires_grad_()  # stage 0 has layers that pass gradients on, too
+        return SleepForInputs.apply(x, self) + SleepForWeights.apply(self.weight, self)
+
+
+@contextmanager
+def recorded(stages: list[Any]) -> Iterator[list[Event]]:
+    """Everything that the stages compute meanwhile. The clock is the same for all processes of a machine."""
+    events: list[Event] = []
+
+    def timed(call: Callable[..., Any], stage: int, kind_of: Callable[[dict[str, Any]], str]) -> Callable[..., Any]:
+        def run(microbatch: int, *args: Any, **named: Any) -> Any:
+            start = time.perf_counter()
+            result = call(microbatch, *args, **named)
+            events.append(Event(Action(kind_of(named), stage, microbatch), start, time.perf_counter()))
+            return result
+
+        return run
+
+    kinds: dict[str, Callable[[dict[str, Any]], str]] = {
+        "forward_one_chunk": lambda _: "F",
+        "backward_one_chunk": lambda named: "B" if named.get("full_backward", True) else "I",
+        "backward_weight_one_chunk": lambda _: "W",
+    }
+    for stage in stages:
+        for method, kind_of in kinds.items():
+            setattr(stage, method, timed(getattr(stage, method), stage.stage_index, kind_of))
+    yield events
+    for stage in stages:
+        for method in kinds:
+            delattr(stage, method)
+
+
+def bubbles(config: Any, _: torch.device) -> None:
+    """Each schedule with sleeping stages, at as many and at twice as many microbatches as processes."""
+    place = place_of(dist.get_world_size(), torch.device("cpu"))
+    assert place is not None
+    drawn: dict[str, list[list[Event]]] = {}
+    for microbatches in (place.processes, 2 * place.processes):
+        say(f"\nbubbles of {place.processes} processes and {microbatches} microbatches, stages that sleep")
+        say(f"{'schedule':<15} {'formula':>8} {'ideal':>8} {'measured':>9} {'held at most':>13}")
+        for name, row in SCHEDULES.items():
+            chunks = chunks_of(name, config.chunks)
+            order = order_of(name, place.processes, microbatches, chunks)
+            runs = sleep_through(name, chunks, microbatches, config.sleep, place)
+            closest = sorted(runs, key=bubble)[len(runs) // 2]
+            assert [[event.action for event in events] for events in closest] == order, "the plan is not what ran"
+            formula = f"{row.formula(place.processes, microbatches, chunks):.3f}" if row.formula else "-"
+            ideal = bubble(simulate(order, usual_seconds(chunks)))
+            held = max(sum(counts) for counts in held_by_process(name, order, chunks)) / chunks
+            say(f"{name:<15} {formula:>8} {ideal:>8.3f} {bubble(closest):>9.3f} {held:>13.1f}")
+            drawn[f"{name}: {bubble(closest):.0%} bubble"] = closest
+        if microbatches == place.processes:
+            for title, events in drawn.items():
+                say(f"\n{title}\n{as_text(events)}")
+            drawn.clear()
+    if dist.get_rank() == 0:
+        path = runtime.output_dir("timeline") / "timeline.png"
+        say(f"\nwrote {path}" if draw(path, drawn) else "\nno picture: matplotlib is not installed")
+
+
+def held_by_process(name: str, order: list[list[Action]], chunks: int) -> list[list[int]]:
+    """For each process, of how many microbatches each of its stages holds activations at worst."""
+    held = most_held(order)
+    return [[held[stage] for stage in stages_of(name, process, len(order), chunks)] for process in range(len(order))]
+
+
+def sleep_through(name: str, chunks: int, microbatches: int, seconds: float, place: Place) -> list[list[list[Event]]]:
+    """The events of all processes, for each repetition. A process's forward takes `seconds` with any schedule."""
+    held = stages_of(name, place.process, place.processes, chunks)
+    modules = {stage: SleepingStage() for stage in held}
+    pipeline = Pipeline(dict(modules), name, chunks, microbatches, place, loss=lambda output, _: output.mean())
+    batch = torch.zeros(microbatches, 8)
+    pipeline.step(batch, batch)  # meets the neighbours, without sleeping
+    for module in modules.values():
+        module.seconds = seconds / chunks
+    runs = []
+    for _ in range(REPEAT):
+        dist.barrier(place.pipeline)
+        with recorded(pipeline.stages) as mine:
+            pipeline.step(batch, batch)
+        runs.append(all_of(mine, place))
+    return runs
+
+
+def all_of(mine: list[Event], place: Place) -> list[list[Event]]:
+    """The events of all processes, on all processes."""
+    everyone: list[Any] = [None] * place.processes
+    dist.all_gather_object(everyone, [tuple(event) for event in mine], group=place.pipeline)
+    return [[Event(Action(*action), start, end) for action, start, end in events] for events in everyone]
+
+
+# Speed: two stages on two processes against the whole model on one.
+
+
+def speed(config: Any, device: torch.device) -> None:
+    """Two stages in two processes against one process, both with the same microbatches of two windows of text each."""
+    if dist.get_world_size() < 2:
+        return say("\nspeed: start at least two processes")
+    shape = Shape(config.layers, config.heads, 2 * config.width, config.context)
+    place = place_of(2, device)
+    costs: list[Any] = [None]
+    if dist.get_rank() == 0:
+        small = GPT(replace(shape, layers=1)).to(device)
+        small.reset_parameters(config.seed)
+        tokens = torch.randint(256, (2, shape.context), device=device)
+        first, layer, last = profile(list(small.blocks.values()), tokens, loss_of)
+        costs = [[first, *[layer] * shape.layers, last]]
+    dist.broadcast_object_list(costs, src=0)
+    say(
+        f"\ntwo processes against one, width {shape.width}, {shape.layers} layers, 2 windows per microbatch, ms per step"
+    )
+    say(f"{'microbatches':>12} {'one':>8} {'schedule':>14} {'two':>8} {'speed-up':>9} {'2m/(m+1)':>9} {'share':>6}")
+    for microbatches in (2, 4, 8, 16):
+        for name in ("1f1b", "zero-bubble-v"):
+            if place is not None:
+                one, two = race(name, microbatches, shape, costs[0], config.seed, place)
+                best = 2 * microbatches / (microbatches + 1)
+                say(
+                    f"{microbatches:>12} {1e3 * one:>8.1f} {name:>14} {1e3 * two:>8.1f} {one / two:>9.2f} {best:>9.2f} "
+                    f"{one / two / best:>6.0%}"
+                )
+    dist.barrier()
+
+
+def race(name: str, microbatches: int, shape: Shape, costs: list[Cost], seed: int, place: Place) -> tuple[float, float]:
+    """Seconds per step of one process and of two: medians of turns taken one after the other."""
+    chunks = chunks_of(name, 1)
+    held = most_held(order_of(name, 2, microbatches, chunks))
+    modules = make_stages(shape, choose(costs, 2 * chunks, held, "time"), name, chunks, seed, place)
+    pipeline = Pipeline(modules, name, chunks, microbatches, place)
+    whole = GPT(shape)
+    whole.reset_parameters(seed)
+    alone = Alone(whole.to(place.device), microbatches)
+    batch = torch.randint(256, (2 * microbatches, shape.context), device=place.device)
+    turns: dict[str, list[float]] = {"one": [], "two": []}
+    for _ in range(2 * REPEAT + 1):
+        if place.process == 0:
+            turns["one"].append(timed_step(alone, batch))
+        dist.barrier(place.pipeline)
+        turns["two"].append(timed_step(pipeline, batch, place))
+    return median(turns["one"][1:] or [0.0]), median(turns["two"][1:])
+
+
+def timed_step(model: Alone | Pipeline, batch: Tensor, place: Place | None = None) -> float:
+    """Until the last of its processes is done."""
+    start = time.perf_counter()
+    model.step(batch, batch)
+    if batch.is_cuda:
+        torch.cuda.synchronize()
+    if place is not None:
+        dist.barrier(place.pipeline)
+    return time.perf_counter() - start

@@ -1,0 +1,179 @@
+"""The schedules: who computes which microbatch of which stage, in which order. Nothing here computes anything.
+
+A stage is a part of the model; a process holds one stage or several. For each microbatch a stage has a forward (F) and
+a backward (B). Zero-bubble schedules cut the backward in two: gradients of the inputs (I), which the stage before waits
+for, and gradients of the weights (W), which nobody waits for, so that they can fill the bubbles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import NamedTuple
+
+
+class Action(NamedTuple):
+    """One piece of work of a process."""
+
+    kind: str  # F, B, I or W
+    stage: int
+    microbatch: int
+
+
+class Event(NamedTuple):
+    """An action and when it ran, in seconds."""
+
+    action: Action
+    start: float
+    end: float
+
+
+Order = list[list[Action]]
+"""What each process does, one after the other."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A row of the table.
+
+    Attributes:
+        torch_name: what torch.distributed.pipelining calls it.
+        chunks: stages per process where the schedule fixes them; None where one may choose.
+        placement: which stages a process holds. `loop`: every processes-th one. `v`: one going down, one coming back.
+        formula: the bubble as a share of the step, of processes, microbatches and chunks, where a backward takes twice
+            as long as a forward and sending takes no time. None where there is no closed form.
+        single: torch's class takes one stage, not a list.
+    """
+
+    torch_name: str
+    chunks: int | None
+    placement: str
+    formula: Callable[[int, int, int], float] | None
+    single: bool = False
+
+
+def _fill_and_drain(processes: int, microbatches: int, chunks: int) -> float:
+    """Every process waits for the first microbatch to arrive and for the last one to leave, a chunk at a time."""
+    return (processes - 1) / (chunks * microbatches + processes - 1)
+
+
+SCHEDULES = {
+    "simple": Schedule("GPipe", 1, "loop", _fill_and_drain, single=True),
+    "1f1b": Schedule("1F1B", 1, "loop", _fill_and_drain, single=True),
+    "interleaved": Schedule("Interleaved1F1B", None, "loop", _fill_and_drain),
+    "zero-bubble": Schedule("InterleavedZeroBubble", None, "loop", None),
+    "zero-bubble-v": Schedule("ZBVZeroBubble", 2, "v", None),
+}
+
+
+def chunks_of(name: str, asked: int) -> int:
+    """Stages per process: the schedule's own number, else the one asked for."""
+    return SCHEDULES[name].chunks or asked
+
+
+def stages_of(name: str, process: int, processes: int, chunks: int) -> list[int]:
+    """The stages that a process holds, first to last."""
+    if SCHEDULES[name].placement == "v":
+        return [process, 2 * processes - 1 - process]
+    return [process + turn * processes for turn in range(chunks)]
+
+
+def order_of(name: str, processes: int, microbatches: int, chunks: int) -> Order:
+    """The work of all processes, without starting any."""
+    if name == "simple":
+        return [_all_forward_then_all_backward(process, microbatches) for process in range(processes)]
+    if name == "1f1b":
+        return [_one_forward_one_backward(process, processes, microbatches) for process in range(processes)]
+    return _order_of_torch(SCHEDULES[name].torch_name, processes, microbatches, chunks)
+
+
+def _all_forward_then_all_backward(process: int, microbatches: int) -> list[Action]:
+    return [Action(kind, process, microbatch) for kind in "FB" for microbatch in range(microbatches)]
+
+
+def _one_forward_one_backward(process: int, processes: int, microbatches: int) -> list[Action]:
+    """Forward until the first backward can have come back; then in turn, so that no more activations are held."""
+    ahead = min(microbatches, processes - process)
+    order = [Action("F", process, microbatch) for microbatch in range(ahead)]
+    for microbatch in range(microbatches):
+        order.append(Action("B", process, microbatch))
+        if microbatch + ahead < microbatches:
+            order.append(Action("F", process, microbatch + ahead))
+    return order
+
+
+def _order_of_torch(torch_name: str, processes: int, microbatches: int, chunks: int) -> Order:
+    """What torch's class works out when it is made. It reads no more of its stages than these numbers."""
+    from torch.distributed.pipelining.schedules import get_schedule_class
+
+    stage = SimpleNamespace(num_stages=processes * chunks, group_size=processes, group_rank=0, submod=None)
+    planned = get_schedule_class(torch_name)([stage] * chunks, microbatches).pipeline_order
+    return [
+        [Action(work.computation_type.value, work.stage_index, work.microbatch_index) for work in planned[rank] if work]
+        for rank in range(processes)
+    ]
+
+
+def simulate(order: Order, seconds: Callable[[Action], float]) -> list[list[Event]]:
+    """When everything would run if sending took no time: each action as soon as its process and its input are ready."""
+    done: dict[tuple[bool, int, int], float] = {}  # (is it a forward, stage, microbatch) to when its result is there
+    last_stage = max(action.stage for actions in order for action in actions)
+    events: list[list[Event]] = [[] for _ in order]
+    waiting = [iter(actions) for actions in order]
+    upcoming = [next(actions, None) for actions in waiting]
+    while any(upcoming):
+        moved = False
+        for process, action in enumerate(upcoming):
+            if action is None or (ready := _input_ready(action, last_stage, done)) is None:
+                continue
+            start = max(ready, events[process][-1].end if events[process] else 0.0)
+            end = start + seconds(action)
+            events[process].append(Event(action, start, end))
+            if action.kind != "W":
+                done[action.kind == "F", action.stage, action.microbatch] = end
+            upcoming[process], moved = next(waiting[process], None), True
+        assert moved, "every process waits for another one"
+    return events
+
+
+def _input_ready(action: Action, last_stage: int, done: dict[tuple[bool, int, int], float]) -> float | None:
+    """When the input of an action is there; None while nobody has computed it."""
+    if action.kind == "W" or (action.kind == "F" and action.stage == 0):
+        return 0.0  # of its own process, or from the data
+    if action.kind == "F":
+        return done.get((True, action.stage - 1, action.microbatch))
+    if action.stage == last_stage:
+        return done.get((True, action.stage, action.microbatch))
+    return done.get((False, action.stage + 1, action.microbatch))
+
+
+def usual_seconds(chunks: int) -> Callable[[Action], float]:
+    """A forward of a whole process takes 1; gradients of inputs and of weights take 1 each. Stage 0 has no stage before
+    it, and torch leaves the whole of its backward to W."""
+    usual = {"F": 1, "B": 2, "I": 1, "W": 1}
+    first = {"F": 1, "B": 2, "I": 0, "W": 2}
+    return lambda action: (usual if action.stage else first)[action.kind] / chunks
+
+
+def bubble(events: list[list[Event]]) -> float:
+    """The share of the processes' time, from the first start to the last end, in which they compute nothing."""
+    everything = [event for of_process in events for event in of_process]
+    whole = max(event.end for event in everything) - min(event.start for event in everything)
+    return 1 - sum(event.end - event.start for event in everything) / (whole * len(events))
+
+
+def most_held(order: Order) -> dict[int, int]:
+    """For each stage, for how many microbatches it holds activations at worst: from forward to the end of backward."""
+    most: dict[int, int] = {}
+    for stage, count in _held(order):
+        most[stage] = max(count, most.get(stage, 0))
+    return most
+
+
+def _held(order: Order) -> Iterator[tuple[int, int]]:
+    for actions in order:
+        held: dict[int, int] = {}
+        for kind, stage, _ in actions:
+            held[stage] = held.get(stage, 0) + {"F": 1, "I": 0, "B": -1, "W": -1}[kind]
+            yield stage, held[stage]

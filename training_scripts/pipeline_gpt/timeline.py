@@ -1,0 +1,75 @@
+"""Which process does what, and when: as text and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from schedules import Event
+
+FORWARDS = "0123456789"
+BACKWARDS = "abcdefghij"  # of the same microbatches; I and W in zero-bubble schedules are both shown so
+COLOURS = {"F": "#7fb3d5", "B": "#76c7a0", "I": "#76c7a0", "W": "#f5c26b"}
+NAMES = {"F": "forward", "B": "backward (zero bubble: of the inputs)", "W": "backward of the weights"}
+
+
+def as_text(events: list[list[Event]], width: int = 100) -> str:
+    """One line for each process. A digit is the forward of that microbatch, a letter its backward (`w`: of weights
+    alone), a point is a bubble."""
+    begin, end = _span(events)
+    lines = []
+    for process, of_process in enumerate(events):
+        line = ["."] * width
+        for event in of_process:
+            first, last = (round((moment - begin) / (end - begin) * width) for moment in (event.start, event.end))
+            line[first:last] = _letter(event) * (last - first)
+        lines.append(f"{process} |{''.join(line)}|")
+    return "\n".join(lines)
+
+
+def _letter(event: Event) -> str:
+    if event.action.kind == "W":
+        return "w"
+    return (FORWARDS if event.action.kind == "F" else BACKWARDS)[event.action.microbatch % 10]
+
+
+def _span(events: list[list[Event]]) -> tuple[float, float]:
+    everything = [event for of_process in events for event in of_process]
+    return min(event.start for event in everything), max(event.end for event in everything)
+
+
+def draw(path: Path, runs: Mapping[str, list[list[Event]]]) -> bool:
+    """One panel for each schedule, all on one scale of time, so that shorter is faster. False without matplotlib."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot as plt
+        from matplotlib.patches import Patch
+    except ModuleNotFoundError:
+        return False
+    figure, panels = plt.subplots(len(runs), 1, sharex=True, squeeze=False, figsize=(11, 1.45 * len(runs) + 0.7))
+    for panel, (name, events) in zip(panels[:, 0], runs.items(), strict=True):
+        begin, _ = _span(events)
+        processes = len(events)
+        for process, of_process in enumerate(events):
+            for (kind, stage, microbatch), start, end in of_process:
+                later = stage >= processes  # the second chunk of a process, drawn darker
+                panel.barh(
+                    process, end - start, left=start - begin, height=0.9, color=COLOURS[kind], edgecolor="white",
+                    linewidth=0.5, alpha=1.0 if later else 0.65,
+                )  # fmt: skip
+                panel.text(start - begin + (end - start) / 2, process, microbatch, ha="center", va="center", fontsize=6)
+        panel.set_title(name, loc="left", fontsize=9)
+        panel.set_yticks(range(processes))
+        panel.set_ylabel("process", fontsize=8)
+        panel.invert_yaxis()
+        panel.tick_params(labelsize=7)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[-1, 0].set_xlabel("seconds", fontsize=8)
+    handles = [Patch(color=COLOURS[kind], label=name) for kind, name in NAMES.items()]
+    figure.legend(handles=handles, loc="upper right", ncols=3, fontsize=8, frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+    return True

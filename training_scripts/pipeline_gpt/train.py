@@ -1,0 +1,234 @@
+"""Train a GPT cut into pipeline stages, with any schedule, replicated for data parallelism.
+
+One process, then two stages, then four stages as two pipelines of two:
+    python train.py
+    torchrun --nproc-per-node 2 train.py
+    torchrun --nproc-per-node 4 train.py --replicas 2
+
+The schedules; the stages balanced by memory instead of by time:
+    torchrun --nproc-per-node 2 train.py --schedule simple
+    torchrun --nproc-per-node 2 train.py --schedule interleaved
+    torchrun --nproc-per-node 2 train.py --schedule zero-bubble-v --balance memory
+
+What the schedules cost, beside the theory, as tables, as a timeline and as a picture:
+    torchrun --nproc-per-node 4 train.py --measure
+
+As a job: this machine, Amazon SageMaker, Azure Machine Learning; then with SageMaker's own library, smp:
+    cloudtrain submit job.yaml
+    cloudtrain submit job.yaml --target sagemaker
+    cloudtrain submit job.yaml --target azureml
+    cloudtrain submit job_smp.yaml --target sagemaker
+
+Stop it with SIGTERM (or lose the spot instance) and run it again, with any number of stages and replicas and any
+schedule: it continues from its last checkpoint, and the losses are those of a run that was never stopped.
+"""
+
+import math
+import os
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+try:
+    from cloudtrain import runtime
+except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+    sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
+    from cloudtrain import runtime
+
+from gpt import GPT, Shape, loss_of, read_text, starts_at, windows_at
+
+
+@dataclass
+class Config:
+    layers: int = 8
+    heads: int = 4
+    width: int = 128
+    context: int = 128  # bytes of text that the model sees at once
+    steps: int = 60
+    global_batch: int = 16  # windows of text per optimizer step, over all replicas
+    microbatches: int = 8  # parts into which each replica cuts its share of the batch
+    learning_rate: float = 3e-3  # peak; rises over the first tenth of the steps, then falls to zero along a cosine
+    clip: float = 1.0  # the largest norm that the gradient of the whole model may have
+    seed: int = 1
+
+    replicas: int = 1  # pipelines; the other processes are stages: processes / replicas of them hold one model
+    schedule: Literal["simple", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"] = "1f1b"
+    chunks: int = 2  # stages per process, for `interleaved` and `zero-bubble`; the others have 1, `zero-bubble-v` has 2
+    balance: Literal["time", "memory", "blocks"] = "time"  # what the largest stage should have least of
+    placement: Literal["cluster", "spread"] = "cluster"  # neighbouring processes are stages, or replicas
+
+    backend: str = "auto"  # smddp, nccl, gloo, or auto for the best that runs here
+    engine: Literal["torch", "smp"] = "torch"  # smp: SageMaker's own library, which exists only there
+    report_every: int = 5  # steps
+    checkpoint_every: int = 20  # steps
+    step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
+
+    measure: bool = False  # do not train; measure the schedules, and say how far theory is away
+    experiments: list[str] = field(default_factory=lambda: ["exact", "bubble", "speed"])  # what to measure
+    sleep: float = 0.04  # seconds that a forward of one process takes where stages sleep instead of computing
+
+
+config = runtime.arguments(Config)
+if config.engine == "smp":
+    from smp_engine import train_with_smp
+
+    train_with_smp(config)
+    sys.exit()
+
+from balance import choose, profile, table  # noqa: E402
+from pipeline import (  # noqa: E402
+    Alone,
+    Pipeline,
+    average_gradients,
+    check,
+    clip_gradients,
+    gather,
+    make_stages,
+    take_place,
+)
+from schedules import chunks_of, most_held, order_of, stages_of  # noqa: E402
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
+torch.use_deterministic_algorithms(True)
+if not torch.cuda.is_available():
+    torch.set_num_threads(1)  # a process stands for a device, and one thread each keeps them alike
+
+group = runtime.init_process_group(config.backend)
+device = group.device
+if device.type == "cuda" and group.backend == "gloo" and group.world_size > 1:
+    runtime.notice("gloo sends no tensors between GPUs, so the stages run on the CPU")
+    device = torch.device("cpu")
+if config.measure:
+    from measure import measure
+
+    measure(config, device)
+    runtime.destroy_process_group()
+    sys.exit()
+
+runtime.watch_for_stop()
+try:
+    check(config, group.world_size)
+except runtime.SetupError as error:
+    if group.is_main:
+        sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
+    sys.exit(2)
+shape = Shape(config.layers, config.heads, config.width, config.context)
+place = take_place(config.replicas, config.placement, device)
+chunks = chunks_of(config.schedule, config.chunks)
+stage_count = place.processes * chunks if place.processes > 1 else 1
+if group.is_main:
+    print(
+        f"processes={group.world_size} replicas={place.replicas} stages={stage_count} schedule={config.schedule} "
+        f"device={device.type} backend={group.backend}",
+        flush=True,
+    )
+
+# The data: the last tenth of the text is for the test.
+text = read_text()
+train_text, test_text = text[: -len(text) // 10], text[-len(text) // 10 :]
+
+
+def share_at(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """This replica's part of the batch of one step: all processes of a pipeline get the same."""
+    starts = starts_at(step, count=config.global_batch, text=train_text, context=shape.context, seed=config.seed)
+    mine = starts.chunk(place.replicas)[place.replica]
+    inputs, following = windows_at(train_text, mine, shape.context)
+    return inputs.to(device), following.to(device)
+
+
+def learning_rate_at(step: int) -> float:
+    warm = min(1.0, (step + 1) / math.ceil(config.steps / 10))
+    return config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+
+
+# The split. Rank 0 measures a model of one layer at the size of a microbatch; all layers cost the same.
+costs = [None]
+if group.is_main:
+    small = GPT(replace(shape, layers=1))
+    small.reset_parameters(config.seed)
+    microbatch = share_at(0)[0].chunk(config.microbatches)[0]
+    first, layer, last = profile(list(small.to(device).blocks.values()), microbatch, loss_of)
+    costs = [[first, *[layer] * shape.layers, last]]
+dist.broadcast_object_list(costs, src=0)
+if stage_count > 1:
+    held = most_held(order_of(config.schedule, place.processes, config.microbatches, chunks))
+    split = choose(costs[0], stage_count, held, config.balance)
+    holders = {s: p for p in range(place.processes) for s in stages_of(config.schedule, p, place.processes, chunks)}
+    if group.is_main:
+        print(table(costs[0], split, held, holders), flush=True)
+    modules = make_stages(shape, split, config.schedule, chunks, config.seed, place)
+    pipeline = Pipeline(modules, config.schedule, chunks, config.microbatches, place)
+else:
+    modules = make_stages(shape, [range(shape.block_count)], "simple", 1, config.seed, place)
+    pipeline = Alone(modules[0], config.microbatches)
+
+named = {name: parameter for module in modules.values() for name, parameter in module.named_parameters()}
+parameters = list(named.values())
+optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=(0.9, 0.95))
+
+# Resume: a checkpoint knows blocks and nothing of stages, so that each process takes what it holds now.
+checkpoints = runtime.Checkpoints()
+first_step = 0
+if resumed := checkpoints.load():
+    for module in modules.values():
+        module.load_state_dict({name: resumed.state["model"][name] for name in module.state_dict()})
+    state = {number: resumed.state["optimizer"][name] for number, name in enumerate(named)}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    first_step = resumed.step
+    runtime.notice(f"resumed from step {first_step}")
+
+
+def whole_model() -> dict[str, torch.Tensor] | None:
+    return gather({name: parameter.detach().cpu() for name, parameter in named.items()}, place)
+
+
+def save(step: int) -> None:
+    """All processes give their part to rank 0, which writes one file."""
+    numbered = optimizer.state_dict()["state"]
+    state = {name: {k: v.cpu() for k, v in numbered[i].items()} for i, name in enumerate(named)}
+    checkpoints.save({"model": whole_model(), "optimizer": gather(state, place)}, step)
+
+
+started = time.perf_counter()
+for step in range(first_step, config.steps):
+    for parameter_group in optimizer.param_groups:
+        parameter_group["lr"] = learning_rate_at(step)
+    loss = pipeline.step(*share_at(step))
+    average_gradients(parameters, place)
+    clip_gradients(parameters, config.clip, place)
+    optimizer.step()
+    optimizer.zero_grad()
+
+    done = step + 1
+    if done % config.report_every == 0 or done == first_step + 1:
+        dist.all_reduce(loss)  # one process of each pipeline has it, the others have 0
+        runtime.report(step=done, loss=loss / place.replicas)
+    if done % config.checkpoint_every == 0 or done == config.steps:
+        save(done)
+    if config.step_delay:
+        time.sleep(config.step_delay)
+    if runtime.should_stop() and done < config.steps:
+        save(done)
+        runtime.exit_preempted(done)
+
+seconds = time.perf_counter() - started
+weights = whole_model()
+if group.is_main:
+    torch.save(weights, runtime.model_dir() / "model.pt")
+    model = GPT(shape)
+    model.load_state_dict(weights)
+    starts = starts_at(0, count=32, text=test_text, context=shape.context, seed=0)
+    inputs, following = windows_at(test_text, starts, shape.context)
+    with torch.no_grad():
+        test_loss = loss_of(model(inputs), following)
+    runtime.report(step=config.steps, test_loss=test_loss)
+    per_second = (config.steps - first_step) * config.global_batch * shape.context / seconds
+    print(
+        f"test loss {test_loss:.4f} after {config.steps} steps, {seconds:.1f} s, {per_second:,.0f} bytes/s", flush=True
+    )
+runtime.destroy_process_group()
