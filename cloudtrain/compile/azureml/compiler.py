@@ -94,5 +94,5 @@ def _uploads(parts: Parts, request: Mapping[str, Any]) -> list[Upload]:
     uploads = [Upload("code", bundle.sha256, code, bundle.size, bundle.file_count)]
     if parts.environment.upload is not None:
         uploads.append(parts.environment.upload)
-    named = {request["properties"].get("codeId"), request["properties"].get("environmentId")}
+    named = [request["properties"].get("codeId"), request["properties"].get("environmentId")]
     return [upload for upload in uploads if upload.destination in named]
