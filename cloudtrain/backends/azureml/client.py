@@ -63,14 +63,6 @@ class Client:
         """Ask for something that may be asked for twice. Raises: as `send`."""
         return self.send("POST", path, api_version=api_version, content=None if body is None else _encoded(body))
 
-    def patch(self, path: str, body: Any, *, api_version: str | None = None) -> Any:
-        """Change a resource. Raises: as `send`."""
-        return self.send("PATCH", path, api_version=api_version, content=_encoded(body))
-
-    def delete(self, path: str, *, api_version: str | None = None) -> Any:
-        """Remove a resource. Raises: as `send`."""
-        return self.send("DELETE", path, api_version=api_version)
-
     def pages(
         self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None
     ) -> Iterator[list[Any]]:
@@ -121,9 +113,7 @@ class Client:
         url, call = self._url(path) if signed else path, self._call(method, path)
 
         def request() -> Any:
-            return rest.HttpRequest(
-                method, url, params=parameters, headers={**given, **(headers or {})}, content=content
-            )
+            return rest.HttpRequest(method, url, params=parameters, headers=given, content=content)
 
         try:
             return self._answer(request(), signed, call)
