@@ -127,7 +127,7 @@ class SleepForWeights(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         time.sleep(ctx.stage.seconds)
-        return gradients[0].sum(0), None
+        return gradients[0], None
 
 
 class SleepingStage(nn.Module):
@@ -236,7 +236,8 @@ def all_of(mine: list[Event], place: Place) -> list[list[Event]]:
 def speed(config: Any, device: torch.device) -> None:
     """Two stages in two processes against one process, both with the same microbatches of two windows of text each."""
     if dist.get_world_size() < 2:
-        return say("\nspeed: start at least two processes")
+        say("\nspeed: start at least two processes")
+        return
     shape = Shape(config.layers, config.heads, 2 * config.width, config.context)
     place = place_of(2, device)
     costs: list[Any] = [None]
@@ -247,9 +248,8 @@ def speed(config: Any, device: torch.device) -> None:
         first, layer, last = profile(list(small.blocks.values()), tokens, loss_of)
         costs = [[first, *[layer] * shape.layers, last]]
     dist.broadcast_object_list(costs, src=0)
-    say(
-        f"\ntwo processes against one, width {shape.width}, {shape.layers} layers, 2 windows per microbatch, ms per step"
-    )
+    size = f"{shape.layers} layers, width {shape.width}, 2 windows per microbatch"
+    say(f"\ntwo processes against one, milliseconds per step: {size}")
     say(f"{'microbatches':>12} {'one':>8} {'schedule':>14} {'two':>8} {'speed-up':>9} {'2m/(m+1)':>9} {'share':>6}")
     for microbatches in (2, 4, 8, 16):
         for name in ("1f1b", "zero-bubble-v"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,13 @@ class Pipeline:
     """The stages of this process, and the schedule that runs them. `modules` maps the stage's number to its blocks."""
 
     def __init__(
-        self, modules: dict[int, nn.Module], schedule: str, chunks: int, microbatches: int, place: Place
+        self,
+        modules: dict[int, nn.Module],
+        schedule: str,
+        chunks: int,
+        microbatches: int,
+        place: Place,
+        loss: Callable[[Tensor, Tensor], Tensor] = loss_of,
     ) -> None:
         from torch.distributed.pipelining import PipelineStage
         from torch.distributed.pipelining.schedules import get_schedule_class
