@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as run_with
+from hypothesis import strategies as st
 
 from cloudtrain.catalogue.overlay import read_overlay
+from cloudtrain.checks.azureml_body import BODY, Fields, Named
+from cloudtrain.errors import JobError
 from cloudtrain.plans import Level
 from tests.checks.azureml_rule_cases import (
     ARM,
@@ -299,3 +304,32 @@ def test_overrides_are_pointed_at(make_source: MakeSource) -> None:
     case = changed({"distribution": TORCH}, resources={"instanceType": "Standard_NC24r", "instanceCount": 2})
     places = {finding.code: finding.path for finding in check(case, make_source)}
     assert places["AZ204"] == ("azureml_overrides", "resources", "instanceType")
+
+
+_ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 5) | st.text("a'-:/$ 1", max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "b-c"]), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def _bodies(kind: Any) -> st.SearchStrategy[Any]:
+    """Values for a field of the body: mostly of its shape, with anything at the ends."""
+    if isinstance(kind, Fields):
+        known = {name: _bodies(inner) for name, inner in kind.known.items()}
+        return st.fixed_dictionaries({}, optional=known) | _ANYTHING
+    if isinstance(kind, Named):
+        return st.dictionaries(st.sampled_from(["x", "model", "b-c"]), _bodies(kind.value), max_size=2) | _ANYTHING
+    return _ANYTHING | (st.sampled_from(kind.words) if hasattr(kind, "words") else st.just("PT1H"))
+
+
+@run_with(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=st.fixed_dictionaries({}, optional={name: _bodies(kind) for name, kind in BODY.known.items()}))
+def test_overrides_may_hold_anything(body: dict[str, Any], make_source: MakeSource) -> None:
+    """Whatever the overrides put into the body, the answer is a list of findings, or the compiler's own refusal."""
+    case = Case({"distribution": TORCH, "azureml_overrides": body}, {"max_cost": 5})
+    try:
+        findings = check(case, make_source)
+    except JobError:
+        return
+    assert all("\n" not in finding.message for finding in findings)
