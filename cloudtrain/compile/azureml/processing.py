@@ -3,8 +3,9 @@
 The distribution is PyTorch's with one process per instance, of which the service documents the rank and the number of
 processes. On each instance `cloudtrain.runtime.azureml_processing` takes that instance's share of the files.
 
-Outputs are mounted unless the job says otherwise: a mount writes file by file, so that several instances can write into
-one folder, as on other targets. What `upload` does when several instances have something to upload, nobody documents.
+Outputs are mounted unless the job says otherwise, so that several instances can write into one folder, as on other
+targets: Microsoft's examples for two instances do so (azureml-examples, deepspeed-training). What `upload` does when
+several instances have something to upload, nobody documents.
 """
 
 from __future__ import annotations
