@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, on this machine and against a fake AWS, and are kept without outputs."""
+"""The notebooks run from top to bottom, on this machine and against fake clouds, and are kept without outputs."""
 
 from __future__ import annotations
 
@@ -69,5 +69,25 @@ def test_sagemaker_trains_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(text.partition(" by list price")[0].rpartition("$")[2]) > 0
     assert any("model.pt" in item.get("text/plain", "") for item in data)
     assert 'distribution={"torch_distributed": {"enabled": True}}' in text
+    accuracy = float(text.rpartition("test accuracy ")[2].split()[0])
+    assert accuracy >= 0.95
+
+
+@pytest.mark.notebook
+@pytest.mark.torch
+@pytest.mark.filterwarnings("default")
+def test_azureml_trains_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cell runs where the notebook stands; two machines train one model; the three types of Microsoft's page are
+    judged; the file for az is that of the run."""
+    data, text = execute("03_azureml.ipynb", FOLDER, monkeypatch)
+    assert sum("text/html" in item for item in data) >= 2
+    judged = text.partition("Standard_ND96asr_v4")[0]
+    assert [judged.count(code) for code in ("AZ203", "AZ204", "AZ206")] == [1, 1, 3]
+    assert "AZ322 error" in text
+    assert "processes=2" in text
+    assert "succeeded" in text
+    assert float(text.partition(" by list price")[0].rpartition("$")[2]) > 0
+    assert any("model.pt" in item.get("text/plain", "") for item in data)
+    assert "\n  type: pytorch\n  process_count_per_instance: 1\n" in text
     accuracy = float(text.rpartition("test accuracy ")[2].split()[0])
     assert accuracy >= 0.95
