@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.errors import SettingsError, TargetUnavailable
+from cloudtrain.errors import SettingsError
 
 WATCHED = """
 import sys
@@ -106,13 +106,10 @@ def test_the_dry_run_names_the_run_that_a_submit_makes(job_file: Path) -> None:
     run.wait(30)
 
 
-def test_targets_to_come_are_a_clear_error(job_file: Path) -> None:
-    """Azure ML can be named, and is not available yet; a misspelt target is another error."""
+def test_misspelt_targets_are_a_clear_error(job_file: Path) -> None:
+    """The nearest target is named."""
     job = ct.load_job(job_file)
     for verb in (ct.plan, ct.submit):
-        with pytest.raises(TargetUnavailable, match="`azureml` is not available") as caught:
-            verb(job, "azureml")
-        assert "--target local" in (caught.value.hint or "")
-    with pytest.raises(SettingsError) as misspelt:
-        ct.plan(job, "sagmaker")
-    assert misspelt.value.hint == "did you mean `sagemaker`?"
+        with pytest.raises(SettingsError) as misspelt:
+            verb(job, "sagmaker")
+        assert misspelt.value.hint == "did you mean `sagemaker`?"
