@@ -407,7 +407,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str, str]] = [
     ({"distribution": {"type": "smp", "version": 2}}, {}, "distribution.type", "SageMaker's own", "FSDP2"),
     (on(None, 2), {"compute": "c"}, "distribution.processes_per_instance", "no instance type given", "resources.instance_type"),
     (on("Standard_Zz9", 2), {}, "distribution.processes_per_instance", "`Standard_Zz9` is not in", "processes_per_instance"),
-    ({"distribution": {"type": "mpi", "options": "--bind-to none"}, "resources": {"instance_type": A100}}, {}, "distribution.options", "`--bind-to`", "-x NAME=VALUE"),
+    (mpi("--bind-to none"), {}, "distribution.options", "`--bind-to`", "-x NAME=VALUE"),
     (mpi("-x"), {}, "distribution.options", "no variable", "-x NAME=VALUE"),
     (mpi("--mca btl"), {}, "distribution.options", "a name and a value", "--mca"),
     (mpi("-x 'a"), {}, "distribution.options", "No closing quotation", "--mca"),

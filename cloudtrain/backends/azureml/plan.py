@@ -54,7 +54,7 @@ class AzureMLPlan(Plan):
 
         title = f"Job `{self.run_name}`, for the SDK of Azure ML: pip install azure-ai-ml azure-identity"
         if self.uploads:
-            title += "\n\nThe code must be in its place: `cloudtrain submit` puts it there.\n"
+            title += f"\n\n{self._needs}\n"
         return python_code(submit_program(self._job(), self._place), title=title)
 
     def to_yaml(self) -> str:
@@ -65,11 +65,16 @@ class AzureMLPlan(Plan):
         """
         from cloudtrain.backends.azureml.export.yaml_job import yaml_job
 
-        return yaml_job(self._job(), self._place, assets=bool(self.uploads))
+        return yaml_job(self._job(), self._place, remark=self._needs if self.uploads else "")
 
     def forms(self) -> dict[str, Callable[[], str]]:
         """`az-cli`: YAML for the az command line. `python`: code for azure-ai-ml."""
         return {"az-cli": self.to_yaml, "python": self.to_python}
+
+    @property
+    def _needs(self) -> str:
+        things = " and ".join(f"the {upload.kind}" for upload in self.uploads)
+        return f"Needs what `cloudtrain submit` uploads: {things}."
 
     @property
     def _place(self) -> Place:

@@ -21,8 +21,8 @@ MODES = {"mltable": ("eval_mount", "eval_download")}
 _EVERY_MODE = ("ro_mount", "download", "direct")
 
 
-def yaml_job(job: Mapping[str, Any], place: Place, *, assets: bool) -> str:
-    """`job`, as `job_of` returns it. `assets`: whether something must be uploaded before the job can start.
+def yaml_job(job: Mapping[str, Any], place: Place, *, remark: str = "") -> str:
+    """`job`, as `job_of` returns it, under a comment that says how it is sent, and the `remark`.
 
     Raises:
         TargetError: the schema has no word for a mode of an input; the message names it.
@@ -31,16 +31,16 @@ def yaml_job(job: Mapping[str, Any], place: Place, *, assets: bool) -> str:
     if wordless:
         raise refuse(wordless, "the YAML of Azure ML")
     document = {"$schema": SCHEMA, "type": "command", **{name: _written(name, value) for name, value in job.items()}}
-    return "".join(f"# {line}\n" for line in _head(place, assets=assets)) + _dumped(document)
+    return "".join(f"# {line}\n" for line in _head(place, remark)) + _dumped(document)
 
 
-def _head(place: Place, *, assets: bool) -> Iterator[str]:
+def _head(place: Place, remark: str) -> Iterator[str]:
     names = {"--subscription": place.subscription_id, "--resource-group": place.resource_group}
     options = names | {"--workspace-name": place.workspace}
     words = " ".join(f"{option} {shlex.quote(value)}" for option, value in options.items())
     yield from f"az ml job create --file job.yml {words}".splitlines()
-    if assets:
-        yield "The code must be in its place: `cloudtrain submit` puts it there."
+    if remark:
+        yield remark
 
 
 def _has_mode(item: Any) -> bool:
