@@ -192,6 +192,8 @@ def read_text(folder: Path | None = None) -> Tensor:
         content = "\n".join(topics[name] for name in sorted(topics)).encode()
     else:
         content = b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*.txt")))
+    if not content:
+        raise FileNotFoundError(f"there is no text in `{folder}`: put `*.txt` files there")
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 

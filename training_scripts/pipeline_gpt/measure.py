@@ -25,6 +25,7 @@ from schedules import (
     bubble,
     chunks_of,
     most_held,
+    most_held_by_a_process,
     order_of,
     simulate,
     stages_of,
@@ -34,8 +35,6 @@ from timeline import as_text, draw
 from torch import Tensor, nn
 
 from cloudtrain import runtime
-
-REPEAT = 3
 
 
 def measure(config: Any, device: torch.device) -> None:
@@ -182,12 +181,12 @@ def bubbles(config: Any, _: torch.device) -> None:
         for name, row in SCHEDULES.items():
             chunks = chunks_of(name, config.chunks)
             order = order_of(name, place.processes, microbatches, chunks)
-            runs = sleep_through(name, chunks, microbatches, config.sleep, place)
+            runs = sleep_through(name, chunks, microbatches, config, place)
             closest = sorted(runs, key=bubble)[len(runs) // 2]
             assert [[event.action for event in events] for events in closest] == order, "the plan is not what ran"
             formula = f"{row.formula(place.processes, microbatches, chunks):.3f}" if row.formula else "-"
             ideal = bubble(simulate(order, usual_seconds(chunks)))
-            held = max(sum(counts) for counts in held_by_process(name, order, chunks)) / chunks
+            held = most_held_by_a_process(order, chunks)
             say(f"{name:<15} {formula:>8} {ideal:>8.3f} {bubble(closest):>9.3f} {held:>13.1f}")
             drawn[f"{name}: {bubble(closest):.0%} bubble"] = closest
         if microbatches == place.processes:
@@ -199,23 +198,17 @@ def bubbles(config: Any, _: torch.device) -> None:
         say(f"\nwrote {path}" if draw(path, drawn) else "\nno picture: matplotlib is not installed")
 
 
-def held_by_process(name: str, order: list[list[Action]], chunks: int) -> list[list[int]]:
-    """For each process, of how many microbatches each of its stages holds activations at worst."""
-    held = most_held(order)
-    return [[held[stage] for stage in stages_of(name, process, len(order), chunks)] for process in range(len(order))]
-
-
-def sleep_through(name: str, chunks: int, microbatches: int, seconds: float, place: Place) -> list[list[list[Event]]]:
-    """The events of all processes, for each repetition. A process's forward takes `seconds` with any schedule."""
+def sleep_through(name: str, chunks: int, microbatches: int, config: Any, place: Place) -> list[list[list[Event]]]:
+    """The events of all processes, for each repetition. A process's forward takes as long with any schedule."""
     held = stages_of(name, place.process, place.processes, chunks)
     modules = {stage: SleepingStage() for stage in held}
     pipeline = Pipeline(dict(modules), name, chunks, microbatches, place, loss=lambda output, _: output.mean())
     batch = torch.zeros(microbatches, 8)
     pipeline.step(batch, batch)  # meets the neighbours, without sleeping
     for module in modules.values():
-        module.seconds = seconds / chunks
+        module.seconds = config.sleep / chunks
     runs = []
-    for _ in range(REPEAT):
+    for _ in range(config.repeat):
         dist.barrier(place.pipeline)
         with recorded(pipeline.stages) as mine:
             pipeline.step(batch, batch)
@@ -254,7 +247,7 @@ def speed(config: Any, device: torch.device) -> None:
     for microbatches in (2, 4, 8, 16):
         for name in ("1f1b", "zero-bubble-v"):
             if place is not None:
-                one, two = race(name, microbatches, shape, costs[0], config.seed, place)
+                one, two = race(name, microbatches, shape, costs[0], config, place)
                 best = 2 * microbatches / (microbatches + 1)
                 say(
                     f"{microbatches:>12} {1e3 * one:>8.1f} {name:>14} {1e3 * two:>8.1f} {one / two:>9.2f} {best:>9.2f} "
@@ -263,18 +256,20 @@ def speed(config: Any, device: torch.device) -> None:
     dist.barrier()
 
 
-def race(name: str, microbatches: int, shape: Shape, costs: list[Cost], seed: int, place: Place) -> tuple[float, float]:
+def race(
+    name: str, microbatches: int, shape: Shape, costs: list[Cost], config: Any, place: Place
+) -> tuple[float, float]:
     """Seconds per step of one process and of two: medians of turns taken one after the other."""
     chunks = chunks_of(name, 1)
     held = most_held(order_of(name, 2, microbatches, chunks))
-    modules = make_stages(shape, choose(costs, 2 * chunks, held, "time"), name, chunks, seed, place)
+    modules = make_stages(shape, choose(costs, 2 * chunks, held, "time"), name, chunks, config.seed, place)
     pipeline = Pipeline(modules, name, chunks, microbatches, place)
     whole = GPT(shape)
-    whole.reset_parameters(seed)
+    whole.reset_parameters(config.seed)
     alone = Alone(whole.to(place.device), microbatches)
     batch = torch.randint(256, (2 * microbatches, shape.context), device=place.device)
     turns: dict[str, list[float]] = {"one": [], "two": []}
-    for _ in range(2 * REPEAT + 1):
+    for _ in range(2 * config.repeat + 1):
         if place.process == 0:
             turns["one"].append(timed_step(alone, batch))
         dist.barrier(place.pipeline)

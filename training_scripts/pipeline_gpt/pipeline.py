@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from gpt import GPT, loss_of
 from schedules import SCHEDULES, chunks_of, order_of, stages_of
 from torch import Tensor, nn
 
+from cloudtrain import runtime
 from cloudtrain.runtime import SetupError
 
 
@@ -130,6 +133,20 @@ def make_stages(
     return modules
 
 
+def learning_rate_at(step: int, config: Any) -> float:
+    """Rises over the first tenth of the steps, then falls to zero along a cosine."""
+    warm = min(1.0, (step + 1) / math.ceil(config.steps / 10))
+    return float(config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * step / config.steps)))
+
+
+def text_folder() -> Path | None:
+    """The input `text` of the job, where it has one."""
+    try:
+        return runtime.input_dir("text")
+    except SetupError:
+        return None
+
+
 def average_gradients(parameters: Sequence[Tensor], place: Place) -> None:
     """Data parallelism, after the pipeline has drained: the mean over the replicas, in one message."""
     if place.replicas == 1:
@@ -141,10 +158,11 @@ def average_gradients(parameters: Sequence[Tensor], place: Place) -> None:
         parameter.grad.copy_(mean.view_as(parameter))
 
 
-def clip_gradients(parameters: Sequence[Tensor], limit: float, place: Place) -> Tensor:
-    """Scale gradients such that their norm is at most `limit`: the norm over the whole model, so over all stages."""
+def clip_gradients(parameters: Sequence[Tensor], limit: float, pipeline: Any) -> Tensor:
+    """Scale gradients such that their norm is at most `limit`. The norm is that of the whole model, so of all processes
+    of the group `pipeline`."""
     squares = torch.stack([parameter.grad.square().sum() for parameter in parameters]).sum()
-    dist.all_reduce(squares, group=place.pipeline)
+    dist.all_reduce(squares, group=pipeline)
     norm = squares.sqrt()
     scale = (limit / (norm + 1e-6)).clamp(max=1.0)
     for parameter in parameters:

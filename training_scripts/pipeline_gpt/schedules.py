@@ -7,8 +7,9 @@ for, and gradients of the weights (W), which nobody waits for, so that they can 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -166,14 +167,17 @@ def bubble(events: list[list[Event]]) -> float:
 def most_held(order: Order) -> dict[int, int]:
     """For each stage, for how many microbatches it holds activations at worst: from forward to the end of backward."""
     most: dict[int, int] = {}
-    for stage, count in _held(order):
-        most[stage] = max(count, most.get(stage, 0))
+    for actions in order:
+        held: dict[int, int] = {}
+        for action in actions:
+            held[action.stage] = held.get(action.stage, 0) + _KEPT[action.kind]
+            most[action.stage] = max(held[action.stage], most.get(action.stage, 0))
     return most
 
 
-def _held(order: Order) -> Iterator[tuple[int, int]]:
-    for actions in order:
-        held: dict[int, int] = {}
-        for kind, stage, _ in actions:
-            held[stage] = held.get(stage, 0) + {"F": 1, "I": 0, "B": -1, "W": -1}[kind]
-            yield stage, held[stage]
+def most_held_by_a_process(order: Order, chunks: int) -> float:
+    """The same for all stages of a process together, at one moment, where a whole process counts 1."""
+    return max(max(accumulate(_KEPT[action.kind] for action in actions)) for actions in order) / chunks
+
+
+_KEPT = {"F": 1, "I": 0, "B": -1, "W": -1}

@@ -50,16 +50,16 @@ def draw(path: Path, runs: Mapping[str, list[list[Event]]]) -> bool:
         return False
     figure, panels = plt.subplots(len(runs), 1, sharex=True, squeeze=False, figsize=(11, 1.45 * len(runs) + 0.7))
     for panel, (name, events) in zip(panels[:, 0], runs.items(), strict=True):
-        begin, _ = _span(events)
+        begin, last = _span(events)
         processes = len(events)
         for process, of_process in enumerate(events):
             for (kind, stage, microbatch), start, end in of_process:
+                length, left = end - start, start - begin
                 later = stage >= processes  # the second chunk of a process, drawn darker
-                panel.barh(
-                    process, end - start, left=start - begin, height=0.9, color=COLOURS[kind], edgecolor="white",
-                    linewidth=0.5, alpha=1.0 if later else 0.65,
-                )  # fmt: skip
-                panel.text(start - begin + (end - start) / 2, process, microbatch, ha="center", va="center", fontsize=6)
+                look = {"color": COLOURS[kind], "edgecolor": "white", "alpha": 1.0 if later else 0.65}
+                panel.barh(process, length, left=left, height=0.9, linewidth=0.5, **look)
+                if length > 0.008 * (last - begin):
+                    panel.text(left + length / 2, process, microbatch, ha="center", va="center", fontsize=6)
         panel.set_title(name, loc="left", fontsize=9)
         panel.set_yticks(range(processes))
         panel.set_ylabel("process", fontsize=8)
@@ -70,6 +70,6 @@ def draw(path: Path, runs: Mapping[str, list[list[Event]]]) -> bool:
     handles = [Patch(color=COLOURS[kind], label=name) for kind, name in NAMES.items()]
     figure.legend(handles=handles, loc="upper right", ncols=3, fontsize=8, frameon=False)
     figure.tight_layout()
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=72)
     plt.close(figure)
     return True

@@ -23,7 +23,6 @@ Stop it with SIGTERM (or lose the spot instance) and run it again, with any numb
 schedule: it continues from its last checkpoint, and the losses are those of a run that was never stopped.
 """
 
-import math
 import os
 import sys
 import time
@@ -40,7 +39,21 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
+from balance import choose, profile, table
 from gpt import GPT, Shape, loss_of, read_text, starts_at, windows_at
+from pipeline import (
+    Alone,
+    Pipeline,
+    average_gradients,
+    check,
+    clip_gradients,
+    gather,
+    learning_rate_at,
+    make_stages,
+    take_place,
+    text_folder,
+)
+from schedules import chunks_of, most_held, order_of, stages_of
 
 
 @dataclass
@@ -70,6 +83,7 @@ class Config:
 
     measure: bool = False  # do not train; measure the schedules, and say how far theory is away
     experiments: list[str] = field(default_factory=lambda: ["exact", "bubble", "speed"])  # what to measure
+    repeat: int = 3  # times that each is measured; the median counts
     sleep: float = 0.04  # seconds that a forward of one process takes where stages sleep instead of computing
 
 
@@ -79,19 +93,6 @@ if config.engine == "smp":
 
     train_with_smp(config)
     sys.exit()
-
-from balance import choose, profile, table  # noqa: E402
-from pipeline import (  # noqa: E402
-    Alone,
-    Pipeline,
-    average_gradients,
-    check,
-    clip_gradients,
-    gather,
-    make_stages,
-    take_place,
-)
-from schedules import chunks_of, most_held, order_of, stages_of  # noqa: E402
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
 torch.use_deterministic_algorithms(True)
@@ -129,7 +130,7 @@ if group.is_main:
     )
 
 # The data: the last tenth of the text is for the test.
-text = read_text()
+text = read_text(text_folder())
 train_text, test_text = text[: -len(text) // 10], text[-len(text) // 10 :]
 
 
@@ -139,11 +140,6 @@ def share_at(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     mine = starts.chunk(place.replicas)[place.replica]
     inputs, following = windows_at(train_text, mine, shape.context)
     return inputs.to(device), following.to(device)
-
-
-def learning_rate_at(step: int) -> float:
-    warm = min(1.0, (step + 1) / math.ceil(config.steps / 10))
-    return config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * step / config.steps))
 
 
 # The split. Rank 0 measures a model of one layer at the size of a microbatch; all layers cost the same.
@@ -197,10 +193,10 @@ def save(step: int) -> None:
 started = time.perf_counter()
 for step in range(first_step, config.steps):
     for parameter_group in optimizer.param_groups:
-        parameter_group["lr"] = learning_rate_at(step)
+        parameter_group["lr"] = learning_rate_at(step, config)
     loss = pipeline.step(*share_at(step))
     average_gradients(parameters, place)
-    clip_gradients(parameters, config.clip, place)
+    clip_gradients(parameters, config.clip, place.pipeline)
     optimizer.step()
     optimizer.zero_grad()
 

@@ -1,0 +1,90 @@
+"""The same training with SageMaker's model parallel library, version 1: `--engine smp`.
+
+`smdistributed.modelparallel` exists only in SageMaker's images up to PyTorch 2.0.0. This file follows its documented
+interface (https://sagemaker.readthedocs.io/en/v2.199.0/api/training/smp_versions/latest/smd_model_parallel_pytorch.html)
+and is tested with a stand-in of the calls it makes; with the library itself it was not run.
+
+What the library does by itself, where the rest of this folder shows how: it cuts the model at the first step (into
+`partitions`, balanced for `optimize: speed | memory`), cuts each batch into `microbatches`, runs them by its schedule
+(`pipeline: simple | interleaved`), and averages gradients over microbatches and replicas (`ddp: true`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from gpt import GPT, Shape, loss_of, read_text, starts_at, windows_at
+from pipeline import clip_gradients, learning_rate_at, text_folder
+from torch import Tensor
+
+from cloudtrain import runtime
+
+
+def train_with_smp(config: Any) -> None:
+    """Train to the last step, or until asked to stop. What the library is told stands in the job's `parameters`."""
+    import smdistributed.modelparallel.torch as smp
+
+    smp.init()
+    runtime.watch_for_stop()
+    device = torch.device("cuda", smp.local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    shape = Shape(config.layers, config.heads, config.width, config.context)
+    text = read_text(text_folder())
+    train_text = text[: -len(text) // 10]
+
+    whole = GPT(shape)
+    whole.reset_parameters(config.seed)
+    model = smp.DistributedModel(whole)
+    adam = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95))
+    optimizer = smp.DistributedOptimizer(adam)
+
+    @smp.step
+    def forward_and_backward(inputs: Tensor, following: Tensor) -> Tensor:
+        """One microbatch; the library calls it for each, with its part of the tensors."""
+        loss = loss_of(model(inputs), following)
+        model.backward(loss)
+        return loss
+
+    # Each process writes the part that it holds; which part that is, is part of the checkpoint. The library loads the
+    # weights at the first step, when it has cut the model.
+    folder = runtime.checkpoint_dir()
+    first_step = 0
+    if (folder / "newest").is_file():
+        first_step = smp.resume_from_checkpoint(str(folder), partial=True)["step"]
+        runtime.notice(f"resumed from step {first_step}")
+
+    def save(step: int) -> None:
+        smp.save_checkpoint(
+            str(folder),
+            tag=f"step_{step}",
+            partial=True,
+            model=model,
+            optimizer=optimizer,
+            user_content={"step": step},
+            num_kept_partial_checkpoints=3,
+        )
+
+    for step in range(first_step, config.steps):
+        for parameter_group in optimizer.param_groups:
+            parameter_group["lr"] = learning_rate_at(step, config)
+        starts = starts_at(step, count=config.global_batch, text=train_text, context=shape.context, seed=config.seed)
+        inputs, following = windows_at(train_text, starts.chunk(smp.dp_size())[smp.dp_rank()], shape.context)
+        optimizer.zero_grad()
+        loss = forward_and_backward(inputs.to(device), following.to(device)).reduce_mean().detach()
+        clip_gradients(list(model.local_parameters()), config.clip, smp.get_mp_process_group())
+        optimizer.step()
+
+        done = step + 1
+        if done % config.report_every == 0 or done == first_step + 1:
+            dist.all_reduce(loss, group=smp.get_dp_process_group())
+            runtime.report(step=done, loss=loss / smp.dp_size())
+        if done % config.checkpoint_every == 0 or done == config.steps:
+            save(done)
+        if runtime.should_stop() and done < config.steps:
+            save(done)
+            runtime.exit_preempted(done)
+
+    smp.save_checkpoint(str(runtime.model_dir()), tag="model.pt", partial=False, model=model)
