@@ -26,6 +26,9 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
     if service and local.get("max_restarts"):
         message = f"`max_restarts` has no effect with `emulate`: {service} starts no rank again"
         yield Problem(("max_restarts",), message, "remove one of them")
+    if service and local.get("launcher") == "fork":
+        message = f"`launcher: fork` has no effect with `emulate`: the ranks start as {service} starts them"
+        yield Problem(("launcher",), message, "remove one of them")
 
 
 class Local(Model):
@@ -40,6 +43,8 @@ class Local(Model):
     """Processes per simulated instance, instead of the job's count scaled down to this machine."""
     max_restarts: int = Field(default=0, ge=0, strict=True)
     """How many times all ranks are started again after one of them dies (torchrun's --max-restarts)."""
+    launcher: Literal["torchrun", "fork"] = "torchrun"
+    """What starts the ranks of a `torch` job: torchrun, or forks of one process that has imported torch (CPU only)."""
     grace_period: Duration = 30
     """After SIGTERM, how long processes may take to save and leave before SIGKILL."""
     emulate: Literal["sagemaker", "azureml"] | None = None

@@ -42,12 +42,12 @@ def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
 def torch_is_missing(subject: Subject) -> Iterator[Fault]:
     """PyTorch is not installed for the interpreter that runs the script.
 
-    The launcher of this distribution is torchrun, a part of PyTorch.
+    The launcher of this distribution is torchrun, a part of PyTorch, or with `--launcher fork` imports it.
     """
-    starts_torchrun = any(process.role == "torchrun" for process in subject.plan.processes)
-    if starts_torchrun and subject.target.python is None and find_spec("torch") is None:
+    needs_torch = any(process.role in ("torchrun", "fork") for process in subject.plan.processes)
+    if needs_torch and subject.target.python is None and find_spec("torch") is None:
         yield Fault(
-            f"`{sys.executable}` has no PyTorch, and `{subject.job.distribution.type}` starts through torchrun",
+            f"`{sys.executable}` has no PyTorch, and `{subject.job.distribution.type}` cannot start without it",
             "pip install 'cloudtrain[torch]', or name an interpreter that has it: `--python PATH`",
             ("distribution", "type"),
         )
@@ -90,9 +90,10 @@ def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
 def restarts_without_torchrun(subject: Subject) -> Iterator[Fault]:
     """Restarts are asked for, and this launcher has none.
 
-    Only torchrun starts the ranks again after one of them died. A job without it ends with its first failure.
+    Only torchrun and `--launcher fork` start the ranks again after one of them died. A job without them ends with its
+    first failure.
     """
-    if subject.target.max_restarts and subject.plan.request["launcher"] != "torchrun":
+    if subject.target.max_restarts and subject.plan.request["launcher"] not in ("torchrun", "fork"):
         yield Fault(
             f"`--max-restarts {subject.target.max_restarts}` has no effect: `{subject.job.distribution.type}` "
             "does not start through torchrun"

@@ -75,6 +75,16 @@ MaxRestarts = Annotated[
 Python = Annotated[
     str | None, typer.Option("--python", metavar="PATH", help="Local: the interpreter that runs the script.")
 ]
+Launcher = Annotated[
+    str | None,
+    typer.Option(
+        "--launcher",
+        metavar="NAME",
+        help="Local: `torchrun`, or `fork`, which starts CPU ranks sooner: torch is imported once.",
+        autocompletion=lambda: ["torchrun", "fork"],
+        show_default=False,
+    ),
+]
 GracePeriod = Annotated[
     str | None,
     typer.Option("--grace-period", metavar="TIME", help="Local: from SIGTERM to SIGKILL, for example 30s or 2m."),

@@ -6,7 +6,7 @@ The specification is JSON data:
     name, run_dir           the run, and its own folder (absolute)
     code                    archive: where the bundle lies; sha256: its content hash; directory: where it is unpacked
     directories             folders that must exist before the start
-    launcher                torchrun | mpirun | processes
+    launcher                torchrun | fork | mpirun | processes
     instances, world_size   how many simulated instances, and ranks in all
     ports                   names of loopback ports; `${{ports.NAME}}` in argv and environment becomes a free one at
                             start, `${{env.NAME}}` the submitter's own value (or nothing)
@@ -39,7 +39,7 @@ from cloudtrain.compile.scaling import Shape, gpu_share, local_shape
 from cloudtrain.distribution import MPI, DeepSpeed, Horovod, TensorFlow
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import TrainingJob
-from cloudtrain.launch import mpirun, tensorflow, torchrun
+from cloudtrain.launch import fork, mpirun, tensorflow, torchrun
 from cloudtrain.plans import CompileContext, LocalAccount, Plan, Process, Upload
 from cloudtrain.targets import Local
 from cloudtrain.units import format_duration
@@ -57,8 +57,10 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
         return compile_emulation(job, target, context)
     account: LocalAccount = context.account
     _refuse_what_is_missing(job, account)
+    if target.launcher == "fork":
+        _refuse_what_cannot_fork(job, account)
     site = _Site.of(job, target, context)
-    launch = _LAUNCHERS[_launcher_of(job)](site)
+    launch = _LAUNCHERS["fork" if target.launcher == "fork" else _launcher_of(job)](site)
     request = {
         "version": 1,
         "name": context.run_name,
@@ -226,6 +228,27 @@ def _torchrun(site: _Site) -> _Launch:
     return _Launch("torchrun", shape, shape.world_size, started, tuple(ranks), ports)
 
 
+def _fork(site: _Site) -> _Launch:
+    shape, program, restarts = site.shape, site.program(), site.target.max_restarts
+    argv = fork.launcher_argv(
+        program,
+        python=site.python,
+        instance_count=shape.instances,
+        processes_per_instance=shape.processes_per_instance,
+        max_restarts=restarts,
+        grace_period=site.target.grace_period,
+        log_dir=f"{site.run_dir}/logs",
+    )
+    started = Process(instance=0, role="fork", argv=tuple(argv), env=site.env(0, processes=shape.world_size))
+    ranks = fork.ranks(
+        program,
+        instance_count=shape.instances,
+        processes_per_instance=shape.processes_per_instance,
+        max_restarts=restarts,
+    )
+    return _Launch("fork", shape, shape.world_size, (started,), tuple(ranks), ("rendezvous",))
+
+
 def _mpirun(site: _Site) -> _Launch:
     """One mpirun for the whole job: its ranks all count as one instance, since mpirun would need ssh for several."""
     shape = Shape(1, site.shape.world_size)
@@ -291,6 +314,7 @@ def _single(site: _Site) -> _Launch:
 
 _LAUNCHERS: dict[str, Callable[[_Site], _Launch]] = {
     "torchrun": _torchrun,
+    "fork": _fork,
     "mpirun": _mpirun,
     "tensorflow": _tensorflow,
     "single": _single,
@@ -348,6 +372,23 @@ def _refuse_what_is_missing(job: TrainingJob, account: LocalAccount) -> None:
         raise JobError(problems)
 
 
+def _refuse_what_cannot_fork(job: TrainingJob, account: LocalAccount) -> None:
+    hint = "use `--launcher torchrun`"
+    problems = []
+    if job.distribution.type != "torch":
+        message = f"`--launcher fork` starts `torch` jobs, and this is `{job.distribution.type}`"
+        problems.append(Problem(("distribution", "type"), message, "use `--launcher torchrun`, the default"))
+    if job.entry_point is None or not job.entry_point.endswith(".py"):
+        field = "command" if job.entry_point is None else "entry_point"
+        message = "`--launcher fork` runs a Python script in a process that has imported torch, and nothing else"
+        problems.append(Problem((field,), message, f"{hint}, or name the script: `entry_point: train.py`"))
+    if account.machine.gpus:
+        message = f"`--launcher fork` is for CPUs, and the ranks would find GPUs here ({account.machine})"
+        problems.append(Problem((), message, f"{hint}, or hide the GPUs with `CUDA_VISIBLE_DEVICES=` in front"))
+    if problems:
+        raise JobError(problems)
+
+
 def _process_json(process: Process, signal: str) -> dict[str, Any]:
     return {
         "instance": process.instance,
@@ -376,4 +417,9 @@ def _summary(site: _Site, launch: _Launch) -> list[tuple[str, str]]:
     return pairs
 
 
-_LAUNCHER_WORDS = {"torchrun": "torchrun", "mpirun": "mpirun", "processes": "direct processes"}
+_LAUNCHER_WORDS = {
+    "torchrun": "torchrun",
+    "fork": "forks of one process",
+    "mpirun": "mpirun",
+    "processes": "direct processes",
+}

@@ -39,6 +39,7 @@ def compiled(fields: dict[str, Any], target: ct.Local | None = None, machine: Ma
     return compile_local(job(**fields), target or ct.Local(), context(machine))
 
 
+TORCH: dict[str, Any] = {"distribution": {"type": "torch"}}
 TWO_BY_TWO = ct.Local(instance_count=2, processes_per_instance=2)
 
 CASES: dict[str, tuple[dict[str, Any], ct.Local, Machine]] = {
@@ -49,6 +50,11 @@ CASES: dict[str, tuple[dict[str, Any], ct.Local, Machine]] = {
     "torch": ({"distribution": {"type": "torch"}, "hyperparameters": {"lr": 1e-3, "b": True}}, ct.Local(), LAPTOP),
     "torch_2x2": ({"distribution": {"type": "torch"}}, TWO_BY_TWO, LAPTOP),
     "torch_restarts": ({"distribution": {"type": "torch"}}, ct.Local(max_restarts=3, grace_period=5), LAPTOP),
+    "torch_fork": ({"distribution": {"type": "torch"}}, ct.Local(launcher="fork", grace_period=5), LAPTOP),
+    "torch_fork_2x2": (
+        {"distribution": {"type": "torch"}},
+        ct.Local(launcher="fork", instance_count=2, processes_per_instance=2, max_restarts=3), LAPTOP,
+    ),
     "torch_command": (
         {"entry_point": None, "command": "python train.py --rank $RANK", "distribution": {"type": "torch"}},
         ct.Local(), LAPTOP,
@@ -134,6 +140,35 @@ def test_what_this_machine_lacks_is_an_error_with_an_alternative(
     assert message in problem.message
     assert problem.hint is not None
     assert hint in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("fields", "machine", "path", "message", "hint"),
+    [
+        ({"distribution": {"type": "mpi"}}, LAPTOP, "distribution.type", "this is `mpi`", "--launcher torchrun"),
+        ({}, LAPTOP, "distribution.type", "this is `none`", "--launcher torchrun"),
+        (TORCH | {"entry_point": "run.sh"}, LAPTOP, "entry_point", "a Python script", "entry_point: train.py"),
+        (TORCH | {"entry_point": None, "command": "python t.py"}, LAPTOP, "command", "a Python script", "train.py"),
+        (TORCH, WORKSTATION, "", "the ranks would find GPUs here (32 CPUs, 4 GPUs)", "CUDA_VISIBLE_DEVICES="),
+    ],
+)
+def test_what_cannot_be_forked_is_refused(
+    fields: dict[str, Any], machine: Machine, path: str, message: str, hint: str
+) -> None:
+    """Forks are for Python scripts of torch jobs on CPUs; nothing else starts in their place."""
+    with pytest.raises(ct.JobError) as caught:
+        compiled(fields, ct.Local(launcher="fork"), machine)
+    (problem,) = caught.value.problems
+    assert problem.dotted == path
+    assert message in problem.message
+    assert hint in str(problem.hint)
+
+
+@pytest.mark.parametrize("service", ["sagemaker", "azureml"])
+def test_an_emulation_starts_ranks_in_its_own_way(service: Any) -> None:
+    """A launcher that would not be used is an error, not ignored."""
+    with pytest.raises(ct.JobError, match=r"`launcher: fork` has no effect with `emulate`"):
+        ct.Local(emulate=service, launcher="fork")
 
 
 @pytest.mark.parametrize(

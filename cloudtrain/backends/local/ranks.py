@@ -1,20 +1,29 @@
 """Which process is which rank, and in which order they end.
 
 torchrun and mpirun start the ranks; the supervisor finds them below its launchers by the rank in their environment.
+Forked ranks have their launcher's environment in the process table, so that launcher writes down who they are.
 On Linux a pid file descriptor says at once when one has ended, and the zombie, until its launcher collects it, how.
 """
 
+# Paths are strings here: this has to start, and to poll, in no time.
+# ruff: noqa: PTH123
 from __future__ import annotations
 
+import json
 import os
 import select
 import time
 
 from cloudtrain.backends.local import proc
+from cloudtrain.backends.local.sources import rank_folders
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
+
+RANK_FILE = "rank.json"
+"""Beside the output of a forked rank; `cloudtrain.runtime.fork_launcher` writes it, whole."""
 
 _DEPTH = 3
 """How far below a launcher a rank is looked for: a wrapper or a daemon may stand in between."""
@@ -84,6 +93,7 @@ class RankTable:
         self._exits = exits
         self._alive: dict[int, Rank] = {}
         self._rank_of: dict[tuple[int, int], int] = {}
+        self._read: set[str] = set()
 
     def pids(self, instance: int | None = None) -> list[int]:
         """The processes of the ranks that live, of one instance or of all."""
@@ -95,7 +105,19 @@ class RankTable:
 
     def discover(self, launchers: Iterable[tuple[int, int]]) -> list[Rank]:
         """Ranks that are new below the launchers, given as (pid, instance)."""
-        new = [rank for pid, instance in launchers for rank in self._below(pid, instance, _DEPTH)]
+        return self._adopt([rank for pid, instance in launchers for rank in self._below(pid, instance, _DEPTH)])
+
+    def announced(self, logs: str, instances: int) -> list[Rank]:
+        """Ranks that are new among those that the launcher of forks has written down."""
+        new = []
+        for instance in range(instances):
+            for _, folder in rank_folders(f"{logs}/instance_{instance}"):
+                if folder not in self._read and (record := _record(f"{folder}/{RANK_FILE}")):
+                    self._read.add(folder)
+                    new.append(Rank(record["pid"], instance, record["environment"]))
+        return self._adopt(new)
+
+    def _adopt(self, new: list[Rank]) -> list[Rank]:
         for rank in new:
             self._alive[rank.pid] = rank
             self._rank_of[rank.instance, rank.local_rank] = rank.rank
@@ -123,3 +145,12 @@ class RankTable:
             elif depth > 1:
                 found += self._below(child, instance, depth - 1)
         return found
+
+
+def _record(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, "rb") as file:
+            record: dict[str, Any] = json.load(file)
+    except FileNotFoundError:  # the folder is there before the rank
+        return None
+    return record

@@ -59,12 +59,12 @@ class Source:
 
 
 class SourceFinder:
-    """Finds the files as they appear: those of launched processes, and those of torchrun's ranks, attempt by attempt.
+    """Finds the files as they appear: those of launched processes, and those of ranks, attempt by attempt.
 
     Ranks of mpirun write `logs/instance_0/rank_<r>.stdout.log` (Open MPI's own `--output-filename`, which emulations
     use: `logs/instance_0/1/rank.<r>/stdout`), those of torchrun
-    `logs/instance_<i>/<random>/attempt_<n>/<local rank>/stdout.log`. torchrun removes and makes anew the
-    folder of an attempt that another instance made it repeat, so a file is known by its path and its inode.
+    `logs/instance_<i>/<random>/attempt_<n>/<local rank>/stdout.log`, and so do forked ones. torchrun removes and makes
+    anew the folder of an attempt that another instance made it repeat, so a file is known by its path and its inode.
     """
 
     def __init__(self, logs: str, spec: dict[str, Any], rank_of: RankOf) -> None:
@@ -100,23 +100,13 @@ class SourceFinder:
                 if number.isdecimal():
                     folder = f"{self._logs}/instance_0/1/{name}/"
                     yield from self._streams(folder, 0, int(number), int(number), suffix="")
-        if self._spec["launcher"] != "torchrun":
+        if self._spec["launcher"] not in ("torchrun", "fork"):
             return
         for instance in range(self._spec["instances"]):
-            for attempt in self._attempt_folders(f"{self._logs}/instance_{instance}"):
-                for name in sorted(filter(str.isdecimal, _names(attempt)), key=int):
-                    found = self._rank(instance, int(name), attempt, at_once)
-                    if found is not None:
-                        yield from self._streams(f"{attempt}/{name}/", instance, int(name), found)
-
-    def _attempt_folders(self, folder: str) -> list[str]:
-        found = [
-            f"{folder}/{run}/{attempt}"
-            for run in _names(folder)
-            for attempt in _names(f"{folder}/{run}")
-            if attempt.startswith("attempt_")
-        ]
-        return sorted(found, key=lambda path: int(path.rpartition("_")[2]))
+            for local_rank, folder in rank_folders(f"{self._logs}/instance_{instance}"):
+                found = self._rank(instance, local_rank, folder, at_once)
+                if found is not None:
+                    yield from self._streams(f"{folder}/", instance, local_rank, found)
 
     def _streams(
         self, stem: str, instance: int, local_rank: int, rank: int, *, suffix: str = ".log"
@@ -135,17 +125,31 @@ class SourceFinder:
             self._known[path] = source.inode
             yield source
 
-    def _rank(self, instance: int, local_rank: int, attempt: str, at_once: bool) -> int | None:
-        """The global rank. With one instance it is the local one; with several, torchrun decides at each rendezvous."""
+    def _rank(self, instance: int, local_rank: int, folder: str, at_once: bool) -> int | None:
+        """The global rank. With one instance it is the local one, and forks follow the instances; torchrun decides at
+        each rendezvous."""
         per_instance = self._spec["world_size"] // self._spec["instances"]
         usual: int = instance * per_instance + local_rank
-        if self._spec["instances"] == 1:
+        if self._spec["instances"] == 1 or self._spec["launcher"] == "fork":
             return usual
         rank = self._rank_of(instance, local_rank)
         if rank is not None or at_once:
             return usual if rank is None else rank
-        seen = self._waiting.setdefault(f"{attempt}/{local_rank}", time.monotonic())
+        seen = self._waiting.setdefault(folder, time.monotonic())
         return usual if time.monotonic() - seen > _KNOWN_SOON else None
+
+
+def rank_folders(folder: str) -> Iterator[tuple[int, str]]:
+    """The local ranks of one instance with the folders of their output, attempt by attempt."""
+    found = [
+        f"{folder}/{run}/{attempt}"
+        for run in _names(folder)
+        for attempt in _names(f"{folder}/{run}")
+        if attempt.startswith("attempt_")
+    ]
+    for attempt in sorted(found, key=lambda path: int(path.rpartition("_")[2])):
+        for name in sorted(filter(str.isdecimal, _names(attempt)), key=int):
+            yield int(name), f"{attempt}/{name}"
 
 
 def _names(folder: str) -> list[str]:

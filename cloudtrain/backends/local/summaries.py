@@ -14,11 +14,14 @@ _MPIRUN_NAME = re.compile(r"\s*Process name: \[.*,(\d+)\]")
 _MPIRUN_CODE = re.compile(r"\s*Exit code:\s+(\d+)")
 _MPIRUN_SIGNAL = re.compile(r".*noticed that process rank (\d+) with PID \d+ on node .* exited on signal (\d+)")
 
+_FORK = re.compile(r"cloudtrain: rank (\d+) ended with exit code (-?\d+)$")
+
 _PAIRS = ((_TORCHRUN_RANK, _TORCHRUN_CODE), (_MPIRUN_NAME, _MPIRUN_CODE))
 
 
 def failed_ranks(lines: Iterable[str]) -> dict[int, int]:
-    """Rank to exit code, negative for a signal, as torchrun (2.x) or mpirun (Open MPI 4 and 5) report them."""
+    """Rank to exit code, negative for a signal, as torchrun (2.x), mpirun (Open MPI 4 and 5) or our own launcher report
+    them."""
     found: dict[int, int] = {}
     rank = None
     for line in lines:
@@ -27,6 +30,8 @@ def failed_ranks(lines: Iterable[str]) -> dict[int, int]:
                 rank = int(match[1])
             elif (match := code_of.match(line)) and rank is not None:
                 found[rank], rank = int(match[1]), None
+        if match := _FORK.match(line):
+            found[int(match[1])] = int(match[2])
         if match := _MPIRUN_SIGNAL.match(line):
             found[int(match[1])] = -int(match[2])
     return found

@@ -162,8 +162,12 @@ class Supervisor:
         return self.ending is not None and any(item.is_leaving() for item in self.launched)
 
     def _discover(self) -> None:
-        alive = (item for item in self.launched if item.rank is None and item.exit_code is None)
-        for rank in self.ranks.discover((item.pid, item.instance) for item in alive):
+        if self.spec["launcher"] == "fork":
+            new = self.ranks.announced(self.folder.logs, self.spec["instances"])
+        else:
+            alive = (item for item in self.launched if item.rank is None and item.exit_code is None)
+            new = self.ranks.discover((item.pid, item.instance) for item in alive)
+        for rank in new:
             self.deaths.started(rank.rank)
             self._tell_guard(f"+{rank.pid}")
 

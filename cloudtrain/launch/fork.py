@@ -1,0 +1,58 @@
+"""fork: the command line of the launcher that forks the ranks, and the ranks. See `cloudtrain.runtime.fork_launcher`.
+
+One launcher has the ranks of all simulated instances: torch is imported once, and a restart concerns all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cloudtrain.launch.torchrun import RENDEZVOUS_PORT
+from cloudtrain.plans import Process
+from cloudtrain.runtime.fork_launcher import rank_environment
+
+
+def launcher_argv(
+    program: Sequence[str],
+    *,
+    python: str,
+    instance_count: int,
+    processes_per_instance: int,
+    max_restarts: int,
+    grace_period: int,
+    log_dir: str,
+) -> list[str]:
+    """The argv of the launcher. `program` is the script and its arguments; `grace_period` is in seconds."""
+    return [
+        python, "-u", "-m", "cloudtrain.runtime.fork_launcher",
+        "--instances", str(instance_count),
+        "--processes-per-instance", str(processes_per_instance),
+        "--master-port", RENDEZVOUS_PORT,
+        "--max-restarts", str(max_restarts),
+        "--grace-period", str(grace_period),
+        "--log-dir", log_dir,
+        *program,
+    ]  # fmt: skip
+
+
+def ranks(
+    program: Sequence[str], *, instance_count: int, processes_per_instance: int, max_restarts: int
+) -> list[Process]:
+    """The forked processes, with every variable that the launcher gives them."""
+    return [
+        Process(
+            instance=rank // processes_per_instance,
+            role="rank",
+            rank=rank,
+            local_rank=rank % processes_per_instance,
+            argv=tuple(program),
+            env=rank_environment(
+                rank,
+                instances=instance_count,
+                processes_per_instance=processes_per_instance,
+                master_port=RENDEZVOUS_PORT,
+                max_restarts=max_restarts,
+            ),
+        )
+        for rank in range(instance_count * processes_per_instance)
+    ]

@@ -1,0 +1,270 @@
+"""Starts the ranks of a job on this machine's CPU as forks of one process, which has imported torch once.
+
+    python -u -m cloudtrain.runtime.fork_launcher --processes-per-instance 2 [OPTIONS] train.py [ARGUMENTS]
+
+torchrun starts an interpreter for every rank. Each imports torch (about a second), makes its first optimizer (another
+second: that imports the compiler), and is taken down again in the end. Here all of that happens once, before the fork.
+Three things make a forked rank as good as a started one:
+
+* Nothing that a fork would lose exists yet. Importing torch starts no thread pool and touches no GPU; the first
+  operation would, so there is none before the fork. A job that has GPUs is not started this way.
+* The script runs as `__main__` in a module that is never taken down, and the rank leaves through `os._exit`, after
+  waiting for threads and running exit handlers as an interpreter does. The interpreter's own end would destroy the
+  reducer of DistributedDataParallel, whose destructor waits for gloo's threads: with torch 2.13 for ever in 10 of 27
+  runs of 4 ranks.
+* What would be equal in all ranks and must not be, is made new: numpy's global random numbers.
+
+A rank finds the variables that torchrun sets. Its output goes to the files that torchrun writes, below `--log-dir`:
+`instance_<i>/fork/attempt_<n>/<local rank>/stdout.log` and `stderr.log`. Beside them `rank.json` says who it is, since
+the process table shows the environment that the launcher was started with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import signal
+import sys
+import types
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+from cloudtrain.runtime.atomic import write_file
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import FrameType
+    from typing import NoReturn
+
+PRELOADED = ("torch", "torch.distributed", "torch._dynamo")
+"""Imported before the fork. The last one is the compiler, which the first optimizer of every rank would import."""
+
+RANK_FILE = "rank.json"
+
+
+def rank_environment(
+    rank: int, *, instances: int, processes_per_instance: int, master_port: str, max_restarts: int = 0, attempt: int = 0
+) -> dict[str, str]:
+    """What torchrun (torch 2.13) puts into the environment of a rank; ranks follow the instances.
+
+    Without the agent's store: rank 0 makes a store of its own, new with every attempt, so that no rank that was
+    started again can read the address of a dead one.
+    """
+    instance, local_rank = divmod(rank, processes_per_instance)
+    world_size = str(instances * processes_per_instance)
+    return {
+        "GROUP_RANK": str(instance),
+        "GROUP_WORLD_SIZE": str(instances),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(processes_per_instance),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": master_port,
+        "RANK": str(rank),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": world_size,
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "WORLD_SIZE": world_size,
+    }
+
+
+class Launcher:
+    """All ranks of all simulated instances: children of this process."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._alive: dict[int, int] = {}
+        """Process id to rank."""
+        self._is_stopping = False
+
+    def run(self) -> int:
+        """Start the ranks, and start them all again when one dies, as often as allowed. The exit code: 0 or 1."""
+        signal.signal(signal.SIGTERM, self._pass_on)
+        signal.signal(signal.SIGALRM, self._kill)
+        for attempt in range(self._options.max_restarts + 1):
+            failed = list(self._attempt(attempt))
+            if not failed or self._is_stopping:
+                break
+            if attempt < self._options.max_restarts:
+                _say(_words(*failed[0]), f"starting all ranks again ({attempt + 1} of {self._options.max_restarts})")
+        for rank, exit_code in reversed(failed):  # the one that began it comes last, as torchrun's summary has it
+            _say(_words(rank, exit_code))
+        return 1 if failed else 0
+
+    def _attempt(self, attempt: int) -> Iterator[tuple[int, int]]:
+        """Ranks and exit codes of those that end badly, in order. The first one makes the others leave."""
+        for rank in range(self._options.instances * self._options.processes_per_instance):
+            self._start(rank, attempt)
+        is_ending = False
+        while self._alive:
+            pid, status = os.waitpid(-1, 0)  # a signal's handler runs meanwhile, and the wait goes on
+            rank = self._alive.pop(pid)
+            if exit_code := os.waitstatus_to_exitcode(status):
+                yield rank, exit_code
+                if not is_ending:
+                    is_ending = True
+                    self._terminate()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _start(self, rank: int, attempt: int) -> None:
+        options = self._options
+        environment = rank_environment(
+            rank,
+            instances=options.instances,
+            processes_per_instance=options.processes_per_instance,
+            master_port=str(options.master_port),
+            max_restarts=options.max_restarts,
+            attempt=attempt,
+        )
+        folder = self._folder(environment, attempt)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until it is known whose it would be
+        pid = _fork()
+        if not pid:
+            _become(environment, folder, options.program)
+        self._alive[pid] = rank
+        if folder is not None:
+            write_file(folder / RANK_FILE, json.dumps({"pid": pid, "environment": environment}).encode())
+        if self._is_stopping:
+            os.kill(pid, signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+    def _folder(self, environment: Mapping[str, str], attempt: int) -> Path | None:
+        if self._options.log_dir is None:
+            return None
+        instance = Path(self._options.log_dir, f"instance_{environment['GROUP_RANK']}")
+        folder = instance / "fork" / f"attempt_{attempt}" / environment["LOCAL_RANK"]
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _terminate(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, self._options.grace_period)
+        self._send(signal.SIGTERM)
+
+    def _pass_on(self, _number: int, _frame: FrameType | None) -> None:
+        self._is_stopping = True
+        self._terminate()
+
+    def _kill(self, _number: int, _frame: FrameType | None) -> None:
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        for pid in tuple(self._alive):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _fork() -> int:
+    """Python 3.12 warns when there is any other thread; ours is OpenBLAS's, which minds forks itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _become(environment: Mapping[str, str], folder: Path | None, program: Sequence[str]) -> NoReturn:
+    """From here on this process is a rank."""
+    exit_code = 1
+    try:
+        for number in (signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        os.environ.update(environment)
+        if folder is not None:
+            for descriptor, name in ((1, "stdout.log"), (2, "stderr.log")):
+                os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644), descriptor)
+        if "numpy.random" in sys.modules:
+            sys.modules["numpy.random"].seed()
+        exit_code = _run_script(program)
+    finally:
+        os._exit(exit_code)
+
+
+def _run_script(program: Sequence[str]) -> int:
+    """Run the script as `python script arguments` would. Its module stays alive, with all that the script made."""
+    path = os.path.abspath(program[0])  # noqa: PTH100 - as Python writes `__file__`
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
+    sys.modules["__main__"] = main
+    sys.argv[:] = program
+    sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+    exit_code = _exit_code_of(main, path)
+    _finish()
+    return exit_code
+
+
+def _exit_code_of(main: types.ModuleType, path: str) -> int:
+    try:
+        exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)
+    except SystemExit as leaving:
+        if leaving.code is None or isinstance(leaving.code, int):
+            return (leaving.code or 0) & 0xFF
+        sys.stderr.write(f"{leaving.code}\n")
+        return 1
+    except BaseException as error:  # noqa: BLE001 - the interpreter's own last resort
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_frame.f_globals is not main.__dict__:
+            traceback = traceback.tb_next  # our own frames are none of the script's
+        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+        return 1
+    return 0
+
+
+def _finish() -> None:
+    """What an interpreter does before it takes itself down: wait for threads, run exit handlers, flush."""
+    import atexit
+    import threading
+
+    with suppress(Exception):
+        threading._shutdown()  # type: ignore[attr-defined]  # has no public name
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+def _words(rank: int, exit_code: int) -> str:
+    return f"rank {rank} ended with exit code {exit_code}"
+
+
+def _say(*words: str) -> None:
+    sys.stderr.write(f"cloudtrain: {'; '.join(words)}\n")
+    sys.stderr.flush()
+
+
+def _preload() -> None:
+    from importlib import import_module
+
+    gc.disable()  # a fifth of the time of these imports goes into collections that find nothing
+    for name in PRELOADED:
+        import_module(name)
+    gc.freeze()  # what is here now is shared by all ranks; a collection would copy its pages
+    gc.enable()
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the job; leaves as quickly as its ranks do."""
+    parser = argparse.ArgumentParser(prog="fork_launcher", allow_abbrev=False)
+    parser.add_argument("--instances", type=int, default=1)
+    parser.add_argument("--processes-per-instance", type=int, default=1)
+    parser.add_argument("--master-port", type=int, default=29500)
+    parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--grace-period", type=float, default=30.0)
+    parser.add_argument("--log-dir")
+    parser.add_argument("program", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    if not options.program:
+        parser.error("no script to run")
+    _preload()
+    exit_code = Launcher(options).run()
+    os._exit(exit_code)
+
+
+if __name__ == "__main__":
+    main()
