@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
+import cloudtrain
 from cloudtrain.backends.azureml.export.job import INPUT_MODES
 from cloudtrain.backends.azureml.plan import AzureMLPlan
 from cloudtrain.backends.azureml.versions import SUBMIT
 from cloudtrain.errors import TargetError
 from cloudtrain.plans import AzureMLAccount
+from cloudtrain.targets import AzureML
 from tests.fakes.azureml import FakeAzure
-from tests.parity.azureml_jobs import CASES, PYTHON_ALONE, Case, plan_of
+from tests.parity.azureml_jobs import ACCOUNT, CASES, PYTHON_ALONE, Case, plan_of
 
 pytestmark = pytest.mark.parity("azureml")
 
@@ -221,3 +223,24 @@ def test_what_the_client_adds_by_itself(fake: FakeAzure, tmp_path: Path, monkeyp
     for name in added:
         del put.body["properties"]["properties"][name]
     assert put.body == plan.request
+
+
+ONLY_SAGEMAKER = {"smddp_mnist", "smp_gpt2"}
+EXAMPLES = [
+    file
+    for file in sorted((REPOSITORY / "examples").iterdir())
+    if file.suffix in (".yaml", ".json") and file.stem not in ONLY_SAGEMAKER
+]
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_the_yaml_of_the_examples(file: Path, tmp_path: Path) -> None:
+    """`load_job` accepts every example, and makes the plan's body of it; so does the object."""
+    from azure.ai.ml import load_job
+
+    target = AzureML(subscription_id=ACCOUNT.subscription_id, resource_group="rg", workspace="team")
+    plan = cloudtrain.plan(cloudtrain.load_job(file), target)
+    assert isinstance(plan, AzureMLPlan)
+    (tmp_path / "job.yml").write_text(plan.to_yaml(), encoding="utf-8")
+    assert compiled(load_job(tmp_path / "job.yml")) == plan.request
+    assert compiled(plan.to_command()) == plan.request
