@@ -216,6 +216,17 @@ def test_scripts_with_any_name_start(code: Path, script: str) -> None:
     assert arrived(code, command) == ["-x", "a b"]
 
 
+def test_scripts_in_a_folder_find_what_lies_above(code: Path) -> None:
+    """The runtime stands at the top of the code, beside the script's folder; the image's own PYTHONPATH stays."""
+    (code / "above.py").write_text("WORD = 'found'\n")
+    (code / "steps").mkdir(exist_ok=True)
+    (code / "steps" / "train it.py").write_text(
+        "import json, sys, above\nprint(json.dumps([above.WORD, *sys.argv[1:]]))\n"
+    )
+    command = command_of(entry_point="steps/train it.py", hyperparameters={"x": "a b"})
+    assert arrived(code, command) == ["found", "-x", "a b"]
+
+
 @pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock, which every image of Linux has")
 def test_requirements_are_installed_first(code: Path) -> None:
     """pip finds the file, whatever its name, and the script gets its arguments all the same."""

@@ -18,11 +18,14 @@ from cloudtrain.job import TrainingJob
 
 _REFERENCE = re.compile(r"\$\{\{(?:inputs|outputs)\.\w+\}\}")
 
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,.~/-]*")
 """Text that means itself to every shell."""
 
-_INSTALL = "flock /tmp/cloudtrain-requirements.lock python -m pip install --quiet --requirement"
+_INSTALL = "flock /tmp/cloudtrain-requirements.lock python -m pip install -q --disable-pip-version-check -r"
 """Every process of an instance runs the command, so they take turns; after the first there is nothing to install."""
+
+_WITH_CODE = 'PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"'
+"""Before a script in a folder of its own, which alone Python would look for modules in: the runtime is above it."""
 
 LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
 
@@ -38,6 +41,7 @@ def command_of(job: TrainingJob) -> str:
         line = resolve_text(job.command, texts)
     elif job.entry_point is not None:
         line = " ".join(quoted(word, free_texts(job)) for word in _words(job, texts))
+        line = f"{_WITH_CODE} {line}" if "/" in job.entry_point else line
     else:
         message = "a job on Azure ML needs something to run: an image's own entry point is never started"
         raise JobError([Problem(("entry_point",), message, "add for example `entry_point: train.py`")])
