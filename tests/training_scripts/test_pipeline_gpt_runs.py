@@ -1,0 +1,272 @@
+"""The pipeline script, run for real: one loss curve for every schedule, split and number of replicas, across stops.
+
+Every run here is bare: plain python or torchrun, in a folder where cloudtrain is not installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.runtime import parse_metrics
+
+pytestmark = pytest.mark.torch
+
+REPOSITORY = Path(__file__).parents[2]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+SMALL = ["--layers", "6", "--heads", "2", "--width", "32", "--context", "32", "--steps", "30", "--report_every", "1"]
+FIVE_DECIMALS = 5e-6
+DEADLINE = 120
+
+
+@dataclass
+class Run:
+    """What came out of a run."""
+
+    losses: dict[int, float] = field(default_factory=dict)
+    test_loss: float | None = None
+    lines: list[str] = field(default_factory=list)
+    exit_code: int | None = None
+    errors: str = ""
+
+    def add(self, line: str) -> None:
+        """One line of output."""
+        self.lines.append(line.rstrip("\n"))
+        values = parse_metrics(line) or {}
+        if "loss" in values:
+            self.losses[int(values["step"])] = values["loss"]
+        self.test_loss = values.get("test_loss", self.test_loss)
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout as a user has it: the script, and the runtime two folders up."""
+    checkout = tmp_path_factory.mktemp("checkout")
+    skip = shutil.ignore_patterns("__pycache__")
+    for part in (Path("training_scripts", "pipeline_gpt"), Path("cloudtrain", "runtime")):
+        shutil.copytree(REPOSITORY / part, checkout / part, ignore=skip)
+    shutil.copy(REPOSITORY / "cloudtrain" / "__init__.py", checkout / "cloudtrain")
+    return checkout / "training_scripts" / "pipeline_gpt" / "train.py"
+
+
+def terminate(process: subprocess.Popen[str]) -> None:
+    """What losing a spot instance looks like."""
+    process.send_signal(signal.SIGTERM)
+
+
+def kill_rank_1(process: subprocess.Popen[str]) -> None:
+    """What losing a process looks like."""
+    import psutil
+
+    ranks = psutil.Process(process.pid).children()
+    next(rank for rank in ranks if rank.environ().get("RANK") == "1").kill()
+
+
+def run(
+    folder: Path,
+    *command: str | Path,
+    disturb: Callable[[subprocess.Popen[str]], None] | None = None,
+    at: int = 0,
+    path: Path | None = None,
+) -> Run:
+    """Run to the end in `folder`; `disturb` is called with the process once step `at` is reported."""
+    folder.mkdir(exist_ok=True)
+    result = Run()
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    environment |= {"PYTHONPATH": str(path)} if path else {}
+    with (folder / "stderr.txt").open("w") as errors:
+        arguments = [str(part) for part in command]
+        process = subprocess.Popen(
+            arguments, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=errors
+        )
+    assert process.stdout is not None
+    timer = threading.Timer(DEADLINE, process.kill)
+    timer.start()
+    with process.stdout:
+        for line in process.stdout:
+            result.add(line)
+            if disturb is not None and max(result.losses, default=0) >= at:
+                disturb(process)
+                disturb = None
+    result.exit_code = process.wait(timeout=DEADLINE)
+    timer.cancel()
+    result.errors = (folder / "stderr.txt").read_text()
+    return result
+
+
+@pytest.fixture(scope="module")
+def alone(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One process without a pipeline, never interrupted: what all other runs are compared with."""
+    result = run(tmp_path_factory.mktemp("alone"), sys.executable, script, *SMALL)
+    assert result.exit_code == 0, result.errors
+    return result
+
+
+def assert_same_losses(found: Run, reference: Run) -> None:
+    """Every loss reported is that of the reference, to 5 decimals."""
+    assert found.losses
+    for step, loss in found.losses.items():
+        assert loss == pytest.approx(reference.losses[step], abs=FIVE_DECIMALS), f"step {step}"
+
+
+def test_one_process_learns_english(alone: Run) -> None:
+    """From the chance of a byte among 256 to below 4.2 nats, on text that it was not trained on."""
+    assert alone.losses[1] == pytest.approx(5.55, abs=0.02)
+    assert len(alone.losses) == 30
+    assert alone.test_loss is not None
+    assert alone.test_loss < 4.2
+    assert alone.lines[-1].startswith(f"test loss {alone.test_loss:.4f} after 30 steps")
+
+
+def test_stopped_it_goes_on_with_other_stages_replicas_and_schedule(script: Path, alone: Run, tmp_path: Path) -> None:
+    """Four stages on 2 processes with zero bubble, SIGTERM, then 2 replicas of four stages on 4 processes, of which one
+    is killed: the losses of a single process that was never stopped, and in the end its model."""
+    first = run(
+        tmp_path,
+        *TORCHRUN, "2", script, *SMALL, "--schedule", "zero-bubble-v", "--step_delay", "0.05",
+        disturb=terminate, at=6,
+    )  # fmt: skip
+    stopped_at = json.loads((tmp_path / "checkpoint" / "preempted").read_text())["step"]
+    assert 6 <= stopped_at < 30
+    assert first.lines[0] == "processes=2 replicas=1 stages=4 schedule=zero-bubble-v device=cpu backend=gloo"
+    assert [line.split()[1] for line in first.lines[2:6]] == ["0", "1", "1", "0"]  # who holds each stage
+
+    other = ["--replicas", "2", "--schedule", "interleaved", "--microbatches", "4", "--balance", "memory"]
+    second = run(
+        tmp_path,
+        *TORCHRUN, "4", "--max-restarts", "1", script, *SMALL, *other, "--checkpoint_every", "5",
+        disturb=kill_rank_1, at=stopped_at + 7,
+    )  # fmt: skip
+    assert second.exit_code == 0, second.errors
+    resumed = [int(step) for step in re.findall(r"resumed from step (\d+)\n", second.errors)]
+    assert resumed[0] == stopped_at
+    assert len(resumed) == 2
+    assert resumed[1] >= stopped_at + 2
+    assert not (tmp_path / "checkpoint" / "preempted").exists()
+    assert min(second.losses) == stopped_at + 1
+    for part in (first, second):
+        assert_same_losses(part, alone)
+    assert second.test_loss == pytest.approx(alone.test_loss, abs=FIVE_DECIMALS)
+
+
+def test_measured_schedules_agree_with_one_process_and_with_theory(script: Path, tmp_path: Path) -> None:
+    """All five give the gradients of a single process; sleeping stages show bubbles near the formula's; a timeline."""
+    found = run(
+        tmp_path,
+        *TORCHRUN, "2", script, "--measure", "--experiments", "exact,bubble", "--repeat", "1", "--sleep", "0.03",
+    )  # fmt: skip
+    assert found.exit_code == 0, found.errors
+    names = ("simple", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v")
+    rows = [line.split() for line in found.lines if line.startswith(names) and ":" not in line]
+    assert [row[0] for row in rows] == 3 * list(names)
+    for _, _, loss, difference, gradients in rows[:5]:
+        assert float(loss) == pytest.approx(5.55, abs=0.02)
+        assert float(difference) < 1e-6
+        assert float(gradients) < 1e-6
+    for name, formula, ideal, measured, _ in rows[5:]:
+        assert float(measured) == pytest.approx(float(ideal), abs=0.08), name  # the machine may be busy
+        assert formula == ("-" if name.startswith("zero") else ideal)
+    assert [float(row[2]) for row in rows[5:10]] == pytest.approx([1 / 3, 1 / 3, 1 / 5, 1 / 13, 1 / 13], abs=0.08)
+    timeline = [line for line in found.lines if re.fullmatch(r"[01] \|[0-9a-jw.]{100}\|", line)]
+    assert len(timeline) == 2 * len(names)
+
+
+STAND_IN = '''
+"""The calls of smdistributed.modelparallel.torch that the script makes, for one process and one partition."""
+
+import functools
+import pathlib
+
+import torch
+import torch.distributed as dist
+
+MICROBATCHES = 4
+
+
+def init():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+local_rank = dp_rank = lambda: 0
+dp_size = lambda: 1
+get_mp_process_group = get_dp_process_group = lambda: dist.group.WORLD
+_inside_step = False
+
+
+class DistributedModel(torch.nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *tensors):
+        assert _inside_step, "a DistributedModel can only be called inside a step"
+        return self.module(*tensors)
+
+    def backward(self, loss):
+        assert _inside_step
+        (loss / MICROBATCHES).backward()  # gradients are averaged over microbatches
+
+    def local_parameters(self):
+        return self.module.parameters()
+
+
+def DistributedOptimizer(optimizer):
+    return optimizer
+
+
+class StepOutput:
+    def __init__(self, outputs):
+        self.outputs = outputs
+
+    def reduce_mean(self):
+        return torch.stack(self.outputs).mean()
+
+
+def step(function):
+    @functools.wraps(function)
+    def in_microbatches(*tensors):
+        global _inside_step
+        _inside_step = True
+        outputs = [function(*parts) for parts in zip(*(tensor.chunk(MICROBATCHES) for tensor in tensors))]
+        _inside_step = False
+        return StepOutput(outputs)
+
+    return in_microbatches
+
+
+def save_checkpoint(path, tag, partial=True, model=None, optimizer=None, user_content=None,
+                    translate_if_full=True, num_kept_partial_checkpoints=None):
+    global _model, _optimizer
+    folder = pathlib.Path(path)
+    state = {"model": model.module.state_dict(), "user_content": user_content}
+    state["optimizer"] = optimizer.state_dict() if optimizer else None
+    torch.save(state, folder / (f"{tag}_partial" if partial else tag))
+    if partial:
+        (folder / "newest").write_text(tag)
+'''
+
+
+def test_the_smp_engine_learns_the_same(script: Path, alone: Run, tmp_path: Path) -> None:
+    """With a stand-in of the library's calls, SageMaker's arguments, and its microbatches: the losses of the script's
+    own engine. Checkpoints and the whole model are saved through the library."""
+    library = tmp_path / "library" / "smdistributed" / "modelparallel"
+    library.mkdir(parents=True)
+    (library / "torch.py").write_text(STAND_IN)
+    arguments = ["--engine", "smp", "--mp_parameters", '{"partitions": 1, "microbatches": 4, "ddp": true}']
+    found = run(tmp_path, sys.executable, script, *SMALL, *arguments, path=tmp_path / "library")
+    assert found.exit_code == 0, found.errors
+    assert len(found.losses) == 30
+    assert_same_losses(found, alone)
+    assert (tmp_path / "checkpoint" / "newest").read_text() == "step_30"
+    assert (tmp_path / "model" / "model.pt").is_file()
