@@ -18,7 +18,7 @@ from cloudtrain.job import TrainingJob
 
 _REFERENCE = re.compile(r"\$\{\{(?:inputs|outputs)\.\w+\}\}")
 
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,.~/-]*")
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
 """Text that means itself to every shell."""
 
 _INSTALL = "flock /tmp/cloudtrain-requirements.lock python -m pip install -q --disable-pip-version-check -r"
