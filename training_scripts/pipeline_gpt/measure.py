@@ -6,6 +6,7 @@ wait for each other exactly as four devices would. Computing stages show what is
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ from cloudtrain import runtime
 
 def measure(config: Any, device: torch.device) -> None:
     """All experiments asked for, one after the other; rank 0 prints."""
+    if dist.get_world_size() < 2:
+        sys.exit("error: one process has no pipeline\n\nhint: `torchrun --nproc-per-node 4 train.py --measure`")
     torch.manual_seed(config.seed)
     experiments: dict[str, Callable[[Any, torch.device], None]] = {"exact": exact, "bubble": bubbles, "speed": speed}
     for name in config.experiments:
@@ -228,9 +231,6 @@ def all_of(mine: list[Event], place: Place) -> list[list[Event]]:
 
 def speed(config: Any, device: torch.device) -> None:
     """Two stages in two processes against one process, both with the same microbatches of two windows of text each."""
-    if dist.get_world_size() < 2:
-        say("\nspeed: start at least two processes")
-        return
     shape = Shape(config.layers, config.heads, 2 * config.width, config.context)
     place = place_of(2, device)
     costs: list[Any] = [None]

@@ -82,7 +82,7 @@ class Config:
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
 
     measure: bool = False  # do not train; measure the schedules, and say how far theory is away
-    experiments: list[str] = field(default_factory=lambda: ["exact", "bubble", "speed"])  # what to measure
+    experiments: list[Literal["exact", "bubble", "speed"]] = field(default_factory=lambda: ["exact", "bubble", "speed"])
     repeat: int = 3  # times that each is measured; the median counts
     sleep: float = 0.04  # seconds that a forward of one process takes where stages sleep instead of computing
 
@@ -143,15 +143,15 @@ def share_at(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 # The split. Rank 0 measures a model of one layer at the size of a microbatch; all layers cost the same.
-costs = [None]
-if group.is_main:
-    small = GPT(replace(shape, layers=1))
-    small.reset_parameters(config.seed)
-    microbatch = share_at(0)[0].chunk(config.microbatches)[0]
-    first, layer, last = profile(list(small.to(device).blocks.values()), microbatch, loss_of)
-    costs = [[first, *[layer] * shape.layers, last]]
-dist.broadcast_object_list(costs, src=0)
 if stage_count > 1:
+    costs = [None]
+    if group.is_main:
+        small = GPT(replace(shape, layers=1))
+        small.reset_parameters(config.seed)
+        microbatch = share_at(0)[0].chunk(config.microbatches)[0]
+        first, layer, last = profile(list(small.to(device).blocks.values()), microbatch, loss_of)
+        costs = [[first, *[layer] * shape.layers, last]]
+    dist.broadcast_object_list(costs, src=0)
     held = most_held(order_of(config.schedule, place.processes, config.microbatches, chunks))
     split = choose(costs[0], stage_count, held, config.balance)
     holders = {s: p for p in range(place.processes) for s in stages_of(config.schedule, p, place.processes, chunks)}
@@ -184,10 +184,11 @@ def whole_model() -> dict[str, torch.Tensor] | None:
 
 
 def save(step: int) -> None:
-    """All processes give their part to rank 0, which writes one file."""
-    numbered = optimizer.state_dict()["state"]
-    state = {name: {k: v.cpu() for k, v in numbered[i].items()} for i, name in enumerate(named)}
-    checkpoints.save({"model": whole_model(), "optimizer": gather(state, place)}, step)
+    """The processes of the first pipeline give their parts to rank 0, which writes one file."""
+    if place.replica == 0:
+        numbered = optimizer.state_dict()["state"]
+        state = {name: {key: value.cpu() for key, value in numbered[i].items()} for i, name in enumerate(named)}
+        checkpoints.save({"model": whole_model(), "optimizer": gather(state, place)}, step)
 
 
 started = time.perf_counter()
