@@ -29,6 +29,7 @@ PYTHON = sys.executable
 CLOUDTRAIN = str(Path(PYTHON).with_name("cloudtrain"))
 TORCHX_VENV = ROOT / ".venv-torchx"
 SDK_PYTHON = ROOT / ".venv-sagemaker-v2" / "bin" / "python"
+AZURE_PYTHON = ROOT / ".venv-azureml" / "bin" / "python"
 CIFAR = str(ROOT / "examples" / "torch_cifar10.yaml")
 DIGITS = str(ROOT / "training_scripts" / "digits_ddp" / "job.yaml")
 
@@ -94,20 +95,26 @@ def help_time(runs: int) -> list[Result]:
 
 
 def plan_time(runs: int) -> list[Result]:
-    """A dry run, as a whole process: on this machine, and on SageMaker, there also against the SDK's own way."""
+    """A dry run, as a whole process: on this machine and on both clouds, there also against their SDKs' own way."""
     python = command(PYTHON, *REFERENCE)
     with tempfile.TemporaryDirectory() as state:
         local = command(CLOUDTRAIN, "submit", DIGITS, "--dry-run", CLOUDTRAIN_STATE_DIR=state)
         cloud = command(CLOUDTRAIN, "plan", CIFAR, "--target", "sagemaker", "--format", "aws-cli",
                         CLOUDTRAIN_STATE_DIR=state)  # fmt: skip
+        azure = command(CLOUDTRAIN, "plan", CIFAR, "--target", "azureml", "--format", "az-cli",
+                        CLOUDTRAIN_STATE_DIR=state)  # fmt: skip
         results = [
             at_most("dry run", local, python, "import pydantic, typer", factor=3, runs=runs),
             at_most("plan for SageMaker", cloud, python, "import pydantic, typer", factor=3, runs=runs),
+            at_most("plan for Azure ML", azure, python, "import pydantic, typer", factor=3, runs=runs),
         ]
-        if SDK_PYTHON.exists():
-            sdk = command(str(SDK_PYTHON), "bench/sdk_request.py")
-            a, b = medians(cloud, sdk, max(3, runs // 3))
-            results.append(Result("plan for SageMaker", a, "SDK v2", b, a / b, "at most 1/8", a <= b / 8))
+        for name, ours, sdk, interpreter, script in (
+            ("plan for SageMaker", cloud, "SDK v2", SDK_PYTHON, "bench/sdk_request.py"),
+            ("plan for Azure ML", azure, "azure-ai-ml", AZURE_PYTHON, "bench/azure_request.py"),
+        ):
+            if interpreter.exists():
+                a, b = medians(ours, command(str(interpreter), script), max(3, runs // 3))
+                results.append(Result(name, a, sdk, b, a / b, "at most 1/8", a <= b / 8))
     return results
 
 
@@ -162,6 +169,14 @@ def launch_time(runs: int) -> list[Result]:
         return results
 
 
+def fork_time(runs: int) -> list[Result]:
+    """A whole job of two processes on real data, from the command to its exit code: forked ranks against torchrun's."""
+    with tempfile.TemporaryDirectory() as state:
+        argv = (CLOUDTRAIN, "submit", DIGITS, "--processes-per-instance", "2", "--launcher")
+        forked, usual = (command(*argv, name, CLOUDTRAIN_STATE_DIR=state) for name in ("fork", "torchrun"))
+        return [at_most("launch fork", forked, usual, "launch torchrun", factor=0.7, runs=runs)]
+
+
 def listing_time(runs: int) -> list[Result]:
     """`ps` with 10,000 runs in the store against `ps` with 10."""
     with tempfile.TemporaryDirectory() as folder:
@@ -196,6 +211,7 @@ BUDGETS: dict[str, Callable[[int], list[Result]]] = {
     "plan": plan_time,
     "ps": listing_time,
     "launch": launch_time,
+    "fork": fork_time,
     "bundle": bundle_time,
 }
 

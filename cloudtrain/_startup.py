@@ -17,9 +17,9 @@ def without_pydantic_plugins() -> None:
 
 
 def collect_rarely() -> None:
-    """Let the garbage collector come by after 50,000 new objects instead of 700: what a command imports at its start
+    """Let the garbage collector come by after 200,000 new objects instead of 700: what a command imports at its start
     lives as long as it does."""
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(200_000, 20, 100)
 
 
 def leave_at_once() -> None:
