@@ -1,0 +1,320 @@
+"""ResNet50 over stages: torchvision's weights, the same gradients however it is cut, the same losses in any number of
+processes, and the experiment with its plots."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloudtrain.runtime import parse_metrics
+
+FOLDER = Path(__file__).parents[2] / "training_scripts" / "resnet_model_parallel"
+SCRIPT = FOLDER / "train.py"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT]
+DEADLINE = 120
+
+TORCHVISION_RESNET50 = "d7e4f8bb0a5363446a59c81c3887ccf66900a11651a0ae2dec96d1bb1eb6ea81"
+"""SHA-256 of the lines `NAME SHAPE` of `torchvision.models.resnet50().state_dict()`, torchvision 0.28."""
+
+
+def load(name: str) -> ModuleType:
+    """One file of the script's folder that imports no other, under a name of its own."""
+    spec = importlib.util.spec_from_file_location(f"resnet_model_parallel_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+balance = load("balance")
+
+COSTS = st.lists(st.integers(0, 20).map(float), min_size=1, max_size=8)
+
+
+@given(COSTS, st.integers(1, 4))
+def test_the_balanced_cuts_have_the_fastest_slowest_stage(costs: list[float], stages: int) -> None:
+    """No other cuts do better: all are tried."""
+    if stages > len(costs):
+        with pytest.raises(ValueError, match="cannot make"):
+            balance.balanced(costs, stages)
+        return
+    cuts = balance.balanced(costs, stages)
+    others = [[0, *rest] for rest in itertools.combinations(range(1, len(costs)), stages - 1)]
+    assert cuts in others
+    assert max(balance.stage_costs(costs, cuts)) == min(max(balance.stage_costs(costs, other)) for other in others)
+    assert sum(balance.stage_costs(costs, cuts)) == sum(costs)
+
+
+def test_balancing_by_time_is_not_balancing_by_number() -> None:
+    """One slow piece at the end gets a stage of its own."""
+    assert balance.balanced([1.0, 1.0, 1.0, 5.0], 2) == [0, 3]
+    assert balance.balanced([1.0, 1.0, 1.0, 1.0], 2) == [0, 2]
+
+
+@pytest.mark.torch
+def test_the_cost_of_a_piece_is_measured_and_leaves_no_trace() -> None:
+    """A wide piece takes longer than a narrow one; neither weights, gradients nor BatchNorm's statistics change."""
+    import torch
+    from torch import nn
+
+    pieces = [nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 2048), nn.Linear(2048, 8), nn.BatchNorm1d(8))]
+    before = [{name: tensor.clone() for name, tensor in piece.state_dict().items()} for piece in pieces]
+    narrow, wide = balance.measured(pieces, torch.randn(256, 8))
+    assert 0 < narrow < wide
+    for piece, state in zip(pieces, before, strict=True):
+        assert all(torch.equal(tensor, state[name]) for name, tensor in piece.state_dict().items())
+        assert all(parameter.grad is None for parameter in piece.parameters())
+
+
+@pytest.mark.torch
+def test_resnet50_has_the_weights_of_torchvision() -> None:
+    """25,557,032 parameters; names, order and shapes of the state dict."""
+    import torch
+
+    with torch.device("meta"):
+        model = load("resnet").ResNet()
+    assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032
+    lines = [f"{name} {tuple(tensor.shape)}" for name, tensor in model.state_dict().items()]
+    assert (len(lines), lines[0], lines[-1]) == (320, "conv1.weight (64, 3, 7, 7)", "fc.bias (1000,)")
+    assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == TORCHVISION_RESNET50
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (1, 4), (2, 1), (2, 6), (3, 2), (4, 8)])
+def test_one_forward_one_backward_is_a_schedule(stages: int, microbatches: int) -> None:
+    """Everything once, nothing before what it needs, few microbatches held, and no bubble beyond theory's."""
+    ticks = load("devices").one_forward_one_backward(stages, microbatches)
+    when = {tuple(action): tick for tick, actions in enumerate(ticks) for action in actions}
+    every = itertools.product("FB", range(stages), range(microbatches))
+    assert sorted(when) == sorted(every)
+    assert sum(map(len, ticks)) == len(when)
+    for (kind, stage, number), tick in when.items():
+        if kind == "F" and stage:
+            assert when["F", stage - 1, number] < tick
+        if kind == "B":
+            assert when["F", stage, number] < tick
+            assert stage == stages - 1 or when["B", stage + 1, number] < tick
+    for stage in range(stages):
+        held = itertools.accumulate(
+            1 if action.kind == "F" else -1 for actions in ticks for action in actions if action.stage == stage
+        )
+        assert max(held) <= stages - stage
+    assert len(ticks) == 2 * (microbatches + stages - 1)
+
+
+@pytest.fixture
+def images_and_labels() -> Any:
+    """Eight images of three classes."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(8, 3, 32, 32, generator=generator).contiguous(memory_format=torch.channels_last)
+    return images, torch.arange(8) % 3
+
+
+def gradients(norm: str, batch: Any, split_size: int | None, cuts: list[int]) -> tuple[float, dict[str, Any]]:
+    """Loss, and gradients and statistics by name: through the pipeline, or plainly without a split size."""
+    import torch
+
+    resnet, devices = load("resnet"), load("devices")
+    torch.manual_seed(1)
+    model = resnet.MODELS["resnet14"](3, 32, norm)
+    model.double()
+    images, labels = batch[0].double(), batch[1]
+
+    def loss_of(logits: Any, labels: Any) -> Any:
+        return torch.nn.functional.cross_entropy(logits, labels, reduction="sum") / len(images)
+
+    if split_size is None:
+        loss = loss_of(model(images), labels)
+        loss.backward()
+    else:
+        chain = list(model.pieces().values())
+        parts = [torch.nn.Sequential(*chain[first:end]) for first, end in itertools.pairwise([*cuts, len(chain)])]
+        pipeline = devices.DevicePipeline(parts, [torch.device("cpu")] * len(parts), split_size, loss_of)
+        loss = pipeline.step(images, labels)
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return loss.item(), {**found, **dict(model.named_buffers())}
+
+
+def difference(one: tuple[float, dict[str, Any]], other: tuple[float, dict[str, Any]]) -> float:
+    """The largest difference of loss, gradients and statistics."""
+    assert one[1].keys() == other[1].keys()
+    return max(abs(one[0] - other[0]), *((one[1][name] - other[1][name]).abs().max().item() for name in one[1]))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("cuts", [[0], [0, 3], [0, 1, 5]])
+def test_split_without_pipelining_is_the_whole_model(images_and_labels: Any, cuts: list[int]) -> None:
+    """With BatchNorm: one, two and three stages give the loss, gradients and statistics of plain training."""
+    assert (
+        difference(gradients("batch", images_and_labels, 8, cuts), gradients("batch", images_and_labels, None, []))
+        < 1e-12
+    )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("split_size", [1, 2, 4])
+def test_pipelined_is_the_whole_model_where_images_do_not_mix(images_and_labels: Any, split_size: int) -> None:
+    """With GroupNorm, whose statistics are of one image, no split size changes loss or gradients."""
+    plain = gradients("group", images_and_labels, None, [])
+    assert difference(gradients("group", images_and_labels, split_size, [0, 3]), plain) < 1e-12
+
+
+@pytest.mark.torch
+def test_pipelined_is_one_device_with_the_same_microbatches(images_and_labels: Any) -> None:
+    """With BatchNorm the split size counts, since statistics are of a microbatch; the number of stages does not."""
+    alone = gradients("batch", images_and_labels, 4, [0])
+    assert difference(gradients("batch", images_and_labels, 4, [0, 2]), alone) < 1e-12
+    assert difference(gradients("batch", images_and_labels, 4, [0, 2, 4]), alone) < 1e-12
+    assert difference(gradients("batch", images_and_labels, 8, [0]), alone) > 1e-3
+
+
+@pytest.mark.torch
+def test_a_folder_of_pictures_is_read(tmp_path: Path) -> None:
+    """One folder for each class; sizes and colours as they come, other files left alone."""
+    import torch
+    from PIL import Image
+
+    for name, colour, size in [("cat/a.png", 20, (40, 30)), ("cat/b.JPG", 30, (16, 16)), ("dog/c.png", 200, (20, 50))]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("L", size, colour).save(tmp_path / name)
+    (tmp_path / "cat" / "notes.txt").write_text("no picture")
+    images = load("data").load_folder(tmp_path, 16)
+    assert (images.pixels.shape, images.labels.tolist(), images.classes) == ((3, 3, 16, 16), [0, 0, 1], 2)
+    assert images.pixels.mean().abs() < 1e-5
+    pixels, labels = images.batch(torch.tensor([2, 0]), 32)
+    assert (pixels.shape, labels.tolist()) == ((2, 3, 32, 32), [1, 0])
+    assert pixels[0].mean() > pixels[1].mean()
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """A plain environment without a GPU: these tests are about processes."""
+    return {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+TRAINING = "--model resnet14 --image_size 32 --batch 12 --split_size 4 --steps 12 --report_every 1".split()
+
+
+def lines_of(folder: Path, *command: str | Path, stop_at: int | None = None) -> Iterator[str]:
+    """The output of a run that ends well, as it comes; with `stop_at`, SIGTERM once that step is reported."""
+    with (folder / "stderr.txt").open("w") as errors:
+        process = subprocess.Popen(
+            list(map(str, command)),
+            cwd=folder,
+            env=environment(folder),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+    assert process.stdout is not None
+    try:
+        with process.stdout:
+            for line in process.stdout:
+                yield line
+                if stop_at is not None and f"step={stop_at} " in line:
+                    process.send_signal(signal.SIGTERM)
+        code = process.wait(DEADLINE)
+    finally:
+        process.kill()
+    if stop_at is None:
+        assert code == 0, (folder / "stderr.txt").read_text()
+
+
+def losses_of(lines: Iterator[str]) -> dict[int, float]:
+    """Step to loss; the last entry, at -1, is the accuracy."""
+    values = [parsed for line in lines if (parsed := parse_metrics(line))]
+    losses = {int(found["step"]): found["loss"] for found in values if "loss" in found}
+    return losses | {-1: values[-1]["test_accuracy"]} if "test_accuracy" in values[-1] else losses
+
+
+@pytest.mark.torch
+def test_processes_and_interruptions_change_nothing(tmp_path: Path) -> None:
+    """One stage in one process; two stages in two processes, stopped by SIGTERM; resumed as three stages in one process:
+    the same losses and accuracy to every printed digit."""
+    (alone := tmp_path / "alone").mkdir()
+    (stopped := tmp_path / "stopped").mkdir()
+    expected = losses_of(lines_of(alone, sys.executable, SCRIPT, *TRAINING, "--stages", "1"))
+    assert sorted(expected) == [-1, *range(1, 13)]
+
+    first = losses_of(lines_of(stopped, *TORCHRUN, *TRAINING, "--step_delay", "0.2", stop_at=4))
+    marker = json.loads((stopped / "checkpoint" / "preempted").read_text())
+    assert 4 <= marker["step"] < 12
+    rest = losses_of(lines_of(stopped, sys.executable, SCRIPT, *TRAINING, "--stages", "3"))
+    assert min(set(rest) - {-1}) == marker["step"] + 1
+    assert first | rest == expected
+    assert (stopped / "model" / "model.pt").is_file()
+
+
+@pytest.mark.torch
+def test_the_experiment_draws_its_three_plots(tmp_path: Path) -> None:
+    """One command: two processes are started as devices, all variants measured, three pictures and the times written."""
+    output = list(lines_of(tmp_path, sys.executable, SCRIPT, "--experiment", "--tiny"))
+    assert "2 processes with 1 CPU thread each as devices" in output[0]
+    seconds = json.loads((tmp_path / "plots" / "times.json").read_text())["seconds"]
+    kinds = {(kind, size) for kind in ("one device", "pipelined") for size in (2, 4)}
+    names = {"whole, one device", "split, two devices", *(f"{kind}, split size {size}" for kind, size in kinds)}
+    assert set(seconds) == names
+    assert all(len(times) == 2 and min(times) > 0 for times in seconds.values())
+    for name in names:
+        assert any(line.startswith(name) for line in output)
+    pictures = {path.name: path.read_bytes() for path in (tmp_path / "plots").glob("*.png")}
+    assert set(pictures) == {"mp_vs_rn.png", "mp_vs_rn_vs_pp.png", "split_size_tradeoff.png"}
+    assert all(content.startswith(b"\x89PNG") and len(content) > 10_000 for content in pictures.values())
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The script's `place`, which imports the files beside it; none of them stays imported."""
+    monkeypatch.syspath_prepend(FOLDER)
+    before = set(sys.modules)
+    yield importlib.import_module("place")
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(FOLDER)):
+            del sys.modules[name]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("stages", "cuts", "message"),
+    [
+        (2, ["net3"], "error: no stage can begin at `net3`\n\nhint: it can at net2"),
+        (3, ["net2"], "error: 1 cuts do not make 3 stages\n\nhint: give 2, or none"),
+        (3, [], "error: 2 pieces do not make 3 stages\n\nhint: use fewer stages"),
+    ],
+)
+def test_cuts_that_cannot_be_are_refused(place: ModuleType, stages: int, cuts: list[str], message: str) -> None:
+    """One line that names it, and what can be done."""
+    import torch
+
+    here = place.find_place(1, "gloo", "cpu", stages)
+    pieces = load("resnet").MODELS["toy"](10, 8, "batch").pieces()
+    with pytest.raises(SystemExit) as refused:
+        place.cut(here, pieces, torch.randn(4, 3, 8, 8), cuts)
+    assert refused.value.code == message
+
+
+@pytest.mark.torch
+def test_as_many_stages_as_processes(place: ModuleType) -> None:
+    """Two stages where nothing else is said; another number than that of the processes is refused."""
+    assert [str(device) for device in place.find_place(1, "gloo", "cpu", None).devices] == ["cpu", "cpu"]
+    assert len(place.find_place(4, "gloo", "cpu", None).devices) == 4
+    with pytest.raises(SystemExit, match="4 processes are 4 stages, not 2"):
+        place.find_place(4, "gloo", "cpu", 2)

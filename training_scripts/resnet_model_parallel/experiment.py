@@ -1,0 +1,237 @@
+"""The tutorial's experiment: the whole model on one device, split over the devices, pipelined; and every split size.
+
+All are measured in turn, again and again, so that what disturbs the machine disturbs all alike, and each time is that
+of a training step: forward, backward, optimizer. Beside the tutorial's figures stands what limits them: a pipeline of p
+stages and m microbatches takes at least (m + p - 1) / (p m) of the time that one device needs *for the same
+microbatches*, and that time grows as they shrink.
+"""
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from devices import DevicePipeline
+from place import Place, cut, parts_of, stage_table
+from resnet import MODELS, TUTORIAL_CUT
+
+from cloudtrain import runtime
+
+CLASSES = 1000
+
+SIZES: dict[str, dict[str, Any]] = {
+    "cpu": {"image_size": 96, "batch": 24, "split_size": 24, "splits": [2, 3, 4, 6, 12], "repeats": 3},
+    "gpu": {
+        "image_size": 128,
+        "batch": 120,
+        "split_size": 120,
+        "splits": [3, 5, 8, 10, 12, 20, 24, 40, 60],
+        "repeats": 7,
+    },
+    "tiny": {"model": "resnet14", "image_size": 32, "batch": 8, "split_size": 8, "splits": [2, 4], "repeats": 2},
+}
+"""What is measured where, unless arguments say otherwise. The GPU's batch, size and most splits are the tutorial's."""
+
+WHOLE, SPLIT = "whole, one device", "split, two devices"
+"""The rows that every other is compared with."""
+
+Step = Callable[[], object]
+Times = dict[str, list[float]]
+
+
+def run(config: Any, place: Place, batch: tuple[torch.Tensor, torch.Tensor], loss: Any) -> None:
+    """Measure, print the table, draw the plots. Every process calls it."""
+    is_main = runtime.detect_environment().is_main
+    torch.use_deterministic_algorithms(False)  # as the tutorial: the fastest kernels, repeatable or not
+    steps = variants(config, place, batch, loss, is_main)
+    times = interleaved(steps, config.repeats, place)
+    if is_main:
+        folder = runtime.output_dir("plots")
+        print(table(config, place, times), flush=True)
+        (folder / "times.json").write_text(json.dumps({"where": place.words, "seconds": times}, indent=1) + "\n")
+        draw(config, place, times, folder)
+        print(f"plots: {', '.join(sorted(str(path) for path in folder.glob('*.png')))}", flush=True)
+
+
+def name_of(kind: str, split_size: int) -> str:
+    return f"{kind}, split size {split_size}"
+
+
+def variants(
+    config: Any, place: Place, batch: tuple[torch.Tensor, torch.Tensor], loss: Any, is_main: bool
+) -> dict[str, Step]:
+    """Name to a training step. A step of one device does nothing in the other processes."""
+    images, labels = batch
+    model = MODELS[config.model](CLASSES, config.image_size, config.norm).to(memory_format=torch.channels_last)
+
+    def training(pipeline: Any, parameters: Any) -> Step:
+        optimizer = torch.optim.SGD([p for p in parameters if not p.is_meta], lr=0.001)
+
+        def step() -> None:
+            pipeline.step(images, labels)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    alone = copy.deepcopy(model) if is_main else None
+
+    def whole(split_size: int) -> Step:
+        if alone is None:
+            return lambda: None
+        parts = parts_of(alone.pieces(), [0])
+        return training(DevicePipeline(parts, place.devices[:1], split_size, loss), alone.parameters())
+
+    def split(split_size: int, cuts: list[int], overlap: bool = True) -> Step:
+        mine = copy.deepcopy(model)
+        pipeline = place.pipeline(parts_of(mine.pieces(), cuts), images, split_size, loss, overlap)
+        return training(pipeline, mine.parameters())
+
+    pieces = model.pieces()
+    tutorial = [TUTORIAL_CUT[config.model]] if len(place.devices) == 2 else []
+    cuts, costs = cut(place, pieces, images, tutorial)
+    if is_main:
+        print(f"the cut of the {'tutorial' if tutorial else 'whole batch'}:\n{stage_table(place, pieces, cuts, costs)}")
+    steps = {WHOLE: whole(len(images)), SPLIT: split(len(images), cuts, overlap=False)}
+    for size in config.splits:
+        best, costs = cut(place, pieces, images[:size], config.cuts)
+        if is_main:
+            print(f"split size {size}:\n{stage_table(place, pieces, best, costs)}", flush=True)
+        steps[name_of("one device", size)] = whole(size)
+        if not place.across:  # its cut, and copies that hold up both devices
+            steps[name_of("tutorial's way", size)] = split(size, cuts, overlap=False)
+        steps[name_of("pipelined", size)] = split(size, best)
+    return steps
+
+
+def interleaved(steps: dict[str, Step], repeats: int, place: Place) -> Times:
+    """Seconds of each step, one of each in turn. The first turn warms up and is forgotten."""
+    times: Times = {name: [] for name in steps}
+    for _ in range(repeats + 1):
+        for name, step in steps.items():
+            began = together(place)
+            step()
+            times[name].append(together(place) - began)
+    return {name: seconds[1:] for name, seconds in times.items()}
+
+
+def together(place: Place) -> float:
+    """The time when all processes are here and all devices are done."""
+    for device in set(place.devices):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    if place.across:
+        dist.barrier()
+    return time.perf_counter()
+
+
+def limit(times: Times, split_size: int, config: Any, place: Place) -> float:
+    """Seconds that a pipeline needs at least: those of one device with the same microbatches, shared out, and the time
+    that it takes to fill and to drain."""
+    stages, microbatches = len(place.devices), config.batch // split_size
+    return median(times[name_of("one device", split_size)]) * (microbatches + stages - 1) / (stages * microbatches)
+
+
+def best_split(times: Times, config: Any) -> int:
+    """The split size at which the pipeline is fastest."""
+    return min(config.splits, key=lambda size: median(times[name_of("pipelined", size)]))
+
+
+def table(config: Any, place: Place, times: Times) -> str:
+    """All figures, and the two that the tutorial gives. Speed-ups are against the whole model on one device."""
+    whole = median(times[WHOLE])
+    lines = [
+        f"{config.model}, batch {config.batch}, {config.image_size} pixels; {place.words}; medians of {config.repeats}"
+    ]
+    lines.append(f"{'':<32} {'seconds':>8} {'quartiles':>17} {'speed-up':>9}")
+    for name, seconds in times.items():
+        low, high = quartiles(seconds)
+        middle = median(seconds)
+        lines.append(f"{name:<32} {middle:>8.4f} {f'{low:.4f} - {high:.4f}':>17} {whole / middle - 1:>+9.1%}")
+    best = best_split(times, config)
+    overhead, gain = median(times[SPLIT]) / whole - 1, whole / median(times[name_of("pipelined", best)]) - 1
+    bound = whole / limit(times, best, config, place) - 1
+    lines.append(f"split without pipelining: {overhead:+.1%} time (the tutorial, on two GPUs: +7%)")
+    lines.append(
+        f"pipelined at split size {best}: {gain:+.1%} speed-up (the tutorial: +49% at 20, +54% at 12); "
+        f"at most {bound:+.1%} with these microbatches"
+    )
+    return "\n".join(lines)
+
+
+def quartiles(seconds: list[float]) -> tuple[float, float]:
+    low, _, high = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
+    return low, high
+
+
+def draw(config: Any, place: Place, times: Times, folder: Path) -> None:
+    """The tutorial's three plots: medians, with quartiles as error bars."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    best = best_split(times, config)
+    bars = {
+        "split over\ntwo devices": SPLIT,
+        "one device": WHOLE,
+        f"pipelined,\nsplit size {best}": name_of("pipelined", best),
+    }
+    bars = {label.replace("two", str(len(place.devices))): name for label, name in bars.items()}
+    title = f"{config.model}, batch of {config.batch}, {config.image_size} pixels\n{place.words}"
+
+    def error(seconds: list[float]) -> list[float]:
+        low, high = quartiles(seconds)
+        return [median(seconds) - low, high - median(seconds)]
+
+    for file, labels in {"mp_vs_rn.png": list(bars)[:2], "mp_vs_rn_vs_pp.png": list(bars)}.items():
+        figure, axes = plt.subplots(figsize=(5.5, 4), layout="constrained")
+        middles = [median(times[bars[label]]) for label in labels]
+        errors = [error(times[bars[label]]) for label in labels]
+        drawn = axes.bar(labels, middles, yerr=list(zip(*errors, strict=True)), capsize=8, width=0.55, color=COLOURS)
+        axes.bar_label(drawn, [f"{middle:.3g} s" for middle in middles], label_type="center", color="white")
+        axes.set_ylabel("seconds per training step")
+        axes.set_title(title, fontsize="medium")
+        figure.savefig(folder / file, dpi=150)
+        plt.close(figure)
+
+    figure, axes = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
+    for (kind, label), colour in zip(LINES.items(), [COLOURS[2], "tab:purple", "grey"], strict=True):
+        sizes = [size for size in sorted(config.splits) if name_of(kind, size) in times]
+        if sizes:
+            series = [times[name_of(kind, size)] for size in sizes]
+            errors = list(zip(*map(error, series), strict=True))
+            axes.errorbar(
+                sizes, list(map(median, series)), yerr=errors, marker="o", capsize=4, label=label, color=colour
+            )
+    sizes = sorted(config.splits)
+    bound = [limit(times, size, config, place) for size in sizes]
+    axes.plot(sizes, bound, "--", color=COLOURS[2], label="the least a pipeline can take with these microbatches")
+    low, high = quartiles(times[WHOLE])
+    axes.axhline(median(times[WHOLE]), color=COLOURS[1], label="one device, whole batch")
+    axes.axhspan(low, high, color=COLOURS[1], alpha=0.2)
+    axes.set_xscale("log")
+    axes.set_xticks(sizes, list(map(str, sizes)))
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("split size: images of a microbatch")
+    axes.set_ylabel("seconds per training step")
+    axes.set_title(title, fontsize="medium")
+    axes.legend(fontsize="small")
+    figure.savefig(folder / "split_size_tradeoff.png", dpi=150)
+    plt.close(figure)
+
+
+COLOURS = ["tab:orange", "tab:blue", "tab:green"]
+
+LINES = {
+    "pipelined": "pipelined",
+    "tutorial's way": "pipelined, the tutorial's cut and copies",
+    "one device": "one device, same microbatches",
+}
+"""What is measured at every split size, and its name in the plot."""

@@ -1,0 +1,211 @@
+"""Train ResNet50 split over two devices, and pipelined: PyTorch's model-parallel tutorial, made real.
+
+One process: a stage on each GPU; with one GPU or none, two stages on what there is:
+    python train.py
+
+Two processes, each with a stage of its own: over GPUs, machines, or CPU cores that stand for devices:
+    torchrun --nproc-per-node 2 train.py
+
+The three models of the tutorial are two numbers: one device; split without pipelining; pipelined:
+    python train.py --stages 1 --split_size 24
+    python train.py --split_size 24
+    python train.py --split_size 12
+
+Measure all three, sweep over split sizes, draw the three plots into `plots/`:
+    python train.py --experiment
+
+As a job: this machine, Amazon SageMaker, Azure Machine Learning:
+    cloudtrain submit job.yaml
+    cloudtrain submit job.yaml --target sagemaker
+    cloudtrain submit job.yaml --target azureml
+
+Stop it with SIGTERM (or lose the spot instance) and run it again, with any number of stages and processes: it continues
+from its last checkpoint.
+"""
+
+import math
+import os
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+try:
+    from cloudtrain import runtime
+except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+    sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
+    from cloudtrain import runtime
+
+from data import load_digits, load_folder
+from place import cut, find_place, parts_of, stage_table
+from resnet import MODELS
+
+
+@dataclass
+class Config:
+    model: Literal["resnet50", "resnet14", "toy"] = "resnet50"
+    norm: Literal["batch", "group"] = "batch"  # group: nothing depends on how the batch is split
+    data: Literal["digits", "images"] = "digits"  # images: the input `images`, a folder of pictures for each class
+    image_size: int = 32  # pixels a side
+    batch: int = 24  # images per optimizer step
+    split_size: int = 12  # images of a microbatch; the whole batch: no pipelining
+    stages: int | None = None  # else one per process; in one process one per GPU, at least two
+    cuts: list[str] = field(default_factory=list)  # pieces that begin a stage (`layer3.0`); else balanced by time
+    overlap: bool = True  # GPUs of one process: copies beside the computing; False copies as the tutorial does
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    backend: str = "auto"  # smddp, nccl, gloo, or auto for the best that runs here
+    threads: int = 1  # of each process on CPU; one, because a core stands for a device
+    steps: int = 60
+    learning_rate: float = 0.003  # peak; rises over the first tenth, then falls to zero along a cosine
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    seed: int = 1
+    report_every: int = 5  # steps
+    checkpoint_every: int = 20  # steps
+    step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
+    experiment: bool = False  # measure instead of training
+    tiny: bool = False  # with --experiment: a narrow network and few repeats, to see that everything works
+    splits: list[int] = field(default_factory=list)  # with --experiment: the split sizes of the sweep
+    repeats: int = 5  # with --experiment: measurements of each
+
+
+config = runtime.arguments(Config)
+has_gpu = config.device != "cpu" and torch.cuda.is_available()
+if config.experiment:
+    import experiment
+
+    config = runtime.arguments(
+        replace(Config(), **experiment.SIZES["tiny" if config.tiny else "gpu" if has_gpu else "cpu"])
+    )
+    if not has_gpu and runtime.detect_environment().world_size == 1:
+        runtime.notice("no GPU is used: two processes stand for two devices")
+        sys.stderr.flush()
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        os.execv(sys.executable, [*launcher, *sys.argv])
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
+torch.use_deterministic_algorithms(True, warn_only=True)
+torch.utils.deterministic.fill_uninitialized_memory = False  # which costs time, and nothing here reads any
+torch.manual_seed(config.seed)  # the same initial weights everywhere
+torch.set_num_threads(config.threads)
+group = runtime.init_process_group(config.backend)
+runtime.watch_for_stop()
+place = find_place(group.world_size, group.backend, config.device, config.stages)
+if config.batch % config.split_size:
+    sys.exit(f"error: {config.batch} images do not split into {config.split_size}s\n\nhint: give a divisor")
+if group.is_main:
+    print(f"{len(place.devices)} stages; {place.words}; backend {group.backend}", flush=True)
+
+# The data: a fixed fifth is the test set, whatever the seed. It stays in host memory.
+images = load_digits() if config.data == "digits" else load_folder(runtime.input_dir("images"), config.image_size)
+shuffled = torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(0))
+test, train = shuffled[: len(shuffled) // 5], shuffled[len(shuffled) // 5 :]
+steps_per_epoch = len(train) // config.batch
+
+
+def batch_at(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images and labels of one step. They depend on seed and step alone, so that neither stages nor an interruption
+    change what is learned."""
+    epoch, position = divmod(step, steps_per_epoch)
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed * 100_003 + epoch))
+    return images.batch(train[order[position * config.batch :][: config.batch]], config.image_size)
+
+
+def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """A microbatch's part of the mean over the batch: a sum, scaled, so that the parts add up."""
+    return nn.functional.cross_entropy(logits, labels, reduction="sum") / config.batch
+
+
+if config.experiment:
+    experiment.run(config, place, batch_at(0), loss_of)
+    runtime.destroy_process_group()
+    sys.exit(0)
+
+# The model is made whole on the host, resumed, cut, and each part moved to its device. A process forgets the weights of
+# parts that others hold; the names stay.
+checkpoints = runtime.Checkpoints()
+model = MODELS[config.model](images.classes, config.image_size, config.norm).to(memory_format=torch.channels_last)
+resumed = checkpoints.load()
+if resumed:
+    model.load_state_dict(resumed.state["model"])
+    runtime.notice(f"resumed from step {resumed.step}")
+pieces = model.pieces()
+example, _ = batch_at(0)
+cuts, costs = cut(place, pieces, example[: config.split_size], config.cuts)
+if group.is_main:
+    print(stage_table(place, pieces, cuts, costs), flush=True)
+pipeline = place.pipeline(parts_of(pieces, cuts), example, config.split_size, loss_of, config.overlap)
+
+mine = {name: parameter for name, parameter in model.named_parameters() if not parameter.is_meta}
+optimizer = torch.optim.SGD(
+    mine.values(), lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
+)
+if resumed:
+    for name, parameter in mine.items():
+        optimizer.state[parameter]["momentum_buffer"] = resumed.state["momentum"][name].to(parameter.device)
+
+
+def whole_state() -> dict[str, dict[str, torch.Tensor]] | None:
+    """Weights and momentum of all stages by name, on the main process: what it holds does not depend on the cuts."""
+    here = {
+        "model": {name: tensor.cpu() for name, tensor in model.state_dict().items() if not tensor.is_meta},
+        "momentum": {name: optimizer.state[parameter]["momentum_buffer"].cpu() for name, parameter in mine.items()},
+    }
+    stages = [here] * group.world_size
+    if group.world_size > 1:
+        dist.gather_object(here, stages if group.is_main else None)
+    return {kind: {name: tensor for stage in stages for name, tensor in stage[kind].items()} for kind in here}
+
+
+def save(step: int) -> None:
+    checkpoints.save(whole_state(), step)
+
+
+def learning_rate_at(step: int) -> float:
+    warm = min(1.0, (step + 1) / max(1, config.steps // 10))
+    return config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+
+
+def test_accuracy() -> float:
+    model.eval()
+    correct = 0
+    for numbers in test.split(config.batch):
+        pixels, labels = images.batch(numbers, config.image_size)
+        correct += int((pipeline.predict(pixels).argmax(1).cpu() == labels).sum())
+    model.train()
+    return correct / len(test)
+
+
+started = time.perf_counter()
+first_step = resumed.step if resumed else 0
+for step in range(first_step, config.steps):
+    for parameter_group in optimizer.param_groups:
+        parameter_group["lr"] = learning_rate_at(step)
+    loss = pipeline.step(*batch_at(step))
+    optimizer.step()
+    optimizer.zero_grad()
+
+    done = step + 1
+    if done % config.report_every == 0 or done == first_step + 1:
+        runtime.report(step=done, epoch=done / steps_per_epoch, loss=pipeline.shared(loss))
+    if done % config.checkpoint_every == 0 or done == config.steps:
+        save(done)
+    if config.step_delay:
+        time.sleep(config.step_delay)
+    if runtime.should_stop() and done < config.steps:
+        save(done)
+        runtime.exit_preempted(done)
+
+rate = (config.steps - first_step) * config.batch / (time.perf_counter() - started)
+accuracy = test_accuracy()
+runtime.report(step=config.steps, test_accuracy=accuracy)
+state = whole_state()
+if group.is_main:
+    torch.save(state["model"], runtime.model_dir() / "model.pt")
+    print(f"test accuracy {accuracy:.4f} after {config.steps} steps, {rate:.1f} images per second", flush=True)
+runtime.destroy_process_group()
