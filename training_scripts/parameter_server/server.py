@@ -1,0 +1,229 @@
+"""The parameter server: it owns the weights and the optimizer, hands out work, and says who has to wait.
+
+There is one `Server`, on rank 0. Workers call `exchange` over rpc; everything else happens in the server's process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed.rpc as rpc
+from torch import Tensor
+from torch.futures import Future
+
+
+class Task(NamedTuple):
+    """What a worker is given: the number of a batch, and the weights at which to take its gradient."""
+
+    number: int
+    version: int  # updates that these weights have seen
+    weights: Tensor  # flat
+
+
+class Result(NamedTuple):
+    """What it gives back. The seconds are those of this task."""
+
+    number: int
+    version: int
+    gradient: Tensor  # flat
+    loss: float
+    computing: float
+    waiting: float
+
+
+class Event(NamedTuple):
+    """Something for the main thread of rank 0, so that workers need not wait for disks and evaluations."""
+
+    kind: str  # report, evaluate or save
+    updates: int
+    seconds: float  # since the first task was handed out
+    content: Any
+
+
+class Seen(NamedTuple):
+    """One gradient's story, kept for the tables."""
+
+    worker: int
+    staleness: int
+    computing: float
+    waiting: float
+
+
+class Server:
+    """Applies each gradient the moment it arrives. Staleness is what others did to the weights meanwhile.
+
+    Args:
+        weights: the start, flat.
+        workers: how many there are; they are called 1 to `workers`.
+        last_update: when training is finished.
+        learning_rate_at: the rate of each update.
+        max_staleness: how many gradients a worker may be ahead of the slowest one; None for no limit.
+        report_every, evaluate_every, save_every: updates between two events of each kind.
+        momentum, weight_decay: of SGD.
+    """
+
+    def __init__(
+        self,
+        weights: Tensor,
+        *,
+        workers: int,
+        last_update: int,
+        learning_rate_at: Callable[[int], float],
+        max_staleness: int | None,
+        report_every: int,
+        evaluate_every: int,
+        save_every: int,
+        momentum: float,
+        weight_decay: float,
+    ) -> None:
+        self.weights = torch.nn.Parameter(weights)
+        self.optimizer = torch.optim.SGD([self.weights], lr=0.0, momentum=momentum, weight_decay=weight_decay)
+        self.learning_rate_at = learning_rate_at
+        self.last_update, self.max_staleness = last_update, max_staleness
+        self.periods = {"report": report_every, "evaluate": evaluate_every, "save": save_every}
+
+        self.updates = 0
+        self.next_number = 0
+        self.again: list[int] = []  # numbers that an earlier run had handed out and not got back
+        self.under_way: set[int] = set()
+        self.done = dict.fromkeys(range(1, workers + 1), 0)  # gradients of each worker that has not left
+        self.asking: dict[int, Future[Task | None]] = {}  # workers that wait for a task
+        self.stopping = False
+
+        self.lock = threading.Lock()
+        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.started: float | None = None
+        self.seen: list[Seen] = []
+        self.reported = 0
+        self.losses: list[float] = []
+
+    def exchange(self, worker: int, result: Result | None, stop: bool) -> Future[Task | None]:
+        """Take a gradient, promise a task: at once, or when slower workers have caught up. None means: leave."""
+        with self.lock:
+            self.stopping |= stop
+            self.started = self.started or perf_counter()
+            if result is not None:
+                self._apply(worker, result)
+            promise: Future[Task | None] = Future()
+            self.asking[worker] = promise
+            answers = list(self._answers())
+        self._send(answers)
+        return promise
+
+    def stop(self) -> None:
+        """No more tasks. What is under way is still taken."""
+        with self.lock:
+            self.stopping = True
+            answers = list(self._answers())
+        self._send(answers)
+
+    @property
+    def here(self) -> list[int]:
+        """The workers that have not left."""
+        with self.lock:
+            return list(self.done)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is not a function of the update's number. Whoever gets it may keep it: nothing in it changes."""
+        return {
+            "weights": self.weights.detach().clone(),
+            "optimizer": _copied(self.optimizer.state_dict()),
+            "updates": self.updates,
+            "next_number": self.next_number,
+            "again": sorted([*self.under_way, *self.again]),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weights.data.copy_(state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.updates, self.next_number, self.again = state["updates"], state["next_number"], list(state["again"])
+
+    def _apply(self, worker: int, result: Result) -> None:
+        staleness = self.updates - result.version
+        self.seen.append(Seen(worker, staleness, result.computing, result.waiting))
+        self.losses.append(result.loss)
+        self.under_way.remove(result.number)
+        self.done[worker] += 1
+        self.optimizer.param_groups[0]["lr"] = self.learning_rate_at(self.updates)
+        self.weights.grad = result.gradient
+        self.optimizer.step()
+        self.updates += 1
+        for kind, every in self.periods.items():
+            if self.updates % every == 0 or self.updates == self.last_update:
+                self._tell(kind)
+
+    def _tell(self, kind: str) -> None:
+        content: Any
+        if kind == "report":
+            fresh, self.losses = self.losses, []
+            staleness = [row.staleness for row in self.seen[-len(fresh) :]]
+            content = {"loss": sum(fresh) / len(fresh), "staleness": sum(staleness) / len(staleness)}
+        else:
+            content = self.weights.detach().clone() if kind == "evaluate" else self.state_dict()
+        assert self.started is not None
+        self.events.put(Event(kind, self.updates, perf_counter() - self.started, content))
+
+    def _answers(self) -> Iterator[tuple[Future[Task | None], Task | None]]:
+        """The promises that can be kept now. A worker that leaves may be the one that others have waited for."""
+        finished = self.stopping or (self.next_number == self.last_update and not self.again)
+        for worker in list(self.asking):
+            if finished:
+                del self.done[worker]
+                yield self.asking.pop(worker), None
+            elif self.max_staleness is None or self.done[worker] - min(self.done.values()) <= self.max_staleness:
+                yield self.asking.pop(worker), self._next_task()
+                finished = self.next_number == self.last_update and not self.again
+
+    def _next_task(self) -> Task:
+        number = self.again.pop(0) if self.again else self.next_number
+        self.next_number = max(self.next_number, number + 1)
+        self.under_way.add(number)
+        return Task(number, self.updates, self.weights.detach().clone())
+
+    @staticmethod
+    def _send(answers: list[tuple[Future[Task | None], Task | None]]) -> None:
+        for promise, task in answers:
+            promise.set_result(task)
+
+
+serving: list[Server] = []  # the newest is the one that workers talk to
+
+
+@rpc.functions.async_execution
+def exchange(worker: int, result: Result | None, stop: bool) -> Future[Task | None]:
+    """`Server.exchange` as workers call it. The promise is kept later, and no thread of the server waits for that."""
+    return serving[-1].exchange(worker, result, stop)
+
+
+def largest_staleness(workers: int, max_staleness: int | None) -> int | None:
+    """What a bound on the lead means for staleness. Who starts is at most `s` ahead of each other worker, and those
+    get at most `s` ahead of it and finish one more: 2s + 1 updates each while it computes."""
+    return None if max_staleness is None else (workers - 1) * (2 * max_staleness + 1)
+
+
+def histogram(counts: Counter[int], width: int = 40) -> list[str]:
+    """One line for each of 0, 1, 2-3, 4-7, 8-15, ..., with its share of all gradients."""
+    bins: Counter[int] = Counter()
+    for staleness, count in counts.items():
+        bins[staleness.bit_length()] += count
+    lines = []
+    for power in range(max(bins, default=-1) + 1):
+        low, high = (1 << power) >> 1, max((1 << power) - 1, 0)
+        share = bins[power] / sum(bins.values())
+        name = str(low) if low == high else f"{low}-{high}"
+        lines.append(f"{name:>9} {bins[power]:>6} {share:>6.1%} {'#' * round(share * width)}".rstrip())
+    return lines
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value

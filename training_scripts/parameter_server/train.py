@@ -1,0 +1,215 @@
+"""Train on handwritten digits with an asynchronous parameter server and any number of workers.
+
+One process, which is server and worker; then a server and one worker, which gives the same losses; then three workers:
+    python train.py
+    torchrun --nproc-per-node 2 train.py
+    torchrun --nproc-per-node 4 train.py
+
+The same where each gradient takes 5 ms, or 20 ms on worker 1; then no worker may be more than 2 gradients ahead:
+    torchrun --nproc-per-node 4 train.py --step_seconds 0.005 --slow_worker 1
+    torchrun --nproc-per-node 4 train.py --step_seconds 0.005 --slow_worker 1 --max_staleness 2
+
+Against ring all-reduce, as a table and as a picture:
+    torchrun --nproc-per-node 4 train.py --experiment
+
+As a job: this machine, Amazon SageMaker, Azure Machine Learning:
+    cloudtrain submit job.yaml
+    cloudtrain submit job.yaml --target sagemaker
+    cloudtrain submit job.yaml --target azureml
+
+Stop it with SIGTERM (or lose the spot instance) and run it again, with any number of workers: it continues from its
+last checkpoint, and every batch is still used once.
+"""
+
+import math
+import os
+import queue
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.rpc as rpc
+
+try:
+    from cloudtrain import runtime
+except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+    sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
+    from cloudtrain import runtime
+
+from server import Server, exchange, histogram, largest_staleness, serving
+from worker import Digits, work
+
+
+@dataclass
+class Config:
+    epochs: int = 10
+    batch: int = 32  # images of one gradient
+    learning_rate: float = 0.05  # peak; rises over the first epoch, then falls to zero along a cosine
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    hidden: int = 128
+    seed: int = 1
+    max_staleness: int | None = None  # gradients that a worker may be ahead of the slowest one; None: no limit
+
+    step_seconds: float = 0.0  # seconds that a gradient takes at least; sleep fills it up
+    slow_worker: int = 0  # this worker takes `slow_factor` times as long; 0 for none
+    hiccups: float = 0.0  # share of all gradients that take `slow_factor` times as long, on whichever worker
+    slow_factor: float = 4.0
+
+    report_every: int = 20  # updates
+    checkpoint_every: int = 100  # updates
+    experiment: bool = False  # do not train; compare with ring all-reduce, print a table and draw a picture
+    picture: str = "parameter_server.png"
+
+
+config = runtime.arguments(Config)
+place = runtime.detect_environment()
+workers = max(1, place.world_size - 1)
+problems = {
+    "`--max_staleness` is negative": (config.max_staleness or 0) < 0,
+    f"`--slow_worker` is {config.slow_worker}, and the workers are 1 to {workers}": config.slow_worker > workers,
+}
+if wrong := [text for text, found in problems.items() if found]:
+    sys.exit("error: " + "; ".join(wrong) if place.is_main else 2)
+
+torch.set_num_threads(1)  # the network is too small to share among cores
+device = torch.device("cpu")
+if torch.cuda.is_available():  # the server needs no GPU, so the workers beside it start with the first
+    device = torch.device("cuda", max(0, place.local_rank - (place.node_rank == 0)) % torch.cuda.device_count())
+digits = Digits(hidden=config.hidden, batch=config.batch, seed=config.seed, device=device)
+last_update = config.epochs * digits.batches_per_epoch
+
+
+def learning_rate_at(update: int) -> float:
+    warm = min(1.0, (update + 1) / digits.batches_per_epoch)
+    return config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * update / last_update))
+
+
+def join_rpc() -> None:
+    """Rank 0 is `server`. env:// is the only rendezvous that works under torchrun, whose agent owns the store; each
+    attempt has its own part of it, or restarted processes would read the addresses of dead ones."""
+
+    def rendezvous(_url: str, **_options: object):
+        store, rank, world_size = next(dist.rendezvous("env://", place.rank, place.world_size))
+        yield dist.PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store), rank, world_size
+
+    dist.register_rendezvous_handler("attempt", rendezvous)
+    warnings.filterwarnings("ignore", "You are using a Backend")  # torch.distributed.rpc about itself
+    options = rpc.TensorPipeRpcBackendOptions(init_method="attempt://", rpc_timeout=1800)  # seconds; waiting is normal
+    name = f"worker{place.rank}" if place.rank else "server"
+    rpc.init_rpc(name, rank=place.rank, world_size=place.world_size, rpc_backend_options=options)
+
+
+def call_server(*args):
+    return rpc.rpc_sync("server", exchange, args)
+
+
+if config.experiment:
+    from experiment import run_experiment
+
+    group = runtime.init_process_group("gloo")
+    join_rpc()
+    run_experiment(config, digits, group, call_server)
+    rpc.shutdown()
+    runtime.destroy_process_group()
+    sys.exit()
+
+runtime.watch_for_stop()
+if not place.is_main:
+    join_rpc()
+    work(config, digits, place.rank, call_server, runtime.should_stop)
+    rpc.shutdown()
+    sys.exit()
+
+# From here on this is the server. Its rpc threads take gradients and hand out tasks; its main thread does what is slow.
+server = Server(
+    digits.weights(),
+    workers=workers,
+    last_update=last_update,
+    learning_rate_at=learning_rate_at,
+    max_staleness=config.max_staleness,
+    report_every=config.report_every,
+    evaluate_every=digits.batches_per_epoch,
+    save_every=config.checkpoint_every,
+    momentum=config.momentum,
+    weight_decay=config.weight_decay,
+)
+checkpoints = runtime.Checkpoints()
+if resumed := checkpoints.load():
+    server.load_state_dict(resumed.state)
+    runtime.notice(f"resumed from update {server.updates}; {len(server.again)} batches under way then are done again")
+serving.append(server)
+print(f"processes={place.world_size} workers={workers} max_staleness={config.max_staleness}", flush=True)
+if place.world_size > 1:
+    join_rpc()
+else:  # the same worker, in a thread of this process
+    alone = Digits(hidden=config.hidden, batch=config.batch, seed=config.seed, device=device)
+    arguments = (config, alone, 1, lambda *args: server.exchange(*args).wait(), runtime.should_stop)
+    threading.excepthook = lambda failure: (sys.__excepthook__(*failure[:3]), os._exit(1))  # it must not go unseen
+    threading.Thread(target=work, args=arguments, daemon=True).start()
+
+handle = {
+    "report": lambda step, content: runtime.report(step=step, epoch=step / digits.batches_per_epoch, **content),
+    "evaluate": lambda step, weights: runtime.report(step=step, test_accuracy=digits.accuracy(weights)),
+    "save": lambda step, state: checkpoints.save(state, step),
+}
+
+
+def give_up(worker: int) -> None:
+    """A worker died, so this is a failure and no clean stop: save, and leave without waiting for anybody."""
+    with server.lock:
+        checkpoints.save(server.state_dict(), server.updates)
+    print(f"error: worker {worker} is gone", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def see_who_is_gone() -> None:
+    """torchrun sends SIGTERM for a user's stop and for another process's death alike. The dead do not answer."""
+    for worker in server.here if place.world_size > 1 else ():
+        try:
+            rpc.rpc_sync(f"worker{worker}", time.time)
+        except RuntimeError:
+            give_up(worker)
+
+
+started = time.perf_counter()
+while server.here or not server.events.empty():
+    try:
+        event = server.events.get(timeout=0.05)
+        handle[event.kind](event.updates, event.content)
+    except queue.Empty:
+        pass
+    if runtime.should_stop() and server.here:
+        server.stop()
+        see_who_is_gone()
+seconds = time.perf_counter() - started
+
+if place.world_size > 1:
+    rpc.shutdown()
+if server.updates < last_update:
+    checkpoints.save(server.state_dict(), server.updates)
+    runtime.exit_preempted(server.updates)
+
+if server.seen:
+    stale = [row.staleness for row in server.seen]
+    bound = largest_staleness(workers, config.max_staleness)
+    print(f"\nstaleness mean {sum(stale) / len(stale):.2f} max {max(stale)} bound {'none' if bound is None else bound}")
+    print("updates by others between a worker's pull and its push")
+    print("\n".join(histogram(Counter(stale))))
+    print("\n worker gradients staleness   idle MB sent")
+    for worker in range(1, workers + 1):
+        mine = [row for row in server.seen if row.worker == worker]
+        waiting, computing = sum(row.waiting for row in mine), sum(row.computing for row in mine)
+        staleness = sum(row.staleness for row in mine) / max(1, len(mine))
+        idle, sent = waiting / max(1e-9, waiting + computing), len(mine) * server.weights.nbytes / 1e6
+        print(f"{worker:>7} {len(mine):>9} {staleness:>9.2f} {idle:>6.1%} {sent:>7.1f}")
+digits.accuracy(server.weights.detach())
+torch.save(digits.network.state_dict(), runtime.model_dir() / "model.pt")
+accuracy = digits.accuracy(server.weights.detach())
+print(f"\ntest accuracy {accuracy:.4f} after {last_update} updates, {seconds:.1f} s", flush=True)

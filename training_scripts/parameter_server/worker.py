@@ -1,0 +1,94 @@
+"""A worker: it asks for a task, computes a gradient, hands it in, and knows nothing else. And what it trains on."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import random
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from server import Result, Task
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+Call = Callable[[int, "Result | None", bool], "Task | None"]
+
+
+def load_digits() -> tuple[Tensor, Tensor]:
+    """1,797 scans as 64 grey values from 0 to 1, and their digits. The file comes with scikit-learn, which stays
+    unimported because that takes a second."""
+    package = importlib.util.find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        sys.exit("error: the digits come with scikit-learn, which is not installed\n\nhint: pip install scikit-learn")
+    path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    rows = [line.split(b",") for line in gzip.decompress(path.read_bytes()).splitlines()]
+    table = torch.tensor([[float(cell) for cell in row] for row in rows])
+    return table[:, :64] / 16, table[:, 64].long()
+
+
+class Digits:
+    """The data and the network of one process. Its weights are whatever it was last given, as one flat tensor."""
+
+    def __init__(self, *, hidden: int, batch: int, seed: int, device: torch.device) -> None:
+        torch.manual_seed(seed)  # the same initial weights everywhere
+        sizes = [64, hidden, hidden, 10]
+        layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.GELU())]
+        self.network = nn.Sequential(*layers[:-1]).to(device)
+        self.images, self.labels = (part.to(device) for part in load_digits())
+        shuffled = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(0)).to(device)
+        self.test, self.train = shuffled[: len(shuffled) // 5], shuffled[len(shuffled) // 5 :]
+        self.batch, self.seed = batch, seed
+        self.batches_per_epoch = len(self.train) // batch
+
+    def weights(self) -> Tensor:
+        return parameters_to_vector(self.network.parameters()).detach().cpu()
+
+    def gradient(self, weights: Tensor, number: int) -> tuple[Tensor, float]:
+        """The gradient of one batch at these weights, flat on the CPU, and the loss."""
+        vector_to_parameters(weights.to(self.images.device), self.network.parameters())
+        epoch, position = divmod(number, self.batches_per_epoch)
+        order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(self.seed * 100_003 + epoch))
+        chosen = self.train[order[position * self.batch :][: self.batch].to(self.train.device)]
+        loss = nn.functional.cross_entropy(self.network(self.images[chosen]), self.labels[chosen])
+        gradients = torch.autograd.grad(loss, list(self.network.parameters()))
+        return parameters_to_vector(gradients).cpu(), loss.item()
+
+    @torch.no_grad()
+    def accuracy(self, weights: Tensor) -> float:
+        vector_to_parameters(weights.to(self.images.device), self.network.parameters())
+        return (self.network(self.images[self.test]).argmax(1) == self.labels[self.test]).float().mean().item()
+
+
+def seconds_of(config: Any, worker: int, number: int) -> float:
+    """How long a gradient takes at least: longer on the slow worker, and for the batches that are hiccups."""
+    hiccup = random.Random(number * 7919 + config.seed).random() < config.hiccups
+    return config.step_seconds * (config.slow_factor if hiccup or worker == config.slow_worker else 1)
+
+
+def compute(config: Any, digits: Digits, worker: int, number: int, weights: Tensor) -> tuple[Tensor, float, float]:
+    """Gradient, loss and the seconds it took. Sleep fills up what the digits are too small to take, so that workers
+    that share a core wait for each other as workers on machines of their own would."""
+    started = time.perf_counter()
+    gradient, loss = digits.gradient(weights, number)
+    time.sleep(max(0.0, seconds_of(config, worker, number) - (time.perf_counter() - started)))
+    return gradient, loss, time.perf_counter() - started
+
+
+def work(config: Any, digits: Digits, worker: int, call: Call, should_stop: Callable[[], bool]) -> None:
+    """Until the server has no more tasks."""
+    torch.set_num_threads(1)
+    result = None
+    while True:
+        asked = time.perf_counter()
+        task = call(worker, result, should_stop())
+        if task is None:
+            return
+        waiting = time.perf_counter() - asked
+        gradient, loss, computing = compute(config, digits, worker, task.number, task.weights)
+        result = Result(task.number, task.version, gradient, loss, computing, waiting)
