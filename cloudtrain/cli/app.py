@@ -31,6 +31,7 @@ COMMANDS = {
     "check": Entry("Send a job", "Look for mistakes in a job before it costs money."),
     "explain": Entry("Send a job", "Explain a finding by its code."),
     "instances": Entry("Send a job", "List a cloud's instance types: GPUs, network, price."),
+    "rehearse": Entry("Send a job", "Rehearse a preemption here: interrupt, resume, compare."),
     "ps": Entry("Follow runs", "List runs, the newest first."),
     "status": Entry("Follow runs", "Show the state of a run, and why it failed."),
     "logs": Entry("Follow runs", "Print the output of a run's processes."),

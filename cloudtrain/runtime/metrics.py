@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from typing import SupportsFloat
@@ -23,6 +24,10 @@ def report(**values: SupportsFloat) -> None:
     if detect_environment().is_main:
         sys.stdout.write(format_metrics(values) + "\n")  # one write, so that lines of other processes stay outside
         sys.stdout.flush()
+        if "step" in values and "CLOUDTRAIN_HOLD_AT_STEP" in os.environ:
+            from .holding import hold_at
+
+            hold_at(float(values["step"]))
 
 
 def format_metrics(values: dict[str, SupportsFloat]) -> str:

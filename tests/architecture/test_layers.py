@@ -23,7 +23,7 @@ LAYERS = {
     "plans": 2, "compile": 2, "launch": 2, "jobfile": 2, "schema": 2,
     "settings": 3, "bundle": 3, "checks": 3, "store": 3, "scripts": 3,
     "backends": 4,
-    "draft": 5, "lineage": 5, "submission": 5, "handle": 5, "api": 5,
+    "draft": 5, "lineage": 5, "submission": 5, "handle": 5, "api": 5, "rehearsal": 5,
     "cli": 6, "__main__": 7,
 }  # fmt: skip
 """Module or package to layer. A new module adds its line here."""

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 FINAL = ("succeeded", "failed", "stopped", "lost")
 """The states that never change again; `RunState` has them too, but costs the supervisor its imports."""
 
+FORCED = "what did not leave within the grace period was killed"
+"""Part of the reason of a run that was stopped, and did not stop by itself."""
+
 _SHORT = 3500
 """Bytes of a status that fit into the first block of a file, which is on the disk already when the disk is full."""
 

@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 
-from cloudtrain.backends.local.folder import RunFolder, new_status
+from cloudtrain.backends.local.folder import FORCED, RunFolder, new_status
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class Supervisor:
         self.output.drain()
         saved = self._words_of_marker()
         if self.ending is not None and self.ending.state == "stopped":
-            forced = "; what did not leave within the grace period was killed" if self.ending.killed else ""
+            forced = f"; {FORCED}" if self.ending.killed else ""
             self._close("stopped", reason=f"{self.ending.reason}{saved or ''}{forced}")
         elif saved is not None and not self._someone_failed():
             self._close("stopped", reason=f"stopped by a signal from outside{saved}")

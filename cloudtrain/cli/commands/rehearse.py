@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cloudtrain.cli import complete, options
+
+if TYPE_CHECKING:
+    from cloudtrain.handle import Run
+    from cloudtrain.rehearsal.rehearse import Rehearsal
+
+
+def command(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB|RUN",
+            help="A job file or `bundled:NAME`; or a run of this machine that has succeeded, and stands for the whole.",
+            autocompletion=complete.jobs,
+            show_default=False,
+        ),
+    ],
+    at_step: Annotated[
+        int | None,
+        typer.Option("--at-step", min=0, metavar="N", help="Interrupt at this step; about half way unless given."),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", metavar="NAME", help="Compare this metric instead of the losses. Repeatable."),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option("--tolerance", min=0.0, metavar="X", help="What counts as the same; 1e-5 unless given."),
+    ] = None,
+    json: options.Json = False,
+    profile: options.Profile = None,
+    set_: options.Set = None,
+    ignore: options.Ignore = None,
+    instances: options.Instances = None,
+    processes_per_instance: options.ProcessesPerInstance = None,
+    launcher: options.Launcher = None,
+    python: options.Python = None,
+    grace_period: options.GracePeriod = None,
+    emulate: options.Emulate = None,
+) -> None:
+    """Rehearse a preemption here: interrupt, resume, compare.
+
+    The job runs on this machine three times: whole; with SIGTERM at a step, as spot capacity is taken away; and
+    resumed from what that left. The exit code is 0 when the losses are those of the run without interruption, and 1
+    when they are not: then the first step that differs is named, and what to look at.
+
+    \b
+    Examples:
+      cloudtrain rehearse bundled:digits_ddp
+      cloudtrain rehearse job.yaml --emulate sagemaker --at-step 100
+      cloudtrain rehearse last --json
+    """
+    from cloudtrain.cli.terminal import print_json, show
+    from cloudtrain.rehearsal.curves import TOLERANCE
+    from cloudtrain.rehearsal.rehearse import Wishes, rehearse
+
+    flags = {
+        "instance_count": instances,
+        "processes_per_instance": processes_per_instance,
+        "launcher": launcher,
+        "python": python,
+        "grace_period": grace_period,
+        "emulate": emulate,
+    }
+    whole = _whole(what, flags, profile=profile, set_=set_, ignore=ignore)
+    wishes = Wishes(at_step, tuple(metric or ()), TOLERANCE if tolerance is None else tolerance)
+    result = rehearse(whole, wishes, on_stage=_say_stage)
+    if json:
+        print_json(result.to_dict())
+    else:
+        show(_document(result), sys.stdout)
+    raise typer.Exit(0 if result.verdict.survives else 1)
+
+
+def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, ignore: Any) -> Run:
+    """The run without interruption: sent now, or there already."""
+    import cloudtrain as ct
+    from cloudtrain.cli import inputs
+    from cloudtrain.errors import UsageError
+    from cloudtrain.rehearsal.rehearse import run_whole
+
+    if not _is_job(what):
+        given = next((name for name, value in (flags | {"set": set_}).items() if value is not None), None)
+        if given is not None:
+            flag = "--" + given.replace("instance_count", "instances").replace("_", "-")
+            raise UsageError(f"`{flag}` belongs to a job, and `{what}` is a run", hint="name the job file instead")
+        return ct.run(what)
+    file = inputs.job_file(what, set_)
+    where = inputs.target("local", profile, job=what, **flags)
+    if not isinstance(file.job, ct.TrainingJob):
+        raise UsageError(f"`{what}` is a processing job, and those have no losses", hint="rehearse a training job")
+    run = run_whole(
+        file.job, lambda job: ct.submit(job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of)
+    )
+    _say_stage("whole", run, None)
+    return run
+
+
+def _is_job(what: str) -> bool:
+    """Anything that is or looks like a file; a run's reference has `://`."""
+    from cloudtrain.job import BUNDLED
+
+    path = Path(what)
+    like_file = path.suffix in complete.JOB_SUFFIXES or ("/" in what and "://" not in what)
+    return what.startswith(BUNDLED) or like_file or path.is_file()
+
+
+_STAGES = {
+    "whole": "1 of 3: `{name}` runs without interruption",
+    "interrupted": "2 of 3: `{name}` gets SIGTERM at step {step}",
+    "resumed": "3 of 3: `{name}` goes on from what is there",
+}
+
+
+def _say_stage(stage: str, run: Run, step: int | None) -> None:
+    from cloudtrain.cli.terminal import say
+
+    say(_STAGES[stage].format(name=run.name, step=step))
+
+
+_LEFT = {
+    "saved": "saved at step {saved} and left after {seconds:.1f} s",
+    "exited": "left after {seconds:.1f} s, and said nothing of saving",
+    "killed": "still there when the grace period was over ({seconds:.1f} s), and killed",
+}
+
+
+def _document(result: Rehearsal) -> Any:
+    from cloudtrain.render.document import Block, Document, Heading, Notice, Pairs, Span
+
+    comparison, verdict = result.comparison, result.verdict
+    left = _LEFT[result.left].format(saved=comparison.saved_at, seconds=result.seconds_to_leave)
+    again = f", so {comparison.repeated} steps were computed twice" if comparison.repeated else ""
+    resumed = (
+        "reported no loss" if comparison.resumed_at is None else f"reports from step {comparison.resumed_at}{again}"
+    )
+    outcome = Span(f"{verdict.kind.replace('_', ' ')}: {verdict.words}", "good" if verdict.survives else "bad")
+    blocks: list[Block] = [
+        Heading(f"Preemption of {result.whole.name}"),
+        Pairs([
+            ("whole", f"{result.whole.name}: steps {min(comparison.whole)} to {max(comparison.whole)}"),
+            ("interrupted", f"{result.interrupted.name}: SIGTERM at step {result.at_step}; {left}"),
+            ("resumed", f"{result.resumed.name}: {resumed}"),
+            ("compared", f"{comparison.compared} values of {', '.join(comparison.metrics)}"),
+            ("verdict", outcome),
+        ]),
+    ]  # fmt: skip
+    if not verdict.survives:
+        message = "an interruption would change this training" if verdict.kind != "unrepeatable" else "nothing is known"
+        blocks.append(Notice("error", message, details=[f"look at {item}" for item in verdict.look_at]))
+    return Document(blocks)

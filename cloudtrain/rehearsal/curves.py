@@ -1,0 +1,191 @@
+"""The losses of a run that was interrupted and resumed, against those of a run that never was: a verdict, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+Curve = Mapping[int, Mapping[str, float]]
+"""Step to the values that were reported at it."""
+
+TOLERANCE = 1e-5
+
+_AT_THE_FIRST_STEP = (
+    "data order: which samples a step sees must follow from the step, or its position must be saved",
+    "random numbers: seed dropout and augmentation from the step, or save the generators' states",
+    "weights: are all of them saved, and loaded before the first step?",
+)
+_AFTER_IT = (
+    "optimizer state: save and load `optimizer.state_dict()`",
+    "learning-rate schedule: set the rate from the step, or save the scheduler's state",
+)
+"""What to look at. The loss of the first step after a resumption comes from the weights that were loaded and the
+samples that were drawn; the optimizer and its rate show only in the steps after it."""
+
+_NOTHING_SAVED = "checkpoints: none was saved, or none was found in the checkpoint folder of the run"
+_NOT_FOUND = "checkpoints: the script said that it saved, but not where the next run looks (`runtime.checkpoint_dir()`)"
+
+
+class Verdict(NamedTuple):
+    """What a rehearsal found out. `words` is one line; `look_at` is what can be the cause, likeliest first."""
+
+    kind: str
+    words: str
+    look_at: tuple[str, ...] = ()
+
+    @property
+    def survives(self) -> bool:
+        """Whether the training is the same with and without the interruption."""
+        return self.kind == "same"
+
+
+class Difference(NamedTuple):
+    """The first value that is not the same."""
+
+    step: int
+    metric: str
+    whole: float
+    found: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The curves side by side. `saved_at` is the step that the script says it saved at; None where it said nothing."""
+
+    whole: Curve
+    interrupted: Curve
+    resumed: Curve
+    metrics: tuple[str, ...]
+    tolerance: float = TOLERANCE
+    saved_at: int | None = None
+    joined: dict[int, Mapping[str, float]] = field(init=False)
+    """What a person who follows both runs sees: the resumed run's values count where there are two."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "joined", {**self.interrupted, **self.resumed})
+
+    @property
+    def stopped_at(self) -> int:
+        """The last step that the interrupted run reported."""
+        return max(self.interrupted)
+
+    @property
+    def resumed_at(self) -> int | None:
+        """The first step that the resumed run reported; None where it reported none."""
+        return min(self.resumed, default=None)
+
+    @property
+    def repeated(self) -> int:
+        """Steps that were computed twice, as far as the reports tell."""
+        return 0 if self.resumed_at is None else max(0, self.stopped_at - self.resumed_at + 1)
+
+    @property
+    def compared(self) -> int:
+        """How many values stand against each other."""
+        return len(_pairs(self.whole, self.joined, self.metrics))
+
+    @property
+    def largest_difference(self) -> float:
+        """Of all values that stand against each other."""
+        return max((abs(a - b) for _, _, a, b in _pairs(self.whole, self.joined, self.metrics)), default=0.0)
+
+    def first_difference(self, found: Curve) -> Difference | None:
+        """The first value that differs by more than the tolerance, relative to values above 1."""
+        pairs = _pairs(self.whole, found, self.metrics)
+        return next((pair for pair in pairs if not _is_close(pair.whole, pair.found, self.tolerance)), None)
+
+    def verdict(self) -> Verdict:
+        """What comes first decides: each question only makes sense once those before it are answered."""
+        for question in (
+            self._does_not_repeat,
+            self._saved_nothing,
+            self._went_too_far,
+            self._left_out_steps,
+            self._differs,
+        ):
+            if (verdict := question()) is not None:
+                return verdict
+        if not self.largest_difference:
+            return Verdict("same", f"all {self.compared} values are exactly those of the run without interruption")
+        largest = f"differ by at most {self.largest_difference:.2g}, within the tolerance of {self.tolerance:g}"
+        return Verdict("same", f"the {self.compared} values {largest}")
+
+    def _does_not_repeat(self) -> Verdict | None:
+        difference = self.first_difference(self.interrupted)
+        if difference is None:
+            return None
+        words = f"two runs differ before the interruption already: {_words(difference)}"
+        return Verdict("unrepeatable", words, ("seed: the script must repeat before its interruptions can be judged",))
+
+    def _saved_nothing(self) -> Verdict | None:
+        first = min(self.whole)
+        if self.resumed_at is None or self.resumed_at > first or self.stopped_at <= first:
+            return None
+        words = f"the resumed run began again at step {self.resumed_at}, so an interruption costs all that was done"
+        return Verdict("started_over", words, (_NOTHING_SAVED if self.saved_at is None else _NOT_FOUND,))
+
+    def _went_too_far(self) -> Verdict | None:
+        last, end = max(self.whole), max(self.resumed, default=0)
+        if end <= last:
+            return None
+        words = f"the resumed run went on to step {end}, and without interruption the training ends at {last}"
+        return Verdict("overrun", words, ("the end: count steps from the start of the training, not of the process",))
+
+    def _left_out_steps(self) -> Verdict | None:
+        due = [step for step in self.whole if step > self.stopped_at]
+        missing = [step for step in due if step not in self.resumed]
+        if not missing:
+            return None
+        if len(missing) == len(due) and self.resumed:
+            words = f"after the interruption no loss is reported at a step of the whole run ({due[0]}, ...)"
+            return Verdict(
+                "incomparable", words, ("reports: report when `step % n == 0`, with the step of the training",)
+            )
+        words = f"{len(missing)} reported steps are missing, the first is {missing[0]}"
+        return Verdict("skipped", words, ("position: the resumed run must go on with the step after the saved one",))
+
+    def _differs(self) -> Verdict | None:
+        difference = self.first_difference(self.joined)
+        return None if difference is None else Verdict("differs", _words(difference), self._suspects(difference.step))
+
+    def _suspects(self, step: int) -> tuple[str, ...]:
+        """All of them, unless it is known whether the first step after the resumption was the same."""
+        first = self.resumed_at
+        if first is None or first not in self.whole or first - 1 not in {*self.whole, self.saved_at}:
+            return (*_AT_THE_FIRST_STEP, *_AFTER_IT)
+        return _AT_THE_FIRST_STEP if step == first else _AFTER_IT
+
+
+def curve_of(reports: Iterable[Mapping[str, float]], metrics: Sequence[str]) -> dict[int, dict[str, float]]:
+    """Reports as a curve: those with a step and at least one of the metrics. The last report of a step counts."""
+    curve: dict[int, dict[str, float]] = {}
+    for report in reports:
+        values = {name: report[name] for name in metrics if name in report}
+        if values and "step" in report:
+            curve.setdefault(int(report["step"]), {}).update(values)
+    return curve
+
+
+def loss_names(reports: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
+    """The metrics that are losses by their names: `loss`, `train_loss`, `val/loss`."""
+    names = dict.fromkeys(name for report in reports for name in report)
+    return tuple(name for name in names if name.lower().endswith("loss"))
+
+
+def _pairs(whole: Curve, found: Curve, metrics: Sequence[str]) -> list[Difference]:
+    return [
+        Difference(step, name, whole[step][name], found[step][name])
+        for step in sorted(whole.keys() & found.keys())
+        for name in metrics
+        if name in whole[step] and name in found[step]
+    ]
+
+
+def _is_close(one: float, other: float, tolerance: float) -> bool:
+    return one == other or (one != one and other != other) or abs(one - other) <= tolerance * max(1.0, abs(one))
+
+
+def _words(difference: Difference) -> str:
+    step, metric, whole, found = difference
+    return f"at step {step} `{metric}` is {found:.7g}, and without interruption {whole:.7g}"

@@ -1,0 +1,231 @@
+"""The order of a rehearsal: whole, interrupted, resumed, verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from cloudtrain.backends.local.folder import FORCED, RunFolder
+from cloudtrain.data import Checkpoint
+from cloudtrain.errors import TargetError, UsageError, did_you_mean
+from cloudtrain.handle import Run
+from cloudtrain.rehearsal.curves import TOLERANCE, Comparison, Verdict, curve_of, loss_names
+from cloudtrain.rehearsal.runs import Original, send
+from cloudtrain.runtime.metrics import parse_metrics
+from cloudtrain.settings import load_settings
+from cloudtrain.states import RunState, RunStatus
+
+if TYPE_CHECKING:
+    from cloudtrain.job import TrainingJob
+
+SUFFIX = "-rehearsal"
+"""Of the job name under which the runs of a rehearsal are listed."""
+
+_LONGEST_NAME = 40
+
+OnStage = Callable[[str, Run, int | None], None]
+"""Told of each run as it starts (`whole`, `interrupted`, `resumed`), and of the step at which it will be stopped."""
+
+Left = Literal["saved", "exited", "killed"]
+"""What SIGTERM made of the run: its runtime says that it saved; it was gone without a word; it had to be killed."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What was run and what came of it."""
+
+    whole: Run
+    interrupted: Run
+    resumed: Run
+    at_step: int
+    left: Left
+    seconds_to_leave: float
+    comparison: Comparison
+    verdict: Verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON data."""
+        comparison = self.comparison
+        difference = comparison.first_difference(comparison.joined)
+        return {
+            "verdict": self.verdict.kind,
+            "survives": self.verdict.survives,
+            "words": self.verdict.words,
+            "look_at": list(self.verdict.look_at),
+            "metrics": list(comparison.metrics),
+            "compared": comparison.compared,
+            "tolerance": comparison.tolerance,
+            "largest_difference": comparison.largest_difference,
+            "first_difference": difference._asdict() if difference else None,
+            "at_step": self.at_step,
+            "stopped_at": comparison.stopped_at,
+            "saved_at": comparison.saved_at,
+            "resumed_at": comparison.resumed_at,
+            "repeated_steps": comparison.repeated,
+            "left": self.left,
+            "seconds_to_leave": round(self.seconds_to_leave, 3),
+            "runs": {name: getattr(self, name).name for name in ("whole", "interrupted", "resumed")},
+        }
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a person may choose. Without `at_step` it is about half way; without `metrics` all losses are compared."""
+
+    at_step: int | None = None
+    metrics: tuple[str, ...] = ()
+    tolerance: float = TOLERANCE
+
+
+def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run]) -> Run:
+    """Send the job as the first run of a rehearsal: under its own name, with nothing to resume from, and with outputs
+    in the run's own folder. Where the job keeps no checkpoints, an emulated service will keep none.
+    """
+    update: dict[str, Any] = {
+        "name": rehearsal_name(job.name),
+        "outputs": {name: item.model_copy(update={"local": None}) for name, item in job.outputs.items()},
+    }
+    if job.checkpoint is not None:
+        update["checkpoint"] = Checkpoint(**{**job.checkpoint.model_dump(exclude_unset=True), "local": None})
+    return submit(job.model_copy(update=update))
+
+
+def rehearsal_name(job_name: str) -> str:
+    """The job name of a rehearsal's runs."""
+    return job_name.removesuffix(SUFFIX)[: _LONGEST_NAME - len(SUFFIX)].rstrip("-") + SUFFIX
+
+
+def rehearse(whole: Run, wishes: Wishes, *, on_stage: OnStage = lambda *_: None) -> Rehearsal:
+    """Interrupt and resume what a run of this machine did, and compare. Waits for `whole` if it has not ended.
+
+    Raises:
+        UsageError: the run is not of this machine, reports nothing to compare, or ends before the step.
+        TargetError: the run failed, so there is nothing to compare with; or a script was too fast for its signal.
+    """
+    if whole.directory is None:
+        raise UsageError(f"`{whole.name}` did not run on this machine", hint="rehearse its job file")
+    _must_succeed(whole)
+    reports = whole.metrics()
+    metrics = _chosen(whole, reports, wishes.metrics)
+    curve = curve_of(reports, metrics)
+    at_step = _step(whole, sorted(curve), wishes.at_step)
+
+    settings, original = load_settings(), Original.of(whole, rehearsal_name(whole.job_name))
+    interrupted = send(original, settings, lambda name: original.repeated(name, hold_at=at_step))
+    on_stage("interrupted", interrupted, at_step)
+    seconds = _guarded(interrupted, lambda: _stop_at(interrupted, at_step))
+    before = curve_of(interrupted.metrics(), metrics)
+    if not before or max(before) >= max(curve):
+        raise TargetError(
+            f"`{interrupted.name}` was at its end before SIGTERM reached it",
+            hint="choose an earlier step: `--at-step N`; with `runtime.report` the script waits for the signal there",
+        )
+    saved_at = _saved_at(interrupted)
+
+    resumed = send(original, settings, lambda name: original.repeated(name, checkpoint_of=interrupted.name))
+    on_stage("resumed", resumed, None)
+    status = _guarded(resumed, resumed.wait)
+    comparison = Comparison(curve, before, curve_of(resumed.metrics(), metrics), metrics, wishes.tolerance, saved_at)
+    return Rehearsal(
+        whole=whole,
+        interrupted=interrupted,
+        resumed=resumed,
+        at_step=at_step,
+        left=_left(interrupted.last_status, saved_at),
+        seconds_to_leave=seconds,
+        comparison=comparison,
+        verdict=_cannot_resume(resumed, status) or comparison.verdict(),
+    )
+
+
+def _guarded(run: Run, wait: Callable[[], Any]) -> Any:
+    """Ctrl-C ends the run that is waited for: nobody would read its verdict."""
+    try:
+        return wait()
+    except KeyboardInterrupt:
+        run.stop()
+        raise
+
+
+def _must_succeed(whole: Run) -> None:
+    status = _guarded(whole, whole.wait)
+    if status.state is not RunState.SUCCEEDED:
+        raise TargetError(
+            f"`{whole.name}` did not succeed, so there is nothing to compare with: it {status.state}"
+            + (f": {status.reason}" if status.reason else ""),
+            hint=f"`cloudtrain logs {whole.name}` prints what it wrote",
+        )
+
+
+def _chosen(whole: Run, reports: Sequence[Mapping[str, float]], asked: Sequence[str]) -> tuple[str, ...]:
+    """The metrics that are compared.
+
+    Raises:
+        UsageError: there is nothing to compare.
+    """
+    known = dict.fromkeys(name for report in reports for name in report if name != "step")
+    if not known:
+        hint = "call `runtime.report(step=step, loss=loss)`, or print `[metrics] step=10 loss=0.25`"
+        raise UsageError(f"`{whole.name}` reported no metrics, and a rehearsal compares losses", hint=hint)
+    for name in asked:
+        if name not in known:
+            raise UsageError(f"`{whole.name}` reported no `{name}`", hint=did_you_mean(name, known))
+    metrics = tuple(asked) or loss_names(reports)
+    if not metrics:
+        names = ", ".join(f"`{name}`" for name in known)
+        hint = f"compare another metric: `--metric {next(iter(known))}`"
+        raise UsageError(f"`{whole.name}` reported no loss, only {names}", hint=hint)
+    return metrics
+
+
+def _step(whole: Run, steps: Sequence[int], asked: int | None) -> int:
+    """The reported step at which the run is interrupted.
+
+    Raises:
+        UsageError: there is no step in the middle, or none from the one that was asked for on.
+    """
+    if len(steps) < 2:
+        what = f"at step {steps[0]} alone" if steps else "without a step"
+        hint = "call `runtime.report(step=step, loss=loss)` several times during the training"
+        raise UsageError(f"`{whole.name}` reports its loss {what}", hint=hint)
+    if asked is None:
+        return steps[(len(steps) - 1) // 2]
+    if asked >= steps[-1]:
+        hint = f"choose a step before {steps[-1]}"
+        raise UsageError(f"`{whole.name}` ends at step {steps[-1]}, so it cannot be stopped at {asked}", hint=hint)
+    return next(step for step in steps if step >= asked)
+
+
+def _stop_at(run: Run, step: int) -> float:
+    """Send SIGTERM when the step is reported. Seconds until the run was gone."""
+    import time
+
+    for line in run.logs(follow=True):
+        values = parse_metrics(line.text)
+        if values and values.get("step", -1) >= step:
+            break
+    asked = time.monotonic()
+    run.stop()
+    run.wait()
+    return time.monotonic() - asked
+
+
+def _saved_at(run: Run) -> int | None:
+    """The step of the marker that the script's runtime writes when it saved and left."""
+    marker = RunFolder(str(run.directory)).read_preempted()
+    step = None if marker is None else marker.get("step")
+    return None if step is None else int(step)
+
+
+def _left(status: RunStatus, saved_at: int | None) -> Left:
+    if FORCED in (status.reason or ""):
+        return "killed"
+    return "exited" if saved_at is None else "saved"
+
+
+def _cannot_resume(resumed: Run, status: RunStatus) -> Verdict | None:
+    if status.state is RunState.SUCCEEDED:
+        return None
+    words = f"the resumed run {status.state}: {status.reason or 'it does not say why'}"
+    return Verdict("cannot_resume", words, (f"its output: `cloudtrain logs {resumed.name}`",))

@@ -1,0 +1,46 @@
+"""Standing still at a chosen step, so that a rehearsed SIGTERM comes there and not hundreds of quick steps later.
+
+`cloudtrain rehearse` sets CLOUDTRAIN_HOLD_AT_STEP. Rank 0 reports that step and waits in `report` for the signal; the
+other ranks wait for it in their next collective. Whatever the script's own handler does with the signal, it does. A
+script that ignores signals stands still until it is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+VARIABLE = "CLOUDTRAIN_HOLD_AT_STEP"
+
+_PATIENCE = 600.0
+"""Seconds after which nobody is expected to send the signal any more."""
+
+
+def hold_at(step: float) -> None:
+    """Wait for SIGTERM if the step is the one to hold at, or the first one reported after it. Once per process."""
+    wanted = os.environ.get(VARIABLE, "")
+    if not wanted.isdecimal() or step < int(wanted):
+        return
+    del os.environ[VARIABLE]
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        before = signal.set_wakeup_fd(writer)
+    except ValueError:  # not in the main thread, where signals are handled
+        return
+    try:
+        _wait_for_sigterm(reader)
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reader)
+        os.close(writer)
+
+
+def _wait_for_sigterm(reader: int) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while (left := deadline - time.monotonic()) > 0:
+        ready, _, _ = select.select([reader], [], [], left)
+        if ready and signal.SIGTERM in os.read(reader, 64):
+            return
