@@ -1,0 +1,157 @@
+"""All layouts on the same processes, side by side: do they learn the same, what do they hold, how long do they take.
+
+Every row trains a model of its own on the same batches. The rows take turns, one step each, so that what else the
+machine does falls on all of them alike.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from layouts import Grid, Spread, grid_of, local_bytes
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cloudtrain.runtime import SetupError
+
+ROWS: dict[str, dict[str, Any]] = {
+    "ddp": {"layout": "ddp"},
+    "ddp, 2 parts": {"layout": "ddp", "accumulate": 2},
+    "fsdp": {"layout": "fsdp"},
+    "fsdp, kept": {"layout": "fsdp", "reshard": False},
+    "fsdp, 2 parts": {"layout": "fsdp", "accumulate": 2},
+    "fsdp, selective": {"layout": "fsdp", "recompute": "selective"},
+    "fsdp, full": {"layout": "fsdp", "recompute": "full"},
+    "fsdp, bf16": {"layout": "fsdp", "precision": "bf16"},
+    "hsdp": {"layout": "hsdp"},
+    "tp": {"layout": "tp"},
+    "2d": {"layout": "2d"},
+}
+
+LEGEND = """\
+difference  the largest of a loss from ddp's, over all steps
+held        parameters and optimizer states of one process, between the steps
+working     what a step adds at its worst moment: activations, gradients, gathered parameters
+step        median; on a GPU the memory is its allocator's, on a CPU that of all tensors"""
+
+Step = Callable[[Spread, torch.optim.Optimizer, int], tuple[Tensor, Tensor]]
+
+
+@dataclass
+class Row:
+    """One way to train, and what came out of it."""
+
+    name: str
+    grid: Grid
+    spread: Spread
+    optimizer: torch.optim.Optimizer
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    working: int = 0
+
+    def turn(self, step: int, train_step: Step, device: torch.device) -> None:
+        """One step of this row, timed until the last process is done. The second one measures memory instead."""
+        dist.barrier()
+        begun = time.perf_counter()
+        if step == 1:
+            loss, self.working = working_bytes(lambda: train_step(self.spread, self.optimizer, step)[0], device)
+        else:
+            loss = train_step(self.spread, self.optimizer, step)[0]
+        mean = loss.clone()
+        dist.all_reduce(mean)  # on GPUs, reading the result below waits for all of it
+        self.losses.append(mean.item() / dist.get_world_size())
+        if step > 1:
+            self.seconds.append(time.perf_counter() - begun)
+
+    @property
+    def held(self) -> int:
+        """Bytes between two steps."""
+        states = (value for state in self.optimizer.state.values() for value in state.values())
+        return local_bytes(self.spread.model.parameters()) + local_bytes(states)
+
+
+def compare(config: Any, group: Any, device: torch.device, make_optimizer: Callable[..., Any], step: Step) -> None:
+    """Train all rows that these processes can form for `config.steps` steps, and print the table on rank 0."""
+    rows, refused = [], []
+    for name, changes in ROWS.items():
+        changed = replace(config, **changes)
+        try:
+            grid = grid_of(changed, group.world_size)
+        except SetupError as error:
+            refused.append(f"{name}: {error.message}")
+            continue
+        spread = Spread(changed, grid, device)
+        rows.append(Row(name, grid, spread, make_optimizer(spread)))
+    for number in range(config.steps):
+        for row in rows:
+            row.turn(number, step, device)
+    if group.is_main:
+        tokens = config.global_batch * config.context
+        print(f"processes={group.world_size} device={device.type} steps={config.steps} tokens per step={tokens}")
+        print("\n".join([table(rows, tokens), "", LEGEND, *refused]), flush=True)
+
+
+def table(rows: list[Row], tokens: int) -> str:
+    """One line for each row."""
+    reference = rows[0].losses
+    lines = [
+        f"{'layout':<16} {'replicate x shard x tensor':>26} {'loss':>9} {'difference':>10} {'held MiB':>9} "
+        f"{'working MiB':>11} {'step ms':>8} {'tokens/s':>9}"
+    ]
+    for row in rows:
+        difference = max(abs(a - b) for a, b in zip(row.losses, reference, strict=True))
+        seconds = median(row.seconds) if row.seconds else float("nan")
+        size = f"{row.grid.replicate} x {row.grid.shard} x {row.grid.tensor}"
+        lines.append(
+            f"{row.name:<16} {size:>26} {row.losses[-1]:>9.6f} {difference:>10.1e} {row.held / 2**20:>9.2f} "
+            f"{row.working / 2**20:>11.2f} {1e3 * seconds:>8.1f} {tokens / seconds:>9,.0f}"
+        )
+    return "\n".join(lines)
+
+
+def working_bytes(run: Callable[[], Tensor], device: torch.device) -> tuple[Tensor, int]:
+    """The result of `run`, and how much memory it took at its worst moment on top of what was there before."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        return run(), torch.cuda.max_memory_allocated(device) - before
+    with LiveTensors() as live:
+        return run(), live.most
+
+
+class LiveTensors(TorchDispatchMode):
+    """Adds up the tensors that operations made and that are still there, after every operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+        self._storages: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation. Those on tensors that are spread out come again as operations on their parts."""
+        if any(kind not in (Tensor, torch.nn.Parameter) for kind in types):
+            return NotImplemented
+        inputs = {id(storage) for storage in storages_of((args, kwargs))}
+        result = function(*args, **(kwargs or {}))
+        for storage in storages_of(result):
+            if id(storage) not in inputs:  # a view or an update of what was there
+                self._storages[id(storage)] = weakref.ref(storage)
+        alive = {key: ref for key, ref in self._storages.items() if ref() is not None}
+        self._storages = alive
+        self.most = max(self.most, sum(ref().nbytes() for ref in alive.values()))
+        return result
+
+
+def storages_of(tree: Any) -> list[Any]:
+    """The memory behind all plain tensors in nested containers."""
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf.untyped_storage() for leaf in tree_leaves(tree) if type(leaf) in (Tensor, torch.nn.Parameter)]

@@ -1,0 +1,211 @@
+"""A GPT for text as bytes, made so that it can be cut: one list of blocks, and any slice of it is a model of its own.
+
+    whole = GPT(Shape(layers=8))                        # blocks 0 to 9: the embedding, 8 layers, the head
+    stage = GPT(Shape(layers=8), blocks=range(3, 6))    # a pipeline stage: takes and returns (batch, length, width)
+    stage.reset_parameters(seed=1)                      # the same weights as these blocks have in the whole model
+    stage.state_dict().keys()                           # blocks.3.*, blocks.4.*, blocks.5.*: keys of the whole model
+
+Nothing is computed from outside a block's own parameters: no buffers, no weights tied between embedding and head. A
+model built under `torch.device("meta")` becomes real with `to_empty(device=...)` and `reset_parameters(seed)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+BYTES = 256
+"""The vocabulary: text is a row of bytes, so nothing has to be learned or looked up before training."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The size of the model."""
+
+    layers: int = 8
+    heads: int = 4
+    width: int = 128  # of the residual stream; a multiple of `heads`
+    context: int = 128  # bytes that the model sees at once
+    vocabulary: int = BYTES
+
+    @property
+    def block_count(self) -> int:
+        """All blocks: the layers, the embedding before and the head behind them."""
+        return self.layers + 2
+
+
+class Embedding(nn.Module):
+    """Block 0. Bytes to vectors, (batch, length) to (batch, length, width): what it is, and where it stands."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
+        self.positions = nn.Embedding(shape.context, shape.width)
+
+    def reset_parameters(self) -> None:
+        """Small normal numbers, as in GPT-2."""
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        nn.init.normal_(self.positions.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+
+
+class Attention(nn.Module):
+    """Every position looks back at all positions before it.
+
+    The rows of `queries_keys_values` are ordered by head, then query, key, value, and `forward` asks nobody how many
+    heads there are. A slice of the rows is therefore a slice of the heads, which is what tensor parallelism cuts.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.head_width = shape.width // shape.heads
+        self.queries_keys_values = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        self.out = nn.Linear(shape.width, shape.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        by_head = self.queries_keys_values(x).view(batch, length, -1, 3, self.head_width).transpose(1, 2)
+        queries, keys, values = by_head.unbind(3)
+        seen = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        return self.out(seen.transpose(1, 2).reshape(batch, length, -1))
+
+
+class FeedForward(nn.Module):
+    """Each position by itself: four times as wide, and back."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.wide = nn.Linear(shape.width, 4 * shape.width, bias=False)
+        self.out = nn.Linear(4 * shape.width, shape.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(functional.gelu(self.wide(x)))
+
+
+class Layer(nn.Module):
+    """Blocks 1 to `layers`. Attention, then feed-forward, both around a residual connection."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.layers = shape.layers
+        self.attention_norm = nn.LayerNorm(shape.width)
+        self.attention = Attention(shape)
+        self.feed_norm = nn.LayerNorm(shape.width)
+        self.feed = FeedForward(shape)
+
+    def reset_parameters(self) -> None:
+        """As in GPT-2: what is added to the residual stream starts smaller, the more layers add to it."""
+        self.attention_norm.reset_parameters()
+        self.feed_norm.reset_parameters()
+        nn.init.normal_(self.attention.queries_keys_values.weight, std=0.02)
+        nn.init.normal_(self.feed.wide.weight, std=0.02)
+        for last in (self.attention.out, self.feed.out):
+            nn.init.normal_(last.weight, std=0.02 / math.sqrt(2 * self.layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.feed(self.feed_norm(x))
+
+
+class Head(nn.Module):
+    """The last block. Vectors to logits, (batch, length, width) to (batch, length, vocabulary)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(shape.width)
+        self.logits = nn.Linear(shape.width, shape.vocabulary, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Small, so that training starts from almost equal chances for all bytes: a loss of ln 256 = 5.55."""
+        self.norm.reset_parameters()
+        nn.init.normal_(self.logits.weight, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(self.norm(x))
+
+
+def make_block(shape: Shape, index: int) -> nn.Module:
+    """Block `index` of the model, not yet initialised by our rules."""
+    if index == 0:
+        return Embedding(shape)
+    return Head(shape) if index == shape.block_count - 1 else Layer(shape)
+
+
+class GPT(nn.Module):
+    """The blocks of a model, or some of them, one after the other.
+
+    `blocks` names those that this module holds: all, or a slice that starts where another module ended.
+    """
+
+    def __init__(self, shape: Shape, blocks: Iterable[int] | None = None) -> None:
+        super().__init__()
+        self.shape = shape
+        held = range(shape.block_count) if blocks is None else blocks
+        self.blocks = nn.ModuleDict({str(index): make_block(shape, index) for index in held})
+
+    def reset_parameters(self, seed: int) -> None:
+        """Initial weights. Each block has its own seed, so they do not depend on which blocks are held here."""
+        device = next(self.parameters()).device
+        for index, block in self.blocks.items():
+            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+                torch.manual_seed(seed * 10_007 + int(index))
+                block.reset_parameters()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks.values():
+            x = block(x)
+        return x
+
+
+def loss_of(logits: Tensor, following: Tensor) -> Tensor:
+    """Mean cross-entropy of the next byte, in nats. `following` is (batch, length)."""
+    return functional.cross_entropy(logits.flatten(0, 1).float(), following.flatten())
+
+
+def parameters_of(blocks: Iterable[nn.Module]) -> int:
+    """How many numbers they learn."""
+    return sum(parameter.numel() for block in blocks for parameter in block.parameters())
+
+
+def flops_per_token(shape: Shape) -> int:
+    """Forward and backward, for one token: 6 for every weight that is multiplied with, 12 * width * context for the
+    attention of each layer (as if it saw the whole context: the convention of PaLM's appendix B and of nanoGPT)."""
+    in_layers = 12 * shape.width**2 * shape.layers
+    in_head = shape.width * shape.vocabulary
+    return 6 * (in_layers + in_head) + 12 * shape.layers * shape.width * shape.context
+
+
+def read_text(folder: Path | None = None) -> Tensor:
+    """All `*.txt` files of a folder, as bytes; without a folder, the 466 kB of English of Python's own help (PSF
+    licence)."""
+    if folder is None:
+        from pydoc_data.topics import topics  # the language reference, as `help()` shows it
+
+        content = "\n".join(topics[name] for name in sorted(topics)).encode()
+    else:
+        content = b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*.txt")))
+    if not content:
+        raise FileNotFoundError(f"there is no text in `{folder}`: put `*.txt` files there")
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def windows_at(text: Tensor, starts: Sequence[int] | Tensor, context: int) -> tuple[Tensor, Tensor]:
+    """Windows of text, and the same one byte later: what goes in, and what should come out. (count, context) each."""
+    places = torch.as_tensor(starts)[:, None] + torch.arange(context + 1)
+    windows = text[places].long()
+    return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+
+
+def starts_at(step: int, *, count: int, text: Tensor, context: int, seed: int) -> Tensor:
+    """Where the windows of one step start. A function of seed and step alone, so that neither the number of processes
+    nor an interruption changes what is learned."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    return torch.randint(len(text) - context, (count,), generator=generator)

@@ -1,0 +1,291 @@
+"""One model, spread over processes in five ways that all learn the same.
+
+Processes stand in a grid of three axes. Along `replicate` they hold the same parameters and average gradients (DDP).
+Along `shard` each holds a part of every parameter, gradient and optimizer state, and gathers a block's parameters just
+before it computes with them (FSDP2). Along `tensor` they compute each layer together, each with a slice of its matrices
+(tensor parallelism). A layout says how long the axes are:
+
+    layout   replicate  shard   tensor
+    ddp      all        1       1
+    fsdp     1          all     1
+    hsdp     replicas   rest    1         shards within an instance, replicas of that across instances
+    tp       1          1       all
+    2d       1          rest    tensor    tensor parallel within an instance, sharded across them
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from gpt import GPT, Layer, Shape, loss_of
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from cloudtrain.runtime import SetupError
+
+AXES = ("replicate", "shard", "tensor")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How many processes stand along each axis."""
+
+    replicate: int
+    shard: int
+    tensor: int
+
+    @property
+    def data(self) -> int:
+        """Into how many shares a batch is cut. Processes along `tensor` work on the same share."""
+        return self.replicate * self.shard
+
+    def share_of(self, rank: int) -> int:
+        """Which share a process takes. Neighbours stand along `tensor`, because those talk most."""
+        return rank // self.tensor
+
+
+LAYOUTS: dict[str, Callable[[int, int, int], Grid]] = {
+    "ddp": lambda world, _replicas, _tensor: Grid(world, 1, 1),
+    "fsdp": lambda world, _replicas, _tensor: Grid(1, world, 1),
+    "hsdp": lambda world, replicas, _tensor: Grid(replicas, world // replicas, 1),
+    "tp": lambda world, _replicas, _tensor: Grid(1, 1, world),
+    "2d": lambda world, _replicas, tensor: Grid(1, world // tensor, tensor),
+}
+
+SHARDED = frozenset({"fsdp", "hsdp", "2d"})
+"""Layouts under FSDP2, also where the axis `shard` has length 1."""
+
+
+def grid_of(config: Any, world: int) -> Grid:
+    """The grid of a layout.
+
+    Raises:
+        SetupError: the processes, the model or the batch cannot be cut that way.
+    """
+    grid = LAYOUTS[config.layout](world, config.replicas, config.tensor)
+    if grid.data * grid.tensor != world:
+        option, size = ("replicas", config.replicas) if config.layout == "hsdp" else ("tensor", config.tensor)
+        raise SetupError(
+            f"{world} processes make no grid of {option} {size}", hint=f"start a multiple of `--{option}` processes"
+        )
+    for name in ("heads", "context", "vocabulary"):
+        if getattr(config, name) % grid.tensor:
+            raise SetupError(
+                f"`{name}` {getattr(config, name)} cannot be cut into {grid.tensor} equal parts",
+                hint=f"tensor parallelism divides it: make `--{name}` a multiple of {grid.tensor}",
+            )
+    if config.width % config.heads:
+        raise SetupError(f"`width` {config.width} is no multiple of `heads` {config.heads}", hint="change `--heads`")
+    if config.global_batch % (grid.data * config.accumulate):
+        raise SetupError(
+            f"{config.global_batch} windows cannot be cut into {grid.data} shares of {config.accumulate} equal parts",
+            hint="make `--global_batch` a multiple of data-parallel processes times `--accumulate`",
+        )
+    return grid
+
+
+class Spread:
+    """A model on the grid, with real weights. `model` is what is trained and saved; `trained` is what is called."""
+
+    def __init__(self, config: Any, grid: Grid, device: torch.device) -> None:
+        self.grid, self.device, self.config = grid, device, config
+        self.shape = Shape(config.layers, config.heads, config.width, config.context, config.vocabulary)
+        self.model = arrange(self.shape, config, grid, make_mesh(grid, device))
+        self.model.to_empty(device=device)
+        initialise(self.model, self.shape, config.seed)
+        self.trained: nn.Module = self.model
+        if config.layout == "ddp" and grid.replicate > 1:
+            ids = [device.index] if device.type == "cuda" else None
+            self.trained = nn.parallel.DistributedDataParallel(self.model, device_ids=ids)
+        with_compiler = config.compile and grid.tensor == 1
+        self.loss_of = torch.compile(loss_of) if with_compiler else loss_of
+
+    def gradients(self, inputs: Tensor, following: Tensor) -> Tensor:
+        """Forward and backward of this process's share, in `accumulate` parts. Returns its mean loss; gradients are
+        exchanged with the last part, and are means over the whole batch."""
+        parts = self.config.accumulate
+        total = torch.zeros((), device=self.device)
+        for number, (part, target) in enumerate(zip(inputs.chunk(parts), following.chunk(parts), strict=True), start=1):
+            with self._exchanging(number == parts), self._logits_in_parts():
+                loss = self._loss(part, target) / parts
+                loss.backward()
+            total += whole(loss.detach())
+        return total
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Tensor, following: Tensor) -> Tensor:
+        """Mean loss of this process's share. Not compiled: that would take longer than it is good for, once."""
+        parts = self.config.accumulate
+        with self._logits_in_parts(), torch.compiler.set_stance("force_eager"):
+            pairs = zip(inputs.chunk(parts), following.chunk(parts), strict=True)
+            return torch.stack([whole(self._loss(part, target)) for part, target in pairs]).mean()
+
+    def _loss(self, inputs: Tensor, following: Tensor) -> Tensor:
+        is_cast = self.config.precision == "bf16" and self.config.layout not in SHARDED  # else FSDP2 casts
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=is_cast):
+            logits = self.trained(inputs)
+        return self.loss_of(logits, following)
+
+    def _logits_in_parts(self) -> contextlib.AbstractContextManager[None]:
+        """With tensor parallelism no process holds all logits: the vocabulary is cut, and cross-entropy adds up."""
+        if self.grid.tensor == 1:
+            return contextlib.nullcontext()
+        from torch.distributed.tensor.parallel import loss_parallel
+
+        return loss_parallel()
+
+    @contextlib.contextmanager
+    def _exchanging(self, is_last: bool) -> Iterator[None]:
+        """Gradients of all parts but the last one stay where they are."""
+        if self.config.layout in SHARDED:
+            self.model.set_requires_gradient_sync(is_last)
+        no_sync = getattr(self.trained, "no_sync", contextlib.nullcontext)  # DistributedDataParallel has it
+        with contextlib.nullcontext() if is_last else no_sync():
+            yield
+
+
+def make_mesh(grid: Grid, device: torch.device) -> Any:
+    """The grid as torch knows it. Processes next to each other differ in `tensor` first, in `replicate` last."""
+    sizes = (grid.replicate, grid.shard, grid.tensor)
+    mesh = dist.init_device_mesh(device.type, sizes, mesh_dim_names=AXES)
+    if grid.shard > 1 and grid.tensor > 1:
+        mesh["shard", "tensor"]._flatten("model")  # or the norm of gradients goes over one axis, then over the other
+    return mesh
+
+
+def arrange(shape: Shape, config: Any, grid: Grid, mesh: Any) -> GPT:
+    """The model on the meta device, where it takes no memory: cut, recomputing, compiled, sharded, in this order."""
+    with torch.device("meta"):
+        model = GPT(shape)
+    if grid.tensor > 1:
+        cut(model, mesh["tensor"])
+    for block in model.blocks.values():
+        if isinstance(block, Layer):
+            block.__class__ = RECOMPUTED[config.recompute]
+        if config.compile:
+            block.forward = torch.compile(block.forward)
+    if config.layout in SHARDED:
+        shard(model, mesh["replicate", "shard"] if grid.replicate > 1 else mesh["shard"], config)
+    return model
+
+
+def shard(model: GPT, mesh: Any, config: Any) -> None:
+    """FSDP2, block by block: while one block computes, the parameters of the next one are on their way.
+
+    With `reshard`, a block's parameters are given back after its forward and gathered again for its backward (ZeRO 3);
+    without, they stay in between (ZeRO 2): more memory, one exchange less. The last block is needed again at once.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy()
+    if config.precision == "bf16":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    *others, last = model.blocks.values()
+    for block in others:
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=config.reshard)
+    fully_shard(last, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+
+
+def cut(model: GPT, mesh: Any) -> None:
+    """Tensor parallelism. Attention by heads, feed-forward by its wide layer, the vocabulary by rows; each pair of
+    matrices is cut such that the first needs no exchange behind it and the second none before it. Between them, in
+    norms and residuals, each process has its part of the positions (sequence parallelism)."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    positions = Shard(1)  # of (batch, length, width)
+    gathered = PrepareModuleInput(input_layouts=positions, desired_input_layouts=Replicate())
+    plans: dict[str, dict[str, Any]] = {
+        "Embedding": {
+            "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=positions),
+            "positions": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0)),  # (length, width)
+        },
+        "Layer": {
+            "attention_norm": SequenceParallel(),
+            "attention": gathered,
+            "attention.queries_keys_values": ColwiseParallel(),
+            "attention.out": RowwiseParallel(output_layouts=positions),
+            "feed_norm": SequenceParallel(),
+            "feed": gathered,
+            "feed.wide": ColwiseParallel(),
+            "feed.out": RowwiseParallel(output_layouts=positions),
+        },
+        "Head": {
+            "norm": SequenceParallel(),
+            "logits": ColwiseParallel(input_layouts=positions, output_layouts=Shard(-1), use_local_output=False),
+        },
+    }
+    for block in model.blocks.values():
+        parallelize_module(block, mesh, plans[type(block).__name__])
+
+
+class RecomputedLayer(Layer):
+    """Keeps nothing between forward and backward but its input, and computes the rest again: a third more arithmetic,
+    memory of one layer instead of all."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(super().forward, x, use_reentrant=False, preserve_rng_state=False)
+
+
+class SelectivelyRecomputedLayer(Layer):
+    """Keeps what matrix products and attention gave, and computes again what is cheap: norms, GELU, sums."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(super().forward, x, use_reentrant=False, preserve_rng_state=False, context_fn=kept_contexts)
+
+
+def kept_contexts() -> Any:
+    """What `checkpoint` asks for: how to run the forward, and how to run it again."""
+    return create_selective_checkpoint_contexts(KEPT)
+
+
+RECOMPUTED: dict[str, type[Layer]] = {
+    "none": Layer,
+    "selective": SelectivelyRecomputedLayer,
+    "full": RecomputedLayer,
+}
+
+KEPT = [
+    torch.ops.aten.mm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
+"""The operations whose results selective recomputation keeps."""
+
+
+def initialise(model: GPT, shape: Shape, seed: int) -> None:
+    """Weights that do not depend on the layout. Each block is made whole on the CPU, from a seed of its own, and each
+    process takes what belongs to it: no messages, and never more than one block at a time."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+    for index, block in model.blocks.items():
+        source = GPT(shape, blocks=[int(index)])
+        source.reset_parameters(seed)
+        weights = source.blocks[index].state_dict()
+        set_model_state_dict(block, weights, options=StateDictOptions(full_state_dict=True))
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor that may be spread over processes, as an ordinary one. Every process of its mesh must call it."""
+    gather = getattr(tensor, "full_tensor", None)
+    return gather() if gather is not None else tensor
+
+
+def local_bytes(tensors: Any) -> int:
+    """Memory on this process: of a sharded tensor, its part."""
+    parts = (tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors)
+    return sum(part.numel() * part.element_size() for part in parts)

@@ -1,0 +1,95 @@
+"""What each process of a large job would hold, found out in one process without a GPU.
+
+The `fake` process group pretends that all processes are there, and the meta device has shapes without memory. The model
+is arranged by the same code as for training, so what cannot be cut fails here.
+"""
+
+from __future__ import annotations
+
+import sys
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from gpt import Shape, parameters_of
+from layouts import Grid, arrange, grid_of, make_mesh
+
+from cloudtrain.runtime import SetupError
+
+BYTES = {"fp32": 4, "bf16": 2}
+
+
+def print_plan(config: Any) -> int:
+    """The plan of rank 0, who holds as much as anybody. Returns the exit code."""
+    try:
+        grid = grid_of(config, config.world)
+    except SetupError as error:
+        sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
+        return 2
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=config.world)
+    shape = Shape(config.layers, config.heads, config.width, config.context, config.vocabulary)
+    model = arrange(shape, config, grid, make_mesh(grid, torch.device("cpu")))
+    print("\n".join([*shapes(model, shape), "", *memory(model, config, grid)]))
+    dist.destroy_process_group()
+    return 0
+
+
+def shapes(model: Any, shape: Shape) -> list[str]:
+    """The parameters of the first and the last block, and of one layer: all layers are alike."""
+    shown = ("0", "1", str(shape.block_count - 1))
+    lines = [f"{'parameter':<45} {'whole':>16} {'on a process':>16}   cut along"]
+    for name, parameter in model.named_parameters():
+        if name.split(".")[1] in shown:
+            local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+            lines.append(f"{name:<45} {_size(parameter.shape):>16} {_size(local.shape):>16}   {_cuts(parameter)}")
+    return lines
+
+
+def memory(model: Any, config: Any, grid: Grid) -> list[str]:
+    """What stays on a process, in GiB, and what comes and goes; activations depend on the kernels and are not in it."""
+    held = sum(_local(parameter) for parameter in model.parameters())
+    everything = parameters_of([model])
+    largest = max(sum(_unsharded(p, grid) for p in block.parameters()) for block in model.blocks.values())
+    tokens = config.global_batch * config.context // grid.data // config.accumulate
+    rows = {
+        "parameters, fp32": 4 * held,
+        "gradients, fp32": 4 * held,
+        "AdamW's two moments, fp32": 8 * held,
+    }
+    lines = [
+        f"{config.world} processes: replicate {grid.replicate} x shard {grid.shard} x tensor {grid.tensor}; "
+        f"{everything:,} parameters, {held:,} on a process; {tokens:,} tokens at once",
+        f"{'on each process':<45} {'GiB':>9} {'in one process':>16}",
+        *(f"{name:<45} {size / 2**30:>9.3f} {size / held * everything / 2**30:>16.3f}" for name, size in rows.items()),
+        f"{'all that stays':<45} {16 * held / 2**30:>9.3f} {16 * everything / 2**30:>16.3f}",
+    ]
+    if grid.shard > 1:
+        gathered = BYTES[config.precision] * largest
+        lines.append(f"{'the largest block, gathered, ' + config.precision:<45} {gathered / 2**30:>9.3f}")
+    return lines
+
+
+def _local(parameter: Any) -> int:
+    return int((parameter.to_local() if hasattr(parameter, "to_local") else parameter).numel())
+
+
+def _unsharded(parameter: Any, grid: Grid) -> int:
+    """What a process has of a parameter while it computes with it: all of it, or its tensor-parallel part."""
+    is_cut = "tensor" in _cuts(parameter).split(", ")
+    return int(parameter.numel()) // (grid.tensor if is_cut else 1)
+
+
+def _cuts(parameter: Any) -> str:
+    """The axes of the grid that divide a parameter."""
+    if not hasattr(parameter, "placements"):
+        return "-"
+    names = parameter.device_mesh.mesh_dim_names
+    axes = [name for name, placed in zip(names, parameter.placements, strict=True) if not placed.is_replicate()]
+    return ", ".join(axes) or "-"
+
+
+def _size(size: Any) -> str:
+    return " x ".join(map(str, size)) if prod(size) else "nothing"

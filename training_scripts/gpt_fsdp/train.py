@@ -1,0 +1,226 @@
+"""Train a GPT with FSDP2, tensor parallelism, or both: one model, five layouts, the same losses.
+
+One process, then two that shard the model, then four as two shards of two tensor-parallel processes:
+    python train.py
+    torchrun --nproc-per-node 2 train.py --layout fsdp
+    torchrun --nproc-per-node 4 train.py --layout 2d --tensor 2
+
+Options that change memory and speed and, but for bf16, no loss:
+    torchrun --nproc-per-node 2 train.py --layout fsdp --reshard False --accumulate 2 --recompute selective
+    torchrun --nproc-per-node 2 train.py --layout fsdp --precision bf16 --async_checkpoints
+
+All layouts side by side, as a table:
+    torchrun --nproc-per-node 4 train.py --compare
+
+What each of 512 GPUs would hold, without one:
+    python train.py --dry_run --world 512 --layout 2d --tensor 8 --preset 7b
+
+How much of one GPU it uses (GPT-2's size):
+    python train.py --preset gpu-124m
+
+As a job: this machine, Amazon SageMaker, Azure Machine Learning:
+    cloudtrain submit job.yaml
+    cloudtrain submit job.yaml --target sagemaker
+    cloudtrain submit job.yaml --target azureml
+
+Stop it with SIGTERM (or lose the spot instance) and run it again, with any number of processes and any layout: it
+continues from its last checkpoint, and the losses are those of a run that was never stopped.
+"""
+
+import math
+import os
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+try:
+    from cloudtrain import runtime
+except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+    sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
+    from cloudtrain import runtime
+
+from gpt import read_text, starts_at, windows_at
+from layouts import Grid, Spread, grid_of, whole
+
+
+@dataclass
+class Config:
+    layers: int = 4
+    heads: int = 4
+    width: int = 128
+    context: int = 64  # bytes of text that the model sees at once: its tokens
+    vocabulary: int = 256  # at least the 256 bytes
+    steps: int = 60
+    global_batch: int = 16  # windows of text per optimizer step, over all processes
+    accumulate: int = 1  # parts into which each process cuts its share; gradients are exchanged with the last one
+    learning_rate: float = 3e-3  # peak; rises over the first tenth of the steps, then falls to zero along a cosine
+    clip: float = 1.0  # the largest norm that the gradient of the whole model may have
+    seed: int = 1
+
+    layout: Literal["ddp", "fsdp", "hsdp", "tp", "2d"] = "fsdp"
+    replicas: int = 2  # of the sharded model, for `hsdp`
+    tensor: int = 2  # processes that compute each layer together, for `2d`
+    reshard: bool = True  # give gathered parameters back after the forward (ZeRO 3), or keep them (ZeRO 2)
+    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: parameters computed with; weights, gradients' sums stay fp32
+    recompute: Literal["none", "selective", "full"] = "none"  # activations computed again instead of kept
+    compile: bool = False  # torch.compile for each block and the loss
+
+    async_checkpoints: bool = False  # write while training goes on
+    keep: int = 3  # checkpoints
+    checkpoint_every: int = 20  # steps; 0 saves only when stopped
+    report_every: int = 5  # steps
+    deterministic: bool = True
+    backend: str = "auto"  # smddp, nccl, gloo, or auto for the best that runs here
+    step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
+
+    preset: Literal["", "gpu-124m", "7b"] = ""  # a row of PRESETS; what else is given wins over it
+    compare: bool = False  # do not train; all layouts side by side
+    dry_run: bool = False  # do not train; what each of `world` processes would hold
+    world: int = 8  # processes of a dry run
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "": {},
+    # The size of GPT-2 small, whose vocabulary of 50257 is padded to 50304; text stays bytes, which use 256 of them.
+    # 124 million weights to multiply with, as in GPT-2; the embedding, which GPT-2 ties to the head, comes on top.
+    "gpu-124m": {
+        "layers": 12, "heads": 12, "width": 768, "context": 1024, "vocabulary": 50304,
+        "global_batch": 64, "accumulate": 2, "learning_rate": 6e-4, "report_every": 10, "checkpoint_every": 0,
+        "precision": "bf16", "compile": True, "deterministic": False,
+    },
+    "7b": {
+        "layers": 32, "heads": 32, "width": 4096, "context": 4096, "vocabulary": 50304,
+        "global_batch": 512, "learning_rate": 3e-4, "precision": "bf16", "recompute": "selective", "compile": True,
+        "deterministic": False,
+    },
+}  # fmt: skip
+
+config = runtime.arguments(Config)
+if config.preset:
+    config = runtime.arguments(replace(Config(), **PRESETS[config.preset]))
+if config.dry_run:
+    from plan import print_plan
+
+    sys.exit(print_plan(config))
+
+if config.deterministic:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
+    torch.use_deterministic_algorithms(True)
+if not torch.cuda.is_available():
+    torch.set_num_threads(1)  # a process stands for a device, and one thread each keeps them alike
+
+group = runtime.init_process_group(config.backend)
+device = group.device
+if device.type == "cuda" and group.backend == "gloo" and group.world_size > 1:
+    runtime.notice("gloo sends no tensors between GPUs, so the model stays on the CPU")
+    device = torch.device("cpu")
+
+
+# The data: the last tenth of the text is for the test.
+text = read_text()
+train_text, test_text = text[: -len(text) // 10], text[-len(text) // 10 :]
+
+
+def share_at(step: int, grid: Grid, source: torch.Tensor = train_text) -> tuple[torch.Tensor, torch.Tensor]:
+    """This process's windows of the batch of one step; processes along `tensor` have the same."""
+    starts = starts_at(step, count=config.global_batch, text=source, context=config.context, seed=config.seed)
+    mine = starts.chunk(grid.data)[grid.share_of(group.rank)]
+    inputs, following = windows_at(source, mine, config.context)
+    return inputs.to(device), following.to(device)
+
+
+def learning_rate_at(step: int) -> float:
+    warm = min(1.0, (step + 1) / math.ceil(config.steps / 10))
+    return config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+
+
+def make_optimizer(spread: Spread) -> torch.optim.AdamW:
+    """On GPUs one kernel updates all parameters. Each process updates what it holds."""
+    return torch.optim.AdamW(
+        spread.model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), fused=device.type == "cuda"
+    )
+
+
+def train_step(spread: Spread, optimizer: torch.optim.Optimizer, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """One step of the optimizer. Returns the mean loss of this process's share and the norm of the whole gradient."""
+    for parameter_group in optimizer.param_groups:
+        parameter_group["lr"] = learning_rate_at(step)
+    loss = spread.gradients(*share_at(step, spread.grid))
+    norm = torch.nn.utils.clip_grad_norm_(spread.model.parameters(), config.clip)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss, norm
+
+
+def mean_over_processes(value: torch.Tensor) -> torch.Tensor:
+    """All shares have one size, so the mean of their means is the mean over the batch."""
+    dist.all_reduce(value)
+    return value / group.world_size
+
+
+if config.compare:
+    from compare import compare
+
+    compare(config, group, device, make_optimizer, train_step)
+    runtime.destroy_process_group()
+    sys.exit()
+
+from meter import Meter  # noqa: E402
+from saving import Saving  # noqa: E402
+
+runtime.watch_for_stop()
+try:
+    grid = grid_of(config, group.world_size)
+    spread = Spread(config, grid, device)
+    optimizer = make_optimizer(spread)
+    saving = Saving(spread.model, optimizer, keep=config.keep, is_async=config.async_checkpoints)
+except runtime.SetupError as error:
+    if group.is_main:
+        sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
+    sys.exit(2)
+if group.is_main:
+    print(
+        f"processes={group.world_size} layout={config.layout} replicate={grid.replicate} shard={grid.shard} "
+        f"tensor={grid.tensor} device={device.type} backend={group.backend}",
+        flush=True,
+    )
+first_step = saving.load()
+if first_step:
+    runtime.notice(f"resumed from step {first_step}")
+
+meter = Meter(spread.shape, device, group.world_size, is_bf16=config.precision == "bf16")
+started = time.perf_counter()
+for step in range(first_step, config.steps):
+    loss, norm = train_step(spread, optimizer, step)
+    meter.count(config.global_batch * config.context)
+
+    done = step + 1
+    if done % config.report_every == 0 or done == first_step + 1:
+        figures = {"loss": mean_over_processes(loss), "gradient_norm": whole(norm)}
+        runtime.report(step=done, **figures, **meter.window())
+    saving.poll()
+    if config.checkpoint_every and (done % config.checkpoint_every == 0 or done == config.steps):
+        saving.save(done)
+        meter.restart()
+    if config.step_delay:
+        time.sleep(config.step_delay)
+    if runtime.should_stop() and done < config.steps:
+        saving.save(done)
+        saving.wait()
+        runtime.exit_preempted(done)
+
+saving.wait()
+seconds, speed = time.perf_counter() - started, meter.summary()
+test_loss = mean_over_processes(spread.evaluate(*share_at(0, grid, test_text)))
+runtime.report(step=config.steps, test_loss=test_loss)
+weights = saving.weights()
+if group.is_main:
+    torch.save(weights, runtime.model_dir() / "model.pt")
+    print(speed)
+    print(f"test loss {test_loss:.4f} after {config.steps} steps, {seconds:.1f} s", flush=True)
+runtime.destroy_process_group()
