@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from . import slurm
+from . import sagemaker_hosts, slurm
 from .errors import SetupError
 from .master import find_master
 from .tf_config import read_tf_config
@@ -31,8 +31,8 @@ class Environment:
         world_size: processes that train, on all instances.
         local_rank: this process among those of its instance; chooses the GPU.
         local_world_size: processes that train on this instance.
-        node_rank: this instance among the instances; tells the shards of a processing job apart, whose processes
-            are each rank 0 of 1.
+        node_rank: this instance among the instances; tells apart the shards of a processing job, and the copies of a
+            job that SageMaker runs on several instances without a distribution: each of them is rank 0 of 1.
         node_count: instances.
         master_addr: where rank 0 can be reached; None where nothing says so.
         master_port: the port that rank 0 listens on.
@@ -180,9 +180,11 @@ def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world
 
 
 def _of_instance(variables: Variables, platform: str) -> Environment:
-    """A process that works alone. In a processing job it is one of several, each on an instance of its own."""
-    number = _number(variables, ("CLOUDTRAIN_INSTANCE",), 0)
-    count = _number(variables, ("CLOUDTRAIN_INSTANCE_COUNT",), 1)
+    """A process that works alone. In a processing job, or on SageMaker without a distribution, it is one of several,
+    each on an instance of its own."""
+    number, count = sagemaker_hosts.place(variables)
+    number = _number(variables, ("CLOUDTRAIN_INSTANCE",), number)
+    count = _number(variables, ("CLOUDTRAIN_INSTANCE_COUNT",), count)
     return Environment(platform=platform, node_rank=number, node_count=count)
 
 

@@ -2,17 +2,15 @@
 
 Azure ML under MPI sets neither `MASTER_ADDR` nor `RANK`; it names the master in `AZ_BATCH_MASTER_NODE`
 (`10.0.0.4:6000`, more than one node; the port belongs to Batch) or in `AZ_BATCHAI_MPI_MASTER_NODE` (`localhost` on
-one node), and 6105 is the port its documentation uses. SageMaker lists its hosts in `SM_HOSTS`, the first of which
-is the master; 7777 is its toolkit's port.
+one node), and 6105 is the port its documentation uses. SageMaker lists its hosts; its toolkit's port is 7777.
 """
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable, Mapping
 
-from . import slurm
+from . import sagemaker_hosts, slurm
 
 Variables = Mapping[str, str]
 
@@ -21,19 +19,11 @@ def _host_part(name: str) -> Callable[[Variables], str | None]:
     return lambda variables: variables.get(name, "").partition(":")[0] or None
 
 
-def _first_sagemaker_host(variables: Variables) -> str | None:
-    try:
-        hosts = json.loads(variables.get("SM_HOSTS", "[]"))
-    except ValueError:
-        return None
-    return str(hosts[0]) if hosts else None
-
-
 MASTERS: tuple[tuple[Callable[[Variables], str | None], Callable[[Variables], int]], ...] = (
     (lambda variables: variables.get("MASTER_ADDR") or None, lambda _: 29500),
     (_host_part("AZ_BATCH_MASTER_NODE"), lambda _: 6105),
     (_host_part("AZ_BATCHAI_MPI_MASTER_NODE"), lambda _: 6105),
-    (_first_sagemaker_host, lambda _: 7777),
+    (sagemaker_hosts.first_host, sagemaker_hosts.port),
     (slurm.first_node, slurm.port),
 )
 """Who knows the address, and the port where `MASTER_PORT` does not say it. The first that knows wins."""

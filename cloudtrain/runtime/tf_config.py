@@ -1,7 +1,14 @@
-"""`TF_CONFIG` as tf.distribute accepts it. Both clouds write it a little differently.
+"""`TF_CONFIG` as tf.distribute accepts it. The clouds write it a little differently.
 
-Azure ML sends an empty `ps` list, which tf.distribute takes for a parameter server job. SageMaker's parameter server
-launch calls the chief `master`, a word that TensorFlow 2 refuses.
+    who writes it                           what stands there   what becomes of it
+    Azure ML                                `"ps": []`          dropped: it would be a parameter server job
+    SageMaker's toolkit, parameter servers  `"master": [...]`   `chief`, in cluster and task: a script may not say
+                                                                `master` in TensorFlow 2
+    launchers that write texts              `"index": "1"`      1
+
+The parameter servers that SageMaker's toolkit starts beside a script are processes of its own. They keep the cluster
+with `master` in it, and work with a script that says `chief` (tested with TensorFlow 2.21): only the script's own
+variable is written.
 """
 
 from __future__ import annotations
@@ -13,12 +20,15 @@ from typing import Any
 
 from .errors import SetupError
 
+ROLES = {"master": "chief"}
+"""Words for a role that tf.distribute does not know, and its own for it."""
+
 
 def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-    """`TF_CONFIG` with empty task lists dropped and `master` renamed to `chief`; None when it is not set.
+    """`TF_CONFIG` with the table above applied; None when it is not set.
 
     Raises:
-        SetupError: it is not a JSON object.
+        SetupError: it is not a JSON object, or its task has no number.
     """
     text = (os.environ if variables is None else variables).get("TF_CONFIG", "")
     if not text.strip():
@@ -29,11 +39,8 @@ def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any]
         raise SetupError(f"`TF_CONFIG` is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise SetupError("`TF_CONFIG` is not a JSON object")
-    cluster = {_role(role): addresses for role, addresses in (config.get("cluster") or {}).items() if addresses}
-    task = dict(config.get("task") or {})
-    if "type" in task:
-        task["type"] = _role(str(task["type"]))
-    return {**config, "cluster": cluster, "task": task}
+    cluster = {ROLES.get(role, role): places for role, places in (config.get("cluster") or {}).items() if places}
+    return {**config, "cluster": cluster, "task": _task(config.get("task") or {})}
 
 
 def apply_tf_config(variables: MutableMapping[str, str] | None = None) -> None:
@@ -44,5 +51,13 @@ def apply_tf_config(variables: MutableMapping[str, str] | None = None) -> None:
         target["TF_CONFIG"] = json.dumps(config)
 
 
-def _role(role: str) -> str:
-    return "chief" if role == "master" else role
+def _task(written: Mapping[str, Any]) -> dict[str, Any]:
+    task = dict(written)
+    if "type" in task:
+        task["type"] = ROLES.get(task["type"], task["type"])
+    if "index" in task:
+        try:
+            task["index"] = int(task["index"])
+        except (TypeError, ValueError):
+            raise SetupError(f"the task in `TF_CONFIG` has the index `{task['index']}`, which is no number") from None
+    return task

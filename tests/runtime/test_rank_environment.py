@@ -55,8 +55,26 @@ CASES = {
         Environment("torchrun", "local", **SIXTH_OF_TWO_BY_FOUR, master_addr="host-0", master_port=29400),
     ),
     "one process on SageMaker, whose toolkit sets the master all the same": (
-        SAGEMAKER,
+        SAGEMAKER | {"SM_HOSTS": '["algo-1"]'},
         Environment(platform="sagemaker"),
+    ),
+    "one process on each of several SageMaker instances, which are not joined": (
+        SAGEMAKER | {"SM_HOSTS": '["algo-1","algo-10","algo-2"]', "SM_CURRENT_HOST": "algo-2"},
+        Environment(platform="sagemaker", node_rank=2, node_count=3),
+    ),
+    "SageMaker MPI on one group of several, whose first host is not the first of all": (
+        {"SM_HOSTS": '["algo-1","algo-2","algo-3"]', "SM_DISTRIBUTION_INSTANCE_GROUPS": '["gpu"]'}
+        | {"SM_INSTANCE_GROUPS_DICT": '{"cpu":{"hosts":["algo-1"]},"gpu":{"hosts":["algo-2","algo-3"]}}'}
+        | OPENMPI,
+        Environment("openmpi", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr="algo-2", master_port=7777),
+    ),
+    "SageMaker MPI in a container of SDK v3": (
+        {"SM_HOSTS": '["algo-1","algo-2"]', "SM_MASTER_ADDR": "algo-2", "SM_MASTER_PORT": "7000"} | OPENMPI,
+        Environment("openmpi", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr="algo-2", master_port=7000),
+    ),
+    "SM_ variables that are no JSON": (
+        {"SM_HOSTS": "algo-1", "SM_CURRENT_HOST": "algo-1"} | OPENMPI,
+        Environment("openmpi", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr=None, master_port=29500),
     ),
     "SageMaker MPI, where every rank sees the first host's SM_CURRENT_HOST": (
         SAGEMAKER | OPENMPI,
@@ -172,6 +190,10 @@ def test_ranks_of_any_shape_are_derived_alike(launcher: str, nodes: int, each: i
         ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "2"}, "local rank 3 of 2"),
         ({"TF_CONFIG": "{"}, "`TF_CONFIG` is not JSON"),
         (of_tensorflow({"worker": ["a:1"]}, "worker", 1), "`TF_CONFIG` has no `worker` 1"),
+        (
+            {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"index": "x"}}'},
+            "has the index `x`, which is no number",
+        ),
     ],
 )
 def test_contradictions_are_named(variables: dict[str, str], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from cloudtrain.runtime import apply_tf_config, read_tf_config
 
@@ -20,6 +21,39 @@ def test_master_becomes_chief_in_cluster_and_task() -> None:
     apply_tf_config(variables)
     repaired = json.loads(variables["TF_CONFIG"])
     assert repaired == {"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}
+
+
+def test_an_index_is_a_number() -> None:
+    """Some launchers write it as text, with which tf.distribute would look for a task of that name."""
+    variables = {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": "1"}}'}
+    apply_tf_config(variables)
+    assert json.loads(variables["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
+
+
+SAGEMAKER: dict[str, Any] = {
+    "cluster": {"master": ["algo-1:2222"], "worker": ["algo-2:2222"], "ps": ["algo-1:2223", "algo-2:2223"]},
+    "environment": "cloud",
+    "task": {"type": "worker", "index": 0},
+}
+
+
+def test_the_servers_and_their_places_stay_as_sagemaker_has_them() -> None:
+    """Only the chief's name changes: workers, servers, addresses and everything else reach tf.distribute unchanged."""
+    variables = {"TF_CONFIG": json.dumps(SAGEMAKER), "SM_HOSTS": '["algo-1","algo-2"]'}
+    apply_tf_config(variables)
+    repaired = json.loads(variables["TF_CONFIG"])
+    assert repaired["cluster"].pop("chief") == ["algo-1:2222"]
+    assert repaired == SAGEMAKER | {"cluster": {k: v for k, v in SAGEMAKER["cluster"].items() if k != "master"}}
+    assert variables["SM_HOSTS"] == '["algo-1","algo-2"]'
+
+
+def test_what_is_right_already_stays() -> None:
+    """Twice repaired is once repaired."""
+    variables = {"TF_CONFIG": json.dumps(SAGEMAKER)}
+    apply_tf_config(variables)
+    once = variables["TF_CONFIG"]
+    apply_tf_config(variables)
+    assert variables["TF_CONFIG"] == once
 
 
 def test_without_tf_config_nothing_is_written() -> None:
