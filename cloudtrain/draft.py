@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.backends.base import Backend
 from cloudtrain.backends.registry import backend_of
+from cloudtrain.bundle.entries import content_hash
 from cloudtrain.bundle.tree import Tree, scan
 from cloudtrain.compile.common import run_name, without_literals
 from cloudtrain.job import BUNDLED, TrainingJob
@@ -79,6 +80,16 @@ class Draft:
         entry = next((entry for entry in self.tree.entries if entry.path == name), None)
         return None if entry is None else Path(self.tree.location(entry)).read_text("utf-8")
 
+    @cached_property
+    def _build(self) -> str | None:
+        """The hash of the build folder's content, wherever it lies."""
+        if self.job.environment.build is None:
+            return None
+        prefix = f"{self.job.environment.build.removeprefix('./').rstrip('/')}/"
+        inside = [entry for entry in self.tree.entries if entry.path.startswith(prefix)]
+        found = [entry._replace(path=entry.path.removeprefix(prefix)) for entry in inside]
+        return content_hash(found) if any(entry.path == "Dockerfile" for entry in found) else None
+
     @property
     def view(self) -> TrainingJob:
         """What checks look at: of a processing job, what it shares with a training job."""
@@ -113,7 +124,7 @@ class Draft:
         return not_ready(self.awaited, self.backend)
 
     def _compiled(self, name: str) -> Plan:
-        context = CompileContext(name, self.tree.identity, self.account, conda=self._conda)
+        context = CompileContext(name, self.tree.identity, self.account, conda=self._conda, build=self._build)
         plan = self.backend.compile(self.job, self.target, context)
         return replace(plan, notes=(*plan.notes, *self.notes)) if self.notes else plan
 

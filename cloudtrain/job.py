@@ -41,6 +41,8 @@ class Environment(Model):
     """A registered Azure ML environment: `azureml:name:version` or an `azureml://registries/...` id."""
     conda_file: str | None = None
     """Azure ML: a conda file inside `source_dir` on top of the image."""
+    build: str | None = None
+    """Azure ML: a folder inside `source_dir` with a `Dockerfile`, which the environment is built from."""
     requirements: str | None = None
     """A pip requirements file inside `source_dir`, installed before the script starts on the clouds."""
     variables: dict[str, str] = Field(default_factory=dict)

@@ -62,6 +62,9 @@ class Upload:
     file_count: int
     content: str | None = None
     """What is sent, where that is a text that the plan knows: the definition of an environment."""
+    folder: str | None = None
+    """A folder of the bundle that goes with it; the address that storage gives it stands where `content` says
+    `${{folder}}`."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,8 @@ class CompileContext:
     """The target's account settings: `LocalAccount`, `SageMakerAccount` or `AzureMLAccount`."""
     conda: str | None = None
     """The text of the job's `environment.conda_file`; None where it names none, or the bundle does not have it."""
+    build: str | None = None
+    """Hash of the job's `environment.build` folder; None where it names none, or the bundle has no Dockerfile there."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ _ACCOUNT = frozenset(
     "encrypt_inter_container_traffic keep_alive max_retries max_pending training_plan remote_debug profiler "
     "subscription_id resource_group workspace compute experiment job_tier priority identity "
     "managed_identity_client_id docker_args locations max_instance_count services credential cloud "
-    "display_name max_restarts grace_period target "
+    "display_name max_restarts grace_period launcher target "
     "output compress_output launch infra_check debugger trial trial_component max_cost emulate "
     "compute_target role_arn security_groups keep_alive_period_in_seconds workspace_name experiment_name".split()
 )

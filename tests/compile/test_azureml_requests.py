@@ -30,10 +30,12 @@ JOB: dict[str, Any] = {
 A100, H100 = "Standard_ND96asr_v4", "Standard_ND96isr_H100_v5"
 
 
-def plan_of(job: dict[str, Any], target: dict[str, Any] | None = None, conda: str | None = None) -> Plan:
+def plan_of(
+    job: dict[str, Any], target: dict[str, Any] | None = None, conda: str | None = None, build: str | None = None
+) -> Plan:
     """The plan of a job; None takes a field of `JOB` away."""
     fields = {name: value for name, value in (JOB | job).items() if value is not None}
-    context = CompileContext(RUN, BUNDLE, ACCOUNT, conda)
+    context = CompileContext(RUN, BUNDLE, ACCOUNT, conda, build)
     return compile_azureml(ct.TrainingJob(**fields), ct.AzureML(**target or {}), context)
 
 
@@ -130,6 +132,19 @@ def test_an_image_with_a_conda_file() -> None:
     assert upload.size == len(upload.content.encode())
     assert upload.destination != other.destination
     assert made(plan_of(job, conda=conda)) == upload
+
+
+def test_an_environment_built_from_a_dockerfile() -> None:
+    """The folder's content names it; the address of the folder is filled in when it is uploaded."""
+    job = {"environment": {"build": "./docker/"}}
+    upload, other = made(plan_of(job, build="a" * 64)), made(plan_of(job, build="b" * 64))
+    assert upload.content is not None
+    assert json.loads(upload.content)["properties"]["build"] == {
+        "contextUri": "${{folder}}",
+        "dockerfilePath": "Dockerfile",
+    }
+    assert upload.folder == "docker"
+    assert upload.destination != other.destination
 
 
 def test_an_environment_that_the_overrides_replace_is_not_made() -> None:
@@ -420,6 +435,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str, str]] = [
     ({"environment": {"framework": "pytorch", "version": "9.9"}}, {}, "environment.version", "`pytorch` 9.9", "`2.8`"),
     ({"environment": {"azureml": "azureml:mine@latest"}}, {}, "environment.azureml", "changes", "azureml:mine:1"),
     ({"environment": {"azureml": "mine"}}, {}, "environment.azureml", "names no version", "azureml:mine:1"),
+    ({"environment": {"build": "docker"}}, {}, "environment.build", "no file `docker/Dockerfile`", "source_dir"),
+    ({"environment": {"build": "docker", "image": IMAGE}}, {}, "environment.build", "either built", "remove one"),
     ({"environment": {"conda_file": "c.yml"}}, {}, "environment.conda_file", "needs an image", "mcr.microsoft.com"),
     ({"environment": {"image": IMAGE, "conda_file": "c.yml"}}, {}, "environment.conda_file", "no file `c.yml`", "source_dir"),
     ({"entry_point": None, "environment": {"image": IMAGE}}, {}, "entry_point", "something to run", "entry_point: train.py"),

@@ -6,9 +6,10 @@ import json
 
 from cloudtrain.backends.azureml.client import Client
 from cloudtrain.backends.azureml.refusals import Denied, NotThere
-from cloudtrain.backends.azureml.upload import upload_code
+from cloudtrain.backends.azureml.upload import upload_code, upload_folder
 from cloudtrain.backends.azureml.versions import CODE, ENVIRONMENT
 from cloudtrain.backends.base import BundleWriter, OnBytes
+from cloudtrain.compile.azureml.environments import FOLDER
 from cloudtrain.errors import TargetError, TargetUnreachable
 from cloudtrain.plans import Upload
 
@@ -28,6 +29,8 @@ def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: OnB
     if _is_there(client, item):
         return False
     content = item.content if item.content is not None else _code(client, item, bundle, on_bytes)
+    if item.folder is not None:
+        content = content.replace(FOLDER, upload_folder(client, item.folder, item.sha256, bundle))
     try:
         client.send("PUT", item.destination, api_version=_VERSIONS[item.kind], content=content.encode())
     except (TargetUnreachable, Denied):

@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from cloudtrain._extras import require
 from cloudtrain.backends.azureml.blobs import Blobs
 from cloudtrain.backends.azureml.client import Client
+from cloudtrain.backends.azureml.places import DatastorePlace
 from cloudtrain.backends.azureml.versions import CODE
 from cloudtrain.backends.base import BundleWriter, OnBytes
 from cloudtrain.bundle.unpack import unpack
@@ -32,6 +34,9 @@ _RETRIES = 5
 
 _FOLDER = "code"
 
+_STORE = "workspaceblobstore"
+"""The datastore that every workspace has; the SDK keeps build contexts there too."""
+
 
 class _File(NamedTuple):
     name: str
@@ -46,16 +51,42 @@ def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: On
     Raises:
         TargetError: the service gives no place for them, storage refuses them, or a file's name is no text.
     """
-    with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
-        archive, source = Path(folder, "bundle.tar.gz"), Path(folder, "code")
-        bundle.write(archive)
-        unpack(archive, source)
+    with _unpacked(bundle) as source:
         files = list(_files(source))
         given = client.post(
             f"{code_id}/startPendingUpload", {"pendingUploadType": "TemporaryBlobReference"}, api_version=CODE
         )["blobReferenceForConsumption"]
-        _send(_container(client, given), files, Blobs(client), _counting(files, on_bytes))
+        _send(_container(client, given), _FOLDER, files, Blobs(client), _counting(files, on_bytes))
     return f"{given['blobUri'].rstrip('/')}/{_FOLDER}"
+
+
+def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter) -> str:
+    """Send one folder of a bundle to the workspace's own storage, where its content names it; its address, which ends
+    with a slash, as azure-ai-ml 1.35.2 writes those of build contexts for the service.
+
+    Raises:
+        TargetError: the workspace's storage refuses it.
+    """
+    blobs, place = Blobs(client), f"cloudtrain/folders/{sha256}"
+    with _unpacked(bundle) as source:
+        files = list(_files(source / folder))
+
+        def send(container: Any) -> str:
+            _send(container, place, files, blobs, _counting(files, None))
+            return str(container.url).partition("?")[0]
+
+        address = blobs.container(DatastorePlace(client.place.workspace_id, _STORE)).use(folder, send)
+    return f"{address}/{place}/"
+
+
+@contextmanager
+def _unpacked(bundle: BundleWriter) -> Iterator[Path]:
+    """The files of a bundle, for as long as they are needed."""
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
+        archive, source = Path(folder, "bundle.tar.gz"), Path(folder, "code")
+        bundle.write(archive)
+        unpack(archive, source)
+        yield source
 
 
 def _files(root: Path) -> Iterator[_File]:
@@ -91,13 +122,13 @@ def _container(client: Client, given: dict[str, Any]) -> Any:
     )
 
 
-def _send(container: Any, files: list[_File], blobs: Blobs, count: Callable[[_File, int], None]) -> None:
+def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: Callable[[_File, int], None]) -> None:
     """All files; the first that fails ends it."""
 
     def send(file: _File) -> None:
         with file.place.open("rb") as content, blobs.translating(file.name):
             container.upload_blob(
-                f"{_FOLDER}/{file.name}",
+                f"{folder}/{file.name}",
                 content,
                 length=file.size,
                 overwrite=True,

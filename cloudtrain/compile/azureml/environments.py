@@ -11,6 +11,9 @@ from cloudtrain.errors import JobError, Problem, did_you_mean
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import CompileContext, Upload, canonical_json
 
+FOLDER = "${{folder}}"
+"""Stands in an environment's definition for the address of the folder that goes with it (`Upload.folder`)."""
+
 
 class ChosenEnvironment(NamedTuple):
     """`environmentId` of the body, and what must be made first: an environment of an image, or nothing."""
@@ -29,6 +32,10 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
     image = given.image.of("azureml") if given.image else None
     if given.azureml is not None:
         return ChosenEnvironment(_registered(given.azureml, context.account.workspace_id))
+    if given.build is not None:
+        if image is not None or given.conda_file is not None:
+            raise _wrong("build", "an environment is either built from a Dockerfile or made of an image", "remove one")
+        return _built_from(given.build, context)
     if image is not None:
         return _made_of(image, given.conda_file, context)
     if given.conda_file is not None:
@@ -60,11 +67,28 @@ def _made_of(image: str, conda_file: str | None, context: CompileContext) -> Cho
             hint = "write its path inside `source_dir`, and see that no ignore file leaves it out"
             raise _wrong("conda_file", f"the bundle has no file `{conda_file}`", hint)
         properties["condaFile"] = context.conda
+    return _asset(properties, context)
+
+
+def _built_from(folder: str, context: CompileContext) -> ChosenEnvironment:
+    """Where the folder is when the environment is made, only storage knows; its content is known, and names it."""
+    if context.build is None:
+        hint = "write the folder inside `source_dir` that holds the `Dockerfile`"
+        raise _wrong("build", f"the bundle has no file `{folder.rstrip('/')}/Dockerfile`", hint)
+    build = {"contextUri": FOLDER, "dockerfilePath": "Dockerfile"}
+    properties = {"build": build, "isAnonymous": True, "isArchived": False}
+    return _asset(properties, context, folder=folder.removeprefix("./").rstrip("/"), sha256=context.build)
+
+
+def _asset(
+    properties: dict[str, Any], context: CompileContext, *, folder: str | None = None, sha256: str = ""
+) -> ChosenEnvironment:
     content = canonical_json({"properties": properties})
-    sha256 = hashlib.sha256(content.encode()).hexdigest()
-    destination = environment_id(context.account.workspace_id, sha256)
+    digest = hashlib.sha256((content + sha256).encode()).hexdigest()
+    destination = environment_id(context.account.workspace_id, digest)
+    size = len(content.encode())
     return ChosenEnvironment(
-        destination, Upload("environment", sha256, destination, len(content.encode()), 1, content=content)
+        destination, Upload("environment", digest, destination, size, 1, content=content, folder=folder)
     )
 
 

@@ -87,6 +87,8 @@ def _environment(parts: Parts, body: Mapping[str, Any]) -> str:
     upload = parts.environment.upload
     if upload is None or body.get("environmentId") != parts.environment.id:
         return str(body.get("environmentId", ""))
+    if upload.folder is not None:
+        return f"built from {upload.folder}/Dockerfile"
     image = parts.job.environment.image.of("azureml") if parts.job.environment.image else None
     conda = f" with {parts.job.environment.conda_file}" if parts.job.environment.conda_file else ""
     return f"made of {image}{conda}"

@@ -13,6 +13,7 @@ import pytest
 import cloudtrain
 from cloudtrain.backends.azureml.backend import AzureMLBackend
 from cloudtrain.errors import TargetError, TargetUnreachable
+from cloudtrain.plans import Upload
 from tests.backends.azureml.conftest import (
     CONTENT,
     ENVIRONMENT,
@@ -250,6 +251,25 @@ def test_an_environment_goes_up_once(fake: FakeAzure, backend: AzureMLBackend, s
     (received,) = fake.received("PUT", ENVIRONMENT)
     assert received.raw == CONTENT.encode()
     assert fake.assets.names("environments") == [("cloudtrain", "cd" * 16)]
+
+
+def test_a_build_folder_goes_up_with_its_environment(
+    fake: FakeAzure, backend: AzureMLBackend, source: MakeSource
+) -> None:
+    """Its files alone, into the workspace's own storage; the definition says where they are, which nobody knew before."""
+    content = '{"properties":{"build":{"contextUri":"${{folder}}","dockerfilePath":"Dockerfile"}}}'
+    upload = Upload("environment", "ef" * 32, ENVIRONMENT, len(content), 1, content, folder="docker")
+    plan = plan_of(uploads=(upload,), environmentId=ENVIRONMENT)
+    code = source({"train.py": b"1", "docker/Dockerfile": b"FROM x", "docker/etc/a b.txt": b"2"})
+    assert [backend.upload(plan, code) for _ in range(2)] == [True, False]
+    (received,) = fake.received("PUT", ENVIRONMENT)
+    address = received.body["properties"]["build"]["contextUri"]
+    assert address.startswith("https://")
+    assert address.endswith(f"/cloudtrain/folders/{'ef' * 32}/")
+    container, path = address.partition("/cloudtrain/")[0].rpartition("/")[2], f"cloudtrain/folders/{'ef' * 32}"
+    assert fake.blobs.get(container, f"{path}/Dockerfile") == b"FROM x"
+    assert fake.blobs.get(container, f"{path}/etc/a b.txt") == b"2"
+    assert not [request for request in fake.received("PUT") if "train.py" in request.path]
 
 
 def test_nothing_to_upload(fake: FakeAzure, backend: AzureMLBackend, source: MakeSource) -> None:
