@@ -46,8 +46,6 @@ class Outcome:
 def run_experiment(config: Any, digits: Digits, group: Any, call: Callable[..., Any]) -> None:
     """Every rank calls it; rank 0 prints and draws."""
     workers = group.world_size - 1
-    if workers < 2:
-        raise SystemExit("error: the experiment needs a server and at least two workers" if group.is_main else 2)
     base = replace(config, step_seconds=config.step_seconds or 0.01, slow_worker=0, hiccups=0.0)
     slow, share = config.slow_worker or 1, config.hiccups or 0.1
     times = f"{config.slow_factor:g} times slower"

@@ -85,7 +85,7 @@ class Server:
         self.weights = torch.nn.Parameter(weights)
         self.optimizer = torch.optim.SGD([self.weights], lr=0.0, momentum=momentum, weight_decay=weight_decay)
         self.learning_rate_at = learning_rate_at
-        self.last_update, self.max_staleness = last_update, max_staleness
+        self.workers, self.last_update, self.max_staleness = workers, last_update, max_staleness
         self.periods = {"report": report_every, "evaluate": evaluate_every, "save": save_every}
 
         self.updates = 0
@@ -94,6 +94,7 @@ class Server:
         self.under_way: set[int] = set()
         self.done = dict.fromkeys(range(1, workers + 1), 0)  # gradients of each worker that has not left
         self.asking: dict[int, Future[Task | None]] = {}  # workers that wait for a task
+        self.arrived: set[int] = set()  # nobody starts before all are there, or the first would do much of the work
         self.stopping = False
 
         self.lock = threading.Lock()
@@ -107,7 +108,7 @@ class Server:
         """Take a gradient, promise a task: at once, or when slower workers have caught up. None means: leave."""
         with self.lock:
             self.stopping |= stop
-            self.started = self.started or perf_counter()
+            self.arrived.add(worker)
             if result is not None:
                 self._apply(worker, result)
             promise: Future[Task | None] = Future()
@@ -172,6 +173,9 @@ class Server:
     def _answers(self) -> Iterator[tuple[Future[Task | None], Task | None]]:
         """The promises that can be kept now. A worker that leaves may be the one that others have waited for."""
         finished = self.stopping or (self.next_number == self.last_update and not self.again)
+        if not finished and len(self.arrived) < self.workers:
+            return
+        self.started = self.started or perf_counter()
         for worker in list(self.asking):
             if finished:
                 del self.done[worker]

@@ -74,6 +74,7 @@ workers = max(1, place.world_size - 1)
 problems = {
     "`--max_staleness` is negative": (config.max_staleness or 0) < 0,
     f"`--slow_worker` is {config.slow_worker}, and the workers are 1 to {workers}": config.slow_worker > workers,
+    "`--experiment` needs a server and two workers, so 3 processes": config.experiment and place.world_size < 3,
 }
 if wrong := [text for text, found in problems.items() if found]:
     sys.exit("error: " + "; ".join(wrong) if place.is_main else 2)
