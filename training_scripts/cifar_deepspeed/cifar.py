@@ -1,0 +1,165 @@
+"""CIFAR-10 in its python version, from the folder or the archive, read without trust.
+
+    cifar-10-batches-py/            or cifar-10-python.tar.gz, which holds this folder
+        batches.meta                {"label_names": [ten names]}
+        data_batch_1 ... 5          {"data": uint8 array (10000, 3072), "labels": [10000 numbers]}
+        test_batch                  the same
+
+The files are pickles, and a pickle can run any code that its author wants. `Numbers` therefore knows the names that
+build arrays, and refuses every other. The archive is read in memory and never unpacked: no name in it becomes a path.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import pickle
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+META, TRAIN, TEST = "batches.meta", "data_batch_", "test_batch"
+SHAPE = (3, 32, 32)
+PIXELS = 3072
+LARGEST = 64 * 2**20
+"""Bytes of one file. A batch of 10,000 images has 31 million."""
+
+
+class Images(NamedTuple):
+    """All images in host memory: (count, 3, 32, 32) bytes, and (count,) class numbers."""
+
+    pixels: Tensor
+    labels: Tensor
+
+
+class Cifar(NamedTuple):
+    """What a folder or an archive holds."""
+
+    train: Images
+    test: Images
+    names: list[str]
+
+
+def read_cifar(place: Path) -> Cifar:
+    """The images in `place`: the folder, one above it, the archive, or a folder with the archive.
+
+    Raises:
+        SystemExit: something is missing or is not what it should be; the message names it.
+    """
+    files = read_files(place)
+    batches = sorted(name for name in files if name.startswith(TRAIN))
+    if not batches or TEST not in files:
+        refuse(f"`{place}` has no `{TRAIN}1` or no `{TEST}`", "it should hold the python version of CIFAR-10")
+    names = label_names(files.get(META))
+    train = [images_of(name, files[name], len(names)) for name in batches]
+    both = Images(torch.cat([part.pixels for part in train]), torch.cat([part.labels for part in train]))
+    return Cifar(both, images_of(TEST, files[TEST], len(names)), names)
+
+
+def read_files(place: Path) -> dict[str, bytes]:
+    """Name to content, of the files that belong to the layout."""
+    folders = [place, *sorted(path for path in place.glob("*") if path.is_dir())] if place.is_dir() else []
+    for folder in folders:
+        if (folder / TEST).is_file():
+            paths = [path for path in folder.iterdir() if is_wanted(path.name) and path.is_file()]
+            return {path.name: limited(path.name, path.open("rb"), path.stat().st_size) for path in paths}
+    archives = sorted(place.rglob("*.tar.gz")) if place.is_dir() else [place]
+    if not archives or not archives[0].is_file():
+        refuse(f"`{place}` holds neither `{TEST}` nor a `.tar.gz` archive", "give the folder `cifar-10-batches-py`")
+    return read_archive(archives[0])
+
+
+def read_archive(path: Path) -> dict[str, bytes]:
+    """The same from the archive. Links and devices in it are passed over, and nothing is written to disk."""
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for member in archive:
+                name = Path(member.name).name
+                if member.isreg() and is_wanted(name) and name not in found:
+                    content = archive.extractfile(member)
+                    assert content is not None  # it is a regular file
+                    found[name] = limited(name, content, member.size)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        refuse(f"`{path}` is not a whole `.tar.gz` archive: {error}", "fetch it again")
+    return found
+
+
+def is_wanted(name: str) -> bool:
+    """Whether the layout has a file of this name."""
+    return name in (META, TEST) or (name.startswith(TRAIN) and name.removeprefix(TRAIN).isdecimal())
+
+
+def limited(name: str, file: Any, size: int) -> bytes:
+    """The content, unless it is larger than any file of the layout."""
+    with file:
+        if size > LARGEST:
+            refuse(f"`{name}` has {size:,} bytes, and a batch has at most {LARGEST:,}", "is it CIFAR-10?")
+        content: bytes = file.read(LARGEST)
+    return content
+
+
+# How numpy builds arrays and scalars again, under the names that its versions 1 and 2 write into pickles.
+REBUILD, FROM_BUFFER, SCALAR = np.empty(1).__reduce__()[0], np.empty(1).__reduce_ex__(5)[0], np.int64(1).__reduce__()[0]
+KNOWN = {
+    ("numpy.core.multiarray", "_reconstruct"): REBUILD,
+    ("numpy._core.multiarray", "_reconstruct"): REBUILD,
+    ("numpy.core.numeric", "_frombuffer"): FROM_BUFFER,
+    ("numpy._core.numeric", "_frombuffer"): FROM_BUFFER,
+    ("numpy.core.multiarray", "scalar"): SCALAR,
+    ("numpy._core.multiarray", "scalar"): SCALAR,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): codecs.encode,
+}
+
+
+class Numbers(pickle.Unpickler):
+    """Reads plain data and numpy arrays. Other names are refused before anything of them is imported."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in KNOWN:
+            raise pickle.UnpicklingError(f"it wants to use `{module}.{name}`, which no image needs")
+        return KNOWN[module, name]
+
+
+def unpickled(name: str, file: BinaryIO) -> dict[str, Any]:
+    """A pickled dict with its keys as texts: Python 2 wrote them as bytes."""
+    try:
+        value = Numbers(file, encoding="bytes").load()
+        return {as_text(key): entry for key, entry in value.items()}
+    except Exception as error:  # noqa: BLE001  a pickle that was cut off or tampered with fails in any way
+        refuse(f"`{name}` is no batch of CIFAR-10: {error}", "fetch it again, from a source that you trust")
+
+
+def label_names(content: bytes | None) -> list[str]:
+    """The classes' names; without `batches.meta` they are ten numbers."""
+    if content is None:
+        return [str(number) for number in range(10)]
+    return [as_text(name) for name in unpickled(META, io.BytesIO(content)).get("label_names", [])]
+
+
+def images_of(name: str, content: bytes, classes: int) -> Images:
+    """One batch, checked."""
+    batch = unpickled(name, io.BytesIO(content))
+    data, labels = batch.get("data"), batch.get("labels")
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
+        refuse(f"`data` of `{name}` is no uint8 array of shape (images, {PIXELS})", "is it CIFAR-10?")
+    if not isinstance(labels, list) or len(labels) != len(data) or not all(label in range(classes) for label in labels):
+        refuse(f"`labels` of `{name}` are not {len(data)} numbers below {classes}", "is it CIFAR-10?")
+    return Images(torch.from_numpy(data.copy()).view(-1, *SHAPE), torch.tensor([int(label) for label in labels]))
+
+
+def as_text(value: bytes | str) -> str:
+    """Text, as which Python 2 and 3 have written it."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def refuse(problem: str, hint: str) -> NoReturn:
+    """End the process with one sentence, and what to do."""
+    sys.exit(f"error: {problem}\n\nhint: {hint}")
