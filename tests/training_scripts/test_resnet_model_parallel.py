@@ -129,7 +129,9 @@ def images_and_labels() -> Any:
     return images, torch.arange(8) % 3
 
 
-def gradients(norm: str, batch: Any, split_size: int | None, cuts: list[int]) -> tuple[float, dict[str, Any]]:
+def gradients(
+    norm: str, batch: Any, split_size: int | None, cuts: list[int], device: str = "cpu", overlap: bool = True
+) -> tuple[float, dict[str, Any]]:
     """Loss, and gradients and statistics by name: through the pipeline, or plainly without a split size."""
     import torch
 
@@ -148,10 +150,19 @@ def gradients(norm: str, batch: Any, split_size: int | None, cuts: list[int]) ->
     else:
         chain = list(model.pieces().values())
         parts = [torch.nn.Sequential(*chain[first:end]) for first, end in itertools.pairwise([*cuts, len(chain)])]
-        pipeline = devices.DevicePipeline(parts, [torch.device("cpu")] * len(parts), split_size, loss_of)
+        pipeline = devices.DevicePipeline(parts, places(device, len(parts)), split_size, loss_of, overlap)
         loss = pipeline.step(images, labels)
     found = {name: parameter.grad for name, parameter in model.named_parameters()}
-    return loss.item(), {**found, **dict(model.named_buffers())}
+    everything = {**found, **dict(model.named_buffers())}
+    return loss.item(), {name: tensor.detach().cpu() for name, tensor in everything.items()}
+
+
+def places(kind: str, stages: int) -> list[Any]:
+    """A device for each stage: as many GPUs as there are, in turn."""
+    import torch
+
+    gpus = torch.cuda.device_count() if kind == "cuda" else 0
+    return [torch.device("cuda", stage % gpus) if gpus else torch.device("cpu") for stage in range(stages)]
 
 
 def difference(one: tuple[float, dict[str, Any]], other: tuple[float, dict[str, Any]]) -> float:
@@ -185,6 +196,21 @@ def test_pipelined_is_one_device_with_the_same_microbatches(images_and_labels: A
     assert difference(gradients("batch", images_and_labels, 4, [0, 2]), alone) < 1e-12
     assert difference(gradients("batch", images_and_labels, 4, [0, 2, 4]), alone) < 1e-12
     assert difference(gradients("batch", images_and_labels, 8, [0]), alone) > 1e-3
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("overlap", [True, False])
+def test_copies_beside_the_computing_change_nothing(images_and_labels: Any, overlap: bool) -> None:
+    """On GPUs, or on one with all stages: what is used has arrived, and no memory is given away too early."""
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    images, labels = images_and_labels[0].repeat(16, 1, 2, 2), images_and_labels[1].repeat(16)
+    alone = gradients("group", (images, labels), None, [])
+    for _ in range(5):
+        found = gradients("group", (images, labels), 8, [0, 2, 4], device="cuda", overlap=overlap)
+        assert difference(found, alone) < 1e-10
 
 
 @pytest.mark.torch

@@ -25,14 +25,8 @@ from cloudtrain import runtime
 CLASSES = 1000
 
 SIZES: dict[str, dict[str, Any]] = {
-    "cpu": {"image_size": 96, "batch": 24, "split_size": 24, "splits": [2, 3, 4, 6, 12], "repeats": 3},
-    "gpu": {
-        "image_size": 128,
-        "batch": 120,
-        "split_size": 120,
-        "splits": [3, 5, 8, 10, 12, 20, 24, 40, 60],
-        "repeats": 7,
-    },
+    "cpu": {"image_size": 64, "batch": 48, "split_size": 48, "splits": [4, 8, 12, 24], "repeats": 3},
+    "gpu": {"image_size": 128, "batch": 120, "split_size": 120, "splits": [3, 5, 8, 10, 12, 20, 24, 40, 60]},
     "tiny": {"model": "resnet14", "image_size": 32, "batch": 8, "split_size": 8, "splits": [2, 4], "repeats": 2},
 }
 """What is measured where, unless arguments say otherwise. The GPU's batch, size and most splits are the tutorial's."""

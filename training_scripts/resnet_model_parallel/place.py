@@ -51,7 +51,7 @@ def find_place(processes: int, backend: str, device: str, stages: int | None) ->
     devices = [torch.device("cuda", number % gpus) for number in range(stages)]
     if gpus >= stages:
         return Place(devices, False, f"{stages} x {name}")
-    return Place(devices, False, f"{stages} stages on {gpus} x {name}: they share it, no speed-up possible")
+    return Place(devices, False, f"{stages} stages share {gpus} x {name}: the cost of splitting, not a speed-up")
 
 
 def cut(
