@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf, isfinite, isnan
 from typing import NamedTuple
 
 Curve = Mapping[int, Mapping[str, float]]
@@ -88,7 +89,8 @@ class Comparison:
     @property
     def largest_difference(self) -> float:
         """Of all values that stand against each other."""
-        return max((abs(a - b) for _, _, a, b in _pairs(self.whole, self.joined, self.metrics)), default=0.0)
+        pairs = _pairs(self.whole, self.joined, self.metrics)
+        return max((_distance(pair.whole, pair.found) for pair in pairs), default=0.0)
 
     def first_difference(self, found: Curve) -> Difference | None:
         """The first value that differs by more than the tolerance, relative to values above 1."""
@@ -183,7 +185,14 @@ def _pairs(whole: Curve, found: Curve, metrics: Sequence[str]) -> list[Differenc
 
 
 def _is_close(one: float, other: float, tolerance: float) -> bool:
-    return one == other or (one != one and other != other) or abs(one - other) <= tolerance * max(1.0, abs(one))
+    return _distance(one, other) <= tolerance * max(1.0, abs(one) if isfinite(one) else 1.0)
+
+
+def _distance(one: float, other: float) -> float:
+    """Zero for what is equal or no number both times; infinite where only one is a number."""
+    if one == other or (isnan(one) and isnan(other)):
+        return 0.0
+    return abs(one - other) if isfinite(one) and isfinite(other) else inf
 
 
 def _words(difference: Difference) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloudtrain.backends.local.folder import FORCED, RunFolder
@@ -56,8 +57,8 @@ class Rehearsal:
             "metrics": list(comparison.metrics),
             "compared": comparison.compared,
             "tolerance": comparison.tolerance,
-            "largest_difference": comparison.largest_difference,
-            "first_difference": difference._asdict() if difference else None,
+            "largest_difference": _finite(comparison.largest_difference),
+            "first_difference": difference and {name: _finite(value) for name, value in difference._asdict().items()},
             "at_step": self.at_step,
             "stopped_at": comparison.stopped_at,
             "saved_at": comparison.saved_at,
@@ -67,6 +68,11 @@ class Rehearsal:
             "seconds_to_leave": round(self.seconds_to_leave, 3),
             "runs": {name: getattr(self, name).name for name in ("whole", "interrupted", "resumed")},
         }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for NaN and infinity."""
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 @dataclass(frozen=True)
@@ -116,11 +122,7 @@ def rehearse(whole: Run, wishes: Wishes, *, on_stage: OnStage = lambda *_: None)
     on_stage("interrupted", interrupted, at_step)
     seconds = _guarded(interrupted, lambda: _stop_at(interrupted, at_step))
     before = curve_of(interrupted.metrics(), metrics)
-    if not before or max(before) >= max(curve):
-        raise TargetError(
-            f"`{interrupted.name}` was at its end before SIGTERM reached it",
-            hint="choose an earlier step: `--at-step N`; with `runtime.report` the script waits for the signal there",
-        )
+    _must_be_interrupted(interrupted, last_step=max(before, default=0), end=max(curve))
     saved_at = _saved_at(interrupted)
 
     resumed = send(original, settings, lambda name: original.repeated(name, checkpoint_of=interrupted.name))
@@ -155,6 +157,20 @@ def _must_succeed(whole: Run) -> None:
             f"`{whole.name}` did not succeed, so there is nothing to compare with: it {status.state}"
             + (f": {status.reason}" if status.reason else ""),
             hint=f"`cloudtrain logs {whole.name}` prints what it wrote",
+        )
+
+
+def _must_be_interrupted(run: Run, *, last_step: int, end: int) -> None:
+    status = run.last_status
+    if status.state in (RunState.FAILED, RunState.LOST):
+        raise TargetError(
+            f"`{run.name}` {status.state} before it could be interrupted: {status.reason or 'it does not say why'}",
+            hint=f"`cloudtrain logs {run.name}` prints what it wrote",
+        )
+    if last_step >= end:
+        raise TargetError(
+            f"`{run.name}` was at its end before SIGTERM reached it",
+            hint="choose an earlier step: `--at-step N`; with `runtime.report` the script waits for the signal there",
         )
 
 

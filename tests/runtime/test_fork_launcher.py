@@ -120,7 +120,8 @@ def test_each_way_to_end_is_told_as_it_was(tmp_path: Path, ending: str, code: in
     script = f"import os, sys, time\nif os.environ['RANK'] == '1':\n    {ending}\n"
     done = launch(tmp_path, script)
     assert done.code == (1 if code else 0)
-    assert done.said == (f"cloudtrain: rank 1 ended with exit code {code}\n" if code else "")
+    summary = [f"cloudtrain: rank 1 ended with exit code {code}"] if code else []
+    assert done.said.splitlines()[-1:] == summary  # rank 0 may not have been quick enough to end before it was asked to
     assert done.written(1, "stderr") == stderr
 
 
@@ -201,8 +202,11 @@ def test_all_ranks_start_again_as_often_as_allowed(tmp_path: Path) -> None:
     """Each attempt knows its number and has its own output; the last failure is final."""
     script = (
         "import os, sys, time\n"
+        "from pathlib import Path\n"
         "attempt = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
         "print('attempt', attempt, 'of', os.environ['TORCHELASTIC_MAX_RESTARTS'])\n"
+        "Path(f'up-{attempt}-' + os.environ['RANK']).touch()\n"
+        "while not Path(f'up-{attempt}-0').exists(): time.sleep(0.01)\n"
         "if os.environ['RANK'] == '1' and attempt < 2: sys.exit(4)\n"
         "time.sleep(300 * (attempt < 2))\n"
     )
@@ -221,6 +225,7 @@ def test_all_ranks_start_again_as_often_as_allowed(tmp_path: Path) -> None:
 
 def test_random_numbers_of_ranks_differ(tmp_path: Path) -> None:
     """Python's and numpy's global generators, imported before the fork, do not give all ranks the same numbers."""
+    pytest.importorskip("numpy")
     script = "import random, sys\nprint(random.random(), sys.modules['numpy.random'].random())\n"
     done = launch(tmp_path, script, preloaded=("numpy.random", "random"))
     assert done.code == 0, done.written(0, "stderr")
