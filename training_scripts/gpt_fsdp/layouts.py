@@ -267,16 +267,31 @@ KEPT = [
 """The operations whose results selective recomputation keeps."""
 
 
+@torch.no_grad()
 def initialise(model: GPT, shape: Shape, seed: int) -> None:
     """Weights that do not depend on the layout. Each block is made whole on the CPU, from a seed of its own, and each
     process takes what belongs to it: no messages, and never more than one block at a time."""
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-
     for index, block in model.blocks.items():
         source = GPT(shape, blocks=[int(index)])
         source.reset_parameters(seed)
-        weights = source.blocks[index].state_dict()
-        set_model_state_dict(block, weights, options=StateDictOptions(full_state_dict=True))
+        for parameter, weights in zip(block.parameters(), source.parameters(), strict=True):
+            if hasattr(parameter, "placements"):
+                parameter.to_local().copy_(part_of(weights, parameter))
+            else:
+                parameter.copy_(weights)
+
+
+def part_of(weights: Tensor, parameter: Any) -> Tensor:
+    """This process's part of a spread parameter. The last axis cuts first: what tensor parallelism left over is what
+    FSDP2 shards. Where it does not come out even, the last parts are smaller, or empty."""
+    mesh = parameter.device_mesh
+    for axis in reversed(range(mesh.ndim)):
+        placement = parameter.placements[axis]
+        if not placement.is_replicate():
+            parts = weights.chunk(mesh.size(axis), dim=placement.dim)
+            mine = mesh.get_coordinate()[axis]
+            weights = parts[mine] if mine < len(parts) else weights.narrow(placement.dim, 0, 0)
+    return weights
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ def print_plan(config: Any) -> int:
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=config.world)
     shape = Shape(config.layers, config.heads, config.width, config.context, config.vocabulary)
+    config.compile = False  # nothing will run
     model = arrange(shape, config, grid, make_mesh(grid, torch.device("cpu")))
     print("\n".join([*shapes(model, shape), "", *memory(model, config, grid)]))
     dist.destroy_process_group()

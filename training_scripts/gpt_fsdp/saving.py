@@ -8,6 +8,7 @@ parts and the metadata are written (`cloudtrain.runtime.Checkpoints`).
 from __future__ import annotations
 
 import shutil
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ class Saving:
         self._group = dist.new_group(backend="gloo") if is_async else None
         self._writing: tuple[Any, Path, int] | None = None  # future, folder, step
         self._newest = 0  # step
+        self.waited: list[float] = []  # seconds that training stood still, for each checkpoint
         self._check_that_it_is_shared()
         if self.is_main:
             for left in self.checkpoints.directory.glob(".async-*"):  # of a run that was killed
@@ -63,12 +65,14 @@ class Saving:
         if step == self._newest:
             return
         self._newest = step
+        begun = time.perf_counter()
         if self._group is None:
             self.checkpoints.save_sharded(lambda folder: dcp.save(self._state(), checkpoint_id=folder), step)
-            return
-        folder = self.checkpoints.directory / f".async-{step}"
-        future = dcp.async_save(self._state(), checkpoint_id=folder, process_group=self._group)
-        self._writing = future, folder, step
+        else:
+            folder = self.checkpoints.directory / f".async-{step}"
+            future = dcp.async_save(self._state(), checkpoint_id=folder, process_group=self._group)
+            self._writing = future, folder, step
+        self.waited.append(time.perf_counter() - begun)
 
     def poll(self) -> None:
         """Once a step: give a checkpoint its name when all processes have written it."""
@@ -79,6 +83,7 @@ class Saving:
         """Until nothing is being written."""
         if self._writing is None:
             return
+        begun = time.perf_counter()
         future, written, step = self._writing
         self._writing = None
         future.result()  # raises what went wrong in the thread
@@ -90,6 +95,7 @@ class Saving:
                 written.rmdir()
 
         self.checkpoints.save_sharded(move, step)
+        self.waited[-1] += time.perf_counter() - begun
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The whole model, on the CPU of rank 0; an empty dict elsewhere."""

@@ -33,6 +33,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import torch
@@ -222,5 +223,7 @@ weights = saving.weights()
 if group.is_main:
     torch.save(weights, runtime.model_dir() / "model.pt")
     print(speed)
+    if saving.waited:
+        print(f"{len(saving.waited)} checkpoints, for each of which training stood still {median(saving.waited):.3f} s")
     print(f"test loss {test_loss:.4f} after {config.steps} steps, {seconds:.1f} s", flush=True)
 runtime.destroy_process_group()

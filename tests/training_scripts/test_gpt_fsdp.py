@@ -1,0 +1,203 @@
+"""The parts of the FSDP script that can be told without training: grids, parts of tensors, peaks, memory, plans."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloudtrain.runtime import SetupError
+
+SCRIPTS = Path(__file__).parents[2] / "training_scripts"
+FOLDER = SCRIPTS / "gpt_fsdp"
+PARTS = ("gpt", "layouts", "meter", "compare", "plan")
+
+
+def test_the_model_is_that_of_the_pipeline_script() -> None:
+    """A script's folder is a bundle of its own, so there are two copies; they are one file."""
+    assert (FOLDER / "gpt.py").read_bytes() == (SCRIPTS / "pipeline_gpt" / "gpt.py").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def parts() -> Iterator[dict[str, ModuleType]]:
+    """The script's modules by name, imported as the script does; other scripts have modules of the same names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER)
+        for name in PARTS:
+            patch.delitem(sys.modules, name, raising=False)
+        yield {name: importlib.import_module(name) for name in PARTS}
+        for name in PARTS:
+            sys.modules.pop(name, None)
+
+
+def config(**changes: Any) -> SimpleNamespace:
+    """What a grid depends on."""
+    values = {"layout": "2d", "replicas": 2, "tensor": 2, "heads": 4, "context": 64, "vocabulary": 256, "width": 128}
+    return SimpleNamespace(**{**values, "global_batch": 16, "accumulate": 1, **changes})
+
+
+# Grids
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [("ddp", (8, 1, 1)), ("fsdp", (1, 8, 1)), ("hsdp", (2, 4, 1)), ("2d", (1, 4, 2)), ("tp", (1, 1, 8))],
+)
+def test_a_layout_puts_all_processes_into_its_grid(
+    parts: dict[str, Any], layout: str, expected: tuple[int, int, int]
+) -> None:
+    """Eight processes; those next to each other stand along `tensor` and share a part of the batch."""
+    grid = parts["layouts"].grid_of(config(layout=layout, heads=8), 8)
+    assert (grid.replicate, grid.shard, grid.tensor) == expected
+    shares = [grid.share_of(rank) for rank in range(8)]
+    assert shares == sorted(shares)
+    assert set(shares) == set(range(grid.data))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("world", "changes", "message"),
+    [
+        (3, {}, "3 processes make no grid of tensor 2"),
+        (3, {"layout": "hsdp"}, "3 processes make no grid of replicas 2"),
+        (8, {"layout": "tp"}, "`heads` 4 cannot be cut into 8 equal parts"),
+        (2, {"context": 63}, "`context` 63 cannot be cut into 2 equal parts"),
+        (2, {"layout": "fsdp", "heads": 5}, "`width` 128 is no multiple of `heads` 5"),
+        (4, {"layout": "fsdp", "accumulate": 8}, "16 windows cannot be cut into 4 shares of 8 equal parts"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_with_a_hint(
+    parts: dict[str, Any], world: int, changes: dict[str, Any], message: str
+) -> None:
+    """Before anything is computed."""
+    with pytest.raises(SetupError, match=message) as caught:
+        parts["layouts"].grid_of(config(**changes), world)
+    assert caught.value.hint
+
+
+# Weights
+
+
+@pytest.mark.torch
+@settings(max_examples=50, deadline=None)
+@given(rows=st.integers(1, 40), columns=st.integers(1, 8), shard=st.integers(1, 7), tensor=st.integers(1, 4))
+def test_the_parts_of_a_tensor_are_all_of_it(
+    parts: dict[str, Any], rows: int, columns: int, shard: int, tensor: int
+) -> None:
+    """Cut by columns for tensor parallelism and by rows for FSDP2, even or not: each number is on one process."""
+    import torch
+    from torch.distributed.tensor import Shard
+
+    weights = torch.arange(rows * columns).view(rows, columns)
+    found: list[int] = []
+    for place in [(row, column) for row in range(shard) for column in range(tensor)]:
+        mesh = SimpleNamespace(ndim=2, size=(shard, tensor).__getitem__, get_coordinate=lambda place=place: place)
+        parameter = SimpleNamespace(device_mesh=mesh, placements=(Shard(0), Shard(1)))
+        found += parts["layouts"].part_of(weights, parameter).flatten().tolist()
+    assert sorted(found) == list(range(rows * columns))
+
+
+# Speed and memory
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A100 80GB PCIe", 312e12),
+        ("NVIDIA H100 80GB HBM3", 989.5e12),
+        ("NVIDIA H100 PCIe", 756.5e12),
+        ("NVIDIA H100 NVL", 835.5e12),
+        ("NVIDIA H200", 989.5e12),
+        ("NVIDIA H200 NVL", 835.5e12),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA GeForce RTX 4090", None),
+        ("", None),
+    ],
+)
+def test_the_peak_of_a_gpu_follows_from_its_name(parts: dict[str, Any], name: str, expected: float | None) -> None:
+    """As CUDA spells it; what is not in the table has no MFU."""
+    assert parts["meter"].peak_of(name) == expected
+
+
+@pytest.mark.torch
+def test_mfu_is_arithmetic_over_peak_and_leaves_the_first_window_out(
+    parts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of GPT-2's size multiplies with 124 million weights; 1,000 tokens in 2 s of a clock that we move."""
+    import torch
+
+    shape = parts["gpt"].Shape(12, 12, 768, 1024, 50304)
+    meter = parts["meter"].Meter(shape, torch.device("cpu"), 2, is_bf16=True)
+    assert meter.flops == 6 * 123_568_128 + 12 * 12 * 768 * 1024
+    assert meter.peak is None
+    clock = iter([0.0, 5.0, 7.0, 7.0])
+    monkeypatch.setattr(meter, "_now", lambda: next(clock))
+    meter.peak = 1e12
+    meter.count(1000)
+    assert meter.window() == {}
+    meter.restart()
+    meter.count(1000)
+    figures = meter.window()
+    assert figures["tokens_per_s"] == 500
+    assert figures["mfu"] == pytest.approx(500 * meter.flops / 1e12)
+    assert meter.summary().startswith("500 tokens/s, ")
+    assert "MFU 42.7% of 1 TFLOP/s" in meter.summary()
+
+
+@pytest.mark.torch
+def test_working_memory_counts_what_lives_at_once(parts: dict[str, Any]) -> None:
+    """Two results of 4,000 bytes live together, the third one when the first is gone; inputs and views are free."""
+    import torch
+
+    def run() -> torch.Tensor:
+        first = there * 2
+        second = first.view(10, 100) * 2
+        del first
+        return second.view(-1) * 2
+
+    there = torch.ones(1000)
+    result, most = parts["compare"].working_bytes(run, torch.device("cpu"))
+    assert result.sum().item() == 8000
+    assert most == 8000
+
+
+# The plan
+
+
+@pytest.mark.torch
+def test_a_plan_of_512_processes_shows_what_each_would_hold() -> None:
+    """64 shards of 8 tensor-parallel processes: rows by both, 16 bytes for each parameter."""
+    arguments = ["--dry_run", "--world", "512", "--layout", "2d", "--tensor", "8", "--preset", "7b"]
+    command = [sys.executable, str(FOLDER / "train.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = {line.split("  ")[0]: line.split() for line in done.stdout.splitlines() if line}
+    assert lines["blocks.1.feed.wide.weight"][1:] == "16384 x 4096 32 x 4096 shard, tensor".split()
+    assert lines["blocks.1.feed.out.weight"][1:] == "4096 x 16384 64 x 2048 shard, tensor".split()
+    assert lines["blocks.1.feed_norm.weight"][1:] == ["4096", "64", "shard"]
+    here, alone = map(float, lines["all that stays"][-2:])
+    assert alone == pytest.approx(6_871_851_008 * 16 / 2**30, abs=1e-3)
+    assert alone / 512 <= here < alone / 512 * 1.01
+
+
+@pytest.mark.torch
+def test_a_plan_that_cannot_be_is_one_line_and_a_hint(
+    parts: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same refusal as on 512 real processes, found at no cost."""
+    assert parts["plan"].print_plan(config(world=512, tensor=3)) == 2
+    assert tuple(capsys.readouterr()) == (
+        "",
+        "error: 512 processes make no grid of tensor 3\n\nhint: start a multiple of `--tensor` processes\n",
+    )
