@@ -355,8 +355,8 @@ def _refuse_what_is_missing(job: TrainingJob, account: LocalAccount) -> None:
             Problem(
                 ("distribution", "type"),
                 "`smp` is SageMaker's own library and does not exist on this machine",
-                "use `distribution: {type: torch}` and split the model with torch.distributed.pipelining or FSDP2, "
-                "which run everywhere",
+                "use `distribution: {type: torch}`, which runs everywhere: `cloudtrain scripts copy pipeline_gpt` is a "
+                "pipeline with torch.distributed.pipelining, `gpt_fsdp` shards with FSDP2",
             )
         )
     elif _launcher_of(job) == "mpirun" and account.mpirun is None:

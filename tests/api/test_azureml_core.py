@@ -15,7 +15,7 @@ from tests.api.test_examples import FILES, ROOT
 
 REFUSED = {
     "smddp_mnist.yaml": "use `distribution: {type: torch}`: the same script with NCCL",
-    "smp_gpt2.yaml": "use `distribution: {type: torch}` with torch.distributed.pipelining or FSDP2",
+    "smp_gpt2.yaml": "use `distribution: {type: torch}` as in `cloudtrain scripts copy pipeline_gpt`",
 }
 """Examples of what only SageMaker has, with the alternative that the error names."""
 

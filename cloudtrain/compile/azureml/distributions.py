@@ -91,5 +91,5 @@ _ROWS: dict[str, Callable[[TrainingJob, Machines], dict[str, Any] | None]] = {
     "tensorflow": _tensorflow,
     "none": lambda job, machines: None,  # noqa: ARG005 - a row's
     "smddp": _only_sagemaker("use `distribution: {type: torch}`: the same script with NCCL"),
-    "smp": _only_sagemaker("use `distribution: {type: torch}` with torch.distributed.pipelining or FSDP2"),
+    "smp": _only_sagemaker("use `distribution: {type: torch}` as in `cloudtrain scripts copy pipeline_gpt`, or FSDP2"),
 }

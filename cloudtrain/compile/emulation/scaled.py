@@ -95,5 +95,5 @@ def _library_problems(job: TrainingJob) -> list[Problem]:
     if job.distribution.type != "smp":
         return []
     message = "`smp` is SageMaker's own library and does not exist on this machine"
-    hint = "submit it to SageMaker, or use `distribution: {type: torch}` with torch.distributed.pipelining or FSDP2"
+    hint = "submit it to SageMaker, or use `distribution: {type: torch}` as in `cloudtrain scripts copy pipeline_gpt`"
     return [Problem(("distribution", "type"), message, hint)]
