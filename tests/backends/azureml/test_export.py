@@ -103,7 +103,7 @@ def test_no_name_breaks_out_of_the_head() -> None:
     assert loaded(plan)["name"] == RUN
 
 
-@pytest.mark.parametrize("name", CASES.keys() - PYTHON_ALONE.keys())
+@pytest.mark.parametrize("name", sorted(CASES.keys() - PYTHON_ALONE.keys()))
 def test_ids_have_the_yamls_own_scheme(name: str) -> None:
     """Whatever is an id of Azure Resource Manager starts with `azureml:` there, and there alone."""
     job = loaded(plan_of(CASES[name]))
