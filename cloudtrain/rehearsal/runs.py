@@ -57,7 +57,8 @@ class Original:
         given; `hold_at` is the step at which it waits for its signal.
         """
         homes = self._homes(name, checkpoint_of or name)
-        places_or_name = re.compile(rf"(?:{'|'.join(map(re.escape, homes))})(?![\w.-])|{re.escape(self.name)}(?!\d)")
+        paths = "|".join(map(re.escape, homes))
+        places_or_name = re.compile(rf"(?<![\w./-])(?:{paths})(?![\w.-])|{re.escape(self.name)}(?!\d)")
         spec: dict[str, Any] = _mapped(
             self.spec, lambda text: places_or_name.sub(lambda found: homes.get(found[0], name), text)
         )
