@@ -59,7 +59,7 @@ class Config:
     steps: int = 60
     global_batch: int = 16  # windows of text per optimizer step, over all processes
     accumulate: int = 1  # parts into which each process cuts its share; gradients are exchanged with the last one
-    learning_rate: float = 3e-3  # peak; rises over the first tenth of the steps, then falls to zero along a cosine
+    learning_rate: float = 1e-3  # peak; rises over the first tenth of the steps, then falls to zero along a cosine
     clip: float = 1.0  # the largest norm that the gradient of the whole model may have
     seed: int = 1
 
