@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from server import Seen, Server, largest_staleness, serving
 from torch import Tensor
-from worker import Digits, compute, work
+from worker import Digits, compute, learning_rate_at, work
 
 METHODS = {"ring all-reduce": None, "asynchronous": None, "bounded": 2}
 """With the largest lead, where there is one and `--max_staleness` does not say another."""
@@ -68,12 +68,6 @@ def run_experiment(config: Any, digits: Digits, group: Any, call: Callable[..., 
         draw(found, workers, config.picture)
 
 
-def rate_at(config: Any, digits: Digits, update: int) -> float:
-    last = config.epochs * digits.batches_per_epoch
-    warm = min(1.0, (update + 1) / digits.batches_per_epoch)
-    return config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * update / last))
-
-
 def start_of(config: Any) -> Tensor:
     """The weights that every run starts with, whatever the run before left in the network."""
     return Digits(hidden=config.hidden, batch=config.batch, seed=config.seed, device=torch.device("cpu")).weights()
@@ -85,7 +79,7 @@ def run_server(method: str, config: Any, digits: Digits, group: Any, call: Calla
         start_of(config),
         workers=workers,
         last_update=last,
-        learning_rate_at=lambda update: rate_at(config, digits, update),
+        learning_rate_at=lambda update: learning_rate_at(config, digits, update),
         max_staleness=config.max_staleness,
         report_every=last,
         evaluate_every=10,
@@ -125,7 +119,7 @@ def run_ring(method: str, config: Any, digits: Digits, group: Any, ring: Any) ->
         asked = time.perf_counter()
         dist.all_reduce(gradient, group=ring)
         seen.append(Seen(group.rank, 0, computing, time.perf_counter() - asked))
-        optimizer.param_groups[0]["lr"] = workers * rate_at(config, digits, first)
+        optimizer.param_groups[0]["lr"] = workers * learning_rate_at(config, digits, first)
         weights.grad = gradient / workers
         optimizer.step()
         if first // 10 != (first + workers) // 10:

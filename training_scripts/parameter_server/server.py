@@ -211,6 +211,26 @@ def largest_staleness(workers: int, max_staleness: int | None) -> int | None:
     return None if max_staleness is None else (workers - 1) * (2 * max_staleness + 1)
 
 
+def summary(server: Server) -> list[str]:
+    """How stale the gradients were, and what each worker did, sent and waited."""
+    stale = [row.staleness for row in server.seen]
+    bound = largest_staleness(server.workers, server.max_staleness)
+    lines = [
+        f"staleness mean {sum(stale) / len(stale):.2f} max {max(stale)} bound {'none' if bound is None else bound}",
+        "updates by others between a worker's pull and its push:",
+        *histogram(Counter(stale)),
+        "",
+        " worker gradients staleness   idle MB sent",
+    ]
+    for worker in range(1, server.workers + 1):
+        mine = [row for row in server.seen if row.worker == worker]
+        waiting, computing = sum(row.waiting for row in mine), sum(row.computing for row in mine)
+        staleness = sum(row.staleness for row in mine) / max(1, len(mine))
+        idle, sent = waiting / max(1e-9, waiting + computing), len(mine) * server.weights.nbytes / 1e6
+        lines.append(f"{worker:>7} {len(mine):>9} {staleness:>9.2f} {idle:>6.1%} {sent:>7.1f}")
+    return lines
+
+
 def histogram(counts: Counter[int], width: int = 40) -> list[str]:
     """One line for each of 0, 1, 2-3, 4-7, 8-15, ..., with its share of all gradients."""
     bins: Counter[int] = Counter()

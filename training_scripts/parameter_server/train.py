@@ -21,14 +21,12 @@ Stop it with SIGTERM (or lose the spot instance) and run it again, with any numb
 last checkpoint, and every batch is still used once.
 """
 
-import math
 import os
 import queue
 import sys
 import threading
 import time
 import warnings
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +40,8 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
-from server import Server, exchange, histogram, largest_staleness, serving
-from worker import Digits, work
+from server import Server, exchange, serving, summary
+from worker import Digits, learning_rate_at, work
 
 
 @dataclass
@@ -87,18 +85,16 @@ digits = Digits(hidden=config.hidden, batch=config.batch, seed=config.seed, devi
 last_update = config.epochs * digits.batches_per_epoch
 
 
-def learning_rate_at(update: int) -> float:
-    warm = min(1.0, (update + 1) / digits.batches_per_epoch)
-    return config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * update / last_update))
-
-
 def join_rpc() -> None:
-    """Rank 0 is `server`. env:// is the only rendezvous that works under torchrun, whose agent owns the store; each
-    attempt has its own part of it, or restarted processes would read the addresses of dead ones."""
+    """Rank 0 is `server`. env:// is the only rendezvous that works under torchrun, whose agent owns the store. Each
+    attempt has its own part of it, or restarted processes would read the addresses of dead ones; on several instances,
+    whose agents count for themselves, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 makes torchrun use a new store."""
+
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if place.node_count == 1 else "0"
 
     def rendezvous(_url: str, **_options: object):
         store, rank, world_size = next(dist.rendezvous("env://", place.rank, place.world_size))
-        yield dist.PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store), rank, world_size
+        yield dist.PrefixStore(f"attempt_{attempt}", store), rank, world_size
 
     dist.register_rendezvous_handler("attempt", rendezvous)
     warnings.filterwarnings("ignore", "You are using a Backend")  # torch.distributed.rpc about itself
@@ -133,7 +129,7 @@ server = Server(
     digits.weights(),
     workers=workers,
     last_update=last_update,
-    learning_rate_at=learning_rate_at,
+    learning_rate_at=lambda update: learning_rate_at(config, digits, update),
     max_staleness=config.max_staleness,
     report_every=config.report_every,
     evaluate_every=digits.batches_per_epoch,
@@ -174,7 +170,7 @@ def see_who_is_gone() -> None:
     """torchrun sends SIGTERM for a user's stop and for another process's death alike. The dead do not answer."""
     for worker in server.here if place.world_size > 1 else ():
         try:
-            rpc.rpc_sync(f"worker{worker}", time.time)
+            rpc.rpc_sync(f"worker{worker}", time.time, timeout=10)
         except RuntimeError:
             give_up(worker)
 
@@ -198,19 +194,7 @@ if server.updates < last_update:
     runtime.exit_preempted(server.updates)
 
 if server.seen:
-    stale = [row.staleness for row in server.seen]
-    bound = largest_staleness(workers, config.max_staleness)
-    print(f"\nstaleness mean {sum(stale) / len(stale):.2f} max {max(stale)} bound {'none' if bound is None else bound}")
-    print("updates by others between a worker's pull and its push")
-    print("\n".join(histogram(Counter(stale))))
-    print("\n worker gradients staleness   idle MB sent")
-    for worker in range(1, workers + 1):
-        mine = [row for row in server.seen if row.worker == worker]
-        waiting, computing = sum(row.waiting for row in mine), sum(row.computing for row in mine)
-        staleness = sum(row.staleness for row in mine) / max(1, len(mine))
-        idle, sent = waiting / max(1e-9, waiting + computing), len(mine) * server.weights.nbytes / 1e6
-        print(f"{worker:>7} {len(mine):>9} {staleness:>9.2f} {idle:>6.1%} {sent:>7.1f}")
-digits.accuracy(server.weights.detach())
+    print("", *summary(server), "", sep="\n")
+accuracy = digits.accuracy(server.weights.detach())  # the network has these weights now
 torch.save(digits.network.state_dict(), runtime.model_dir() / "model.pt")
-accuracy = digits.accuracy(server.weights.detach())
-print(f"\ntest accuracy {accuracy:.4f} after {last_update} updates, {seconds:.1f} s", flush=True)
+print(f"test accuracy {accuracy:.4f} after {last_update} updates, {seconds:.1f} s", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import math
 import random
 import sys
 import time
@@ -63,6 +64,12 @@ class Digits:
     def accuracy(self, weights: Tensor) -> float:
         vector_to_parameters(weights.to(self.images.device), self.network.parameters())
         return (self.network(self.images[self.test]).argmax(1) == self.labels[self.test]).float().mean().item()
+
+
+def learning_rate_at(config: Any, digits: Digits, update: int) -> float:
+    warm = min(1.0, (update + 1) / digits.batches_per_epoch)
+    progress = update / (config.epochs * digits.batches_per_epoch)
+    return config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def seconds_of(config: Any, worker: int, number: int) -> float:
