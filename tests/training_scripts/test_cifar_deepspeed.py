@@ -1,0 +1,190 @@
+"""The DeepSpeed script: the configuration of a stage as a plain function; and run for real where DeepSpeed is installed.
+
+DeepSpeed is not in the project's own environment. `CLOUDTRAIN_DEEPSPEED_PYTHON` names an interpreter that has it:
+
+    python -m venv /tmp/deepspeed && /tmp/deepspeed/bin/pip install torch==2.13.0 'deepspeed[autotuning]==0.19.8' \\
+        scikit-learn
+    CLOUDTRAIN_DEEPSPEED_PYTHON=/tmp/deepspeed/bin/python python -m pytest tests/training_scripts/test_cifar_deepspeed.py
+
+The first run compiles DeepSpeed's collective operations for CPUs, 20 seconds to minutes; `TORCH_EXTENSIONS_DIR` keeps
+them.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from cloudtrain import TrainingJob
+from cloudtrain.runtime import parse_metrics
+
+REPOSITORY = Path(__file__).parents[2]
+FOLDER = REPOSITORY / "training_scripts" / "cifar_deepspeed"
+PYTHON = os.environ.get("CLOUDTRAIN_DEEPSPEED_PYTHON", sys.executable)
+EXTENSIONS = {name: os.environ[name] for name in ("TORCH_EXTENSIONS_DIR",) if name in os.environ}
+TWO = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+SMALL = ["--width", "4", "--epochs", "1", "--report_every", "1"]
+DEADLINE = 600
+
+
+def has_deepspeed() -> bool:
+    """Asked of the interpreter that would run it, without importing it."""
+    ask = "import importlib.util, sys; sys.exit(importlib.util.find_spec('deepspeed') is None)"
+    return subprocess.run([PYTHON, "-c", ask], check=False).returncode == 0
+
+
+needs_deepspeed = pytest.mark.skipif(
+    not has_deepspeed(), reason="DeepSpeed is not installed: set CLOUDTRAIN_DEEPSPEED_PYTHON to a Python that has it"
+)
+
+
+@pytest.fixture(scope="module")
+def zero() -> ModuleType:
+    """`zero.py`, which needs nothing."""
+    spec = importlib.util.spec_from_file_location("cifar_deepspeed_zero", FOLDER / "zero.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def settings(zero: Any, **changes: Any) -> dict[str, Any]:
+    """The configuration of a run with two processes, changed."""
+    plain = {"stage": 2, "global_batch": 64, "processes": 2, "accumulate": 1, "learning_rate": 0.005}
+    rest = {"steps": 88, "warmup_steps": 11, "bf16": False}
+    base = zero.read_settings(FOLDER / "ds_config.json")
+    before = copy.deepcopy(base)
+    found: dict[str, Any] = zero.settings_for(base, **{**plain, **rest, **changes})
+    assert base == before
+    return found
+
+
+# The configuration
+
+
+def test_the_four_stages_differ_in_one_number(zero: Any) -> None:
+    """One configuration: what is compared between stages is the stage and nothing else."""
+    of_stage = {stage: settings(zero, stage=stage) for stage in (0, 1, 2, 3)}
+    for stage, found in of_stage.items():
+        assert found["zero_optimization"].pop("stage") == stage
+    assert of_stage[0] == of_stage[1] == of_stage[2] == of_stage[3]
+
+
+@pytest.mark.parametrize(("processes", "accumulate"), [(1, 1), (2, 1), (2, 4), (8, 2)])
+def test_batch_sizes_multiply_up(zero: Any, processes: int, accumulate: int) -> None:
+    """DeepSpeed refuses a configuration in which micro batch x parts x processes is not the batch."""
+    found = settings(zero, processes=processes, accumulate=accumulate)
+    micro = found["train_micro_batch_size_per_gpu"]
+    assert micro * found["gradient_accumulation_steps"] * processes == found["train_batch_size"] == 64
+
+
+@pytest.mark.parametrize(("changes", "said"), [({"processes": 3}, "3 processes x 1 parts"), ({"stage": 4}, "stage 4")])
+def test_what_cannot_be_is_said(zero: Any, changes: dict[str, Any], said: str) -> None:
+    """A mean of means over shares of different sizes is not the mean; and there are four stages."""
+    with pytest.raises(ValueError, match=said):
+        settings(zero, **changes)
+
+
+def test_each_stage_holds_less(zero: Any) -> None:
+    """The table of the ZeRO paper for fp32 with Adam: 16 bytes per parameter, divided further with every stage."""
+    assert [zero.bytes_per_parameter(stage, 1) for stage in (0, 1, 2, 3)] == [16, 16, 16, 16]
+    assert [zero.bytes_per_parameter(stage, 4) for stage in (0, 1, 2, 3)] == [16, 10, 7, 4]
+
+
+def test_the_job_files_are_the_three_forms() -> None:
+    """Processes started by torchrun, by MPI, and by DeepSpeed's launcher with its tuner; files they name are there."""
+    forms = {}
+    for name in ("job.yaml", "job_mpi.yaml", "job_autotune.yaml"):
+        job = TrainingJob(**yaml.safe_load((FOLDER / name).read_text("utf-8")))
+        forms[name] = getattr(job.distribution, "launch", None)
+        assert (FOLDER / str(job.hyperparameters.get("deepspeed_config", "ds_config.json"))).is_file()
+    assert forms == {"job.yaml": "torch", "job_mpi.yaml": "mpi", "job_autotune.yaml": "launcher"}
+    tuned = json.loads((FOLDER / "ds_config_autotune.json").read_text())
+    assert tuned["autotuning"]["enabled"] is True
+
+
+# Runs
+
+
+def start(folder: Path, *command: str | Path) -> subprocess.Popen[str]:
+    """A run in `folder`, in a checkout of its own, with what DeepSpeed prints beside."""
+    for part in (Path("training_scripts", "cifar_deepspeed"), Path("cloudtrain", "runtime")):
+        shutil.copytree(
+            REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
+        )
+    shutil.copy(REPOSITORY / "cloudtrain" / "__init__.py", folder / "cloudtrain")
+    path = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **EXTENSIONS}
+    arguments = [str(part) for part in command]
+    with (folder / "stderr.txt").open("w") as errors:
+        return subprocess.Popen(
+            arguments, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=errors
+        )
+
+
+def run(folder: Path, *command: str | Path, stop_at: int | None = None) -> dict[int, float]:
+    """Losses by step; with `stop_at`, SIGTERM is sent once that step is reported."""
+    folder.mkdir(exist_ok=True)
+    process = start(folder, *command)
+    losses: dict[int, float] = {}
+    stopped = False
+    assert process.stdout is not None
+    with process.stdout:
+        for line in process.stdout:
+            values = parse_metrics(line) or {}
+            if "loss" in values:
+                losses[int(values["step"])] = values["loss"]
+            if stop_at is not None and not stopped and max(losses, default=0) >= stop_at:
+                process.send_signal(signal.SIGTERM)
+                stopped = True
+    code = process.wait(timeout=DEADLINE)
+    assert (code == 0) is not stopped, (folder / "stderr.txt").read_text()  # torchrun ends a SIGTERM with 1
+    return losses
+
+
+SCRIPT = Path("training_scripts", "cifar_deepspeed", "train.py")
+
+
+@needs_deepspeed
+@pytest.mark.torch
+def test_losses_are_equal_across_the_stages(tmp_path: Path) -> None:
+    """Stages 1 to 3 print the same losses throughout; stage 0 sums in another order, which shows in the last digits
+    after some steps, as with one process."""
+    stages = {stage: run(tmp_path / str(stage), *TWO, SCRIPT, *SMALL, "--zero_stage", str(stage)) for stage in range(4)}
+    assert [len(losses) for losses in stages.values()] == [22] * 4
+    for step, loss in stages[1].items():
+        assert stages[2][step] == pytest.approx(loss, abs=1e-5), f"step {step}"
+        assert stages[3][step] == pytest.approx(loss, abs=1e-5), f"step {step}"
+        assert stages[0][step] == pytest.approx(loss, abs=1e-5 if step <= 8 else 0.02), f"step {step}"
+    assert stages[0][22] < 2.0 < stages[0][1]
+    for stage in stages:
+        assert (tmp_path / str(stage) / "model" / "model.pt").is_file()
+
+
+@needs_deepspeed
+@pytest.mark.torch
+@pytest.mark.parametrize("stage", ["1", "3"])
+def test_stopped_it_goes_on_where_it_was(tmp_path: Path, stage: str) -> None:
+    """SIGTERM, then the same command again: every process finds its part, and the losses are those of one run."""
+    arguments = [*SMALL, "--zero_stage", stage]
+    whole = run(tmp_path / "whole", *TWO, SCRIPT, *arguments)
+    parts = tmp_path / "parts"
+    first = run(parts, *TWO, SCRIPT, *arguments, "--step_delay", "0.2", stop_at=6)
+    stopped_at = json.loads((parts / "checkpoint" / "preempted").read_text())["step"]
+    second = run(parts, *TWO, SCRIPT, *arguments)
+    assert (max(first), min(second), max(second)) == (stopped_at, stopped_at + 1, 22)
+    for step, loss in {**first, **second}.items():
+        assert loss == pytest.approx(whole[step], abs=1e-5), f"step {step}"

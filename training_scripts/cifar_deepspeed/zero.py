@@ -1,0 +1,67 @@
+"""DeepSpeed's configuration for one run: ds_config.json, and what stage, batch, schedule and device make of it.
+
+What the four ZeRO stages divide among N processes. Bytes per parameter with Adam, P for what all hold, fp32 here:
+
+    stage  weights  gradients  Adam's two moments    bytes per parameter
+    0      P        P          P                     16
+    1      P        P          / N                   8 + 8 / N
+    2      P        / N        / N                   4 + 12 / N
+    3      / N      / N        / N                   16 / N
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+STAGES = (0, 1, 2, 3)
+FROM_STAGE = {"gradients": 2, "weights": 3, "moments": 1}
+"""The stage from which on a part is divided among the processes."""
+
+BYTES = {"weights": 4, "gradients": 4, "moments": 8}
+"""Of one parameter in fp32, with Adam."""
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The configuration as it stands."""
+    settings: dict[str, Any] = json.loads(path.read_text())
+    return settings
+
+
+def settings_for(
+    base: dict[str, Any],
+    *,
+    stage: int,
+    global_batch: int,
+    processes: int,
+    accumulate: int,
+    learning_rate: float,
+    steps: int,
+    warmup_steps: int,
+    bf16: bool,
+) -> dict[str, Any]:
+    """The configuration of one run; `base` stays as it is.
+
+    Raises:
+        ValueError: the batch cannot be divided evenly, which DeepSpeed's averages need; or there is no such stage.
+    """
+    if stage not in STAGES:
+        raise ValueError(f"there is no ZeRO stage {stage}: it is one of 0, 1, 2, 3")
+    if global_batch % (processes * accumulate):
+        raise ValueError(f"{global_batch} images cannot be divided by {processes} processes x {accumulate} parts")
+    settings = copy.deepcopy(base)
+    settings["train_batch_size"] = global_batch
+    settings["train_micro_batch_size_per_gpu"] = global_batch // processes // accumulate
+    settings["gradient_accumulation_steps"] = accumulate
+    settings["zero_optimization"]["stage"] = stage
+    settings["optimizer"]["params"]["lr"] = learning_rate
+    settings["scheduler"]["params"] |= {"total_num_steps": steps, "warmup_num_steps": warmup_steps}
+    settings["bf16"] = {"enabled": bf16}
+    return settings
+
+
+def bytes_per_parameter(stage: int, processes: int) -> float:
+    """What one process keeps for each parameter of the model, beside activations and buffers."""
+    return sum(size / (processes if stage >= FROM_STAGE[part] else 1) for part, size in BYTES.items())
