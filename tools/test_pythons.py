@@ -15,9 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 OLDEST_AND_NEWEST = ("3.10", "3.13")
-CORE = (
-    "-n", "auto", "--maxprocesses", "8", "-m", "not (torch or mpi or wheel or notebook or parity or awscli or lifecycle)"
-)  # fmt: skip
+ELSEWHERE = "torch or mpi or wheel or notebook or parity or awscli or lifecycle"
+CORE = ("-n", "auto", "--maxprocesses", "8", "-m", f"not ({ELSEWHERE})")
 
 
 def interpreter(version: str) -> str | None:
