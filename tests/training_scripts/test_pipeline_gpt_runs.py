@@ -25,7 +25,8 @@ pytestmark = pytest.mark.torch
 
 REPOSITORY = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-SMALL = ["--layers", "6", "--heads", "2", "--width", "32", "--context", "32", "--steps", "30", "--report_every", "1"]
+SIZE = ["--layers", "6", "--heads", "2", "--width", "32", "--context", "32"]
+SMALL = [*SIZE, "--steps", "30", "--learning_rate", "0.003", "--report_every", "1"]
 FIVE_DECIMALS = 5e-6
 DEADLINE = 120
 
