@@ -1,4 +1,4 @@
-"""Train a residual network on CIFAR-10 with DeepSpeed: ZeRO 0 to 3 from one file, the same losses.
+"""Train a residual network on CIFAR-10 with DeepSpeed: ZeRO 0 to 3, the same losses.
 
 One process, then two at each stage (what the processes share out is in zero.py):
     python train.py
