@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).parents[2] / "training_scripts" / "digits_ddp" / "compar
 def tables(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     """The words of each line, of three processes, whose parts of the gradients are not of one size."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(SCRIPT)]
-    small = "--hidden 256 --layers 3 --batch 8 --rounds 1 --buckets [0.1,25] --accumulate [5]".split()
+    small = "--hidden 256 --layers 3 --batch 8 --rounds 1 --buckets [0.1,25] --accumulate [5] --shares [8,16]".split()
     done = subprocess.run(
         [*command, *small],
         cwd=tmp_path_factory.mktemp("compare"),
@@ -62,6 +62,14 @@ def test_theory_says_what_the_kernel_counts(tables: list[list[str]], name: str, 
     assert cells[:2] == pytest.approx(predicted, abs=0.05)
     if Path("/proc/self/io").exists():
         assert cells[2:] == pytest.approx(predicted, abs=0.15)
+
+
+@pytest.mark.parametrize("share", [8, 16])
+def test_the_speed_up_is_of_the_same_batch(tables: list[list[str]], share: int) -> None:
+    """Three processes share the batch that one has alone."""
+    each, one, three, gain = row(tables, str(3 * share))
+    assert int(each) == share
+    assert float(gain.rstrip("x")) == pytest.approx(float(one) / float(three), rel=0.2)
 
 
 def test_small_buckets_are_many(tables: list[list[str]]) -> None:

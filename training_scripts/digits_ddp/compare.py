@@ -1,6 +1,6 @@
 """What exchanging gradients costs: DistributedDataParallel, a ring in ten lines, parameter servers, buckets, no_sync.
 
-All tables with two processes; the first one with four, where ring and star are no longer the same:
+All tables with two processes; one of them with four, where ring and star are no longer the same:
     torchrun --nproc-per-node 2 compare.py
     torchrun --nproc-per-node 4 compare.py --tables exchange
 
@@ -39,8 +39,9 @@ class Config:
     batch: int = 64  # images of each process and step; in the table of no_sync, of each micro-batch
     buckets: list[float] = field(default_factory=lambda: [1, 5, 25, 100])  # sizes to try, MB
     accumulate: list[int] = field(default_factory=lambda: [2, 4, 8])  # micro-batches to try
+    shares: list[int] = field(default_factory=lambda: [32, 128, 512])  # images of each process, for the speed-up
     rounds: int = 15  # each figure is the median of so many, taken in turn
-    tables: list[str] = field(default_factory=lambda: ["exchange", "buckets", "no_sync"])
+    tables: list[str] = field(default_factory=lambda: ["speed", "exchange", "buckets", "no_sync"])
     seed: int = 1
 
 
@@ -187,6 +188,24 @@ def local_step(network: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 # The tables.
 
 
+def speed_table(config: Config, images: Tensor, labels: Tensor) -> None:
+    """The gradients of one batch, from one process and from all. The exchange costs the same for every batch."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    network, model = make_network(config), DistributedDataParallel(make_network(config))
+    calls: dict[str, Callable[[], object]] = {}
+    for share in config.shares:
+        batch = (images[: n * share], labels[: n * share])
+        mine = (batch[0][rank::n], batch[1][rank::n])
+        calls[f"one {share}"] = lambda batch=batch: None if rank else local_step(network, batch)
+        calls[f"all {share}"] = lambda mine=mine: local_step(model, mine)
+    found = in_turn(calls, config.rounds)
+    say(f"\n{n} processes against one, the same batch")
+    say(f"{'batch':>6} {'of each':>8} {'one, ms':>8} {f'{n}, ms':>8} {'speed-up':>9}")
+    for share in config.shares:
+        one, everybody = found[f"one {share}"], found[f"all {share}"]
+        say(f"{n * share:>6} {share:>8} {one * 1e3:>8.1f} {everybody * 1e3:>8.1f} {one / everybody:>8.2f}x")
+
+
 def exchange_table(config: Config, mine: tuple[Tensor, Tensor], everything: tuple[Tensor, Tensor]) -> None:
     """Bytes, time, and that all of them average the same gradients."""
     n = dist.get_world_size()
@@ -296,7 +315,10 @@ def main() -> None:
     chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(config.seed))[: len(ours)]
     share = chosen[group.rank :: group.world_size]
     mine, everything = (images[share], labels[share]), (images[chosen], labels[chosen])
+    if config.batch * group.world_size > len(images) or max(config.shares) * group.world_size > len(images):
+        raise runtime.SetupError(f"{group.world_size} processes want more than the {len(images)} images of the data")
     tables: dict[str, Callable[[], None]] = {
+        "speed": lambda: speed_table(config, images, labels),
         "exchange": lambda: exchange_table(config, mine, everything),
         "buckets": lambda: buckets_table(config, mine),
         "no_sync": lambda: no_sync_table(config, mine),

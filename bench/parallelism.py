@@ -1,0 +1,121 @@
+"""Measure what the training scripts promise, with their own measuring commands, beside what theory allows.
+
+    python bench/parallelism.py [--json FILE] [--only NAME ...]        (a part of make bench)
+
+Needs two idle cores, which stand for two devices. Exit code 1 when a promise is not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = ROOT / "training_scripts"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A figure as the script printed it, what it should be, and whether it is."""
+
+    name: str
+    measured: float
+    unit: str
+    limit: str
+    ok: bool = True
+
+
+def output_of(processes: int, script: str, *arguments: str) -> str:
+    """What the script prints in so many processes of one thread each, in a folder of its own."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, *(launch if processes > 1 else []), str(SCRIPTS / script), *arguments],
+            check=False, capture_output=True, text=True, cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+    if done.returncode:
+        sys.exit(f"error: {script} ended with {done.returncode}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def cells(output: str, pattern: str) -> Iterator[re.Match[str]]:
+    """The rows of a table. A pattern that fits no row is an error: it reads what is no longer printed."""
+    found = list(re.finditer(pattern, output, re.MULTILINE))
+    if not found:
+        sys.exit(f"error: nothing like {pattern!r} was printed\n{output[-2000:]}")
+    return iter(found)
+
+
+def ddp() -> Iterator[Promise]:
+    """Data parallel: two processes against one, and what holding back the exchange gains."""
+    output = output_of(2, "digits_ddp/compare.py", "--tables", "speed,no_sync")
+    row = list(cells(output, r"^ *(\d+) +\d+ +[\d.]+ +[\d.]+ +([\d.]+)x$"))[-1]
+    speed_up = float(row[2])
+    yield Promise(f"DDP, 2 processes, {row[1]} images", speed_up, "x", "at least 1.7", speed_up >= 1.7)
+    for row in cells(output, r"^ *(\d+) +[\d.]+ +[\d.]+ +(-?[\d.]+)% "):
+        yield Promise(f"no_sync, {row[1]} micro-batches", float(row[2]), "%", "reported")
+
+
+def pipeline() -> Iterator[Promise]:
+    """Two stages on two processes against one process, beside 2m / (m + 1)."""
+    output = output_of(2, "pipeline_gpt/train.py", "--measure", "--experiments", "speed", "--repeat", "7")
+    for row in cells(output, r"^ *(\d+) +[\d.]+ +([\w-]+) +[\d.]+ +[\d.]+ +[\d.]+ +(\d+)%$"):
+        share = float(row[3])
+        yield Promise(f"{row[2]}, {row[1]} microbatches", share, "% of 2m/(m+1)", "at least 90", share >= 90)
+
+
+def bubble() -> Iterator[Promise]:
+    """Four stages that sleep: the measured bubble beside the formula, or beside the simulation where there is none."""
+    output = output_of(4, "pipeline_gpt/train.py", "--measure", "--experiments", "bubble")
+    section = ""
+    for row in cells(output, r"^bubbles of .* and (\d+) micro.*$|^([\w-]+) +([\d.]+|-) +([\d.]+) +([\d.]+) +[\d.]+$"):
+        if row[1]:
+            section = row[1]
+            continue
+        points = 100 * (float(row[5]) - float(row[4] if row[3] == "-" else row[3]))
+        yield Promise(f"{row[2]}, m = {section}", points, "points over theory", "within 3", abs(points) <= 3)
+
+
+def split() -> Iterator[Promise]:
+    """ResNet50 over two processes: what splitting alone costs, and what the pipeline gains beside its own limit."""
+    output = output_of(2, "resnet_model_parallel/train.py", "--experiment")
+    overhead = float(next(cells(output, r"^split without pipelining: ([+-][\d.]+)%"))[1])
+    yield Promise("ResNet50, naive split", overhead, "% more time", "under 5", overhead < 5)
+    row = next(cells(output, r"^pipelined at split size (\d+): ([+-][\d.]+)% .*at most ([+-][\d.]+)%"))
+    yield Promise(f"ResNet50, pipelined by {row[1]}", float(row[2]), "% faster", f"reported; at most {row[3]}")
+
+
+PROMISES: dict[str, Callable[[], Iterator[Promise]]] = {
+    "ddp": ddp,
+    "pipeline": pipeline,
+    "bubble": bubble,
+    "split": split,
+}
+
+
+def main() -> int:
+    """Measure, print, write; 1 when a promise is not kept."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", type=Path, default=ROOT / "bench-parallelism.json", metavar="FILE")
+    parser.add_argument("--only", nargs="+", choices=PROMISES, default=list(PROMISES))
+    options = parser.parse_args()
+    results: list[Promise] = []
+    for name in options.only:
+        for promise in PROMISES[name]():
+            results.append(promise)
+            verdict = "" if promise.ok else "  NOT KEPT"
+            print(f"{promise.name:34} {promise.measured:7.2f} {promise.unit:20} {promise.limit}{verdict}", flush=True)
+    options.json.write_text(json.dumps([asdict(promise) for promise in results], indent=2) + "\n")
+    return 0 if all(promise.ok for promise in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
