@@ -11,6 +11,7 @@ FORWARDS = "0123456789"
 BACKWARDS = "abcdefghij"  # of the same microbatches; I and W in zero-bubble schedules are both shown so
 COLOURS = {"F": "#7fb3d5", "B": "#76c7a0", "I": "#76c7a0", "W": "#f5c26b"}
 NAMES = {"F": "forward", "B": "backward (zero bubble: of the inputs)", "W": "backward of the weights"}
+DARK, LIGHT = 1.0, 0.6
 
 
 def as_text(events: list[list[Event]], width: int = 100) -> str:
@@ -38,38 +39,38 @@ def _span(events: list[list[Event]]) -> tuple[float, float]:
     return min(event.start for event in everything), max(event.end for event in everything)
 
 
-def draw(path: Path, runs: Mapping[str, list[list[Event]]]) -> bool:
+def draw(path: Path, runs: Mapping[str, list[list[Event]]], unit: str = "seconds") -> bool:
     """One panel for each schedule, all on one scale of time, so that shorter is faster. False without matplotlib."""
     try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot as plt
+        from matplotlib.figure import Figure
         from matplotlib.patches import Patch
     except ModuleNotFoundError:
         return False
-    figure, panels = plt.subplots(len(runs), 1, sharex=True, squeeze=False, figsize=(11, 1.45 * len(runs) + 0.7))
-    for panel, (name, events) in zip(panels[:, 0], runs.items(), strict=True):
+    figure = Figure(figsize=(11, 1.45 * len(runs) + 1.0), layout="constrained")
+    panels = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
+    processes = len(next(iter(runs.values())))
+    for panel, (name, events) in zip(panels, runs.items(), strict=True):
         begin, last = _span(events)
-        processes = len(events)
         for process, of_process in enumerate(events):
             for (kind, stage, microbatch), start, end in of_process:
                 length, left = end - start, start - begin
-                later = stage >= processes  # the second chunk of a process, drawn darker
-                look = {"color": COLOURS[kind], "edgecolor": "white", "alpha": 1.0 if later else 0.65}
+                look = {"color": COLOURS[kind], "edgecolor": "white", "alpha": DARK if stage >= processes else LIGHT}
                 panel.barh(process, length, left=left, height=0.9, linewidth=0.5, **look)
                 if length > 0.008 * (last - begin):
-                    panel.text(left + length / 2, process, microbatch, ha="center", va="center", fontsize=6)
-        panel.set_title(name, loc="left", fontsize=9)
+                    panel.text(left + length / 2, process, microbatch, ha="center", va="center", fontsize=7)
+        panel.set_title(name, loc="left", fontsize=10)
         panel.set_yticks(range(processes))
-        panel.set_ylabel("process", fontsize=8)
+        panel.set_ylabel("process", fontsize=9)
         panel.invert_yaxis()
-        panel.tick_params(labelsize=7)
+        panel.tick_params(labelsize=8)
         panel.spines[["top", "right"]].set_visible(False)
-    panels[-1, 0].set_xlabel("seconds", fontsize=8)
-    handles = [Patch(color=COLOURS[kind], label=name) for kind, name in NAMES.items()]
-    figure.legend(handles=handles, loc="upper right", ncols=3, fontsize=8, frameon=False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=72)
-    plt.close(figure)
+    panels[-1].set_xlabel(f"{unit}; the numbers are microbatches", fontsize=9)
+    panels[-1].set_xlim(left=0)
+    shown = [action for events in runs.values() for of_process in events for action, _, _ in of_process]
+    kinds = {action.kind for action in shown}
+    handles = [Patch(facecolor=COLOURS[k], alpha=LIGHT, label=name) for k, name in NAMES.items() if k in kinds]
+    if any(action.stage >= processes for action in shown):
+        handles.append(Patch(facecolor="black", alpha=0.5, label="darker: a process's later stage"))
+    figure.legend(handles=handles, loc="outside upper right", ncols=4, fontsize=8, frameon=False)
+    figure.savefig(path, dpi=130)
     return True
