@@ -156,23 +156,30 @@ def table(found: dict[str, list[Outcome]], workers: int) -> list[str]:
 def draw(found: dict[str, list[Outcome]], workers: int, picture: str) -> None:
     """A row of four panels for each kind of trouble."""
     try:
-        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ModuleNotFoundError:
         print("no picture: it needs matplotlib (pip install matplotlib)")
         return
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, rows = pyplot.subplots(len(found), 4, figsize=(17, 4 * len(found)), squeeze=False)
-    for (title, outcomes), (accuracy, idle, staleness, sent) in zip(found.items(), rows, strict=True):
-        accuracy.set(title=title, xlabel="seconds", ylabel="test accuracy", ylim=(0.5, 1))
+    figure = Figure(figsize=(17, 4 * len(found)), layout="constrained")
+    longest = max(one.seconds for outcomes in found.values() for one in outcomes)
+    stalest = max(row.staleness for outcomes in found.values() for one in outcomes for row in one.seen)
+    names = [str(worker) for worker in range(1, workers + 1)]
+    for band, (title, outcomes) in zip(figure.subfigures(len(found), squeeze=False)[:, 0], found.items(), strict=True):
+        band.suptitle(f"{workers} workers, {title}", fontweight="bold")
+        accuracy, idle, staleness, sent = band.subplots(1, 4)
+        accuracy.set(
+            title="accuracy", xlabel="seconds", ylabel="test accuracy", xlim=(0, 1.03 * longest), ylim=(0.5, 1)
+        )
         idle.set(title="idle", xlabel="worker", ylabel="% of its time", ylim=(0, 100))
-        staleness.set(title="staleness", xlabel="updates by others meanwhile", ylabel="% of all gradients")
+        staleness.set(
+            title="staleness", xlabel="updates by others meanwhile", ylabel="% of all gradients", ylim=(0, 100)
+        )
         sent.set(title="sent", xlabel="process", ylabel="MB over the whole run")
-        names = [str(worker) for worker in range(1, workers + 1)]
         idle.set_xticks(range(workers), names)
         sent.set_xticks(range(workers + 1), ["server", *names])
-        longest = max(row.staleness for one in outcomes for row in one.seen)
+        staleness.xaxis.set_major_locator(MaxNLocator(integer=True))
+        accuracy.axhline(0.95, linestyle=":", color="grey")
         for number, one in enumerate(outcomes):
             place = (number - (len(outcomes) - 1) / 2) * 0.27
             accuracy.plot(*zip(*one.curve, strict=True), label=one.method)
@@ -180,10 +187,8 @@ def draw(found: dict[str, list[Outcome]], workers: int, picture: str) -> None:
             idle.bar([w + place for w in range(workers)], [100 * one.idle(w + 1) for w in range(workers)], 0.27)
             sent.bar([p + place for p in range(workers + 1)], [one.sent[p] for p in range(workers + 1)], 0.27)
             stale = [row.staleness for row in one.seen]
-            shares = [100 * stale.count(value) / len(stale) for value in range(longest + 1)]
-            staleness.bar([value + place for value in range(longest + 1)], shares, 0.27)
+            shares = [100 * stale.count(value) / len(stale) for value in range(stalest + 1)]
+            staleness.bar([value + place for value in range(stalest + 1)], shares, 0.27)
         accuracy.legend(loc="lower right")
-    figure.tight_layout()
     figure.savefig(picture, dpi=100)
-    pyplot.close(figure)
     print(f"wrote {picture}")
