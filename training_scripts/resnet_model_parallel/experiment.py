@@ -189,7 +189,7 @@ def draw(config: Any, place: Place, times: Times, folder: Path) -> None:
         errors = [error(times[bars[label]]) for label in labels]
         drawn = axes.bar(labels, middles, yerr=list(zip(*errors, strict=True)), capsize=8, width=0.55, color=COLOURS)
         axes.bar_label(drawn, [f"{middle:.3g} s" for middle in middles], label_type="center", color="white")
-        axes.set_ylabel("seconds per training step")
+        axes.set_ylabel("seconds per training step: median, quartiles")
         axes.set_title(title, fontsize="medium")
         figure.savefig(folder / file, dpi=150)
         plt.close(figure)
@@ -214,7 +214,7 @@ def draw(config: Any, place: Place, times: Times, folder: Path) -> None:
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.set_xlabel("split size: images of a microbatch")
-    axes.set_ylabel("seconds per training step")
+    axes.set_ylabel("seconds per training step: median, quartiles")
     axes.set_title(title, fontsize="medium")
     axes.legend(fontsize="small")
     figure.savefig(folder / "split_size_tradeoff.png", dpi=150)
