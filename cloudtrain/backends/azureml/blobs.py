@@ -30,7 +30,8 @@ READ = 4 << 20
 """Bytes of one request: for a log, and for each part of a file that is copied."""
 
 RETRIES: dict[str, float] = {"retry_total": 3, "initial_backoff": 0.3, "increment_base": 2, "random_jitter_range": 0.2}
-"""How often a request is tried again, and the seconds in between: a third of one, then two and four more."""
+"""How often a request is tried again, and after how long: 2.3, 4.3 and 8.3 seconds, each 0.2 more or less. The package
+counts before it waits, so the first pause is `initial_backoff` and `increment_base` to the power of one."""
 
 _UNCHANGED, _NOTHING_BEYOND = 304, 416
 

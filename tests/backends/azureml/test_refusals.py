@@ -7,6 +7,7 @@ from typing import Any
 import azure.core.exceptions as core  # noqa: TID253
 import azure.identity as identity  # noqa: TID253
 import pytest
+from azure.storage.blob import StorageErrorCode  # noqa: TID253
 
 from cloudtrain.backends.azureml.refusals import (
     CODES,
@@ -163,10 +164,14 @@ def test_every_exception_of_azure_core_has_a_row() -> None:
 
 
 class StorageError(core.HttpResponseError):
-    """As azure-storage-blob raises it: the code in a field, ids and time in further lines."""
+    """As azure-storage-blob raises it: the code in a field, as a text or as a member of its enum where that has it; ids
+    and time in further lines.
+    """
 
-    def __init__(self, status: int, code: str) -> None:
-        super().__init__(f"This request may not do this.\nRequestId:1\nTime:2\nErrorCode:{code}")
+    def __init__(self, status: int, code: str | StorageErrorCode) -> None:
+        super().__init__(
+            f"This request may not do this.\nRequestId:1\nTime:2\nErrorCode:{getattr(code, 'value', code)}"
+        )
         self.status_code, self.error_code = status, code
 
 
@@ -179,10 +184,12 @@ class StorageError(core.HttpResponseError):
         (404, "ContainerNotFound", NotThere, "storage"),
         (403, "AuthenticationFailed", Expired, "does not accept"),
         (503, "ServerBusy", TargetUnreachable, "rate"),
-        (412, "ConditionNotMet", TargetError, "ConditionNotMet"),
+        (412, "ConditionNotMet", TargetError, " (ConditionNotMet): "),
+        (412, StorageErrorCode.CONDITION_NOT_MET, TargetError, " (ConditionNotMet): "),
+        (404, StorageErrorCode.BLOB_NOT_FOUND, NotThere, "storage"),
     ],
 )
-def test_storage(status: int, code: str, kind: type, part: str) -> None:
+def test_storage(status: int, code: str | StorageErrorCode, kind: type, part: str) -> None:
     """Its codes are known too, and its ids are left out."""
     error = translated(StorageError(status, code), CALL)
     assert type(error) is kind
