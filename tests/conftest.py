@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,13 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "COVERAGE_PROCESS_START")
+
+
+def pytest_configure() -> None:
+    """Ctrl-C and a lost terminal do what they do at a prompt, also in the programs that tests start: a shell starts its
+    background jobs with SIGINT ignored, and nohup with SIGHUP ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

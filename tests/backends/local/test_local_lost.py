@@ -87,10 +87,8 @@ def test_lost_run_stays_lost(place: Place) -> None:
 
 
 SUBMITTER = """\
-import os, signal, sys
+import os, sys
 from pathlib import Path
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job or nohup ignores these two
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.path.insert(0, {repository!r})
 from tests.backends.places import Place
 run = Place(Path({root!r}), dict(os.environ)).submit({script!r})
