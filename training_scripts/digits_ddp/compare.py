@@ -315,7 +315,8 @@ def main() -> None:
     chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(config.seed))[: len(ours)]
     share = chosen[group.rank :: group.world_size]
     mine, everything = (images[share], labels[share]), (images[chosen], labels[chosen])
-    if config.batch * group.world_size > len(images) or max(config.shares) * group.world_size > len(images):
+    largest = max([config.batch, *(config.shares if "speed" in config.tables else [])])
+    if largest * group.world_size > len(images):
         raise runtime.SetupError(f"{group.world_size} processes want more than the {len(images)} images of the data")
     tables: dict[str, Callable[[], None]] = {
         "speed": lambda: speed_table(config, images, labels),
