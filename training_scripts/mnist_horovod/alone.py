@@ -1,0 +1,44 @@
+"""The calls of `horovod.torch` that train.py makes, for one process without Horovod: there is nobody to talk to.
+
+With one process Horovod does the same: its optimizer exchanges nothing, and a sum over one process is what it was.
+"""
+
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+Sum = "Sum"
+
+
+def init() -> None: ...
+
+
+def rank() -> int:
+    return 0
+
+
+def size() -> int:
+    return 1
+
+
+local_rank, local_size = rank, size
+
+
+def DistributedOptimizer(optimizer: T, **_: object) -> T:  # noqa: N802 - Horovod's name
+    return optimizer
+
+
+def allreduce(tensor: torch.Tensor, **_: object) -> torch.Tensor:
+    return tensor
+
+
+def broadcast_object(value: T, **_: object) -> T:
+    return value
+
+
+def broadcast_parameters(_parameters: object, **_: object) -> None: ...
+
+
+def broadcast_optimizer_state(_optimizer: object, **_: object) -> None: ...
