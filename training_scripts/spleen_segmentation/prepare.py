@@ -1,0 +1,320 @@
+"""Prepare NIfTI volumes for training: the same orientation, voxel size and grey values for all, cut to the body.
+
+The task lies in data/raw as the Medical Segmentation Decathlon lays it out (dataset.json, imagesTr, labelsTr):
+    python prepare.py
+    python prepare.py --raw Task09_Spleen --workers 8
+
+Each process its share, however processes are started:
+    torchrun --nproc-per-node 8 prepare.py --workers 1
+    cloudtrain submit prepare.yaml --instances 2
+    cloudtrain submit prepare.yaml --target sagemaker
+    cloudtrain submit prepare.yaml --target azureml
+
+What is there already, from the same files with the same settings, is not made again: run it once more after a failure,
+a stop, or new volumes. A volume that cannot be prepared is named; the others are prepared, and the exit code is 1.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+
+try:
+    from cloudtrain import runtime
+except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+    sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
+    from cloudtrain import runtime
+
+from volumes import Array, Volume, refuse, write_volume
+
+
+@dataclass
+class Config:
+    raw: Path = Path("data", "raw")  # a task in the layout of the Decathlon, unless a job gives the inputs
+    spacing: list[float] = field(default_factory=lambda: [1.5, 1.5, 2.0])  # mm between voxels: right, front, head
+    window: list[float] = field(default_factory=lambda: [-57.0, 164.0])  # CT: Hounsfield units that become 0 and 1
+    workers: int = 0  # processes on this instance; 0: one for each core
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides, beside its two files, what a prepared volume looks like."""
+
+    spacing: tuple[float, float, float]
+    window: tuple[float, float]
+    modality: str
+    labels: Mapping[str, str]
+    version: int = 1  # of the code below: raise it when the same files give other volumes
+
+
+@dataclass(frozen=True)
+class Case:
+    """A scan and its label, and where the prepared volume goes."""
+
+    image: Path
+    label: Path
+    volume: Volume
+
+
+# The task.
+
+
+def read_task(raw: Path) -> tuple[dict[str, Any], Path, Path]:
+    """dataset.json, and the folders of images and labels: those of the task, or what a job gives as inputs."""
+    task = runtime.input_dir("dataset", default=raw / "dataset.json")
+    text = (task / "dataset.json" if task.is_dir() else task).read_text("utf-8")
+    images = runtime.input_dir("images", default=raw / "imagesTr")
+    return json.loads(text), images, runtime.input_dir("labels", default=raw / "labelsTr")
+
+
+def cases_of(task: Mapping[str, Any], images: Path, labels: Path, out: Path) -> list[Case]:
+    """The scans that dataset.json names for training, by name."""
+    pairs = sorted((Path(pair["image"]).name, Path(pair["label"]).name) for pair in task["training"])
+    return [Case(images / image, labels / label, Volume(out, name_of(image))) for image, label in pairs]
+
+
+def name_of(file: str) -> str:
+    return file.removesuffix(".gz").removesuffix(".nii")
+
+
+# One volume.
+
+
+def prepare_one(case: Case, settings: Settings) -> str:
+    """Prepare one volume, unless it is there; says what was done.
+
+    Raises:
+        ValueError: image and label are not what dataset.json promises.
+        Exception: whatever reading a broken file gives.
+    """
+    made_from = {"image": digest(case.image), "label": digest(case.label)}
+    made_with = json.loads(json.dumps(asdict(settings)))
+    if is_there(case.volume, made_from, made_with):
+        return "already there"
+    image, affine = read_nifti(case.image)
+    label, label_affine = read_nifti(case.label)
+    check(image, affine, label, label_affine, settings)
+    grey = NORMALISE[settings.modality](image, settings)
+    box, affine = body(grey, affine)
+    lost = np.count_nonzero(label) - np.count_nonzero(label[box])
+    if lost:
+        raise ValueError(f"{lost} labelled voxels lie outside of the body, as the window shows it")
+    matrices, affine = weights(affine, grey[box].shape, settings.spacing)
+    made = resampled(grey[box], matrices).astype(np.float16)
+    classes = resampled_classes(label[box].astype(np.uint8), matrices, len(settings.labels))
+    facts = {
+        "shape": made.shape,
+        "spacing": settings.spacing,
+        "affine": affine.tolist(),
+        "labels": settings.labels,
+        "made_from": made_from,
+        "made_with": made_with,
+    }
+    write_volume(case.volume, made, classes, facts)
+    return f"{words(image.shape)} became {words(made.shape)}"
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def is_there(volume: Volume, made_from: Any, made_with: Any) -> bool:
+    try:
+        return (volume.facts["made_from"], volume.facts["made_with"]) == (made_from, made_with)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def read_nifti(path: Path) -> tuple[Array, Array]:
+    """Values as float32, axes turned to right, front, head; and the matrix from voxels to the scanner's mm."""
+    image = nibabel.as_closest_canonical(nibabel.load(path))
+    return image.get_fdata(dtype=np.float32, caching="unchanged"), image.affine
+
+
+def check(image: Array, affine: Array, label: Array, label_affine: Array, settings: Settings) -> None:
+    """What would otherwise train quietly on nonsense."""
+    if image.ndim != 3:
+        raise ValueError(f"it has {image.ndim} dimensions, not 3")
+    if image.shape != label.shape or not np.allclose(affine, label_affine, atol=0.1):
+        raise ValueError("image and label are not on the same grid")
+    if not np.isfinite(image).all():
+        raise ValueError("it holds values that are no numbers")
+    if not (nibabel.affines.voxel_sizes(affine) > 0).all():
+        raise ValueError("its header says that a voxel has no size")
+    unknown = sorted(set(np.unique(label).tolist()) - set(range(len(settings.labels))))
+    if unknown:
+        raise ValueError(f"the label holds {unknown[0]:g}, which dataset.json does not name")
+
+
+def by_window(image: Array, settings: Settings) -> Array:
+    """CT: Hounsfield units mean the same in every scanner, so a fixed window does."""
+    low, high = settings.window
+    return np.clip((image - low) / (high - low), 0, 1)
+
+
+def by_percentiles(image: Array, _settings: Settings) -> Array:
+    """Magnetic resonance: grey values have no unit."""
+    low, high = np.percentile(image, (0.5, 99.5))
+    return np.clip((image - low) / max(high - low, 1e-6), 0, 1)
+
+
+NORMALISE = {"CT": by_window, "MRI": by_percentiles}
+"""By dataset.json's modality. All give values from 0 to 1."""
+
+
+def body(grey: Array, affine: Array) -> tuple[tuple[slice, ...], Array]:
+    """The smallest box with all that is not black, and the affine of a volume that begins there."""
+    box = []
+    for axis in range(3):
+        others = tuple(other for other in range(3) if other != axis)
+        (inside,) = np.nonzero(grey.max(axis=others) > 0)
+        if not len(inside):
+            raise ValueError("all of it is black")
+        box.append(slice(int(inside[0]), int(inside[-1]) + 1))
+    moved = affine.copy()
+    moved[:3, 3] = nibabel.affines.apply_affine(affine, [part.start for part in box])
+    return tuple(box), moved
+
+
+def weights(affine: Array, shape: tuple[int, ...], spacing: tuple[float, float, float]) -> tuple[list[Array], Array]:
+    """For each axis a matrix (new voxels, old voxels), and the new affine.
+
+    A new voxel is the mean of the old ones around it, weighted by a triangle as wide as the larger of the two voxels:
+    linear interpolation where voxels get smaller, and no aliasing where they get larger.
+    """
+    steps = np.asarray(spacing) / nibabel.affines.voxel_sizes(affine)
+    matrices = []
+    for size, step in zip(shape, steps, strict=True):
+        places = np.arange(int((size - 1) / step + 1e-6) + 1) * step
+        near = np.clip(1 - np.abs(places[:, None] - np.arange(size)) / max(step, 1), 0, None)
+        matrices.append((near / near.sum(1, keepdims=True)).astype(np.float32))
+    scaled = affine.copy()
+    scaled[:3, :3] *= steps
+    return matrices, scaled
+
+
+def resampled(volume: Array, matrices: list[Array]) -> Array:
+    """One axis after the other, each a matrix product."""
+    first, second, third = matrices
+    volume = np.tensordot(first, volume, 1)
+    return np.matmul(second, volume) @ third.T
+
+
+def resampled_classes(label: Array, matrices: list[Array], classes: int) -> Array:
+    """Each voxel gets the class that weighs most in it."""
+    best = resampled((label == 0).astype(np.float32), matrices)
+    found = np.zeros(best.shape, np.uint8)
+    for number in range(1, classes):
+        weight = resampled((label == number).astype(np.float32), matrices)
+        found[weight > best] = number
+        best = np.maximum(best, weight)
+    return found
+
+
+def words(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
+
+
+# All volumes.
+
+
+def outcome(case: Case, settings: Settings) -> tuple[str, str | None]:
+    """What was done, or why it was not."""
+    try:
+        return prepare_one(case, settings), None
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with one file, the others are prepared
+        return "", f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def outcomes(cases: list[Case], settings: Settings, workers: int) -> Iterator[tuple[Case, str, str | None]]:
+    """As they come. The largest first, so that in the end all workers are busy; ends early when asked to stop."""
+    ordered = sorted(cases, key=lambda case: case.image.stat().st_size if case.image.exists() else 0, reverse=True)
+    if workers == 1:
+        for case in ordered:
+            yield case, *outcome(case, settings)
+        return
+    # Numerics in one thread each: the cores are shared out by volumes. Workers are new processes, which read this.
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=signal.signal, initargs=IGNORED) as pool:
+        running: dict[Future[tuple[str, str | None]], Case] = {
+            pool.submit(outcome, case, settings): case for case in ordered
+        }
+        try:
+            for future in as_completed(running):
+                try:
+                    yield running[future], *future.result()
+                except BrokenProcessPool:
+                    yield running[future], "", "a worker was killed, perhaps for its memory: try fewer `--workers`"
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+IGNORED = (signal.SIGTERM, signal.SIG_IGN)
+"""A stop is the parent's business; a worker finishes the volume that it has."""
+
+
+def settings_of(config: Config, task: Mapping[str, Any]) -> Settings:
+    modality = task["modality"]["0"]
+    if modality not in NORMALISE:
+        refuse(f"the modality is `{modality}`", f"one of {', '.join(NORMALISE)} is understood")
+    if len(config.spacing) != 3 or min(config.spacing) <= 0:
+        refuse(f"`--spacing {config.spacing}` is no size of a voxel", "three numbers of mm, such as 1.5,1.5,2")
+    spacing, window = tuple(config.spacing), tuple(config.window)
+    return Settings(spacing, window, modality, task["labels"])  # type: ignore[arg-type]  # lengths are checked
+
+
+def prepare_all(raw: Path, out: Path, spacing: tuple[float, float, float]) -> None:
+    """A whole task, here and now, for those who import this.
+
+    Raises:
+        Exception: a volume cannot be prepared.
+    """
+    task = json.loads((raw / "dataset.json").read_text("utf-8"))
+    settings = settings_of(Config(spacing=list(spacing)), task)
+    for case in cases_of(task, raw / "imagesTr", raw / "labelsTr", out):
+        prepare_one(case, settings)
+
+
+def cores() -> int:
+    """That this process may use: fewer than the machine has, in a container."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def main() -> None:
+    config = runtime.arguments(Config)
+    runtime.watch_for_stop()
+    here, out = runtime.detect_environment(), runtime.output_dir("volumes")
+    task, images, labels = read_task(config.raw)
+    settings, cases = settings_of(config, task), cases_of(task, images, labels, out)
+    if here.node_count > 1:  # the service has dealt out the images: what is not here is somewhere else
+        cases = [case for case in cases if case.image.exists()]
+    mine = cases[here.rank :: here.world_size]
+    workers = max(1, min(config.workers or cores(), len(mine)))
+    started, failed, done = time.perf_counter(), 0, 0
+    for case, text, problem in outcomes(mine, settings, workers):
+        done += 1
+        failed += problem is not None
+        print(f"{case.volume.name}: {problem or text}", flush=True)
+        if runtime.should_stop() and done < len(mine):
+            runtime.exit_preempted(done)
+    seconds = time.perf_counter() - started
+    print(f"{done - failed} of {len(mine)} volumes are prepared, {failed} failed, {seconds:.1f} s", flush=True)
+    if failed:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
