@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +28,7 @@ def execute(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Execute
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     notebook = nbformat.read(FOLDER / name, as_version=4)
     NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     ).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     text = "".join(output.get("text", "") for output in outputs)
@@ -91,3 +93,44 @@ def test_azureml_trains_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n  type: pytorch\n  process_count_per_instance: 1\n" in text
     accuracy = float(text.rpartition("test accuracy ")[2].split()[0])
     assert accuracy >= 0.95
+
+
+@pytest.mark.notebook
+@pytest.mark.torch
+@pytest.mark.filterwarnings("default")
+def test_parallelism_is_measured_and_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every cell runs, in small: ten pictures, two plans; losses and gradients are those of one process, whatever the
+    method; one server sends more than a ring; no bubble is smaller than in theory; an interruption changes nothing."""
+    monkeypatch.setenv("CLOUDTRAIN_NOTEBOOK_SMALL", "1")
+    data, text = execute("04_parallelism.ipynb", tmp_path, monkeypatch)
+    assert sum("image/png" in item for item in data) == 10
+    assert sum("text/html" in item for item in data) == 2
+    differences = [float(found) for found in re.findall(r"largest difference of a loss (\S+)", text)]
+    assert len(differences) == 2
+    assert max(differences) <= 1e-5
+
+    exchanges = {line[:16].strip(): line[16:].split() for line in section(text, "4 processes, gradients of")}
+    ring, server = (float(exchanges[name][3]) for name in ("ring", "one server"))
+    assert server > 1.5 * ring > 0
+
+    layouts = {line[:16].strip(): line[16:].split() for line in section(text, "layout   ")}
+    assert layouts.keys() >= {"ddp", "fsdp", "hsdp", "tp", "2d"}
+    assert all(float(row[6]) <= (1e-2 if "bf16" in name else 1e-5) for name, row in layouts.items())
+    assert float(layouts["fsdp"][7]) < 0.6 * float(layouts["ddp"][7])
+
+    gradients = [line.split() for line in section(text, "gradients of 4 processes")][1:]
+    assert [float(row[-1]) <= 1e-6 for row in gradients] == [True] * 5
+    bubbles = {line.split()[0]: line.split() for line in section(text, "bubbles of 4 processes and 8")}
+    assert bubbles["1f1b"][1:3] == ["0.273", "0.273"]
+    assert all(float(bubbles[name][2]) <= float(bubbles[name][3]) < 1 for name in ("simple", "1f1b", "zero-bubble-v"))
+
+    assert "  verdict      same: all " in text
+    assert text.count("balanced by ") == 3
+    assert len(re.findall(r"^\w+ +(?:sagemaker|azureml) .* processes: \d", text, re.MULTILINE)) == 10
+
+
+def section(text: str, title: str) -> list[str]:
+    """The lines of a table below the line that begins with `title`, up to the next empty line."""
+    lines = iter(text.splitlines())
+    next(line for line in lines if line.startswith(title))
+    return list(itertools.takewhile(str.strip, lines))
