@@ -201,7 +201,8 @@ def _run_script(program: Sequence[str]) -> int:
 
 def _exit_code_of(main: types.ModuleType, path: str) -> int:
     try:
-        exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)
+        code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)  # not our `from __future__`
+        exec(code, main.__dict__)
     except SystemExit as leaving:
         if leaving.code is None or isinstance(leaving.code, int):
             return (leaving.code or 0) & 0xFF

@@ -70,14 +70,15 @@ class Config:
 print(json.dumps({
     "name": __name__, "file": __file__, "argv": sys.argv, "first": sys.path[0], "beside": beside.__file__,
     "main": __main__.Config is Config, "pickled": pickle.loads(pickle.dumps(Config(2.0))).lr,
-    "hints": typing.get_type_hints(Config)["lr"].__name__,
+    "hints": typing.get_type_hints(Config)["lr"].__name__, "annotation": repr(Config.__annotations__["lr"]),
     "spec": __spec__ is None, "signal": str(__import__("signal").getsignal(15)),
 }))
 """
 
 
 def test_a_rank_is_what_python_makes_of_a_script(tmp_path: Path) -> None:
-    """The module, its name and file, argv, the path of imports, pickling and signal handlers: all as `python` has it."""
+    """The module, its name and file, argv, the path of imports, pickling, annotations and signal handlers: all as
+    `python` has it."""
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "beside.py").write_text("")
     done = launch(tmp_path, LIKE_PYTHON)
