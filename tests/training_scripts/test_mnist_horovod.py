@@ -2,7 +2,7 @@
 
 Horovod is not in the project's own environment, and its release does not compile against a current PyTorch. The runs use
 the stand-in of `tests/fakes/horovod`, which makes the same calls over a socket. `CLOUDTRAIN_HOROVOD_PYTHON` names an
-interpreter that has Horovod with MPI (README.md of the script tells how to build it); the runs then use that:
+interpreter that has Horovod with MPI; the runs then use that:
 
     CLOUDTRAIN_HOROVOD_PYTHON=/tmp/horovod/bin/python python -m pytest tests/training_scripts/test_mnist_horovod.py
 """
@@ -38,7 +38,7 @@ PYTHON = os.environ.get("CLOUDTRAIN_HOROVOD_PYTHON", sys.executable)
 IS_REAL = "CLOUDTRAIN_HOROVOD_PYTHON" in os.environ
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"]
 FIVE_DECIMALS = 5e-6
-DEADLINE = 180
+DEADLINE = 600
 
 real_runs = [
     pytest.mark.torch,
@@ -223,7 +223,7 @@ def run(folder: Path, *command: str | Path, variables: dict[str, str] | None = N
             stderr=errors,
         )
     assert process.stdout is not None
-    timer = threading.Timer(DEADLINE, process.kill)  # a run that hangs ends there, and its output with it
+    timer = threading.Timer(DEADLINE, lambda: end(process.pid))  # a run that hangs ends there, and its output with it
     timer.start()
     with process.stdout:
         for line in process.stdout:
@@ -235,6 +235,13 @@ def run(folder: Path, *command: str | Path, variables: dict[str, str] | None = N
     timer.cancel()
     result.errors = (folder / "stderr.txt").read_text()
     return result
+
+
+def end(pid: int) -> None:
+    """A process and those that it started: mpirun's ranks outlive it when it is killed."""
+    process = psutil.Process(pid)
+    for each in [process, *process.children(recursive=True)]:
+        each.kill()
 
 
 def rank_process(mpirun: int, rank: int) -> psutil.Process:
