@@ -148,7 +148,7 @@ def image_without_horovod(subject: Subject) -> Iterator[Fault]:
     if framework in _HOROVOD_ENDS and numbers(version) >= _HOROVOD_ENDS[framework]:
         yield Fault(
             f"the image of {image_name(found)} does not have Horovod",
-            "add `horovod` to a requirements file, or use `distribution: {type: torch}`",
+            "add it to a requirements file as the script `mnist_horovod` does, or use `distribution: {type: torch}`",
             ("distribution", "type"),
         )
 
