@@ -8,7 +8,6 @@ PyTorch's own pins. Azure ML's brings 63 packages, and pins of its own.
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +15,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from test_pythons import interpreter
-
-ROOT = Path(__file__).parent.parent
+from environments import ROOT, environment
 
 
 class Sdk(NamedTuple):
@@ -35,28 +32,12 @@ SDKS = {
     "azureml": Sdk(".venv-azureml", "azureml", "azure.ai.ml"),
 }
 
-PYTHONS = ("3.11", "3.12", "3.10")
-"""All SDKs run on these; the first that is installed is taken."""
-
-
-def environment(sdk: Sdk) -> Path:
-    """The interpreter of the SDK's environment, which is made anew when its requirements have changed."""
-    folder = ROOT / sdk.folder
-    requirements = ROOT / "tests" / "parity" / f"requirements-{sdk.ending}.txt"
-    python, stamp = folder / "bin" / "python", folder / ".installed"
-    wanted = hashlib.sha256(requirements.read_bytes() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
-    if not stamp.exists() or stamp.read_text() != wanted:
-        base = next((found for version in PYTHONS if (found := interpreter(version))), sys.executable)
-        subprocess.run([base, "-m", "venv", str(folder)], check=True)
-        pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        subprocess.run([*pip, "-r", str(requirements), "-e", f"{ROOT}[test]"], check=True)
-        stamp.write_text(wanted)
-    return python
-
 
 def run_tests(sdk: Sdk, arguments: list[str]) -> int:
     """Run what compares with that SDK; the exit code of pytest. An SDK that does not import is an error."""
-    python = environment(sdk)
+    requirements = ROOT / "tests" / "parity" / f"requirements-{sdk.ending}.txt"
+    made_from = (requirements, ROOT / "pyproject.toml")
+    python = environment(sdk.folder, made_from, ["-r", str(requirements), "-e", f"{ROOT}[test]"])
     subprocess.run([str(python), "-c", f"import {sdk.module}"], check=True, capture_output=True)
     files = sorted(str(file) for file in (ROOT / "tests" / "parity").glob(f"test_*_{sdk.ending}.py"))
     command = [str(python), "-m", "pytest", "-q", "--show-capture=no", *files, *arguments]

@@ -1,13 +1,12 @@
 """The DeepSpeed script: the configuration of a stage as a plain function; and run for real where DeepSpeed is installed.
 
-DeepSpeed is not in the project's own environment. `CLOUDTRAIN_DEEPSPEED_PYTHON` names an interpreter that has it:
+DeepSpeed is not in the project's own environment. `make test-scripts` makes one that has it, and names its interpreter
+in `CLOUDTRAIN_DEEPSPEED_PYTHON`:
 
-    python -m venv /tmp/deepspeed && /tmp/deepspeed/bin/pip install torch==2.13.0 'deepspeed[autotuning]==0.19.8' \\
-        scikit-learn
-    CLOUDTRAIN_DEEPSPEED_PYTHON=/tmp/deepspeed/bin/python python -m pytest tests/training_scripts/test_cifar_deepspeed.py
+    python tools/test_scripts.py deepspeed
 
 The first run compiles DeepSpeed's collective operations for CPUs, 20 seconds to minutes; `TORCH_EXTENSIONS_DIR` keeps
-them.
+them, and lies in that environment.
 """
 
 from __future__ import annotations

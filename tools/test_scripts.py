@@ -1,0 +1,65 @@
+"""Run the training scripts that need more than torch, each with an environment of its own, made on the first run.
+
+    python tools/test_scripts.py [deepspeed|tensorflow ...] [pytest argument ...]        all unless given
+
+pytest runs here; the scripts are started with the other environment's interpreter, which a variable names. TensorFlow
+alone is 1.6 GB.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from environments import ROOT, environment
+
+TESTS = ROOT / "tests" / "training_scripts"
+
+
+class Suite(NamedTuple):
+    """A script's tests: their file, what is installed (one file after the other), and the module that must import."""
+
+    tests: str
+    requirements: tuple[Path, ...]
+    module: str
+
+
+SUITES = {
+    # PyTorch first and by its exact pin: DeepSpeed would take any.
+    "deepspeed": Suite(
+        "test_cifar_deepspeed.py", (ROOT / "constraints.txt", TESTS / "requirements-deepspeed.txt"), "deepspeed"
+    ),
+    "tensorflow": Suite("test_mnist_tensorflow.py", (TESTS / "requirements-tensorflow.txt",), "tensorflow"),
+}
+
+
+def run_tests(name: str, arguments: list[str]) -> int:
+    """The exit code of pytest. A package that does not import is an error, because the tests would be skipped."""
+    suite = SUITES[name]
+    folder = f".venv-{name}"
+    python = environment(folder, suite.requirements, *(["-r", str(path)] for path in suite.requirements))
+    subprocess.run([str(python), "-c", f"import {suite.module}"], check=True, capture_output=True)
+    extensions = ROOT / folder / "extensions"  # what DeepSpeed compiles at its first start stays with the environment
+    variables = {f"CLOUDTRAIN_{name.upper()}_PYTHON": str(python), "TORCH_EXTENSIONS_DIR": str(extensions)}
+    command = [sys.executable, "-m", "pytest", "-q", str(TESTS / suite.tests), *arguments]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=False).returncode
+
+
+def main() -> int:
+    """The worst exit code of the suites."""
+    names = [argument for argument in sys.argv[1:] if argument in SUITES] or list(SUITES)
+    others = [argument for argument in sys.argv[1:] if argument not in SUITES]
+    worst = 0
+    for name in names:
+        print(f"training scripts with {name}", flush=True)
+        worst = max(worst, run_tests(name, others))
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main())
