@@ -299,6 +299,29 @@ def test_killed_or_stopped_it_goes_on_where_it_was(
 
 
 @pytest.mark.lifecycle
+def test_a_worker_that_is_killed_is_told(raw: Path, tmp_path: Path) -> None:
+    """As for want of memory: the volumes that are not prepared are named, and the next run prepares them."""
+    import psutil
+
+    command = [sys.executable, "-u", str(FOLDER / "prepare.py"), "--raw", str(raw), "--workers", "2"]
+    environment = {"PATH": os.environ["PATH"]}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        worker = None
+        while worker is None and process.poll() is None:
+            children = psutil.Process(process.pid).children()
+            worker = next((child for child in children if "spawn_main" in " ".join(child.cmdline())), None)
+        assert worker is not None
+        worker.kill()
+        output = process.stdout.read()
+    assert process.returncode == 1
+    named = re.findall(r"^(\S+): a worker was killed, perhaps for its memory", output, re.MULTILINE)
+    assert 1 <= len(named) <= 6
+    again = said(prepare(tmp_path, raw, "--workers", "1"))
+    assert all("became" in again[name] for name in named)
+
+
+@pytest.mark.lifecycle
 def test_processes_share_the_work(raw: Path, tmp_path: Path, prepared: list[Any]) -> None:
     """Two instances that were dealt their scans, and two ranks that see all: each volume is prepared once, and
     together they are all."""
@@ -529,6 +552,25 @@ def run(server: Any, folder: Path, *arguments: str, processes: int = 1, **more: 
     return result
 
 
+def stopped_by_sigterm(folder: Path, step: int, *arguments: str, **more: str) -> Result:
+    """Run the script with torchrun and two processes, and stop it when a step is reported."""
+    folder.mkdir()
+    with (folder / "errors.txt").open("w") as errors:
+        process = subprocess.Popen(
+            [*TORCHRUN, str(FOLDER / "train.py"), *arguments],
+            cwd=folder, env=variables(**more), text=True, stdout=subprocess.PIPE, stderr=errors,
+        )  # fmt: skip
+    lines = []
+    assert process.stdout is not None
+    with process.stdout:
+        for line in process.stdout:
+            lines.append(line)
+            if (parse_metrics(line) or {}).get("step") == step:
+                process.terminate()
+    process.wait(DEADLINE)
+    return Result("".join(lines), (folder / "errors.txt").read_text())
+
+
 def free_port() -> int:
     import socket
 
@@ -545,24 +587,12 @@ def test_stopped_with_two_processes_and_resumed_with_three_it_learns_what_one_do
     the three have two, one and one patches of a batch. Their pictures are the same file by file."""
     place = {"CLOUDTRAIN_INPUT_VOLUMES": str(prepared[0].folder)}
     folder = tmp_path / "stopped"
-    folder.mkdir()
-    with (folder / "errors.txt").open("w") as errors:
-        process = subprocess.Popen(
-            [*TORCHRUN, str(FOLDER / "train.py"), *SMALL, "--step_delay", "0.1"],
-            cwd=folder, env=variables(**place), text=True, stdout=subprocess.PIPE, stderr=errors,
-        )  # fmt: skip
-    alone = run(server, tmp_path / "alone", *SMALL, **place)  # while the two import MONAI
+    with ThreadPoolExecutor(1) as pool:  # while two processes import MONAI, one trains
+        stopped = pool.submit(stopped_by_sigterm, folder, 5, *SMALL, "--step_delay", "0.1", **place)
+        alone = run(server, tmp_path / "alone", *SMALL, **place)
+        first = stopped.result()
     assert sorted(alone.losses) == list(range(1, 17))
     assert sorted(alone.dice) == [8, 16]
-
-    assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if (parse_metrics(line) or {}).get("step") == 5:
-            process.terminate()
-    process.wait(DEADLINE)
-    first = Result("".join(lines), (folder / "errors.txt").read_text())
     marker = json.loads((folder / "checkpoint" / "preempted").read_text())
     assert 5 <= marker["step"] < 16, first.stderr
 
