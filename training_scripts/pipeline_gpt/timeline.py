@@ -49,14 +49,15 @@ def draw(path: Path, runs: Mapping[str, list[list[Event]]], unit: str = "seconds
     figure = Figure(figsize=(11, 1.45 * len(runs) + 1.0), layout="constrained")
     panels = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
     processes = len(next(iter(runs.values())))
+    longest = max(end - begin for begin, end in map(_span, runs.values()))
     for panel, (name, events) in zip(panels, runs.items(), strict=True):
-        begin, last = _span(events)
+        begin, _ = _span(events)
         for process, of_process in enumerate(events):
             for (kind, stage, microbatch), start, end in of_process:
                 length, left = end - start, start - begin
                 look = {"color": COLOURS[kind], "edgecolor": "white", "alpha": DARK if stage >= processes else LIGHT}
                 panel.barh(process, length, left=left, height=0.9, linewidth=0.5, **look)
-                if length > 0.008 * (last - begin):
+                if length > 0.008 * longest:
                     panel.text(left + length / 2, process, microbatch, ha="center", va="center", fontsize=7)
         panel.set_title(name, loc="left", fontsize=10)
         panel.set_yticks(range(processes))
