@@ -14,7 +14,7 @@ BIN    := $(VENV)/bin
 SLOW   := torch or mpi or wheel or notebook or awscli
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
 
-.PHONY: demo test test-core test-lifecycle test-parity test-pythons check bench docs clean
+.PHONY: demo test test-core test-lifecycle test-parity test-pythons test-scripts check bench docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/cloudtrain submit training_scripts/digits_ddp/job.yaml --processes-per-instance 2
@@ -35,6 +35,10 @@ test-parity: $(VENV)/.dev
 
 test-pythons: $(VENV)/.dev
 	$(BIN)/python tools/test_pythons.py
+
+# The training scripts that need DeepSpeed or TensorFlow, each with its own environment, because these are large.
+test-scripts: $(VENV)/.dev
+	$(BIN)/python tools/test_scripts.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
