@@ -22,7 +22,7 @@ def draw(path: Path, title: str, image: Array, truth: Array, guess: Array, spaci
     """Write a PNG: slices from feet to head through what is labelled, as one looks at them: from below, with the
     patient's right on the left. Classes are not told apart: a voxel is right when its class is."""
     shape = spacing[1] / spacing[0]  # of a pixel
-    figure = Figure(figsize=(9, 3 * SLICES * shape * image.shape[1] / image.shape[0] + 0.8))
+    figure = Figure(figsize=(9, 3 * SLICES * shape * image.shape[1] / image.shape[0] + 0.8), layout="constrained")
     panels = figure.subplots(SLICES, 3, squeeze=False)
     for row, height in zip(panels, chosen_slices(truth), strict=True):
         grey, true, guessed = (as_seen(array[:, :, height]) for array in (image, truth, guess))
@@ -36,9 +36,8 @@ def draw(path: Path, title: str, image: Array, truth: Array, guess: Array, spaci
     for panel, word in zip(panels[0], ("image", "truth", "prediction"), strict=True):
         panel.set_title(word, fontsize=10)
     handles = [Patch(color=colour, label=word) for word, colour in KINDS.items()]
-    figure.legend(handles=handles, ncols=3, loc="lower center", frameon=False)
+    figure.legend(handles=handles, ncols=3, loc="outside lower center", frameon=False)
     figure.suptitle(title, fontsize=11)
-    figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(path, dpi=100)
 
 
