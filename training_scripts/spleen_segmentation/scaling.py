@@ -175,7 +175,12 @@ def main() -> None:
                 f"{n:<9}{prepared[n]:>22.2f}{prepared[1] / prepared[n]:>22.2f}"
                 f"{trained[n] * 1e3:>22.1f}{trained[1] / trained[n]:>22.2f}"
             )
-        config.prepare_efficiency, config.train_efficiency = efficiency(prepared), efficiency(trained)
+        if max(efficiency(prepared), efficiency(trained)) > 1:
+            print(
+                "\ntwo processes did more than twice as much: the machine was busy; an efficiency over 1 is taken as 1"
+            )
+        config.prepare_efficiency = min(1.0, efficiency(prepared))
+        config.train_efficiency = min(1.0, efficiency(trained))
     here = " here, side by side on one machine" if config.rounds else ", as given"
     print(MODEL.format(**vars(config), megabytes=config.parameters * 4 / 1e6, here=here))
     print(f"{'processes':>9} {'preparation, h':>15} {'training, h':>12} {'all, h':>8} {'speed-up':>9}")
