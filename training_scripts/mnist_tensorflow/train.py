@@ -66,7 +66,6 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-runtime.watch_for_stop()
 is_main = runtime.detect_environment().is_main
 cores = int(os.environ.get("OMP_NUM_THREADS", "0"))  # of this process; 0: all
 tf.config.threading.set_intra_op_parallelism_threads(cores)
@@ -76,6 +75,7 @@ has_servers = "ps" in job["cluster"]
 if has_servers and "worker" not in job["cluster"]:
     refuse("with parameter servers the chief hands out the work, and there is no worker", "start at least two workers")
 if has_servers and job["task"]["type"] != "chief":
+    runtime.watch_for_stop()
     serve(job)
     sys.exit(0)
 STRATEGIES = {
@@ -91,6 +91,7 @@ method = "mirrored" if several_gpus else "none"
 if job["cluster"]:
     method = "parameter_server" if has_servers else "multi_worker_mirrored"
 strategy = STRATEGIES[method]()
+runtime.watch_for_stop()  # not before: the strategy takes SIGTERM for itself
 keras.utils.set_random_seed(config.seed)
 if not has_servers:
     tf.config.experimental.enable_op_determinism()
@@ -195,8 +196,10 @@ folder = runtime.checkpoint_dir()
 manager = tf.train.CheckpointManager(
     checkpoint, folder if is_main else own_folder.name, max_to_keep=runtime.Checkpoints().keep
 )
+# Parameter servers would write their parts themselves, into a folder that the chief need not see.
+by_chief = tf.train.CheckpointOptions(experimental_io_device="/job:chief" if has_servers else None)
 if newest := tf.train.latest_checkpoint(str(folder)):
-    checkpoint.restore(newest).assert_consumed()
+    checkpoint.restore(newest, by_chief).assert_consumed()
     runtime.notice(f"resumed from step {optimizer.iterations.numpy()}")
 first_step = int(optimizer.iterations.numpy())
 
@@ -208,7 +211,7 @@ def after(done: int, loss: float, accuracy: float | None) -> None:
     if accuracy is not None:
         runtime.report(step=done, epoch=done // steps_per_epoch, test_accuracy=accuracy)
     if done % config.checkpoint_every == 0 or done == last_step:
-        manager.save(done)
+        manager.save(done, options=by_chief)
 
 
 # In step: all workers compute their share of one batch, add up the gradients, and go on together.
@@ -256,7 +259,7 @@ def train_together() -> float:
         after(done, float(loss), accuracy if ends_epoch else None)
         time.sleep(config.step_delay)
         if votes and done < last_step:
-            manager.save(done)
+            manager.save(done, options=by_chief)
             runtime.exit_preempted(done)
     return accuracy
 
@@ -292,7 +295,7 @@ def train_apart() -> float:
             accuracy = sum(coordinator.fetch(counts)) / len(test.labels)
         after(done, sum(coordinator.fetch(losses)) / len(losses), accuracy if ends_epoch else None)
         if runtime.should_stop() and done < last_step:
-            manager.save(done)
+            manager.save(done, options=by_chief)
             runtime.exit_preempted(done)
     return accuracy
 
