@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,8 +77,27 @@ def archive(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(made.stdout.strip())
 
 
-def run(folder: Path, *command: str | Path, cifar: Path | None = None, stop_at: int | None = None) -> Run:
-    """Run to the end in `folder`; with `stop_at`, send SIGTERM once that step is reported."""
+def terminate(process: subprocess.Popen[str]) -> None:
+    """What losing a spot instance looks like."""
+    process.send_signal(signal.SIGTERM)
+
+
+def kill_rank_1(process: subprocess.Popen[str]) -> None:
+    """What losing a process looks like."""
+    import psutil
+
+    ranks = psutil.Process(process.pid).children()
+    next(rank for rank in ranks if rank.environ().get("RANK") == "1").kill()
+
+
+def run(
+    folder: Path,
+    *command: str | Path,
+    cifar: Path | None = None,
+    disturb: Callable[[subprocess.Popen[str]], None] | None = None,
+    at: int = 0,
+) -> Run:
+    """Run to the end in `folder`; `disturb` is called with the process once step `at` is reported."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     environment |= {"CLOUDTRAIN_INPUT_CIFAR": str(cifar)} if cifar else {}
     result, arguments = Run(), [str(part) for part in command]
@@ -91,9 +111,9 @@ def run(folder: Path, *command: str | Path, cifar: Path | None = None, stop_at: 
     with process.stdout:
         for line in process.stdout:
             result.add(line)
-            if stop_at is not None and max(result.losses, default=0) >= stop_at:
-                process.send_signal(signal.SIGTERM)
-                stop_at = None
+            if disturb is not None and max(result.losses, default=0) >= at:
+                disturb(process)
+                disturb = None
     result.exit_code = process.wait(timeout=DEADLINE)
     timer.cancel()
     result.errors = (folder / "stderr.txt").read_text()
@@ -139,7 +159,7 @@ def test_two_processes_that_are_stopped_go_on_as_one(script: Path, archive: Path
     """Two processes with two workers each, SIGTERM (which torchrun passes to workers, too), then one process: the
     losses of one that was never stopped, the same test images right, and the marker gone."""
     two = [*TWO, script, *SMALL, "--workers", "2", "--step_delay", "0.1"]
-    first = run(tmp_path, *two, cifar=archive, stop_at=8)
+    first = run(tmp_path, *two, cifar=archive, disturb=terminate, at=8)
     stopped_at = json.loads((tmp_path / "checkpoint" / "preempted").read_text())["step"]
     assert 8 <= stopped_at < 22
     assert "DataLoader worker" not in first.errors
@@ -154,10 +174,17 @@ def test_two_processes_that_are_stopped_go_on_as_one(script: Path, archive: Path
     assert second.classes == alone.classes
 
 
-def test_two_processes_count_as_one_does(script: Path, archive: Path, alone: Run, tmp_path: Path) -> None:
-    """To the end with two: the same losses, and right and wrong per class are those of one process."""
-    found = run(tmp_path, *TWO, script, *SMALL, cifar=archive)
+def test_two_processes_of_which_one_is_killed_count_as_one_does(
+    script: Path, archive: Path, alone: Run, tmp_path: Path
+) -> None:
+    """`kill -9` of rank 1 with `--max-restarts 1`, then to the end: the losses and the images counted of one process
+    that was left alone."""
+    command = [*TWO, "--max-restarts", "1", script, *SMALL, "--checkpoint_every", "5"]
+    found = run(tmp_path, *command, cifar=archive, disturb=kill_rank_1, at=11)
     assert found.exit_code == 0, found.errors
+    resumed = [int(step) for step in re.findall(r"resumed from step (\d+)\n", found.errors)]
+    assert len(resumed) == 1
+    assert resumed[0] >= 10
     assert len(found.losses) == 22
     assert_same_losses(found, alone)
     assert found.classes == alone.classes
