@@ -49,6 +49,7 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python bench/run.py
+	$(BIN)/python bench/parallelism.py
 
 docs: $(VENV)/.dev
 	$(BIN)/python tools/docs.py
