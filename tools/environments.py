@@ -31,5 +31,7 @@ def environment(folder: str, made_from: Sequence[Path], *installs: Sequence[str]
         pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile"]
         for arguments in installs:
             subprocess.run([*pip, *arguments], cwd=ROOT, check=True)
+        compile_all = [str(python), "-m", "compileall", "-qq", "-j", "0", str(place / "lib")]  # pip uses one core
+        subprocess.run(compile_all, check=False)  # a package may hold files of other Pythons, which do not compile
         stamp.write_text(wanted)
     return python

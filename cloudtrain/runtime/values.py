@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
 _NONE = frozenset({"", "none", "null"})
-_UNIONS: tuple[object, ...] = (Union, types.UnionType)
+_UNIONS: tuple[object, ...] = (Union, getattr(types, "UnionType", Union))  # written `int | None` from Python 3.10 on
 
 
 def convert(value: Any, kind: Any) -> Any:
@@ -47,7 +47,7 @@ def kind_of(value: Any) -> Any:
     """The type to convert to, from a default. A list's elements are like its first; None says nothing."""
     if value is None:
         return Any
-    if isinstance(value, list | tuple) and value:
+    if isinstance(value, (list, tuple)) and value:
         first = type(value[0])
         alike = all(type(item) is first for item in value) and first in _SCALARS
         if alike:
@@ -120,7 +120,7 @@ def _list(value: Any, element: tuple[Any, ...]) -> list[Any]:
     items = _literal(value) if isinstance(value, str) else value
     if items is None:
         items = [item.strip() for item in value.split(",")] if value.strip() else []
-    if not isinstance(items, list | tuple):
+    if not isinstance(items, (list, tuple)):
         items = [items]
     return [convert(item, element[0] if element else Any) for item in items]
 
@@ -130,7 +130,7 @@ def _tuple(value: Any, elements: tuple[Any, ...]) -> tuple[Any, ...]:
         items = _list(value, ())
         if len(items) != len(elements):
             raise ValueError(f"`{value}` has {len(items)} values instead of {len(elements)}")
-        return tuple(convert(item, kind) for item, kind in zip(items, elements, strict=True))
+        return tuple(convert(item, kind) for item, kind in zip(items, elements))  # noqa: B905 Python 3.9
     return tuple(_list(value, elements))
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import cloudtrain
 
 PACKAGE = Path(cloudtrain.__file__).parent
+PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
 
 
 def test_a_bundle_with_the_runtime_alone_works_without_any_package(tmp_path: Path) -> None:
@@ -32,6 +36,38 @@ def test_a_bundle_with_the_runtime_alone_works_without_any_package(tmp_path: Pat
         "[]",
         "[metrics] step=1 loss=0.5",
     ]
+
+
+def test_the_runtime_works_on_the_python_of_older_containers(tmp_path: Path) -> None:
+    """SageMaker's images of PyTorch 1.13 have Python 3.9: every module loads there, and arguments are read."""
+    python = next((path for path in sorted(PYENV.glob("3.9.*/bin/python"))), None) or shutil.which("python3.9")
+    if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
+        pytest.skip("Python 3.9 is not installed")
+    modules = [
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for path in sorted((PACKAGE / "runtime").rglob("*.py"))
+        if path.stem != "__main__"
+    ]
+    code = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
+        "from dataclasses import dataclass, field\n"
+        "from importlib import import_module\n"
+        "from typing import List, Optional, Tuple\n"
+        "from cloudtrain import runtime\n"
+        f"for name in {modules!r}: import_module(name)\n"
+        "@dataclass\n"
+        "class Config:\n"
+        "    sizes: List[int] = field(default_factory=list)\n"
+        "    betas: Tuple[float, float] = (0.9, 0.999)\n"
+        "    limit: Optional[int] = None\n"
+        "print(runtime.arguments(Config))\n"
+        "print(runtime.detect_environment().world_size)\n"
+    )
+    arguments = ["--sizes", "[1, 2]", "--betas", "0.8,0.9", "--limit", "3"]
+    command = [str(python), "-I", "-B", "-c", code, str(PACKAGE.parent), *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert found.stderr == ""
+    assert found.stdout.splitlines() == ["Config(sizes=[1, 2], betas=(0.8, 0.9), limit=3)", "1"]
 
 
 def test_importing_the_runtime_loads_no_submodule() -> None:
