@@ -188,8 +188,9 @@ def count_right(number: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(found == digits_of(test.labels, rows), tf.int32))
 
 
-# Checkpoints. Every worker that trains in step takes part in a save, and what is not the chief's is thrown away. The
-# optimizer counts the steps. A checkpoint counts when the file `checkpoint` names it, which is written last.
+# Checkpoints. Every worker that trains in step takes part in a save, and what is not the chief's is thrown away. A
+# checkpoint's name ends in its step (the optimizer's own count misses some where two workers add to it at once), and
+# it counts when the file `checkpoint` names it, which is written last.
 checkpoint = tf.train.Checkpoint(network=network, optimizer=optimizer)
 own_folder = tempfile.TemporaryDirectory()
 folder = runtime.checkpoint_dir()
@@ -198,10 +199,12 @@ manager = tf.train.CheckpointManager(
 )
 # Parameter servers would write their parts themselves, into a folder that the chief need not see.
 by_chief = tf.train.CheckpointOptions(experimental_io_device="/job:chief" if has_servers else None)
+first_step = 0
 if newest := tf.train.latest_checkpoint(str(folder)):
     checkpoint.restore(newest, by_chief).assert_consumed()
-    runtime.notice(f"resumed from step {optimizer.iterations.numpy()}")
-first_step = int(optimizer.iterations.numpy())
+    first_step = int(newest.rpartition("-")[2])
+    optimizer.iterations.assign(first_step)
+    runtime.notice(f"resumed from step {first_step}")
 
 
 def after(done: int, loss: float, accuracy: float | None) -> None:
