@@ -10,9 +10,11 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do "$$p" -c '$(NEW_ENOUGH)' 2>/dev/null && command -v "$$p" && break; done)
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Tests that start real training, build wheels or execute notebooks: one at a time, because they use all cores.
+# Tests that start real training, build wheels or execute notebooks: two files at a time, because each uses many cores.
 SLOW   := torch or mpi or wheel or notebook or awscli
-PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check
+# Packages are compiled afterwards, on all cores; a package may hold files of other Pythons, which do not compile.
+PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
 .PHONY: demo test test-core test-lifecycle test-parity test-pythons test-scripts check bench docs clean
 
@@ -21,7 +23,7 @@ demo: $(VENV)/.demo
 	$(BIN)/cloudtrain ps
 
 test: test-core test-lifecycle
-	$(BIN)/python -m pytest -m "$(SLOW)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(SLOW)"
 
 test-core: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not ($(SLOW) or parity or lifecycle)"
@@ -29,7 +31,7 @@ test-core: $(VENV)/.dev
 test-lifecycle: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "lifecycle and not ($(SLOW) or parity)"
 
-# Against the real SageMaker SDKs, each in its own environment, because they cannot live together.
+# Against the real SDKs of SageMaker and Azure ML, each in its own environment, because they cannot live together.
 test-parity: $(VENV)/.dev
 	$(BIN)/python tools/test_parity.py
 
@@ -69,8 +71,10 @@ $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.demo: pyproject.toml $(VENV)/.torch
 	$(PIP) -c constraints.txt -e '.[torch]'
+	$(COMPILE)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.torch
 	$(PIP) -c constraints.txt -e '.[torch,dev]'
+	$(COMPILE)
 	@touch $@ $(VENV)/.demo

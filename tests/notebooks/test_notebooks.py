@@ -14,7 +14,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
 class Executed(NamedTuple):
-    """What the cells of a notebook left: the richer outputs by type, and everything printed."""
+    """What the cells of a notebook left: the richer outputs by type, and everything printed, without its colours."""
 
     data: list[dict[str, Any]]
     text: str
@@ -32,7 +32,7 @@ def execute(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Execute
     ).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     text = "".join(output.get("text", "") for output in outputs)
-    return Executed([output.get("data", {}) for output in outputs], text)
+    return Executed([output.get("data", {}) for output in outputs], re.sub(r"\x1b\[[\d;]*m", "", text))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

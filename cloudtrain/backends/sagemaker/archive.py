@@ -92,7 +92,7 @@ def _write(archive: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, place: 
         raise _refusal(archive, f"holds `{member.name}`, which is neither a file nor a link")
     try:
         source = tar.extractfile(member)
-    except KeyError:
+    except (KeyError, RecursionError):  # no such member; links that lead to each other, which tarfile follows for ever
         source = None
     if source is None:
         raise _refusal(archive, f"holds `{member.name}`, a link to nothing")
@@ -116,7 +116,7 @@ def _safe_link(archive: Path, member: tarfile.TarInfo, name: str) -> str:
     ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
     if member.linkname.startswith("/") or ".." in parts[ups:] or ups > name.count("/"):
         raise _refusal(archive, f"holds the link `{member.name}` to `{member.linkname}`, which leaves the folder")
-    return member.linkname
+    return "/".join(parts) or "."
 
 
 def _plain(name: str) -> str:
