@@ -39,12 +39,12 @@ class Deaths:
         reported = self._reported(output)
         found: dict[int, Death] = {}
         for order, (process, rank, exit_code, attempt) in enumerate(self._ends):
-            code = exit_code or reported.get(rank, 0)
+            code = exit_code or (reported[rank][1] if rank in reported else 0)
             if code and attempt == newest:
                 found[rank] = Death(rank, process.instance, self._role(process), code, order, attempt)
-        for order, (rank, code) in enumerate(reported.items(), start=1):
+        for order, (rank, (instance, code)) in enumerate(reported.items(), start=1):
             if rank not in found:  # it ended before it could be seen, so before the others; the last is the root cause
-                found[rank] = Death(rank, self._instance_of(rank), "process", code, -order, newest)
+                found[rank] = Death(rank, instance, "process", code, -order, newest)
         return list(found.values())
 
     def verdict(self, output: Output, launched: list[Launched]) -> Verdict:
@@ -71,15 +71,15 @@ class Deaths:
                 return verdict.launcher_verdict(item.role, item.instance, process["argv"], item.exit_code, lines)
         return verdict.Verdict("the run failed, and no process says why", [])
 
-    def _reported(self, output: Output) -> dict[int, int]:
+    def _reported(self, output: Output) -> dict[int, tuple[int, int]]:
+        """Rank to instance and exit code. The instance is that of the launcher that says so: mpirun has all ranks."""
         if self._spec["launcher"] == "processes":
             return {}
-        lines = [line for n in range(self._spec["instances"]) for line in output.tail(n, None, "stderr")]
-        return failed_ranks(lines)
+        return {
+            rank: (instance, code)
+            for instance in range(self._spec["instances"])
+            for rank, code in failed_ranks(output.tail(instance, None, "stderr")).items()
+        }
 
     def _role(self, process: Rank | Launched) -> str:
         return process.role if isinstance(process, Launched) else "process"
-
-    def _instance_of(self, rank: int) -> int:
-        per_instance = max(1, self._spec["world_size"] // self._spec["instances"])
-        return int(rank // per_instance)
