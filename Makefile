@@ -28,8 +28,9 @@ test: test-core test-lifecycle
 test-core: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not ($(SLOW) or parity or lifecycle)"
 
+# These wait more than they compute.
 test-lifecycle: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "lifecycle and not ($(SLOW) or parity)"
+	$(BIN)/python -m pytest -n 4 -m "lifecycle and not ($(SLOW) or parity)"
 
 # Against the real SDKs of SageMaker and Azure ML, each in its own environment, because they cannot live together.
 test-parity: $(VENV)/.dev
