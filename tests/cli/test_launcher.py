@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ def torch_job(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "job.yaml"
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="a plan for an interpreter without PyTorch is refused")
 def test_plan_shows_the_launcher_and_every_variable_of_the_ranks(cli: Cli, torch_job: str) -> None:
     """One launcher for all instances; the ranks with what they will find; restarts are not said to have no effect."""
     result = cli("plan", torch_job, "--launcher", "fork", "--instances", "2", "--max-restarts", "1", "--json")

@@ -88,6 +88,7 @@ def test_azure_is_not_emulated_with_horovod() -> None:
 @pytest.fixture(scope="module")
 def images() -> Any:
     """`images.py` of the script."""
+    pytest.importorskip("torch")
     spec = spec_from_file_location("mnist_horovod_images", FOLDER / "images.py")
     assert spec is not None
     assert spec.loader is not None

@@ -51,6 +51,8 @@ needs_tensorflow = pytest.mark.skipif(
 
 def module(name: str) -> ModuleType:
     """A file beside the script, without the script."""
+    if name == "mnist":
+        pytest.importorskip("numpy")
     spec = importlib.util.spec_from_file_location(f"mnist_tensorflow_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -123,8 +125,7 @@ def write_idx(path: Path, array: Any) -> None:
 
 def write_mnist(folder: Path, layout: str) -> Any:
     """The digits as files of MNIST: four idx files or an archive. Returns what was written."""
-    import numpy as np
-
+    np = pytest.importorskip("numpy")
     digits = module("mnist").read_digits()
     arrays = {
         "x_train": digits.train.pixels[..., 0] * 15, "y_train": digits.train.labels,

@@ -51,9 +51,9 @@ def lines_of(process: subprocess.Popen[str]) -> Iterator[str]:
 
 
 def run(
-    folder: Path, *command: str | Path, at: dict[int, Callable[[Any], None]] | None = None
+    folder: Path, *command: str | Path, at: dict[tuple[int, int], Callable[[Any], None]] | None = None
 ) -> tuple[int, list[str], str]:
-    """Exit code, lines and stderr. `at` does something to the run once that step is reported."""
+    """Exit code, lines and stderr. `at` does something to the run once the server's n-th start reports that step."""
     import psutil
 
     todo = dict(at or {})
@@ -66,12 +66,13 @@ def run(
             stdout=subprocess.PIPE,
             stderr=errors,
         )
-    lines = []
+    lines, starts = [], 0
     for line in lines_of(process):
         lines.append(line.rstrip("\n"))
+        starts += line.startswith("processes=")
         reached = (parse_metrics(line) or {}).get("step", 0)
-        for step in [step for step in todo if reached >= step]:
-            todo.pop(step)(psutil.Process(process.pid))
+        for start, step in [(start, step) for start, step in todo if start == starts and reached >= step]:
+            todo.pop((start, step))(psutil.Process(process.pid))
     return process.wait(timeout=DEADLINE), lines, (folder / "stderr.txt").read_text()
 
 
@@ -115,7 +116,7 @@ def test_killed_stopped_and_resumed_with_other_workers_it_still_learns(script: P
         "--checkpoint_every",
         "20",
     ]
-    events = {60: kill_worker_2, 160: lambda torchrun: torchrun.send_signal(signal.SIGTERM)}
+    events = {(1, 60): kill_worker_2, (2, 160): lambda torchrun: torchrun.send_signal(signal.SIGTERM)}
     _, first, errors = run(tmp_path, *TORCHRUN, *two, at=events)
     assert "error: worker 2 is gone" in errors
     (restarted,) = [int(line.split()[4].rstrip(";")) for line in errors.splitlines() if "resumed from update" in line]
