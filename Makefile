@@ -16,13 +16,15 @@ SLOW   := torch or mpi or wheel or notebook or awscli
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: demo test test-core test-lifecycle test-parity test-pythons test-scripts check bench docs clean
+.PHONY: demo test test-core test-lifecycle test-parity test-slow test-pythons test-scripts environments check bench docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/cloudtrain submit training_scripts/digits_ddp/job.yaml --processes-per-instance 2
 	$(BIN)/cloudtrain ps
 
-test: test-core test-lifecycle
+test: test-core test-lifecycle test-slow
+
+test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(SLOW)"
 
 test-core: $(VENV)/.dev
@@ -42,6 +44,11 @@ test-pythons: $(VENV)/.dev
 # The training scripts that need DeepSpeed or TensorFlow, each with its own environment, because these are large.
 test-scripts: $(VENV)/.dev
 	$(BIN)/python tools/test_scripts.py
+
+# What the two above need; CI makes it meanwhile.
+environments: $(VENV)/.dev
+	$(BIN)/python tools/test_parity.py --install
+	$(BIN)/python tools/test_scripts.py --install
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """Compare cloudtrain's requests with those of the real SDKs, in an environment for each, made on the first run.
 
     python tools/test_parity.py [2|3|azureml ...] [pytest argument ...]        all unless given
+    python tools/test_parity.py --install                                      only make the environments
 
 Versions 2 and 3 of the SageMaker SDK are different packages of the same name, and neither may be installed beside
 PyTorch's own pins. Azure ML's brings 63 packages, and pins of its own.
@@ -33,14 +34,20 @@ SDKS = {
 }
 
 
-def run_tests(sdk: Sdk, arguments: list[str]) -> int:
-    """Run what compares with that SDK; the exit code of pytest. An SDK that does not import is an error."""
+def interpreter_of(sdk: Sdk) -> Path:
+    """That of the SDK's environment. An SDK that does not import is an error."""
     requirements = ROOT / "tests" / "parity" / f"requirements-{sdk.ending}.txt"
     made_from = (requirements, ROOT / "pyproject.toml")
     python = environment(sdk.folder, made_from, ["-r", str(requirements), "-e", f"{ROOT}[test]"])
     subprocess.run([str(python), "-c", f"import {sdk.module}"], check=True, capture_output=True)
+    return python
+
+
+def run_tests(sdk: Sdk, arguments: list[str]) -> int:
+    """Run what compares with that SDK; the exit code of pytest."""
+    python = interpreter_of(sdk)
     files = sorted(str(file) for file in (ROOT / "tests" / "parity").glob(f"test_*_{sdk.ending}.py"))
-    command = [str(python), "-m", "pytest", "-q", "--show-capture=no", *files, *arguments]
+    command = [str(python), "-m", "pytest", "-q", "-n", "2", "--show-capture=no", *files, *arguments]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
@@ -48,6 +55,10 @@ def main() -> int:
     """The worst exit code of the suites."""
     names = [argument for argument in sys.argv[1:] if argument in SDKS] or list(SDKS)
     others = [argument for argument in sys.argv[1:] if argument not in SDKS]
+    if others == ["--install"]:
+        for name in names:
+            interpreter_of(SDKS[name])
+        return 0
     worst = 0
     for name in names:
         print(f"parity with {SDKS[name].module}", flush=True)

@@ -1,6 +1,7 @@
 """Run the training scripts that need more than torch, each with an environment of its own, made on the first run.
 
     python tools/test_scripts.py [deepspeed|tensorflow ...] [pytest argument ...]        all unless given
+    python tools/test_scripts.py --install                                               only make the environments
 
 pytest runs here; the scripts are started with the other environment's interpreter, which a variable names. TensorFlow
 alone is 1.6 GB.
@@ -38,15 +39,20 @@ SUITES = {
 }
 
 
-def run_tests(name: str, arguments: list[str]) -> int:
-    """The exit code of pytest. A package that does not import is an error, because the tests would be skipped."""
+def interpreter_of(name: str) -> Path:
+    """That of the suite's environment. A package that does not import is an error: the tests would be skipped."""
     suite = SUITES[name]
-    folder = f".venv-{name}"
-    python = environment(folder, suite.requirements, *(["-r", str(path)] for path in suite.requirements))
+    python = environment(f".venv-{name}", suite.requirements, *(["-r", str(path)] for path in suite.requirements))
     subprocess.run([str(python), "-c", f"import {suite.module}"], check=True, capture_output=True)
-    extensions = ROOT / folder / "extensions"  # what DeepSpeed compiles at its first start stays with the environment
+    return python
+
+
+def run_tests(name: str, arguments: list[str]) -> int:
+    """The exit code of pytest."""
+    python = interpreter_of(name)
+    extensions = python.parents[1] / "extensions"  # what DeepSpeed compiles at its first start stays there
     variables = {f"CLOUDTRAIN_{name.upper()}_PYTHON": str(python), "TORCH_EXTENSIONS_DIR": str(extensions)}
-    command = [sys.executable, "-m", "pytest", "-q", str(TESTS / suite.tests), *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", str(TESTS / SUITES[name].tests), *arguments]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=False).returncode
 
 
@@ -54,6 +60,10 @@ def main() -> int:
     """The worst exit code of the suites."""
     names = [argument for argument in sys.argv[1:] if argument in SUITES] or list(SUITES)
     others = [argument for argument in sys.argv[1:] if argument not in SUITES]
+    if others == ["--install"]:
+        for name in names:
+            interpreter_of(name)
+        return 0
     worst = 0
     for name in names:
         print(f"training scripts with {name}", flush=True)
