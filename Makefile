@@ -45,7 +45,7 @@ test-pythons: $(VENV)/.dev
 test-scripts: $(VENV)/.dev
 	$(BIN)/python tools/test_scripts.py
 
-# What the two above need; CI makes it meanwhile.
+# What test-parity and test-scripts need; CI makes it while tests wait.
 environments: $(VENV)/.dev
 	$(BIN)/python tools/test_parity.py --install
 	$(BIN)/python tools/test_scripts.py --install

