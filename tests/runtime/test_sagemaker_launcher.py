@@ -170,6 +170,7 @@ def test_no_python(host: Host, tmp_path: Path) -> None:
 WAITS = """
 import os, signal, sys, time
 def leave(*_):
+    time.sleep(float(os.environ.get("SAVING_TAKES", 0)))
     open(os.environ["SM_MODEL_DIR"] + "/saved", "w").close()
     sys.exit(0)
 signal.signal(signal.SIGTERM, leave)
@@ -191,8 +192,8 @@ def test_stop_reaches_the_script(host: Host) -> None:
 
 
 def test_stop_reaches_what_a_shell_started(host: Host) -> None:
-    """A shell does not pass SIGTERM on, so its children get it too."""
-    host.fill({"train.py": WAITS}, {}, command="python3 train.py; true").start()
+    """A shell does not pass SIGTERM on and dies of it, so its children get it too, and their time to save."""
+    host.fill({"train.py": WAITS}, {}, command="SAVING_TAKES=1 python3 train.py; true").start()
     host.when((host.root / "output/data/ready").exists)
     assert host.process is not None
     host.process.send_signal(signal.SIGTERM)

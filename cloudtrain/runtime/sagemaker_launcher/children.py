@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from cloudtrain.runtime.errors import SetupError
 
@@ -25,11 +26,20 @@ REMEMBERED = 1 << 18
 FAILURE_GRACE = 5.0
 """Seconds that the other processes have once one has failed."""
 
+POLL = 0.05
+"""Seconds between two looks at a group that leaves."""
+
 _ENDING_RANKS = b"closing signal SIGTERM"
 """What torchrun says (1.9 to 2.13) when it begins to end its ranks: a rank has failed, unless it was asked to stop."""
 
 _RANK_MARKS = {"torchrun": b"LOCAL_RANK=", "mpirun": b"OMPI_COMM_WORLD_RANK="}
 """The variable by which a rank of each launcher is known."""
+
+
+class _Process(NamedTuple):
+    state: str
+    parent: int
+    group: int
 
 
 class Child:
@@ -41,14 +51,21 @@ class Child:
         self.pid = popen.pid
         self.exit_code: int | None = None
         self._popen = popen
+        self._group_was_told = False
         self._said = bytearray()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def wait(self) -> int:
-        """The exit code, once there is one."""
-        self.exit_code = self._popen.wait()
-        return self.exit_code
+        """The exit code, once there is one, and once the group has left if it was told to.
+
+        A shell dies of SIGTERM at once, while the script that it has started is still saving.
+        """
+        exit_code = self._popen.wait()
+        while self._group_was_told and _has_members(self.pid):
+            time.sleep(POLL)
+        self.exit_code = exit_code
+        return exit_code
 
     def said(self) -> str:
         """The end of its stderr. Descendants may hold it open, so the wait for its end is short."""
@@ -58,6 +75,7 @@ class Child:
     def terminate(self) -> None:
         """SIGTERM to whoever passes it on, or has to get it itself."""
         if self.program.signal == "group":
+            self._group_was_told = True
             _signal_group(self.pid, signal.SIGTERM)
             return
         ranks = self._ranks() if self.program.signal == "ranks" else []
@@ -156,7 +174,7 @@ class Children:
                 result = code, value[0] if kind == "ended" and code else None
                 self._each_alive("terminate")
                 kill_at = time.monotonic() + FAILURE_GRACE
-        return result or (max((abs(child.exit_code or 0) for child in self.children), default=0), None)
+        return result or (max((child.exit_code or 0 for child in self.children), key=abs, default=0), None)
 
     def sweep(self) -> None:
         """Kill whatever the processes have left behind."""
@@ -182,6 +200,11 @@ class Children:
                 getattr(child, act)()
 
 
+def _has_members(group: int) -> bool:
+    """Whether a process of the group still runs; one that has ended may wait for its parent for ever."""
+    return any(process.group == group and process.state not in "ZX" for process in _processes().values())
+
+
 def ranks_below(launcher: int, mark: bytes) -> list[int]:
     """The processes that a launcher started as ranks: below it, with a rank in their environment that their parent
     lacks. `mark` is how that variable begins.
@@ -189,7 +212,7 @@ def ranks_below(launcher: int, mark: bytes) -> list[int]:
     mpirun gives its ranks one second after a SIGTERM of its own, too little to save; told themselves, they have all
     the time there is, and mpirun ends when they have.
     """
-    parents = _parents()
+    parents = {pid: process.parent for pid, process in _processes().items()}
     marked = {pid for pid in parents if _carries(pid, mark)}
 
     def is_below(pid: int) -> bool:
@@ -202,15 +225,16 @@ def ranks_below(launcher: int, mark: bytes) -> list[int]:
     return [pid for pid in marked if parents[pid] not in marked and is_below(pid)]
 
 
-def _parents() -> dict[int, int]:
-    """Process to parent, from /proc; nothing where there is none."""
+def _processes() -> dict[int, _Process]:
+    """Those of this machine, from /proc; none where there is no such folder."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             stat = folder.joinpath("stat").read_text("ascii", "replace")
         except OSError:
             continue
-        found[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
+        state, parent, group = stat.rpartition(")")[2].split()[:3]
+        found[int(folder.name)] = _Process(state, int(parent), int(group))
     return found
 
 
