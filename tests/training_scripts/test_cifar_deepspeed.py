@@ -15,8 +15,6 @@ import copy
 import importlib.util
 import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,9 +25,9 @@ import pytest
 import yaml
 
 from cloudtrain import TrainingJob
-from cloudtrain.runtime import parse_metrics
+from tests.training_scripts import runs
+from tests.training_scripts.runs import REPOSITORY, check_out, terminate
 
-REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "training_scripts" / "cifar_deepspeed"
 PYTHON = os.environ.get("CLOUDTRAIN_DEEPSPEED_PYTHON", sys.executable)
 EXTENSIONS = {name: os.environ[name] for name in ("TORCH_EXTENSIONS_DIR",) if name in os.environ}
@@ -118,40 +116,14 @@ def test_the_job_files_are_the_three_forms() -> None:
 # Runs
 
 
-def start(folder: Path, *command: str | Path) -> subprocess.Popen[str]:
-    """A run in `folder`, in a checkout of its own, with what DeepSpeed prints beside."""
-    for part in (Path("training_scripts", "cifar_deepspeed"), Path("cloudtrain", "runtime")):
-        shutil.copytree(
-            REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
-        )
-    shutil.copy(REPOSITORY / "cloudtrain" / "__init__.py", folder / "cloudtrain")
-    path = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {"PATH": path, "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **EXTENSIONS}
-    arguments = [str(part) for part in command]
-    with (folder / "stderr.txt").open("w") as errors:
-        return subprocess.Popen(
-            arguments, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=errors
-        )
-
-
 def run(folder: Path, *command: str | Path, stop_at: int | None = None) -> dict[int, float]:
-    """Losses by step; with `stop_at`, SIGTERM is sent once that step is reported."""
-    folder.mkdir(exist_ok=True)
-    process = start(folder, *command)
-    losses: dict[int, float] = {}
-    stopped = False
-    assert process.stdout is not None
-    with process.stdout:
-        for line in process.stdout:
-            values = parse_metrics(line) or {}
-            if "loss" in values:
-                losses[int(values["step"])] = values["loss"]
-            if stop_at is not None and not stopped and max(losses, default=0) >= stop_at:
-                process.send_signal(signal.SIGTERM)
-                stopped = True
-    code = process.wait(timeout=DEADLINE)
-    assert (code == 0) is not stopped, (folder / "stderr.txt").read_text()  # torchrun ends a SIGTERM with 1
-    return losses
+    """Losses by step, of a run in a checkout of its own; with `stop_at`, SIGTERM is sent once that step is reported."""
+    check_out("cifar_deepspeed", folder)
+    path = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
+    disturb = None if stop_at is None else terminate
+    done = runs.run(folder, *command, disturb=disturb, at=stop_at or 0, deadline=DEADLINE, PATH=path, **EXTENSIONS)
+    assert (done.exit_code == 0) is (stop_at is None), done.errors  # torchrun ends a SIGTERM with 1
+    return done.losses
 
 
 SCRIPT = Path("training_scripts", "cifar_deepspeed", "train.py")

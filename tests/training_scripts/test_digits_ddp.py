@@ -6,98 +6,23 @@ Every run here is bare: plain python or torchrun, in a folder where cloudtrain i
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
 import socket
-import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from cloudtrain.runtime import parse_metrics
+from tests.training_scripts.runs import DEADLINE, Run, assert_same_losses, check_out, lines_of, run, start, terminate
 
 pytestmark = pytest.mark.torch
 
-REPOSITORY = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-FIVE_DECIMALS = 5e-6
-DEADLINE = 120
-
-
-@dataclass
-class Run:
-    """What came out of a run."""
-
-    losses: dict[int, float] = field(default_factory=dict)
-    accuracies: dict[int, float] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
-    exit_code: int | None = None
-    errors: str = ""
-
-    def add(self, line: str) -> None:
-        """One line of output."""
-        self.lines.append(line.rstrip("\n"))
-        values = parse_metrics(line)
-        if values and "loss" in values:
-            self.losses[int(values["step"])] = values["loss"]
-        if values and "test_accuracy" in values:
-            self.accuracies[int(values["step"])] = values["test_accuracy"]
 
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout as a user has it: the script, and the runtime two folders up."""
-    checkout = tmp_path_factory.mktemp("checkout")
-    skip = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(REPOSITORY / "training_scripts" / "digits_ddp", checkout / "training_scripts" / "digits_ddp")
-    shutil.copytree(REPOSITORY / "cloudtrain" / "runtime", checkout / "cloudtrain" / "runtime", ignore=skip)
-    shutil.copy(REPOSITORY / "cloudtrain" / "__init__.py", checkout / "cloudtrain")
-    return checkout / "training_scripts" / "digits_ddp" / "train.py"
-
-
-def start(folder: Path, *command: str | Path) -> subprocess.Popen[str]:
-    """A run in `folder`, with its stderr in a file."""
-    folder.mkdir(exist_ok=True)
-    with (folder / "stderr.txt").open("w") as errors:
-        return subprocess.Popen(
-            [str(part) for part in command],
-            cwd=folder,
-            env={"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        )
-
-
-def lines_of(process: subprocess.Popen[str]) -> Iterator[str]:
-    """Its output as it comes. A run that hangs is killed at the deadline, which ends the output."""
-    assert process.stdout is not None
-    timer = threading.Timer(DEADLINE, process.kill)
-    timer.start()
-    try:
-        with process.stdout:
-            yield from process.stdout
-    finally:
-        timer.cancel()
-
-
-def run(folder: Path, *command: str | Path, interrupt_at: int | None = None, with_signal: int = signal.SIGTERM) -> Run:
-    """Run to the end; with `interrupt_at`, signal the first process once that step is reported."""
-    result = Run()
-    process = start(folder, *command)
-    for line in lines_of(process):
-        result.add(line)
-        if interrupt_at is not None and max(result.losses, default=0) >= interrupt_at:
-            process.send_signal(with_signal)
-            interrupt_at = None
-    result.exit_code = process.wait(timeout=DEADLINE)
-    result.errors = (folder / "stderr.txt").read_text()
-    return result
+    """In a checkout as a user has it."""
+    return check_out("digits_ddp", tmp_path_factory.mktemp("checkout"))
 
 
 @pytest.fixture(scope="module")
@@ -108,14 +33,6 @@ def alone(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     assert result.exit_code == 0, result.errors
     assert (folder / "model" / "model.pt").is_file()
     return result
-
-
-def assert_same_losses(found: Run, reference: Run, *, at_least: int) -> None:
-    """Every loss that both report is equal to 5 decimals, and there are enough of them to mean something."""
-    common = sorted(set(found.losses) & set(reference.losses))
-    assert len(common) >= at_least
-    for step in common:
-        assert found.losses[step] == pytest.approx(reference.losses[step], abs=FIVE_DECIMALS), f"step {step}"
 
 
 def test_one_process_learns_the_digits(alone: Run) -> None:
@@ -157,11 +74,11 @@ def test_stopped_twice_it_goes_on_with_2_processes_and_then_with_1(script: Path,
     marker = tmp_path / "checkpoint" / "preempted"
     two = [*TORCHRUN, "--standalone", "--nproc-per-node", "2", script, "--step_delay", "0.01"]
 
-    first = run(tmp_path, *two, interrupt_at=30)
+    first = run(tmp_path, *two, disturb=terminate, at=30)
     stopped_at = json.loads(marker.read_text())["step"]
     assert 30 <= stopped_at < 460
 
-    second = run(tmp_path, *two, interrupt_at=stopped_at + 30)
+    second = run(tmp_path, *two, disturb=terminate, at=stopped_at + 30)
     assert f"resumed from step {stopped_at}\n" in second.errors
     stopped_again_at = json.loads(marker.read_text())["step"]
     assert stopped_at + 30 <= stopped_again_at < 460

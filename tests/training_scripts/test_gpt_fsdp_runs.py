@@ -6,78 +6,37 @@ Every run here is bare: plain python, or forks of one process, in a folder where
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
-import signal
 import socket
-import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
-from cloudtrain.runtime import parse_metrics
+from tests.training_scripts import runs
+from tests.training_scripts.runs import FIVE_DECIMALS, Run, assert_same_losses, check_out, terminate
 
 pytestmark = pytest.mark.torch
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = ["--layers", "2", "--width", "32", "--context", "32", "--steps", "16", "--report_every", "1"]
-FIVE_DECIMALS = 5e-6
 SIX_DECIMALS = 1.5e-6  # of numbers printed with six
-DEADLINE = 120
-
-
-@dataclass
-class Run:
-    """What came out of a run."""
-
-    losses: dict[int, float] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
-    exit_code: int | None = None
-    errors: str = ""
-
-    def add(self, line: str) -> None:
-        """One line of output."""
-        self.lines.append(line.rstrip("\n"))
-        values = parse_metrics(line) or {}
-        if "loss" in values:
-            self.losses[int(values["step"])] = values["loss"]
-
-    @property
-    def resumed_from(self) -> list[int]:
-        """The steps at which it was resumed."""
-        return [int(step) for step in re.findall(r"resumed from step (\d+)", self.errors)]
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout as a user has it: the script, and the runtime two folders up."""
-    folder = tmp_path_factory.mktemp("checkout")
-    skip = shutil.ignore_patterns("__pycache__")
-    for part in (Path("training_scripts", "gpt_fsdp"), Path("cloudtrain", "runtime")):
-        shutil.copytree(REPOSITORY / part, folder / part, ignore=skip)
-    shutil.copy(REPOSITORY / "cloudtrain" / "__init__.py", folder / "cloudtrain")
-    return folder
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In a checkout as a user has it."""
+    return check_out("gpt_fsdp", tmp_path_factory.mktemp("checkout"))
 
 
-def terminate(process: subprocess.Popen[str]) -> None:
-    """What losing a spot instance looks like."""
-    process.send_signal(signal.SIGTERM)
+def kill_rank_1(launcher: psutil.Process) -> None:
+    """What losing a process looks like. Forks have the environment of their launcher, and the order of their ranks."""
+    sorted(launcher.children(), key=lambda rank: rank.pid)[1].kill()
 
 
-def kill_rank_1(process: subprocess.Popen[str]) -> None:
-    """What losing a process looks like."""
-    import psutil
-
-    ranks = psutil.Process(process.pid).children()  # forks, in the order of their ranks
-    sorted(ranks, key=lambda rank: rank.pid)[1].kill()
-
-
-def processes(count: int, *options: str) -> list[str]:
+def forks(count: int, *options: str) -> list[str]:
     """A launcher that imports torch once and forks the ranks: half of torchrun's time."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -86,49 +45,17 @@ def processes(count: int, *options: str) -> list[str]:
     return [*launcher, "--processes-per-instance", str(count), *options]
 
 
-def run(
-    checkout: Path,
-    folder: Path,
-    launcher: list[str],
-    *arguments: str,
-    disturb: Callable[[subprocess.Popen[str]], None] | None = None,
-    at: int = 0,
-) -> Run:
-    """Run to the end in `folder`; `disturb` is called with the process once step `at` is reported."""
-    folder.mkdir(exist_ok=True)
-    result = Run()
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    environment |= {"PYTHONPATH": str(checkout)} if "cloudtrain.runtime.fork_launcher" in launcher else {}
-    script = str(checkout / "training_scripts" / "gpt_fsdp" / "train.py")
-    with (folder / "stderr.txt").open("w") as errors:
-        process = subprocess.Popen(
-            [*launcher, script, *arguments],
-            cwd=folder,
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        )
-    assert process.stdout is not None
-    timer = threading.Timer(DEADLINE, process.kill)
-    timer.start()
-    with process.stdout:
-        for line in process.stdout:
-            result.add(line)
-            if disturb is not None and max(result.losses, default=0) >= at:
-                disturb(process)
-                disturb = None
-    result.exit_code = process.wait(timeout=DEADLINE)
-    timer.cancel()
-    result.errors = (folder / "stderr.txt").read_text()
-    return result
+def run(script: Path, folder: Path, launcher: list[str], *arguments: str, **options: Any) -> Run:
+    """A run in `folder`. The fork launcher is the checkout's own; without it nothing says where the runtime is."""
+    where = {"PYTHONPATH": str(script.parents[2])} if "cloudtrain.runtime.fork_launcher" in launcher else {}
+    return runs.run(folder, *launcher, script, *arguments, **where, **options)
 
 
 @pytest.fixture(scope="module")
-def alone(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def alone(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One process with the whole model, never interrupted: what all other runs are compared with."""
     folder = tmp_path_factory.mktemp("alone")
-    result = run(checkout, folder, [sys.executable], *SMALL, "--layout", "ddp")
+    result = run(script, folder, [sys.executable], *SMALL, "--layout", "ddp")
     assert result.exit_code == 0, result.errors
     assert result.losses[1] == pytest.approx(5.55, abs=0.02)
     assert len(result.losses) == 16
@@ -136,17 +63,10 @@ def alone(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return result
 
 
-def assert_same_losses(found: Run, reference: Run, *, within: float) -> None:
-    """Every loss reported is that of the reference."""
-    assert found.losses
-    for step, loss in found.losses.items():
-        assert loss == pytest.approx(reference.losses[step], abs=within), f"step {step}"
-
-
-def test_all_layouts_learn_the_same_and_hold_what_they_should(checkout: Path, alone: Run, tmp_path: Path) -> None:
+def test_all_layouts_learn_the_same_and_hold_what_they_should(script: Path, alone: Run, tmp_path: Path) -> None:
     """Four processes: every row's losses are ddp's to 5 decimals, those of bf16 are near; a shard of four holds a
     quarter, of two a half; recomputing and resharding take less memory while working."""
-    found = run(checkout, tmp_path, processes(4), *SMALL, "--compare", "--steps", "3", "--heads", "4")
+    found = run(script, tmp_path, forks(4), *SMALL, "--compare", "--steps", "3", "--heads", "4")
     assert found.exit_code == 0, found.errors
     rows = {line[:16].strip(): line[16:].replace(" x ", "x").split() for line in found.lines[2:13]}
     _, loss, difference, held, working, *_ = zip(*rows.values(), strict=True)
@@ -164,20 +84,20 @@ def test_all_layouts_learn_the_same_and_hold_what_they_should(checkout: Path, al
     assert bytes_working["fsdp, full"] < bytes_working["fsdp, selective"] < bytes_working["fsdp"]
 
 
-def test_a_run_goes_on_in_any_layout_on_any_number_of_processes(checkout: Path, alone: Run, tmp_path: Path) -> None:
+def test_a_run_goes_on_in_any_layout_on_any_number_of_processes(script: Path, alone: Run, tmp_path: Path) -> None:
     """Two shards, SIGTERM; two shards of two tensor-parallel processes, SIGTERM; one process. The losses of one that
     was never stopped, to 6 decimals, and in the end its model."""
     import torch
 
     stops = [
-        (processes(2), ["--layout", "fsdp", "--step_delay", "0.05"], 4),
-        (processes(4), ["--layout", "2d", "--accumulate", "2", "--step_delay", "0.05"], 8),
+        (forks(2), ["--layout", "fsdp", "--step_delay", "0.05"], 4),
+        (forks(4), ["--layout", "2d", "--accumulate", "2", "--step_delay", "0.05"], 8),
         ([sys.executable], ["--layout", "fsdp"], None),
     ]
     seen: set[int] = set()
     for launcher, arguments, at in stops:
         disturb = terminate if at else None
-        found = run(checkout, tmp_path, launcher, *SMALL, *arguments, disturb=disturb, at=at or 0)
+        found = run(script, tmp_path, launcher, *SMALL, *arguments, disturb=disturb, at=at or 0)
         assert_same_losses(found, alone, within=SIX_DECIMALS)
         assert found.resumed_from == ([max(seen)] if seen else [])
         assert min(found.losses) == max(seen, default=0) + 1
@@ -195,10 +115,10 @@ def test_a_run_goes_on_in_any_layout_on_any_number_of_processes(checkout: Path, 
         torch.testing.assert_close(mine[name], weights, rtol=0, atol=1e-4)
 
 
-def test_after_a_kill_it_goes_on_from_what_was_written_meanwhile(checkout: Path, alone: Run, tmp_path: Path) -> None:
+def test_after_a_kill_it_goes_on_from_what_was_written_meanwhile(script: Path, alone: Run, tmp_path: Path) -> None:
     """`kill -9` of rank 1 while checkpoints are written by a thread: the ranks come back at the newest whole one."""
     found = run(
-        checkout, tmp_path, processes(2, "--max-restarts", "1"),
+        script, tmp_path, forks(2, "--max-restarts", "1"),
         *SMALL, "--async_checkpoints", "--checkpoint_every", "2", "--keep", "2", "--step_delay", "0.05",
         disturb=kill_rank_1, at=9,
     )  # fmt: skip

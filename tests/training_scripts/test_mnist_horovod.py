@@ -15,12 +15,9 @@ import os
 import shutil
 import signal
 import struct
-import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -29,15 +26,14 @@ import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.runtime import parse_metrics
+from tests.training_scripts import runs
+from tests.training_scripts.runs import REPOSITORY, Run, assert_same_losses, rank_of
 
-REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "training_scripts" / "mnist_horovod"
 STAND_IN = REPOSITORY / "tests" / "fakes" / "horovod"
 PYTHON = os.environ.get("CLOUDTRAIN_HOROVOD_PYTHON", sys.executable)
 IS_REAL = "CLOUDTRAIN_HOROVOD_PYTHON" in os.environ
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"]
-FIVE_DECIMALS = 5e-6
 DEADLINE = 600
 
 real_runs = [
@@ -47,7 +43,7 @@ real_runs = [
 ]
 
 
-def runs(test: Callable[..., None]) -> Callable[..., None]:
+def starts_ranks(test: Callable[..., None]) -> Callable[..., None]:
     """Marks a test that starts processes with mpirun."""
     for mark in real_runs:
         test = mark(test)
@@ -176,25 +172,6 @@ def test_a_broken_gzip_file_is_said(images: Any, tmp_path: Path) -> None:
 # Runs
 
 
-@dataclass
-class Run:
-    """What came out of a run."""
-
-    exit_code: int = -1
-    losses: dict[int, float] = field(default_factory=dict)
-    accuracies: dict[int, float] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
-    errors: str = ""
-
-    def add(self, line: str) -> None:
-        """One line of output."""
-        self.lines.append(line.rstrip("\n"))
-        values = parse_metrics(line) or {}
-        for name, found in (("loss", self.losses), ("test_accuracy", self.accuracies)):
-            if name in values:
-                found[int(values["step"])] = values[name]
-
-
 @pytest.fixture
 def with_horovod() -> Iterator[dict[str, str]]:
     """Variables with which a run finds Horovod: the real one of the interpreter, or a new socket for the stand-in."""
@@ -210,59 +187,20 @@ def renewed(variables: dict[str, str]) -> dict[str, str]:
 
 def run(folder: Path, *command: str | Path, variables: dict[str, str] | None = None, stop_at: int | None = None) -> Run:
     """A run in `folder` to its end. With `stop_at`, SIGTERM goes to rank 1 alone once that step is reported."""
-    result = Run()
-    folder.mkdir(exist_ok=True)
-    kept = {name: os.environ[name] for name in ("PATH", "CLOUDTRAIN_STATE_DIR") if name in os.environ}
-    environment = {**kept, "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(variables or {})}
-    with (folder / "stderr.txt").open("w") as errors:
-        process = subprocess.Popen(
-            [str(part) for part in command],
-            cwd=folder,
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        )
-    assert process.stdout is not None
-    timer = threading.Timer(DEADLINE, lambda: end(process.pid))  # a run that hangs ends there, and its output with it
-    timer.start()
-    with process.stdout:
-        for line in process.stdout:
-            result.add(line)
-            if stop_at is not None and max(result.losses, default=0) >= stop_at:
-                rank_process(process.pid, 1).send_signal(signal.SIGTERM)
-                stop_at = None
-    result.exit_code = process.wait(timeout=DEADLINE)
-    timer.cancel()
-    result.errors = (folder / "stderr.txt").read_text()
-    return result
+    kept = {name: os.environ[name] for name in ("CLOUDTRAIN_STATE_DIR",) if name in os.environ}
+    disturb = None if stop_at is None else stop_rank_1
+    return runs.run(folder, *command, disturb=disturb, at=stop_at or 0, deadline=DEADLINE, **kept, **(variables or {}))
 
 
-def end(pid: int) -> None:
-    """A process and those that it started: mpirun's ranks outlive it when it is killed."""
-    process = psutil.Process(pid)
-    for each in [process, *process.children(recursive=True)]:
-        each.kill()
-
-
-def rank_process(mpirun: int, rank: int) -> psutil.Process:
-    """The process that mpirun started as this rank."""
-    children = psutil.Process(mpirun).children(recursive=True)
-    return next(child for child in children if child.environ().get("OMPI_COMM_WORLD_RANK") == str(rank))
+def stop_rank_1(mpirun: psutil.Process) -> None:
+    """SIGTERM to a process that mpirun has started."""
+    rank_of(mpirun, 1, "OMPI_COMM_WORLD_RANK").send_signal(signal.SIGTERM)
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One process without Horovod, never interrupted: what all other runs are compared with."""
     return run(tmp_path_factory.mktemp("alone"), sys.executable, FOLDER / "train.py")
-
-
-def assert_same_losses(found: Run, reference: Run, *, at_least: int) -> None:
-    """Every loss that both report is equal to 5 decimals, and there are enough of them to mean something."""
-    common = sorted(set(found.losses) & set(reference.losses))
-    assert len(common) >= at_least, found
-    for step in common:
-        assert found.losses[step] == pytest.approx(reference.losses[step], abs=FIVE_DECIMALS), f"step {step}"
 
 
 @pytest.mark.torch
@@ -276,7 +214,7 @@ def test_one_process_needs_no_horovod(alone: Run) -> None:
     assert alone.lines[-1].startswith(f"test accuracy {alone.accuracies[92]:.4f} after 92 steps")
 
 
-@runs
+@starts_ranks
 def test_two_processes_learn_the_same(alone: Run, with_horovod: dict[str, str], tmp_path: Path) -> None:
     """Under bare mpirun: the same losses to 5 decimals, the same accuracy, and one process that reports."""
     found = run(tmp_path, *MPIRUN, PYTHON, FOLDER / "train.py", variables=with_horovod)
@@ -290,7 +228,7 @@ def test_two_processes_learn_the_same(alone: Run, with_horovod: dict[str, str], 
     ]
 
 
-@runs
+@starts_ranks
 def test_stopped_twice_it_goes_on_with_2_processes_and_then_with_1(
     alone: Run, with_horovod: dict[str, str], tmp_path: Path
 ) -> None:
@@ -317,7 +255,7 @@ def test_stopped_twice_it_goes_on_with_2_processes_and_then_with_1(
     assert third.accuracies[92] == alone.accuracies[92]
 
 
-@runs
+@starts_ranks
 @pytest.mark.parametrize("service", ["sagemaker", "azureml"])
 def test_under_the_emulations_two_processes_learn_the_same(
     alone: Run, with_horovod: dict[str, str], tmp_path: Path, service: str

@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -30,8 +29,8 @@ import yaml
 
 from cloudtrain import TrainingJob
 from cloudtrain.runtime import parse_metrics
+from tests.training_scripts.runs import REPOSITORY, check_out
 
-REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "training_scripts" / "mnist_tensorflow"
 PYTHON = os.environ.get("CLOUDTRAIN_TENSORFLOW_PYTHON", sys.executable)
 NOISE = 2e-6
@@ -225,13 +224,8 @@ class Run:
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout as a user has it: the script, and the runtime two folders up."""
-    checkout = tmp_path_factory.mktemp("checkout")
-    skip = shutil.ignore_patterns("__pycache__")
-    for part in (Path("training_scripts", "mnist_tensorflow"), Path("cloudtrain", "runtime")):
-        shutil.copytree(REPOSITORY / part, checkout / part, ignore=skip)
-    shutil.copy(REPOSITORY / "cloudtrain" / "__init__.py", checkout / "cloudtrain")
-    return checkout / "training_scripts" / "mnist_tensorflow" / "train.py"
+    """In a checkout as a user has it."""
+    return check_out("mnist_tensorflow", tmp_path_factory.mktemp("checkout"))
 
 
 def tasks(workers: int, servers: int) -> list[tuple[str, int]]:

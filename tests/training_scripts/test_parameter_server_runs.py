@@ -3,86 +3,46 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
-import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
+import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 import yaml
 
 from cloudtrain import TrainingJob
 from cloudtrain.runtime import parse_metrics
+from tests.training_scripts.runs import DEADLINE, REPOSITORY, Disturb, check_out, kill_rank, lines_of, start, terminate
 
 pytestmark = pytest.mark.torch
 
-REPOSITORY = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-DEADLINE = 120
 
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout as a user has it: the script, and the runtime two folders up."""
-    checkout = tmp_path_factory.mktemp("checkout")
-    skip = shutil.ignore_patterns("__pycache__")
-    folder = checkout / "training_scripts" / "parameter_server"
-    shutil.copytree(REPOSITORY / "training_scripts" / "parameter_server", folder, ignore=skip)
-    shutil.copytree(REPOSITORY / "cloudtrain" / "runtime", checkout / "cloudtrain" / "runtime", ignore=skip)
-    shutil.copy(REPOSITORY / "cloudtrain" / "__init__.py", checkout / "cloudtrain")
-    return folder / "train.py"
-
-
-def lines_of(process: subprocess.Popen[str]) -> Iterator[str]:
-    """Its output as it comes. A run that hangs is killed at the deadline, which ends the output."""
-    assert process.stdout is not None
-    timer = threading.Timer(DEADLINE, process.kill)
-    timer.start()
-    try:
-        with process.stdout:
-            yield from process.stdout
-    finally:
-        timer.cancel()
+    """In a checkout as a user has it."""
+    return check_out("parameter_server", tmp_path_factory.mktemp("checkout"))
 
 
 def run(
-    folder: Path, *command: str | Path, at: dict[tuple[int, int], Callable[[Any], None]] | None = None
+    folder: Path, *command: str | Path, at: dict[tuple[int, int], Disturb] | None = None
 ) -> tuple[int, list[str], str]:
     """Exit code, lines and stderr. `at` does something to the run once the server's n-th start reports that step."""
-    import psutil
-
-    todo = dict(at or {})
-    with (folder / "stderr.txt").open("w") as errors:
-        process = subprocess.Popen(
-            [str(part) for part in command],
-            cwd=folder,
-            env={"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        )
+    todo, process = dict(at or {}), start(folder, *command)
     lines, starts = [], 0
     for line in lines_of(process):
         lines.append(line.rstrip("\n"))
         starts += line.startswith("processes=")
         reached = (parse_metrics(line) or {}).get("step", 0)
-        for start, step in [(start, step) for start, step in todo if start == starts and reached >= step]:
-            todo.pop((start, step))(psutil.Process(process.pid))
+        for begun, step in [(begun, step) for begun, step in todo if begun == starts and reached >= step]:
+            todo.pop((begun, step))(psutil.Process(process.pid))
     return process.wait(timeout=DEADLINE), lines, (folder / "stderr.txt").read_text()
 
 
 def losses(lines: list[str]) -> dict[int, float]:
     found = [parse_metrics(line) or {} for line in lines]
     return {int(values["step"]): values["loss"] for values in found if "loss" in values}
-
-
-def kill_worker_2(torchrun: Any) -> None:
-    next(rank for rank in torchrun.children() if rank.environ().get("RANK") == "2").kill()
 
 
 def test_a_server_and_one_worker_do_what_one_process_does(script: Path, tmp_path: Path) -> None:
@@ -116,7 +76,7 @@ def test_killed_stopped_and_resumed_with_other_workers_it_still_learns(script: P
         "--checkpoint_every",
         "20",
     ]
-    events = {(1, 60): kill_worker_2, (2, 160): lambda torchrun: torchrun.send_signal(signal.SIGTERM)}
+    events = {(1, 60): kill_rank(2), (2, 160): terminate}
     _, first, errors = run(tmp_path, *TORCHRUN, *two, at=events)
     assert "error: worker 2 is gone" in errors
     (restarted,) = [int(line.split()[4].rstrip(";")) for line in errors.splitlines() if "resumed from update" in line]

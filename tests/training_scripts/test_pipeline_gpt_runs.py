@@ -6,104 +6,25 @@ Every run here is bare: plain python or torchrun, in a folder where cloudtrain i
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from cloudtrain.runtime import parse_metrics
+from tests.training_scripts.runs import FIVE_DECIMALS, Run, assert_same_losses, check_out, kill_rank, run, terminate
 
 pytestmark = pytest.mark.torch
 
-REPOSITORY = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 SIZE = ["--layers", "6", "--heads", "2", "--width", "32", "--context", "32"]
 SMALL = [*SIZE, "--steps", "30", "--learning_rate", "0.003", "--report_every", "1"]
-FIVE_DECIMALS = 5e-6
-DEADLINE = 120
-
-
-@dataclass
-class Run:
-    """What came out of a run."""
-
-    losses: dict[int, float] = field(default_factory=dict)
-    test_loss: float | None = None
-    lines: list[str] = field(default_factory=list)
-    exit_code: int | None = None
-    errors: str = ""
-
-    def add(self, line: str) -> None:
-        """One line of output."""
-        self.lines.append(line.rstrip("\n"))
-        values = parse_metrics(line) or {}
-        if "loss" in values:
-            self.losses[int(values["step"])] = values["loss"]
-        self.test_loss = values.get("test_loss", self.test_loss)
 
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout as a user has it: the script, and the runtime two folders up."""
-    checkout = tmp_path_factory.mktemp("checkout")
-    skip = shutil.ignore_patterns("__pycache__")
-    for part in (Path("training_scripts", "pipeline_gpt"), Path("cloudtrain", "runtime")):
-        shutil.copytree(REPOSITORY / part, checkout / part, ignore=skip)
-    shutil.copy(REPOSITORY / "cloudtrain" / "__init__.py", checkout / "cloudtrain")
-    return checkout / "training_scripts" / "pipeline_gpt" / "train.py"
-
-
-def terminate(process: subprocess.Popen[str]) -> None:
-    """What losing a spot instance looks like."""
-    process.send_signal(signal.SIGTERM)
-
-
-def kill_rank_1(process: subprocess.Popen[str]) -> None:
-    """What losing a process looks like."""
-    import psutil
-
-    ranks = psutil.Process(process.pid).children()
-    next(rank for rank in ranks if rank.environ().get("RANK") == "1").kill()
-
-
-def run(
-    folder: Path,
-    *command: str | Path,
-    disturb: Callable[[subprocess.Popen[str]], None] | None = None,
-    at: int = 0,
-    path: Path | None = None,
-) -> Run:
-    """Run to the end in `folder`; `disturb` is called with the process once step `at` is reported."""
-    folder.mkdir(exist_ok=True)
-    result = Run()
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    environment |= {"PYTHONPATH": str(path)} if path else {}
-    with (folder / "stderr.txt").open("w") as errors:
-        arguments = [str(part) for part in command]
-        process = subprocess.Popen(
-            arguments, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=errors
-        )
-    assert process.stdout is not None
-    timer = threading.Timer(DEADLINE, process.kill)
-    timer.start()
-    with process.stdout:
-        for line in process.stdout:
-            result.add(line)
-            if disturb is not None and max(result.losses, default=0) >= at:
-                disturb(process)
-                disturb = None
-    result.exit_code = process.wait(timeout=DEADLINE)
-    timer.cancel()
-    result.errors = (folder / "stderr.txt").read_text()
-    return result
+    """In a checkout as a user has it."""
+    return check_out("pipeline_gpt", tmp_path_factory.mktemp("checkout"))
 
 
 @pytest.fixture(scope="module")
@@ -114,20 +35,13 @@ def alone(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return result
 
 
-def assert_same_losses(found: Run, reference: Run) -> None:
-    """Every loss reported is that of the reference, to 5 decimals."""
-    assert found.losses
-    for step, loss in found.losses.items():
-        assert loss == pytest.approx(reference.losses[step], abs=FIVE_DECIMALS), f"step {step}"
-
-
 def test_one_process_learns_english(alone: Run) -> None:
     """From the chance of a byte among 256 to below 4.2 nats, on text that it was not trained on."""
     assert alone.losses[1] == pytest.approx(5.55, abs=0.02)
     assert len(alone.losses) == 30
-    assert alone.test_loss is not None
-    assert alone.test_loss < 4.2
-    assert alone.lines[-1].startswith(f"test loss {alone.test_loss:.4f} after 30 steps")
+    test_loss = alone.last("test_loss")
+    assert test_loss < 4.2
+    assert alone.lines[-1].startswith(f"test loss {test_loss:.4f} after 30 steps")
 
 
 def test_stopped_it_goes_on_with_other_stages_replicas_and_schedule(script: Path, alone: Run, tmp_path: Path) -> None:
@@ -147,7 +61,7 @@ def test_stopped_it_goes_on_with_other_stages_replicas_and_schedule(script: Path
     second = run(
         tmp_path,
         *TORCHRUN, "4", "--max-restarts", "1", script, *SMALL, *other, "--checkpoint_every", "5",
-        disturb=kill_rank_1, at=stopped_at + 7,
+        disturb=kill_rank(1), at=stopped_at + 7,
     )  # fmt: skip
     assert second.exit_code == 0, second.errors
     resumed = [int(step) for step in re.findall(r"resumed from step (\d+)\n", second.errors)]
@@ -158,7 +72,7 @@ def test_stopped_it_goes_on_with_other_stages_replicas_and_schedule(script: Path
     assert min(second.losses) == stopped_at + 1
     for part in (first, second):
         assert_same_losses(part, alone)
-    assert second.test_loss == pytest.approx(alone.test_loss, abs=FIVE_DECIMALS)
+    assert second.last("test_loss") == pytest.approx(alone.last("test_loss"), abs=FIVE_DECIMALS)
 
 
 def test_measured_schedules_agree_with_one_process_and_with_theory(script: Path, tmp_path: Path) -> None:
@@ -266,7 +180,7 @@ def test_the_smp_engine_learns_the_same(script: Path, alone: Run, tmp_path: Path
     library.mkdir(parents=True)
     (library / "torch.py").write_text(STAND_IN)
     arguments = ["--engine", "smp", "--mp_parameters", '{"partitions": 1, "microbatches": 4, "ddp": true}']
-    found = run(tmp_path, sys.executable, script, *SMALL, *arguments, path=tmp_path / "library")
+    found = run(tmp_path, sys.executable, script, *SMALL, *arguments, PYTHONPATH=str(tmp_path / "library"))
     assert found.exit_code == 0, found.errors
     assert len(found.losses) == 30
     assert_same_losses(found, alone)

@@ -321,6 +321,39 @@ def test_a_worker_that_is_killed_is_told(raw: Path, tmp_path: Path) -> None:
     assert all("became" in again[name] for name in named)
 
 
+LOSES_A_WORKER = """
+import os, runpy, signal, time
+from concurrent.futures import ProcessPoolExecutor
+submit = ProcessPoolExecutor.submit
+
+def then_kill(pool, *call):
+    future = submit(pool, *call)
+    os.kill(next(iter(pool._processes)), signal.SIGKILL)
+    while not pool._broken:
+        time.sleep(0.01)
+    return future
+
+if __name__ == "__main__":
+    ProcessPoolExecutor.submit = then_kill
+    runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.lifecycle
+def test_a_worker_that_is_killed_before_all_is_given_out_is_told(raw: Path, tmp_path: Path) -> None:
+    """The pool takes nothing more then, and every volume is named."""
+    script = tmp_path / "loses_a_worker.py"
+    script.write_text(LOSES_A_WORKER.format(script=str(FOLDER / "prepare.py")))
+    done = subprocess.run(
+        [sys.executable, script, "--raw", raw, "--workers", "2"],
+        cwd=tmp_path, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(FOLDER)}, text=True, capture_output=True,
+        timeout=DEADLINE,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == ""
+    assert len(re.findall(r"^\S+: a worker was killed, perhaps for its memory", done.stdout, re.MULTILINE)) == 6
+
+
 @pytest.mark.lifecycle
 def test_processes_share_the_work(raw: Path, tmp_path: Path, prepared: list[Any]) -> None:
     """Two instances that were dealt their scans, and two ranks that see all: each volume is prepared once, and

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.runtime import parse_metrics
+from tests.training_scripts.runs import FIVE_DECIMALS, run, terminate
 
 FOLDER = Path(__file__).parents[2] / "training_scripts" / "toy_smddp"
 SAGEMAKER = ct.SageMaker(region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining")
@@ -55,53 +53,29 @@ def test_azure_refuses_smddp_and_says_what_to_use() -> None:
     assert ct.plan(ct.load_job(FOLDER / "job.yaml", ["distribution.type=torch"]), AZUREML).errors == ()
 
 
-def run(folder: Path, *command: object) -> tuple[dict[int, float], dict[int, float], subprocess.CompletedProcess[str]]:
-    """Losses and accuracies by step, and the process."""
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=folder,
-        env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
-        text=True,
-        capture_output=True,
-        timeout=120,
-    )
-    rows = [values for line in done.stdout.splitlines() if (values := parse_metrics(line))]
-    losses = {int(row["step"]): row["loss"] for row in rows if "loss" in row}
-    return losses, {int(row["step"]): row["test_accuracy"] for row in rows if "test_accuracy" in row}, done
-
-
 @pytest.mark.torch
 def test_one_and_two_processes_learn_the_same_and_a_resumed_run_too(tmp_path: Path) -> None:
     """The same losses to 5 decimals with any number of processes, and from the checkpoint in the middle on."""
-    folders = {name: tmp_path / name for name in ("alone", "half")}
-    for folder in folders.values():
-        folder.mkdir()
-    alone, accuracy, done = run(folders["alone"], sys.executable, FOLDER / "train.py")
-    assert done.returncode == 0, done.stderr
-    assert accuracy[100] > 0.9
-    assert (folders["alone"] / "model" / "model.pt").is_file()
+    alone = run(tmp_path / "alone", sys.executable, FOLDER / "train.py")
+    assert alone.exit_code == 0, alone.errors
+    assert alone.accuracies[100] > 0.9
+    assert (tmp_path / "alone" / "model" / "model.pt").is_file()
 
-    half, _, done = run(folders["half"], *TORCHRUN, FOLDER / "train.py", "--steps", "50")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("processes=2 device=cpu backend=gloo\n")
-    rest, again, done = run(folders["half"], sys.executable, FOLDER / "train.py")
-    assert "resumed from step 50" in done.stderr
-    assert {**half, **rest} == pytest.approx(alone, abs=5e-6)
-    assert (sorted(half), sorted(rest)) == ([10, 20, 30, 40, 50], [60, 70, 80, 90, 100])
-    assert again == accuracy
+    half = run(tmp_path / "half", *TORCHRUN, FOLDER / "train.py", "--steps", "50")
+    assert half.exit_code == 0, half.errors
+    assert half.lines[0] == "processes=2 device=cpu backend=gloo"
+    rest = run(tmp_path / "half", sys.executable, FOLDER / "train.py")
+    assert rest.resumed_from == [50]
+    assert {**half.losses, **rest.losses} == pytest.approx(alone.losses, abs=FIVE_DECIMALS)
+    assert (sorted(half.losses), sorted(rest.losses)) == ([10, 20, 30, 40, 50], [60, 70, 80, 90, 100])
+    assert rest.accuracies == alone.accuracies
 
 
 @pytest.mark.torch
 def test_sigterm_leaves_a_marker_and_a_checkpoint(tmp_path: Path) -> None:
     """It stops after its step, with exit code 0."""
-    command = [sys.executable, str(FOLDER / "train.py"), "--step_delay", "0.02"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        assert process.stdout is not None
-        next(line for line in process.stdout if "step=10 " in line)
-        process.terminate()
-        assert process.wait(timeout=60) == 0
+    found = run(tmp_path, sys.executable, FOLDER / "train.py", "--step_delay", "0.02", disturb=terminate, at=10)
+    assert found.exit_code == 0, found.errors
     step = json.loads((tmp_path / "checkpoint" / "preempted").read_text())["step"]
     assert 10 <= step < 100
     assert [path.name for path in (tmp_path / "checkpoint").glob("*-step-*")] == [f"000001-step-{step}"]

@@ -249,9 +249,7 @@ def outcomes(cases: list[Case], settings: Settings, workers: int) -> Iterator[tu
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=signal.signal, initargs=IGNORED) as pool:
-        running: dict[Future[tuple[str, str | None]], Case] = {
-            pool.submit(outcome, case, settings): case for case in ordered
-        }
+        running = {submitted(pool, case, settings): case for case in ordered}
         try:
             for future in as_completed(running):
                 try:
@@ -260,6 +258,16 @@ def outcomes(cases: list[Case], settings: Settings, workers: int) -> Iterator[tu
                     yield running[future], "", "a worker was killed, perhaps for its memory: try fewer `--workers`"
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def submitted(pool: ProcessPoolExecutor, case: Case, settings: Settings) -> Future[tuple[str, str | None]]:
+    """A pool that has lost a worker takes nothing more and says so at once; here that is the case's outcome, too."""
+    try:
+        return pool.submit(outcome, case, settings)
+    except BrokenProcessPool as error:
+        broken: Future[tuple[str, str | None]] = Future()
+        broken.set_exception(error)
+        return broken
 
 
 IGNORED = (signal.SIGTERM, signal.SIG_IGN)
