@@ -10,8 +10,7 @@ from pydantic import Field, JsonValue
 from cloudtrain._model import Model, all_at_once
 from cloudtrain.errors import Problem, did_you_mean
 from cloudtrain.problems.collect import KeyProblem
-
-Count = Annotated[int, Field(ge=1, strict=True)]
+from cloudtrain.units import Count
 
 
 class _Processes(Model):

@@ -339,20 +339,40 @@ def _amount(upload: Upload) -> str:
 
 
 def _process_blocks(processes: Sequence[Process]) -> Iterator[Block]:
-    """Every process that will run; neighbours that differ only in their number are shown as one."""
-    from cloudtrain.render.document import Command, Heading, Pairs
+    """Every process that will run; neighbours that differ only in their number are shown as one, and of many instances
+    that start the same the first two and the last."""
+    from cloudtrain.render.document import Command, Heading, Pairs, Text
 
     groups = [list(group) for _, group in groupby(processes, key=_likeness)]
     shared = _shared_variables([group[0].env for group in groups if group[0].rank is None or group[0].role != "rank"])
     if processes:
         yield Heading("Processes")
-    for group in groups:
+    for group, left_out in _shown(groups):
+        if left_out:
+            yield Text(f"{len(left_out)} more like these, {_places(left_out)}: `--format json` has them all")
         variables = _common(process.env for process in group)
         yield Heading(_title(group))
         yield Command(group[0].argv, [(key, value) for key, value in variables.items() if key not in shared])
     if shared:
         yield Heading("Variables of every process")
         yield Pairs(list(shared.items()))
+
+
+def _shown(groups: Sequence[list[Process]]) -> Iterator[tuple[list[Process], list[Process]]]:
+    """Each group that is worth a block, with the processes that are left out before it."""
+    for _, neighbours in groupby(groups, key=lambda group: (group[0].role, group[0].rank is None, len(group))):
+        alike = list(neighbours)
+        if len(alike) <= _WORTH_SHOWING or len(alike[0]) > 1:
+            yield from ((group, []) for group in alike)
+            continue
+        first, second, *between, last = alike
+        yield first, []
+        yield second, []
+        yield last, [process for group in between for process in group]
+
+
+_WORTH_SHOWING = 8
+"""Instances that start the same program, before a reader would rather be told that they do."""
 
 
 def _likeness(process: Process) -> tuple[object, ...]:
@@ -367,10 +387,13 @@ def _title(group: Sequence[Process]) -> str:
         return f"{first.role} on instance {first.instance}"
     if first is last:
         return f"{first.role} {first.rank} on instance {first.instance}"
-    numbers = [process.instance for process in group]
+    return f"{first.role}s {first.rank} to {last.rank} {_places(group)}"
+
+
+def _places(processes: Sequence[Process]) -> str:
+    numbers = [process.instance for process in processes]
     instances = dict.fromkeys((min(numbers), max(numbers)))  # SageMaker ranks algo-10 before algo-2
-    where = ("instance " if len(instances) == 1 else "instances ") + " to ".join(map(str, instances))
-    return f"{first.role}s {first.rank} to {last.rank} on {where}"
+    return ("on instance " if len(instances) == 1 else "on instances ") + " to ".join(map(str, instances))
 
 
 def _shared_variables(envs: Sequence[dict[str, str]]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from cloudtrain._model import Model, all_at_once
 from cloudtrain.errors import Problem
-from cloudtrain.units import Size
+from cloudtrain.units import Count, Size
 
 
 class PerTarget(Model):
@@ -39,7 +39,7 @@ class InstanceGroup(Model):
 
     name: str = Field(min_length=1, max_length=64)
     instance_type: str
-    instance_count: int = Field(ge=1, strict=True)
+    instance_count: Count
 
 
 def _resource_rules(resources: Mapping[str, Any]) -> Iterator[Problem]:
@@ -60,7 +60,7 @@ def _resource_rules(resources: Mapping[str, Any]) -> Iterator[Problem]:
 class Resources(Model):
     """How many instances of which type. Name a type per target, or describe it by GPU and let the catalogue choose."""
 
-    instance_count: int = Field(default=1, ge=1, strict=True)
+    instance_count: Count = 1
     """Instances (machines, nodes) of the job."""
     instance_type: Named | None = None
     gpu: str | None = None

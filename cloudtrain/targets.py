@@ -10,9 +10,7 @@ from pydantic import Field
 from cloudtrain._model import Model, all_at_once
 from cloudtrain.errors import Problem
 from cloudtrain.problems.names import PLACE_NAME
-from cloudtrain.units import Duration
-
-Count = Annotated[int, Field(ge=1, strict=True)]
+from cloudtrain.units import Count, Duration
 
 Credential = Literal["cli", "powershell", "developer_cli", "environment", "managed_identity", "workload_identity"]
 """Kinds of azure-identity's credentials that need no browser."""

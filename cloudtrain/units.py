@@ -1,4 +1,4 @@
-"""Durations and sizes with units: `2h`, `1h30m`, `90` seconds; `64g`, `512m`, plain bytes."""
+"""Counts; durations and sizes with units: `2h`, `1h30m`, `90` seconds; `64g`, `512m`, plain bytes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ MAX_DURATION = 2**31 - 1
 """Seconds; both services count them in 32 bits."""
 MAX_SIZE = 2**63 - 1
 """Bytes."""
+
+MAX_COUNT = 1024
+"""More is a slip of the keyboard, and a plan lists every process."""
 
 _DURATION = re.compile(DURATION_PATTERN)
 _DURATION_PART = re.compile(rf"({_NUMBER}) *([smhdwSMHDW])")
@@ -134,3 +137,6 @@ Size = Annotated[
     ),
 ]
 """Whole bytes, at least 1."""
+
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
+"""Instances of a job, or processes of an instance."""

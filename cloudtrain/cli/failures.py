@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -108,6 +109,9 @@ def _in_our_words(error: Any) -> UsageError:
     if type(error).__name__ == "MissingParameter" and param is not None:
         return UsageError(f"`{path}` needs {param.metavar or param.opts[0]}", hint=see_help)
     text = error.format_message().rstrip(".").replace("'", "`")
+    extra = re.search(r"unexpected extra argument\S* \(([\w.-]+=\S*)", text)
+    if extra and "--set" in _options(error.ctx):
+        see_help = f"a field of the job is changed with `--set {extra[1].rstrip(')')}`"
     return UsageError(text[:1].lower() + text[1:], hint=see_help)
 
 

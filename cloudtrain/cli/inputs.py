@@ -44,8 +44,12 @@ def target(name: str | None, profile: str | None, *, job: str | None = None, **f
     if given:
         chosen = target_named(name, profile=profile, near=near).type
         if chosen != "local":
-            flag = "--" + _FLAG_OF.get(next(iter(given)), next(iter(given))).replace("_", "-")
-            raise UsageError(f"`{flag}` is for the local target, and this is `{chosen}`", hint="add `--target local`")
+            field, value = next(iter(given.items()))
+            flag = "--" + _FLAG_OF.get(field, field).replace("_", "-")
+            hint = "add `--target local`"
+            if field in _OF_THE_JOB:
+                hint += f", or change the job with `--set {_OF_THE_JOB[field]}={value}`"
+            raise UsageError(f"`{flag}` is for the local target, and this is `{chosen}`", hint=hint)
     return target_named(name, profile=profile, near=near, **_as_fields(given))
 
 
@@ -92,6 +96,11 @@ def seconds(text: str) -> float:
 
 
 _FLAG_OF = {"instance_count": "instances"}
+_OF_THE_JOB = {
+    "instance_count": "resources.instance_count",
+    "processes_per_instance": "distribution.processes_per_instance",
+}
+"""Flags that say for this machine what a job says for a cloud."""
 
 
 def _as_fields(flags: dict[str, Any]) -> dict[str, Any]:

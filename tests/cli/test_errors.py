@@ -77,6 +77,14 @@ def test_flags_of_the_local_target_are_refused_elsewhere(cli: Cli, job: str) -> 
     result = cli("plan", job, "--target", "sagemaker", "--instances", "2")
     assert result.code == 2
     assert "`--instances` is for the local target" in result.err
+    assert "or change the job with `--set resources.instance_count=2`" in " ".join(result.err.split())
+
+
+def test_a_field_as_an_argument_is_told_how_it_is_set(cli: Cli, job: str) -> None:
+    """As Hydra's users write it."""
+    result = cli("plan", job, "hyperparameters.epochs=3", "name=x")
+    assert result.code == 2
+    assert result.err.endswith("\nhint: a field of the job is changed with `--set hyperparameters.epochs=3`\n")
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "wait", "stop", "download"])

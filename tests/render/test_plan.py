@@ -25,7 +25,7 @@ def plan_for(instances: int = 2) -> Plan:
         distribution=ct.Torch(),
         resources=ct.Resources(instance_count=instances),
     )
-    return compile_local(job, ct.Local(), CONTEXT)
+    return compile_local(job, ct.Local(instance_count=instances), CONTEXT)
 
 
 FINDING = Finding("LO201", Level.WARNING, "smaller", "add instances", ("resources", "instance_count"), "job.yaml:3:5")
@@ -50,6 +50,20 @@ def test_every_process_is_shown() -> None:
     assert "torchrun on instance 1\n" in text
     assert "ranks 0 to 3 on instances 0 to 1\n" in text
     assert "OMP_NUM_THREADS" in text
+
+
+@pytest.mark.parametrize("instances", [8, 9, 40])
+def test_many_instances_that_start_the_same_are_told(instances: int) -> None:
+    """More than eight: the first two, the last, and a line that counts the others. JSON has all of them."""
+    plan = plan_for(instances)
+    text = plan.to_text()
+    shown = [line for line in text.splitlines() if line.startswith("torchrun on instance ")]
+    told = f"{instances - 3} more like these, on instances 2 to {instances - 2}: `--format json` has them all\n"
+    every = [f"torchrun on instance {number}" for number in range(instances)]
+    assert shown == (every if instances == 8 else [every[0], every[1], every[-1]])
+    assert (told in text) is (instances > 8)
+    launchers = [process for process in plan.to_dict()["processes"] if process["role"] == "torchrun"]
+    assert [process["instance"] for process in launchers] == list(range(instances))
 
 
 def test_findings_come_last_with_their_place() -> None:

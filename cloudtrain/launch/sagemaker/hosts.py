@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT, ROOT
@@ -26,7 +27,7 @@ class Host:
     group: str
     instance_type: str
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Its name in the job's network."""
         return f"algo-{self.index + 1}"
@@ -34,8 +35,14 @@ class Host:
 
 def hosts(request: Request) -> tuple[Host, ...]:
     """All hosts, in the order in which SageMaker lists them: by name, so `algo-10` comes before `algo-2`."""
+    return _in_order(tuple(_groups(request["ResourceConfig"])))
+
+
+@lru_cache(maxsize=1)
+def _in_order(groups: tuple[tuple[str, str, int], ...]) -> tuple[Host, ...]:
+    """Kept, because each host of a job is told of all the others."""
     found, first = [], 0
-    for group, instance_type, count in _groups(request["ResourceConfig"]):
+    for group, instance_type, count in groups:
         found += [Host(first + number, group, instance_type) for number in range(count)]
         first += count
     return tuple(sorted(found, key=lambda host: host.name))
