@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cloudtrain.catalogue.cost import hourly, over
 from cloudtrain.checks.azureml_view import is_spot, machines, mapping, overridden, place, properties
 from cloudtrain.checks.rule import Fault, Subject, rule
 from cloudtrain.compile.azureml.summary import max_runtime
@@ -81,14 +82,14 @@ def no_limit(subject: Subject) -> Iterator[Fault]:
     """
     if mapping(subject, "limits").get("timeout") is not None:
         return
-    hourly, most, found = _hourly(subject), _lifetime(subject), machines(subject)
-    if hourly is None and (found.gpus or 0) * found.count < _MANY_GPUS:
+    rate, most, found = _hourly(subject), _lifetime(subject), machines(subject)
+    if rate is None and (found.gpus or 0) * found.count < _MANY_GPUS:
         return
     cost = ""
-    if hourly is not None:
-        if _over(hourly, most) < _DEAR:
+    if rate is not None:
+        if over(rate, most) < _DEAR:
             return
-        cost = f": ${hourly:,.2f} an hour, up to ${_over(hourly, most):,.2f}"
+        cost = f": ${rate:,.2f} an hour, up to ${over(rate, most):,.2f}"
     message = f"nothing ends the job before Azure ML's limit of {format_duration(most)}{cost}"
     yield Fault(message, "add for example `max_runtime: 4h`", overridden(subject, "limits", "timeout") or ())
 
@@ -100,14 +101,14 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     `max_cost` is compared with the list price of all instances over the whole `max_runtime`, or over 21 days without
     one; spot capacity costs less. Prices are the catalogue's, or those of your own `instances.toml`.
     """
-    budget, hourly = subject.target.max_cost, _hourly(subject)
+    budget, rate = subject.target.max_cost, _hourly(subject)
     limit = max_runtime(properties(subject)) or _lifetime(subject)
-    if budget is None or hourly is None or _over(hourly, limit) <= budget:
+    if budget is None or rate is None or over(rate, limit) <= budget:
         return
-    affordable = int(budget / hourly * 3600)
+    affordable = int(budget / rate * 3600)
     hint = f"set `max_runtime` to at most `{format_duration(affordable)}`, or raise `max_cost`"
     yield Fault(
-        f"the job can cost up to ${_over(hourly, limit):,.2f} in {format_duration(limit)}, and `max_cost` is "
+        f"the job can cost up to ${over(rate, limit):,.2f} in {format_duration(limit)}, and `max_cost` is "
         f"${budget:,.2f}",
         hint if affordable >= _SHORTEST else "use fewer or smaller instances, or raise `max_cost`",
         place(subject, ("limits", "timeout"), ("max_runtime",) if subject.job.max_runtime else ()),
@@ -139,8 +140,4 @@ def _lifetime(subject: Subject) -> int:
 def _hourly(subject: Subject) -> float | None:
     """US dollars for all instances at list prices; None where nobody knows."""
     found = machines(subject)
-    return found.known.price * found.count if found.known and found.known.price is not None else None
-
-
-def _over(hourly: float, seconds: int) -> float:
-    return hourly * seconds / 3600
+    return hourly([(found.known, found.count)])

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from cloudtrain.catalogue.cost import hourly, over
 from cloudtrain.compile.azureml.machines import Machines
 from cloudtrain.compile.azureml.request import Parts
 from cloudtrain.launch.azureml.body import Body
@@ -51,10 +52,12 @@ def max_runtime(body: Mapping[str, Any]) -> int | None:
 
 def most_it_can_cost(machines: Machines, body: Mapping[str, Any]) -> float | None:
     """US dollars for all instances over the whole limit, at list prices; None without a price or a limit."""
-    seconds, known = max_runtime(body), machines.known
-    if seconds is None or known is None or known.price is None:
-        return None
-    return known.price * instance_count(body) * seconds / 3600
+    seconds, rate = max_runtime(body), _hourly(machines, body)
+    return None if seconds is None or rate is None else over(rate, seconds)
+
+
+def _hourly(machines: Machines, body: Mapping[str, Any]) -> float | None:
+    return hourly([(machines.known, instance_count(body))])
 
 
 def _tier(body: Mapping[str, Any]) -> str:
@@ -95,10 +98,10 @@ def _environment(parts: Parts, body: Mapping[str, Any]) -> str:
 
 
 def _cost(machines: Machines, body: Mapping[str, Any]) -> str:
-    most, known = most_it_can_cost(machines, body), machines.known
+    most, rate = most_it_can_cost(machines, body), _hourly(machines, body)
     spot = ", less on spot capacity" if _tier(body) == "Spot" else ""
     if most is not None:
         return f"at most ${most:,.2f} at list prices{spot}"
-    if known is not None and known.price is not None:
-        return f"${known.price * instance_count(body):,.2f} an hour at list prices{spot}; no limit is set"
-    return "unknown: the catalogue has no price of this type" if known is not None else ""
+    if rate is not None:
+        return f"${rate:,.2f} an hour at list prices{spot}; no limit is set"
+    return "unknown: the catalogue has no price of this type" if machines.known is not None else ""
