@@ -10,6 +10,7 @@ from cloudtrain.checks.rule import Fault, Subject, rule
 from cloudtrain.checks.sagemaker_account_rules import is_bucket
 from cloudtrain.checks.sagemaker_view import Path, cluster, mapping, mappings, mode, overridden, part, text
 from cloudtrain.compile.sagemaker.places import CODE_CHANNEL, INPUT_ROOT
+from cloudtrain.launch.sagemaker.keys import SUBMIT_DIRECTORY
 from cloudtrain.plans import Level
 
 _S3 = re.compile(r"(?:s3|https)://(?P<bucket>[^/]*)(?P<key>/.*)?", re.DOTALL)
@@ -270,4 +271,4 @@ def _folder(uri: str) -> str:
 
 
 def _submit_directory(subject: Subject) -> str:
-    return str(mapping(subject, "HyperParameters").get("sagemaker_submit_directory"))
+    return str(mapping(subject, "HyperParameters").get(SUBMIT_DIRECTORY))

@@ -19,6 +19,7 @@ from cloudtrain.compile.sagemaker.machines import Machines
 from cloudtrain.distribution import MPI, SMDDP, SMP, DeepSpeed, Horovod, TensorFlow, Torch
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import TrainingJob
+from cloudtrain.launch.sagemaker import keys
 
 Pairs = dict[str, Any]
 """Hyperparameter to its value, before it is written as JSON."""
@@ -26,24 +27,15 @@ Pairs = dict[str, Any]
 LOG_LEVEL = 20
 """logging.INFO, as the SDK sets it."""
 
-_GROUPS = "sagemaker_distribution_instance_groups"
-_INSTANCE_TYPE = "sagemaker_instance_type"
-_MPI = "sagemaker_mpi_enabled"
-_MPI_OPTIONS = "sagemaker_mpi_custom_mpi_options"
-_PROCESSES = "sagemaker_mpi_num_of_processes_per_host"
-_SMDDP = "sagemaker_distributed_dataparallel_enabled"
-_SMDDP_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
-_TORCH = "sagemaker_torch_distributed_enabled"
-
 
 def script_pairs(*, program: str, submit_directory: str, run_name: str, region: str) -> Pairs:
     """What every script needs: where the code is and what to run."""
     return {
-        "sagemaker_submit_directory": submit_directory,
-        "sagemaker_program": program,
-        "sagemaker_container_log_level": LOG_LEVEL,
-        "sagemaker_job_name": run_name,
-        "sagemaker_region": region,
+        keys.SUBMIT_DIRECTORY: submit_directory,
+        keys.PROGRAM: program,
+        keys.LOG_LEVEL: LOG_LEVEL,
+        keys.JOB_NAME: run_name,
+        keys.REGION: region,
     }
 
 
@@ -55,42 +47,42 @@ def distribution_pairs(job: TrainingJob, machines: Machines) -> Pairs:
     """
     groups: Pairs = {}
     if machines.distribution_groups and job.distribution.type != "tensorflow":
-        groups = {_GROUPS: list(machines.distribution_groups)}
+        groups = {keys.GROUPS: list(machines.distribution_groups)}
     return groups | _WRITERS[job.distribution.type](job.distribution, machines)
 
 
 def _torch(distribution: Torch, machines: Machines) -> Pairs:
-    pairs: Pairs = {_TORCH: True}
+    pairs: Pairs = {keys.TORCH: True}
     if not machines.heterogeneous:
-        pairs[_INSTANCE_TYPE] = machines.first.instance_type
+        pairs[keys.INSTANCE_TYPE] = machines.first.instance_type
     asked = distribution.processes_per_instance
     if asked is not None and asked != machines.first.accelerators:
-        pairs[_PROCESSES] = asked
+        pairs[keys.PROCESSES] = asked
     return pairs
 
 
 def _smddp(distribution: SMDDP, machines: Machines) -> Pairs:
     pairs = {
-        _SMDDP: True,
-        _INSTANCE_TYPE: machines.first.instance_type,
-        _SMDDP_OPTIONS: distribution.mpi_options,
+        keys.SMDDP: True,
+        keys.INSTANCE_TYPE: machines.first.instance_type,
+        keys.SMDDP_OPTIONS: distribution.mpi_options,
     }
-    return pairs | ({_TORCH: True} if distribution.launch == "torch" else {})
+    return pairs | ({keys.TORCH: True} if distribution.launch == "torch" else {})
 
 
 def _smp(distribution: SMP, machines: Machines) -> Pairs:
-    parameters = {"mp_parameters": distribution.parameters} if distribution.parameters else {}
-    library = {_SMDDP: False, _INSTANCE_TYPE: machines.first.instance_type}
+    parameters = {keys.MODEL_PARALLEL: distribution.parameters} if distribution.parameters else {}
+    library = {keys.SMDDP: False, keys.INSTANCE_TYPE: machines.first.instance_type}
     if distribution.version == 2:
-        return parameters | library | {_TORCH: True} | _processes_for_torch(distribution, machines)
+        return parameters | library | {keys.TORCH: True} | _processes_for_torch(distribution, machines)
     processes = distribution.processes_per_instance or machines.first.gpus
-    launcher = {_MPI: True, _PROCESSES: processes, _MPI_OPTIONS: distribution.mpi_options}
+    launcher = {keys.MPI: True, keys.PROCESSES: processes, keys.MPI_OPTIONS: distribution.mpi_options}
     return launcher | parameters | library
 
 
 def _processes_for_torch(distribution: SMP, machines: Machines) -> Pairs:
     asked = distribution.processes_per_instance
-    return {_PROCESSES: asked} if asked is not None and asked != machines.first.accelerators else {}
+    return {keys.PROCESSES: asked} if asked is not None and asked != machines.first.accelerators else {}
 
 
 def _mpi(distribution: MPI | Horovod, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers
@@ -99,8 +91,8 @@ def _mpi(distribution: MPI | Horovod, machines: Machines) -> Pairs:  # noqa: ARG
 
 def _mpi_pairs(processes: int | None, options: str) -> Pairs:
     """Without a count the toolkit starts one process for each GPU."""
-    count = {_PROCESSES: processes} if processes is not None else {}
-    return {_MPI: True, **count, _MPI_OPTIONS: options}
+    count = {keys.PROCESSES: processes} if processes is not None else {}
+    return {keys.MPI: True, **count, keys.MPI_OPTIONS: options}
 
 
 def _deepspeed(distribution: DeepSpeed, machines: Machines) -> Pairs:
@@ -118,8 +110,8 @@ def _deepspeed(distribution: DeepSpeed, machines: Machines) -> Pairs:
 
 def _tensorflow(distribution: TensorFlow, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers
     if distribution.strategy == "parameter_server":
-        return {"sagemaker_parameter_server_enabled": True}
-    return {"sagemaker_multi_worker_mirrored_strategy_enabled": True}
+        return {keys.PARAMETER_SERVER: True}
+    return {keys.MIRRORED: True}
 
 
 def _none(distribution: Any, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers

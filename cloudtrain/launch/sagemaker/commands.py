@@ -9,28 +9,25 @@ from dataclasses import dataclass, field, replace
 from cloudtrain.launch.sagemaker import mpirun
 from cloudtrain.launch.sagemaker.container import Container
 from cloudtrain.launch.sagemaker.hosts import INTERFACE, Host, Request
-from cloudtrain.launch.sagemaker.program import kind_of, program, refused_name
-from cloudtrain.launch.sagemaker.site import (
+from cloudtrain.launch.sagemaker.keys import (
     GROUPS,
     LAUNCHER_KEYS,
     MIRRORED,
     MODEL_PARALLEL,
     MPI,
+    NATIVE_LAUNCHER,
     PARAMETER_SERVER,
     PYTORCH_DDP,
     SMDDP,
     TORCH,
     XLA,
-    Site,
 )
+from cloudtrain.launch.sagemaker.program import kind_of, program, refused_name
+from cloudtrain.launch.sagemaker.site import Site
 from cloudtrain.launch.sagemaker.tf_config import mirrors, server_cluster, serves_parameters
 from cloudtrain.launch.sagemaker.variables import MASTER_PORT, site_environment
 from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
-
-NATIVE_LAUNCHER = "sagemaker_toolkit_native_launcher_enabled"
-"""A hyperparameter of the PyTorch toolkit: errors are not captured, so no version sends the command to a shell. Not so
-with torchrun, where the toolkit mixes up two arguments: there it captures, and does not look at the exit code."""
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,12 @@ from typing import Any
 
 from cloudtrain.launch.sagemaker.container import HOSTNAME_SHIM
 from cloudtrain.launch.sagemaker.hosts import INTERFACE
+from cloudtrain.launch.sagemaker.keys import INSTANCE_TYPE, MODEL_PARALLEL, MPI_OPTIONS, RANKS, SMDDP_OPTIONS
 from cloudtrain.launch.sagemaker.program import program
-from cloudtrain.launch.sagemaker.site import MODEL_PARALLEL, Site
+from cloudtrain.launch.sagemaker.site import Site
 from cloudtrain.launch.sagemaker.variables import script_variables
 from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
 
-RANKS = "sagemaker_mpi_num_processes"
-OPTIONS = "sagemaker_mpi_custom_mpi_options"
-SMDDP_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
 _SMDDP_PORT = 7592
 
 
@@ -47,7 +45,7 @@ def mpi(site: Site) -> MpiRun:
     """
     hosts, slots = site.distribution_hosts, site.processes
     ranks = site.settings.get(RANKS) or slots * len(hosts)
-    debug, more = split_options(site.settings.get(OPTIONS) or "")
+    debug, more = split_options(site.settings.get(MPI_OPTIONS) or "")
     options = (
         "mpirun",
         "--host", ",".join(hosts if slots == 1 else [f"{host}:{slots}" for host in hosts]),
@@ -78,7 +76,7 @@ def smddp(site: Site) -> MpiRun:
     """
     hosts, slots = site.distribution_hosts, site.processes
     several = len(hosts) > 1
-    instance_type = site.settings.get("sagemaker_instance_type") or site.host.instance_type
+    instance_type = site.settings.get(INSTANCE_TYPE) or site.host.instance_type
     debug, more = split_options(site.settings.get(SMDDP_OPTIONS) or "")
     server = (
         f"SMDATAPARALLEL_SERVER_ADDR={site.master}",

@@ -9,24 +9,18 @@ from typing import Any
 
 from cloudtrain.launch.sagemaker.container import Container, Framework
 from cloudtrain.launch.sagemaker.hosts import Host, Request, hyperparameters_file, resource_config
+from cloudtrain.launch.sagemaker.keys import (
+    GROUPS,
+    JOB_NAME,
+    LAUNCHER_KEYS,
+    LOG_LEVEL,
+    PROCESSES,
+    PROGRAM,
+    REGION,
+    SUBMIT_DIRECTORY,
+)
 from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
-
-MPI = "sagemaker_mpi_enabled"
-PROCESSES = "sagemaker_mpi_num_of_processes_per_host"
-PARAMETER_SERVER = "sagemaker_parameter_server_enabled"
-MIRRORED = "sagemaker_multi_worker_mirrored_strategy_enabled"
-SMDDP = "sagemaker_distributed_dataparallel_enabled"
-TORCH = "sagemaker_torch_distributed_enabled"
-PYTORCH_DDP = "sagemaker_pytorch_ddp_enabled"
-XLA = "sagemaker_pytorch_xla_multi_worker_enabled"
-LAUNCHER_KEYS = (MPI, PARAMETER_SERVER, SMDDP, PYTORCH_DDP, XLA, MIRRORED, TORCH)
-"""The hyperparameters that ask for a launcher."""
-
-GROUPS = "sagemaker_distribution_instance_groups"
-PROGRAM = "sagemaker_program"
-SUBMIT_DIRECTORY = "sagemaker_submit_directory"
-MODEL_PARALLEL = "mp_parameters"
 
 TRAINING_MODULE = "SAGEMAKER_TRAINING_MODULE"
 """The variable that says what the toolkit hands over to: `sagemaker_pytorch_container.training:main`."""
@@ -40,9 +34,9 @@ _OF_THE_JOB = {
     PROGRAM,
     SUBMIT_DIRECTORY,
     "sagemaker_enable_cloudwatch_metrics",
-    "sagemaker_region",
-    "sagemaker_container_log_level",
-    "sagemaker_job_name",
+    REGION,
+    LOG_LEVEL,
+    JOB_NAME,
     "default_user_module_name",
     "_tuning_objective_metric",
     "sagemaker_s3_output",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cloudtrain.launch.sagemaker.site import MIRRORED, PARAMETER_SERVER, Site
+from cloudtrain.launch.sagemaker.keys import MIRRORED, PARAMETER_SERVER
+from cloudtrain.launch.sagemaker.site import Site
 
 TASK_PORT, SERVER_PORT, MIRRORED_PORT = 2222, 2223, 8890
 

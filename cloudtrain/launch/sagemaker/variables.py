@@ -13,13 +13,14 @@ from typing import Any
 
 from cloudtrain.launch.sagemaker.container import Container
 from cloudtrain.launch.sagemaker.hosts import INTERFACE, Host, Request, input_data_config
-from cloudtrain.launch.sagemaker.site import MODEL_PARALLEL, SUBMIT_DIRECTORY, Site
+from cloudtrain.launch.sagemaker.keys import JOB_NAME, LOG_LEVEL, MODEL_PARALLEL, REGION, SUBMIT_DIRECTORY
+from cloudtrain.launch.sagemaker.site import Site
 from cloudtrain.launch.sagemaker.tf_config import tf_config
 from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 
 MASTER_PORT = "7777"
-LOG_LEVEL = 20
+_INFO = 20
 """logging.INFO."""
 
 _TOPOLOGY_SINCE = (5, 1)
@@ -53,9 +54,9 @@ def site_environment(site: Site) -> dict[str, str]:
 
 def _of_the_job(site: Site) -> dict[str, str]:
     return {
-        "SAGEMAKER_JOB_NAME": str(site.values.get("sagemaker_job_name", "")),
+        "SAGEMAKER_JOB_NAME": str(site.values.get(JOB_NAME, "")),
         "CURRENT_HOST": site.host.name,
-        "SAGEMAKER_REGION": str(site.values.get("sagemaker_region") or ""),
+        "SAGEMAKER_REGION": str(site.values.get(REGION) or ""),
     }
 
 
@@ -116,7 +117,7 @@ def _facts(site: Site) -> dict[str, Any]:
         "is_smddpmprun_installed": site.container.smddpmprun,
         "is_smddprun_installed": site.container.smddprun,
         "job_name": site.request["TrainingJobName"],
-        "log_level": site.values.get("sagemaker_container_log_level", LOG_LEVEL),
+        "log_level": site.values.get(LOG_LEVEL, _INFO),
         "master_hostname": site.master,
         "model_dir": f"{root}/model",
         "module_dir": str(site.values.get(SUBMIT_DIRECTORY, f"{root}/code")),

@@ -7,20 +7,23 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-TORCH = "sagemaker_torch_distributed_enabled"
-MPI = "sagemaker_mpi_enabled"
-MPI_PROCESSES = "sagemaker_mpi_num_of_processes_per_host"
-MPI_OPTIONS = "sagemaker_mpi_custom_mpi_options"
-SMDDP = "sagemaker_distributed_dataparallel_enabled"
-SMDDP_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
-SMP = "mp_parameters"
-PARAMETER_SERVER = "sagemaker_parameter_server_enabled"
-MIRRORED = "sagemaker_multi_worker_mirrored_strategy_enabled"
-GROUPS = "sagemaker_distribution_instance_groups"
-INSTANCE_TYPE = "sagemaker_instance_type"
+from cloudtrain.launch.sagemaker.keys import (
+    GROUPS,
+    INSTANCE_TYPE,
+    MIRRORED,
+    MODEL_PARALLEL,
+    MPI,
+    MPI_OPTIONS,
+    PARAMETER_SERVER,
+    PROCESSES,
+    SMDDP,
+    SMDDP_OPTIONS,
+    TORCH,
+)
 
 KEYS = (
-    TORCH, MPI, MPI_PROCESSES, MPI_OPTIONS, SMDDP, SMDDP_OPTIONS, SMP, PARAMETER_SERVER, MIRRORED, GROUPS, INSTANCE_TYPE
+    TORCH, MPI, PROCESSES, MPI_OPTIONS, SMDDP, SMDDP_OPTIONS, MODEL_PARALLEL, PARAMETER_SERVER, MIRRORED, GROUPS,
+    INSTANCE_TYPE,
 )  # fmt: skip
 """All hyperparameters that a `distribution` can turn into."""
 
@@ -68,14 +71,14 @@ def distribution_of(values: Mapping[str, Any]) -> dict[str, Any]:
     if MPI in values:
         found["mpi"] = _without_empty(
             enabled=values[MPI],
-            processes_per_host=values.get(MPI_PROCESSES),
+            processes_per_host=values.get(PROCESSES),
             custom_mpi_options=values.get(MPI_OPTIONS),
         )
     if values.get(SMDDP) is True:
         options = _without_empty(enabled=True, custom_mpi_options=values.get(SMDDP_OPTIONS))
         found["smdistributed"] = {"dataparallel": options}
-    elif SMDDP in values and (SMP in values or TORCH in values):
-        found["smdistributed"] = {"modelparallel": _without_empty(enabled=True, parameters=values.get(SMP))}
+    elif SMDDP in values and (MODEL_PARALLEL in values or TORCH in values):
+        found["smdistributed"] = {"modelparallel": _without_empty(enabled=True, parameters=values.get(MODEL_PARALLEL))}
     elif SMDDP in values:
         found["smdistributed"] = {"dataparallel": {"enabled": False}}
     if PARAMETER_SERVER in values:
@@ -112,7 +115,7 @@ def _basic(distribution: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
         mpi = distribution["mpi"]
         sent[MPI] = mpi["enabled"]
         if mpi.get("processes_per_host"):
-            sent[MPI_PROCESSES] = mpi["processes_per_host"]
+            sent[PROCESSES] = mpi["processes_per_host"]
         sent[MPI_OPTIONS] = mpi.get("custom_mpi_options", "")
     if "smdistributed" in distribution:
         sent |= _library(distribution["smdistributed"], setting)
@@ -125,7 +128,7 @@ def _library(library: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
     parameters = library.get("modelparallel", {}).get("parameters")
     data_parallel = library.get("dataparallel", {})
     enabled = data_parallel.get("enabled", False)
-    sent: dict[str, Any] = {SMP: parameters} if parameters else {}
+    sent: dict[str, Any] = {MODEL_PARALLEL: parameters} if parameters else {}
     sent |= {SMDDP: enabled, INSTANCE_TYPE: setting.instance_type}
     if enabled:
         sent[SMDDP_OPTIONS] = data_parallel.get("custom_mpi_options", "")

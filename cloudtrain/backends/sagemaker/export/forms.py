@@ -10,6 +10,7 @@ from cloudtrain.backends.sagemaker.export import distributions as dist
 from cloudtrain.backends.sagemaker.export.images import framework_of, version_arguments, version_in
 from cloudtrain.backends.sagemaker.export.monitoring import HOOK
 from cloudtrain.backends.sagemaker.export.scripts import LOG_LEVEL, Script, script_of
+from cloudtrain.launch.sagemaker import keys
 
 _PYTORCH_AND_TENSORFLOW = ("pytorch", "tensorflow")
 
@@ -57,7 +58,7 @@ def _framework(request: dict[str, Any], script: Script) -> str | None:
     known = framework_of(request["AlgorithmSpecification"]["TrainingImage"])
     if known is not None:
         return known
-    if script.values.keys() & {dist.PARAMETER_SERVER, dist.MIRRORED}:
+    if script.values.keys() & {keys.PARAMETER_SERVER, keys.MIRRORED}:
         return "tensorflow"
     return "pytorch" if dist.distribution_of(script.values) else None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.backends.sagemaker.export.inputs import isolated_code
+from cloudtrain.launch.sagemaker import keys
 
 ISOLATED = "/opt/ml/input/data/code/sourcedir.tar.gz"
 """`sagemaker_submit_directory` under network isolation: the code comes as a channel."""
@@ -34,9 +35,9 @@ def script_of(request: dict[str, Any], region: str) -> Script | None:
     channels = list(request.get("InputDataConfig", ()))
     if values is None or "ContainerEntrypoint" in request["AlgorithmSpecification"]:
         return None
-    program, place = values.pop("sagemaker_program", None), values.pop("sagemaker_submit_directory", None)
-    level = values.pop("sagemaker_container_log_level", None)
-    names = (values.pop("sagemaker_job_name", None), values.pop("sagemaker_region", None))
+    program, place = values.pop(keys.PROGRAM, None), values.pop(keys.SUBMIT_DIRECTORY, None)
+    level = values.pop(keys.LOG_LEVEL, None)
+    names = (values.pop(keys.JOB_NAME, None), values.pop(keys.REGION, None))
     if names != (request["TrainingJobName"], region) or not isinstance(program, str) or not isinstance(level, int):
         return None
     if request.get("EnableNetworkIsolation") is True:

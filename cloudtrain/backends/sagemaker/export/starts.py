@@ -9,11 +9,10 @@ from typing import Any
 from cloudtrain.backends.sagemaker.export import distributions as dist
 from cloudtrain.backends.sagemaker.export.inputs import CODE
 from cloudtrain.backends.sagemaker.export.scripts import script_of
+from cloudtrain.launch.sagemaker import keys
 from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
 
-_TOOLKIT = frozenset(
-    f"sagemaker_{name}" for name in ("submit_directory", "program", "container_log_level", "job_name", "region")
-)
+_TOOLKIT = frozenset((keys.SUBMIT_DIRECTORY, keys.PROGRAM, keys.LOG_LEVEL, keys.JOB_NAME, keys.REGION))
 
 
 @dataclass(frozen=True)
@@ -56,23 +55,23 @@ def start_of(request: dict[str, Any], region: str) -> Start | None:
         channels=script.channels,
         hyperparameters=_own(request, {*_TOOLKIT, *dist.KEYS}),
         entry_point=script.entry_point,
-        processes=values.get(dist.MPI_PROCESSES),
-        mpi_options=values.get(dist.MPI_OPTIONS, ""),
-        model_parallel=values.get(dist.SMP),
-        groups=tuple(values.get(dist.GROUPS, ())),
+        processes=values.get(keys.PROCESSES),
+        mpi_options=values.get(keys.MPI_OPTIONS, ""),
+        model_parallel=values.get(keys.MODEL_PARALLEL),
+        groups=tuple(values.get(keys.GROUPS, ())),
     )
 
 
 def _launcher(values: dict[str, Any]) -> str:
     """As the toolkit decides it; what only the toolkit starts is named by its hyperparameter."""
-    if values.get(dist.TORCH) is True:
+    if values.get(keys.TORCH) is True:
         return "torchrun"
-    for key in (dist.PARAMETER_SERVER, dist.MIRRORED, dist.SMDDP):
+    for key in (keys.PARAMETER_SERVER, keys.MIRRORED, keys.SMDDP):
         if values.get(key) is True:
             return key
-    if dist.SMP in values or dist.SMDDP in values:
-        return dist.SMP
-    return "mpirun" if values.get(dist.MPI) is True else "single"
+    if keys.MODEL_PARALLEL in values or keys.SMDDP in values:
+        return keys.MODEL_PARALLEL
+    return "mpirun" if values.get(keys.MPI) is True else "single"
 
 
 def _by_our_launcher(request: dict[str, Any]) -> Start | None:
