@@ -65,11 +65,12 @@ def input_dir(name: str, *, default: str | Path | None = None) -> Path:
         SetupError: nothing is there.
     """
     found = _first(INPUTS, name, os.environ)
-    path = found or Path(default if default is not None else Path("data", name))
+    usual = Path(default if default is not None else Path("data", name))
+    path = found or usual
     if not path.exists():
         raise SetupError(
             f"the input `{name}` is not there: `{path}` does not exist",
-            hint=f"put the data into `{Path('data', name)}`, or set `CLOUDTRAIN_INPUT_{name.upper()}` to its folder",
+            hint=f"put the data into `{usual}`, or set `CLOUDTRAIN_INPUT_{name.upper()}` to its folder",
         )
     return path
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 
 class SetupError(Exception):
     """The process cannot train as it was started or asked. `hint` says what to type or to set."""
@@ -13,3 +15,7 @@ class SetupError(Exception):
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
+
+    def tell(self) -> None:
+        """Write it to stderr for a person."""
+        sys.stderr.write(f"error: {self.message}\n" + (f"\nhint: {self.hint}\n" if self.hint else ""))

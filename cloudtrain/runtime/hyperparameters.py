@@ -18,43 +18,56 @@ from typing import Any, TypeVar, get_type_hints, overload
 from .environment import detect_environment
 from .errors import SetupError
 from .notices import notice
+from .uncaught import tell_setup_errors
 from .values import convert, is_container, kind_of
 
 T = TypeVar("T")
+
+Least = Mapping[str, float]
+"""Hyperparameter to the smallest value that it may have. None, where its type allows it, is no number and passes."""
+
+NO_BOUNDS: Least = {}
 
 _REQUIRED = object()
 
 
 @overload
-def arguments(defaults: Mapping[str, Any], argv: Sequence[str] | None = None) -> SimpleNamespace: ...
+def arguments(
+    defaults: Mapping[str, Any], argv: Sequence[str] | None = None, *, at_least: Least = ...
+) -> SimpleNamespace: ...
 @overload
-def arguments(defaults: type[T], argv: Sequence[str] | None = None) -> T: ...
+def arguments(defaults: type[T], argv: Sequence[str] | None = None, *, at_least: Least = NO_BOUNDS) -> T: ...
 @overload
-def arguments(defaults: T, argv: Sequence[str] | None = None) -> T: ...
-def arguments(defaults: Any, argv: Sequence[str] | None = None) -> Any:
+def arguments(defaults: T, argv: Sequence[str] | None = None, *, at_least: Least = NO_BOUNDS) -> T: ...
+def arguments(defaults: Any, argv: Sequence[str] | None = None, *, at_least: Least = NO_BOUNDS) -> Any:
     """The hyperparameters: `defaults` with what the command line and `SM_HPS` say instead.
 
     `defaults` is a dataclass (the class or an instance; its annotations are the types) or a mapping (its values are
     the types). Arguments that it does not have are ignored with a notice, because platforms add their own, such as
-    `--mp_parameters`. A wrong value ends the process with exit code 2 and one line for each mistake; `--help` lists
-    what there is.
+    `--mp_parameters`. A wrong value, or one below its bound in `at_least`, ends the process with exit code 2 and names
+    every mistake; `--help` lists what there is.
+
+    From here on a SetupError that the script does not catch ends it with its words instead of a traceback.
     """
+    tell_setup_errors()
     argv = sys.argv[1:] if argv is None else argv
     if "--help" in argv or "-h" in argv:
         _print_help(defaults)
         raise SystemExit(0)
     try:
-        values, unknown = read_arguments(defaults, argv, os.environ.get("SM_HPS", ""))
+        values, unknown = read_arguments(defaults, argv, os.environ.get("SM_HPS", ""), at_least)
     except SetupError as error:
         if detect_environment().is_main:
-            sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
+            error.tell()
         raise SystemExit(2) from None
     for name, hint in unknown.items():
         notice(f"ignored `{name}`, which the script does not know" + (f"; {hint}" if hint else ""))
     return values
 
 
-def read_arguments(defaults: Any, argv: Sequence[str], sm_hps: str = "") -> tuple[Any, dict[str, str | None]]:
+def read_arguments(
+    defaults: Any, argv: Sequence[str], sm_hps: str = "", at_least: Least = NO_BOUNDS
+) -> tuple[Any, dict[str, str | None]]:
     """The hyperparameters, and the arguments that `defaults` does not have, each with a hint or None.
 
     Raises:
@@ -84,6 +97,11 @@ def read_arguments(defaults: Any, argv: Sequence[str], sm_hps: str = "") -> tupl
         except ValueError as error:
             problems.append(f"`--{name}`: {error}")
     problems += [f"`--{name}` is required" for name, value in values.items() if value is _REQUIRED]
+    problems += [
+        f"`--{name}`: `{values[name]}` is not {least} or more"
+        for name, least in at_least.items()
+        if isinstance(values[name], (int, float)) and not values[name] >= least
+    ]
     if problems:
         raise SetupError("; ".join(problems), hint="`--help` lists the arguments, their types and defaults")
     return _filled(defaults, values), unknown

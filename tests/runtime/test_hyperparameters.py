@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cloudtrain
 from cloudtrain.runtime import SetupError, arguments
 from cloudtrain.runtime.hyperparameters import read_arguments
 
@@ -152,6 +155,74 @@ def test_all_mistakes_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -
         "`--flag`: `maybe` is neither `True` nor `False`; `--precision`: `fp8` is not one of `fp32`, `bf16`\n"
         "\nhint: `--help` lists the arguments, their types and defaults\n"
     )
+
+
+def test_a_value_below_its_bound_is_one_of_the_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
+    """What would divide by zero later is told with the rest, before anything is computed. No number at all is below."""
+    given = ["--epochs", "0", "--lr", "nan", "--k", "-1", "--warmup", "", "--flag", "maybe"]
+    with pytest.raises(SystemExit) as left:
+        arguments(Config, given, at_least={"epochs": 1, "lr": 0, "k": 0, "warmup": 1})
+    assert left.value.code == 2
+    assert capsys.readouterr().err.partition("\n")[0] == (
+        "error: `--flag`: `maybe` is neither `True` nor `False`; "
+        "`--epochs`: `0` is not 1 or more; `--lr`: `nan` is not 0 or more; `--k`: `-1` is not 0 or more"
+    )
+
+
+def test_the_bound_itself_and_none_are_within() -> None:
+    """A bound is the smallest value that is possible; None is the type's own way to say nothing."""
+    found = arguments(Config, ["--epochs", "0", "--warmup", ""], at_least={"epochs": 0, "warmup": 1, "k": 1})
+    assert (found.epochs, found.warmup, found.k) == (0, None, 1)
+
+
+FAILING = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from cloudtrain import runtime
+
+runtime.arguments({"steps": 1})
+runtime.arguments({"steps": 2})
+if sys.argv[1:]:
+    raise ValueError("a mistake of the script")
+runtime.input_dir("train")
+"""
+
+FIRST = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+
+
+def failing(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
+    """Exit code and stderr of a script whose error nobody catches."""
+    command = [sys.executable, "-c", FAILING, str(Path(cloudtrain.__file__).parents[1]), *arguments]
+    found = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
+    return found.returncode, found.stderr
+
+
+@pytest.mark.parametrize("variables", [{}, FIRST, FIRST | {"RANK": "2"}], ids=["alone", "first", "first_of_second"])
+def test_a_setup_error_ends_a_script_with_its_words(variables: dict[str, str], tmp_path: Path) -> None:
+    """No traceback: what is wrong and what to type, once for each instance."""
+    assert failing(tmp_path, **variables) == (
+        1,
+        "error: the input `train` is not there: `data/train` does not exist\n\n"
+        "hint: put the data into `data/train`, or set `CLOUDTRAIN_INPUT_TRAIN` to its folder\n",
+    )
+
+
+def test_the_other_processes_of_an_instance_say_nothing_more(tmp_path: Path) -> None:
+    """They find the same."""
+    assert failing(tmp_path, **FIRST | {"RANK": "1", "LOCAL_RANK": "1"}) == (1, "")
+
+
+def test_a_process_that_cannot_tell_who_it_is_says_that(tmp_path: Path) -> None:
+    """The error about the environment needs no environment."""
+    code, error = failing(tmp_path, "--unknown", **FIRST | {"RANK": "first"})
+    assert (code, error.partition("\n")[0]) == (1, "error: `RANK` is `first`, which is not a whole number")
+
+
+def test_other_errors_keep_their_traceback(tmp_path: Path) -> None:
+    """Only what is meant for a user is told without."""
+    code, error = failing(tmp_path, "fail")
+    assert (code, error.splitlines()[-1]) == (1, "ValueError: a mistake of the script")
+    assert "Traceback" in error
 
 
 def test_a_value_that_a_shell_took_apart_is_an_error() -> None:

@@ -46,6 +46,14 @@ def test_missing_data_is_an_error_that_names_the_variable() -> None:
     assert list(Path().iterdir()) == []
 
 
+def test_missing_data_is_looked_for_where_the_script_says() -> None:
+    """The hint names the script's own place and not one where it would not look."""
+    with pytest.raises(
+        SetupError, match=r"put the data into `data/raw/dataset\.json`, or set `CLOUDTRAIN_INPUT_DATASET`"
+    ):
+        input_dir("dataset", default=Path("data/raw/dataset.json"))
+
+
 @pytest.mark.parametrize(
     ("variables", "model", "result"),
     [
