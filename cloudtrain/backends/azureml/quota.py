@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from cloudtrain.backends.azureml.client import Client
 from cloudtrain.backends.azureml.versions import COMPUTE
+from cloudtrain.checks.azureml_online import level_of
 from cloudtrain.errors import did_you_mean
+from cloudtrain.plans import Level
 
 _ALL, _ALL_SPARE = "TotalDedicatedCores", "TotalLowPriorityCores"
 _ASK = "ask for more in the studio, under Quota: https://ml.azure.com/quota"
@@ -39,7 +41,12 @@ def serverless_faults(
         TargetError: see `refusals`.
     """
     found = [list(_faults(client, size, count, location, is_spot)) for location in locations]
-    return min(found, key=len, default=[])
+    return min(found, key=_badness, default=[])
+
+
+def _badness(faults: Sequence[Fault]) -> tuple[int, int]:
+    """Errors count before warnings: a job that has to wait is better off than one that is refused."""
+    return sum(level_of(fault.code) is Level.ERROR for fault in faults), len(faults)
 
 
 def _faults(client: Client, size: str, count: int, location: str, is_spot: bool) -> Iterator[Fault]:

@@ -186,6 +186,19 @@ def test_one_good_region_is_enough(fake: FakeAzure, backend: AzureMLBackend) -> 
     assert check(fake, backend, body, SMALL) == []
 
 
+def test_a_region_where_it_only_waits_is_better_than_one_without_the_size(
+    fake: FakeAzure, backend: AzureMLBackend
+) -> None:
+    """Two warnings about the queue stop no job; an error of another region would."""
+    body = {**SERVERLESS, "resources": {**SERVERLESS["resources"], "locations": ["westus", "eastus"]}}
+    size = next(size for size in fake.computes.sizes if size.name == SMALL)
+    fake.before("GET", "locations/westus/vmSizes", lambda _: fake.computes.sizes.remove(size))
+    fake.before("GET", "locations/eastus/vmSizes", lambda _: fake.computes.sizes.append(size))
+    quota(fake, FAMILY, 50, 10)
+    quota(fake, "TotalDedicatedCores", 50, 10)
+    assert [found.code for found in check(fake, backend, body, SMALL)] == ["AZ911", "AZ911"]
+
+
 def test_an_identity_that_the_cluster_has(
     fake: FakeAzure, backend: AzureMLBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
