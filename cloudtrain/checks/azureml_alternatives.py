@@ -34,9 +34,14 @@ def nearest(name: str) -> str | None:
 
 
 def better_network(known: InstanceType, count: int, code: str) -> str:
-    """For `count` of these: one instance with all the GPUs, or a type with InfiniBand, or to accept it."""
+    """For `count` of these: one instance with all the GPUs (of no less memory, if there is one), or a type with
+    InfiniBand, or to accept it."""
+
+    def has_all(row: InstanceType) -> bool:
+        return _model(row) == _model(known) and row.gpus >= known.gpus * count
+
     accept = f"or accept Ethernet with `--ignore {code}`"
-    whole = _best(lambda row: _model(row) == _model(known) and row.gpus >= known.gpus * count)
+    whole = _best(lambda row: has_all(row) and row.gpu_memory_gib >= known.gpu_memory_gib) or _best(has_all)
     if whole is not None:
         return f"use one `{whole.name}` ({_described(whole)}), which needs no network, {accept}"
     return f"{with_infiniband(known) or 'use a type with InfiniBand'}, {accept}"

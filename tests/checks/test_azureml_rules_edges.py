@@ -206,6 +206,11 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     "no less memory": (
         "AZ203", job(resources=on(FOUR_GPUS, 4), distribution=TORCH), "use `Standard_ND96amsr_A100_v4` (8 x A100-80GB",
     ),
+    "no less memory in one larger instance": (
+        "AZ203",
+        job(resources=on(FOUR_GPUS, 2), distribution=TORCH),
+        "use one `Standard_ND96amsr_A100_v4` (8 x A100-80GB",
+    ),
     "on a cluster, by what the job says": (
         "AZ203", Case({"resources": on(FOUR_GPUS, 2), "distribution": TORCH}, {"compute": "gpu"}), "--ignore AZ203",
     ),
