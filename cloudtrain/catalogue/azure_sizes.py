@@ -107,15 +107,15 @@ def _price(size: Mapping[str, Any], date: str, location: str) -> Cells:
 
 
 def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """vCPUs that the account may use at once on dedicated machines, by `_family`."""
+    """vCPUs that the account may use at once on dedicated machines, by `_family`; a negative limit is none."""
     quotas: dict[str, int] = {}
     for usage in usages:
         name = usage.get("name") or {}
         words = [str(name.get(key) or "") for key in ("value", "localizedValue")]
         limit = usage.get("limit")
         spot = any("lowpriority" in _squeezed(word) for word in (*words, str(usage.get("type", ""))))
-        if not spot and isinstance(limit, int):
-            quotas |= {_family(word): max(limit, 0) for word in words if "family" in _squeezed(word)}
+        if not spot and isinstance(limit, int) and limit >= 0:
+            quotas |= {_family(word): limit for word in words if "family" in _squeezed(word)}
     return quotas
 
 

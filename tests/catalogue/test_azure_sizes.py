@@ -105,6 +105,12 @@ def test_no_quota_is_not_an_unknown_one() -> None:
     assert cells_of(one, usages=[usage("standardNCFamily", 6)]) == {}
 
 
+def test_a_negative_quota_is_no_limit() -> None:
+    """As the checks read it: nothing is said, rather than that no machine may be had."""
+    one = size("Standard_ND96asr_v4", family="standardNDASv4_A100Family")
+    assert cells_of(one, usages=[usage("standardNDASv4_A100Family", -1)]) == {}
+
+
 def test_an_unknown_size_is_added_with_what_is_known() -> None:
     """Microsoft.Compute knows RDMA and the architecture; the GPU is the one in the name, of unknown memory."""
     name = "Standard_ND144isr_X900_v9"
