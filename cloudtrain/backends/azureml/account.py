@@ -6,11 +6,10 @@ the SDK's `config.json` (in the folder or one above it, also below `.azureml`), 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from cloudtrain.backends.azureml.az import az_folder, az_subscriptions, mapping_in
 from cloudtrain.plans import AzureMLAccount
 from cloudtrain.targets import AzureML
 
@@ -48,7 +47,7 @@ def _config(folder: Path) -> dict[str, str]:
     """The nearest `config.json` that names a workspace; the studio offers it for download."""
     for place in (folder, *folder.parents):
         for file in (place / ".azureml" / "config.json", place / "config.json"):
-            content = _json(file)
+            content = mapping_in(file)
             found = {ours: str(content[theirs]) for ours, theirs in _CONFIG_NAMES.items() if content.get(theirs)}
             if len(found) == len(_CONFIG_NAMES):
                 return found
@@ -57,29 +56,19 @@ def _config(folder: Path) -> dict[str, str]:
 
 def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
     """What `az configure --defaults group=... workspace=...` and `az account set` have written down."""
-    folder = Path(environ.get("AZURE_CONFIG_DIR") or Path(environ.get("HOME") or "~").expanduser() / ".azure")
+    folder = az_folder(environ)
     defaults = dict(_section(folder / "config", "defaults"))
     found = {
         "resource_group": environ.get("AZURE_DEFAULTS_GROUP") or defaults.get("group"),
         "workspace": environ.get("AZURE_DEFAULTS_WORKSPACE") or defaults.get("workspace"),
-        "subscription_id": environ.get("AZURE_SUBSCRIPTION_ID") or next(_subscriptions(folder), None),
+        "subscription_id": environ.get("AZURE_SUBSCRIPTION_ID") or _default_subscription(folder),
     }
     return {name: value for name, value in found.items() if value}
 
 
-def _subscriptions(folder: Path) -> Iterator[str]:
-    for row in _json(folder / "azureProfile.json").get("subscriptions", []):
-        if isinstance(row, Mapping) and row.get("isDefault") and row.get("id"):
-            yield str(row["id"])
-
-
-def _json(file: Path) -> Mapping[str, Any]:
-    """A file's mapping; empty where there is none that can be read."""
-    try:
-        content = json.loads(file.read_text("utf-8-sig"))  # az writes a byte order mark
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, Mapping) else {}
+def _default_subscription(folder: Path) -> str | None:
+    chosen = (row["id"] for row in az_subscriptions(folder) if row.get("isDefault") and row.get("id"))
+    return next(map(str, chosen), None)
 
 
 def _section(file: Path, name: str) -> Mapping[str, str]:

@@ -147,7 +147,7 @@ class Client:
         exceptions = require("azure.core.exceptions", extra="azureml")
         try:
             return str(self.credential.get_token(scope).token)
-        except exceptions.AzureError as error:
+        except (exceptions.AzureError, OSError) as error:
             raise translated(error, self._call("GET", scope)) from error
 
     def explained(self, error: Exception, about: str) -> Exception:

@@ -6,13 +6,12 @@ process itself.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cloudtrain._extras import require
+from cloudtrain.backends.azureml.az import az_folder, az_subscriptions
 from cloudtrain.backends.azureml.clouds import Cloud
 from cloudtrain.errors import SettingsError, did_you_mean
 
@@ -84,6 +83,8 @@ def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) ->
         return getattr(identity, kind.name)(**options)
     except ValueError as error:
         raise SettingsError(f"{' '.join(str(error).split()).rstrip('.')}", hint=kind.login) from error
+    except OSError as error:  # of a certificate's file
+        raise SettingsError(f"`{error.filename}` cannot be read: {error.strerror}", hint=kind.login) from error
 
 
 _SIGNS = (
@@ -100,15 +101,4 @@ def credentials_in_sight(environ: Mapping[str, str]) -> bool:
 
     A virtual machine gets them from its metadata service, which is a question to the network: `--online` asks it.
     """
-    return any(environ.get(sign) for sign in _SIGNS) or _is_logged_in(environ)
-
-
-def _is_logged_in(environ: Mapping[str, str]) -> bool:
-    """Whether the az command has a subscription; `az logout` leaves the file without one."""
-    home = Path(environ.get("HOME") or environ.get("USERPROFILE") or "~").expanduser()
-    folder = Path(environ["AZURE_CONFIG_DIR"]).expanduser() if environ.get("AZURE_CONFIG_DIR") else home / ".azure"
-    try:
-        profile = json.loads((folder / "azureProfile.json").read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(profile, dict) and bool(profile.get("subscriptions"))
+    return any(environ.get(sign) for sign in _SIGNS) or bool(az_subscriptions(az_folder(environ)))

@@ -246,6 +246,7 @@ EXCEPTIONS: dict[str, Row] = {
     "ServiceResponseError": _NO_ANSWER,
     "DecodeError": _BROKEN,
     "AzureError": Row(TargetError, "azure-core cannot do `{action}`: {said}"),
+    "FileNotFoundError": Row(TargetError, "a file of the Azure credentials is not there: {said}", "{login}"),
     "OSError": Row(TargetError, "the connection to Azure cannot be made: {said}", "check REQUESTS_CA_BUNDLE"),
 }
 """Class of an error or of what caused it to our error; the first that fits. Timeouts and broken connections are

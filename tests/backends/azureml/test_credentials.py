@@ -6,17 +6,21 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cloudtrain.backends.azureml.account import account_of
 from cloudtrain.backends.azureml.backend import AzureMLBackend
 from cloudtrain.backends.azureml.client import Client
 from cloudtrain.backends.azureml.clouds import BUILT_IN, Cloud
 from cloudtrain.backends.azureml.credentials import KINDS, credential_of, credentials_in_sight
 from cloudtrain.backends.azureml.place import Place
+from cloudtrain.backends.azureml.versions import WORKSPACE
 from cloudtrain.errors import CloudtrainError, SettingsError, TargetError
 from cloudtrain.states import RunRef
+from cloudtrain.targets import AzureML
 from tests.backends.azureml.conftest import PLACE, plan_of
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.identity import make_token
@@ -79,6 +83,8 @@ def test_a_kind_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
         ("not JSON", False),
         ("[]", False),
         ('{"subscriptions": []}', False),
+        ('{"subscriptions": null}', False),
+        ('{"subscriptions": 5}', False),
         ('\ufeff{"installationId": "x", "subscriptions": [{"id": "1"}]}', True),
     ],
 )
@@ -89,6 +95,30 @@ def test_the_az_command(tmp_path: Path, profile: str | None, seen: bool) -> None
         (tmp_path / ".azure/azureProfile.json").write_text(profile, encoding="utf-8")
     assert credentials_in_sight({"HOME": str(tmp_path)}) is seen
     assert credentials_in_sight({"HOME": "/nowhere", "AZURE_CONFIG_DIR": str(tmp_path / ".azure")}) is seen
+
+
+@pytest.mark.parametrize("profile", ["null", "5", "[null]", '[{"isDefault": true}]'])
+def test_an_unusual_profile_of_az(tmp_path: Path, profile: str) -> None:
+    """Names no subscription, and is no reason not to plan."""
+    (tmp_path / "azureProfile.json").write_text(f'{{"subscriptions": {profile}}}')
+    account = account_of(AzureML(), {"AZURE_CONFIG_DIR": str(tmp_path)}, tmp_path)
+    assert "subscription_id" in account.missing
+
+
+@pytest.mark.parametrize(
+    "environ", [{"AZURE_CONFIG_DIR": "~/az"}, {"USERPROFILE": "{home}/windows"}], ids=["tilde", "windows"]
+)
+def test_credentials_and_account_look_into_the_same_folder(
+    clean_environment: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
+) -> None:
+    """That of az: AZURE_CONFIG_DIR, in which `~` is the home folder, or `.azure` at home, on Windows too."""
+    for folder in ("az", "windows/.azure"):
+        (clean_environment / folder).mkdir(parents=True)
+        profile = {"subscriptions": [{"id": "1234", "isDefault": True}]}
+        (clean_environment / folder / "azureProfile.json").write_text(json.dumps(profile))
+    found = {name: value.format(home=clean_environment) for name, value in environ.items()}
+    assert credentials_in_sight(found)
+    assert account_of(AzureML(), found, clean_environment).subscription_id == "1234"
 
 
 @pytest.mark.parametrize(
@@ -167,6 +197,26 @@ def test_an_identity_that_is_refused(fake: FakeAzure, tmp_path: Path, capfd: pyt
     assert "Unable to get a token" in caught.value.message
     assert "AZURE_CLIENT_ID" in (caught.value.hint or "")
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.lifecycle
+@pytest.mark.parametrize(
+    "ask",
+    [lambda client: client.get("", api_version=WORKSPACE), lambda client: client.token("https://example/.default")],
+)
+@pytest.mark.parametrize("kind", ["environment", "workload_identity"])
+def test_a_file_of_the_credentials_that_is_not_there(
+    fake: FakeAzure, monkeypatch: pytest.MonkeyPatch, kind: str, ask: Callable[[Client], object]
+) -> None:
+    """A certificate, a pod's token: the file is named, and the variables to set; nothing is said about the network."""
+    for variable in ("AZURE_TENANT_ID", "AZURE_CLIENT_ID"):
+        monkeypatch.setenv(variable, NEEDS[variable])
+    for variable in ("AZURE_CLIENT_CERTIFICATE_PATH", "AZURE_FEDERATED_TOKEN_FILE"):
+        monkeypatch.setenv(variable, "/nowhere/file")
+    with pytest.raises(CloudtrainError, match="/nowhere/file") as caught:
+        ask(Client(Place.parse(f"{kind}@{PLACE}"), fake.environ))
+    assert caught.value.hint == KINDS[kind].login
+    assert "connection" not in caught.value.message
 
 
 @pytest.mark.lifecycle

@@ -140,6 +140,7 @@ CREDENTIAL = "DefaultAzureCredential failed to retrieve a token.\nAttempted cred
         (core.IncompleteReadError("half"), TargetUnreachable, "again"),
         (core.DecodeError("<html>"), TargetUnreachable, "again"),
         (core.AzureError("who knows"), TargetError, ""),
+        (FileNotFoundError(2, "No such file", "/nowhere/token"), TargetError, "`az login`"),
         (OSError("no CA bundle"), TargetError, "REQUESTS_CA_BUNDLE"),
         (chained("SSLError", "SSLCertVerificationError"), TargetError, "REQUESTS_CA_BUNDLE"),
         (chained("SSLError", "SSLEOFError"), TargetUnreachable, "network"),
