@@ -28,7 +28,7 @@ def tell_setup_errors() -> None:
 
 
 def _speaks() -> bool:
-    """The processes of an instance find the same, so its first one says it; another instance may find something else."""
+    """The processes of an instance find the same, so its first one says it; another instance may find other things."""
     try:
         return detect_environment().local_rank == 0
     except SetupError:  # perhaps the very one that is to be told
