@@ -23,6 +23,7 @@ from cloudtrain.plans import AzureMLAccount, Bundle, CompileContext
 SCRIPT = "import json, sys\nprint(json.dumps(sys.argv[1:]))\n"
 ACCOUNT = AzureMLAccount("s", "r", "w")
 BASE: dict[str, Any] = {"name": "quotes", "entry_point": "train.py", "environment": {"framework": "pytorch"}}
+REQUIRING = {"framework": "pytorch", "requirements": "my requirements.txt"}
 
 PIECES = [
     " ", "\t", "\n", "\r", "\r\n", "'", '"', "`", "$", "$HOME", "$(id)", "${HOME}", "`id`", ";", "&&", "||", "|", "&", "<", ">",
@@ -67,9 +68,17 @@ def command_of(**fields: Any) -> str:
 def arrived(code: Path, command: str, values: Mapping[str, str] | None = None) -> list[str]:
     """The arguments that the script got. `values` are what the service puts in place of references, as they are."""
     filled = re.sub(r"\$\{\{(\w+\.\w+)\}\}", lambda match: (values or {}).get(match[1], match[0]), command)
+    done = ran(code, filled)
+    assert done.returncode == 0, done.stderr
+    argv: list[str] = json.loads(done.stdout)
+    return argv
+
+
+def ran(code: Path, command: str) -> subprocess.CompletedProcess[str]:
+    """The command, run to its end."""
     path = f"{code / '.bin'}:/usr/local/bin:/usr/bin:/bin"
-    done = subprocess.run(
-        ["bash", "-c", filled],
+    return subprocess.run(
+        ["bash", "-c", command],
         cwd=code,
         env={"PATH": path, "PYTHONUTF8": "1", "HOME": str(code)},
         capture_output=True,
@@ -77,9 +86,6 @@ def arrived(code: Path, command: str, values: Mapping[str, str] | None = None) -
         encoding="utf-8",
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    argv: list[str] = json.loads(done.stdout)
-    return argv
 
 
 def test_hostile_hyperparameters_arrive(code: Path) -> None:
@@ -230,8 +236,7 @@ def test_scripts_in_a_folder_find_what_lies_above(code: Path) -> None:
 @pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock, which every image of Linux has")
 def test_requirements_are_installed_first(code: Path) -> None:
     """pip finds the file, whatever its name, and the script gets its arguments all the same."""
-    environment = {"framework": "pytorch", "requirements": "my requirements.txt"}
-    command = command_of(environment=environment, hyperparameters={"text": "it's"})
+    command = command_of(environment=REQUIRING, hyperparameters={"text": "it's"})
     assert arrived(code, command) == ["--text", "it's"]
 
 
@@ -241,6 +246,20 @@ def test_no_script_without_its_requirements(code: Path) -> None:
     command = command_of(environment={"framework": "pytorch", "requirements": "missing.txt"})
     with pytest.raises(AssertionError, match=re.escape("missing.txt")):
         arrived(code, command)
+
+
+LINES = ["cd .; echo trains", "echo board & echo trains", "false || echo trains", "# train\necho trains"]
+"""Shell lines of several parts, each of which prints `trains` if it is run."""
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="needs flock, which every image of Linux has")
+@pytest.mark.parametrize("line", LINES)
+def test_no_part_of_a_command_without_the_requirements(code: Path, line: str) -> None:
+    """A failed install ends the line, whatever its parts are joined by; a good one comes before all of them."""
+    done = ran(code, command_of(entry_point=None, command=line, environment=REQUIRING | {"requirements": "missing.txt"}))
+    assert (done.returncode != 0, done.stdout) == (True, "")
+    done = ran(code, command_of(entry_point=None, command=line, environment=REQUIRING))
+    assert (done.returncode, "trains" in done.stdout.splitlines()) == (0, True)
 
 
 def test_a_command_is_left_alone() -> None:

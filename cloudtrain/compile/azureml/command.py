@@ -49,7 +49,8 @@ def command_of(job: TrainingJob) -> str:
         message = "the command line holds a NUL character, which ends every argument"
         raise JobError([Problem(("hyperparameters",) if job.command is None else ("command",), message)])
     requirements = job.environment.requirements
-    return line if requirements is None else f"{_INSTALL} {quoted(requirements)} && {line}"
+    # Not `&&`, which would bind to the first part of a line that has several.
+    return line if requirements is None else f"{_INSTALL} {quoted(requirements)} || exit; {line}"
 
 
 def quoted(word: str, free: Collection[str] = ()) -> str:

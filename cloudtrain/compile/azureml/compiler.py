@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.compile.azureml.distributions import distribution_of
 from cloudtrain.compile.azureml.environments import environment_of
+from cloudtrain.compile.azureml.identifiers import code_id
 from cloudtrain.compile.azureml.machines import machines_of
 from cloudtrain.compile.azureml.request import Parts, request_of
 from cloudtrain.compile.azureml.summary import summary
@@ -90,7 +91,8 @@ _SHAPES: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 def _uploads(parts: Parts, request: Mapping[str, Any]) -> list[Upload]:
     """What must be there first, unless the overrides have put something else in its place."""
-    bundle, code = parts.context.bundle, request_of(parts)["properties"]["codeId"]
+    bundle = parts.context.bundle
+    code = code_id(parts.account.workspace_id, bundle.sha256)
     uploads = [Upload("code", bundle.sha256, code, bundle.size, bundle.file_count)]
     if parts.environment.upload is not None:
         uploads.append(parts.environment.upload)
