@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -64,12 +64,12 @@ class JobLog:
     """All streams of one job. `new_lines` yields what came since it was last called."""
 
     def __init__(
-        self, clients: Clients, group: str, job: str, *, ranks_per_instance: int | None, instance: int | None = None
+        self, clients: Clients, group: str, job: str, *, ranks: Mapping[int, range], instance: int | None = None
     ) -> None:
         self._clients = clients
         self._group = group
         self._job = job
-        self._ranks = ranks_per_instance
+        self._ranks = ranks
         self._instance = instance
         self._streams: dict[str, Stream] = {}
 
@@ -77,6 +77,10 @@ class JobLog:
     def streams(self) -> list[Stream]:
         """The streams that are known so far."""
         return list(self._streams.values())
+
+    def tail(self, stream: Stream, count: int) -> list[LogLine]:
+        """The lines of a stream's last events."""
+        return [line for text in stream.tail(count) for line in lines_of(text, 0, self._writer(stream))]
 
     def discover(self) -> None:
         """Look for streams that have appeared. Before the account's first job there is not even a group."""
@@ -103,11 +107,13 @@ class JobLog:
         while heap:
             time, number = heappop(heap)
             stream = streams[number]
-            writer = Writer(stream.instance, self._ranks)
-            yield from lines_of(stream.take()["message"], time / 1000, writer)
+            yield from lines_of(stream.take()["message"], time / 1000, self._writer(stream))
             following = stream.next_time()
             if following is not None:
                 heappush(heap, (following, number))
+
+    def _writer(self, stream: Stream) -> Writer:
+        return Writer(stream.instance, self._ranks.get(stream.instance))
 
     def _add(self, name: str) -> None:
         if name not in self._streams:

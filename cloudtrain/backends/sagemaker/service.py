@@ -8,26 +8,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from heapq import merge
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtrain.backends.base import BundleWriter, OnBytes
 from cloudtrain.backends.following import Pace, follow
 from cloudtrain.backends.sagemaker.account import account_id
 from cloudtrain.backends.sagemaker.clients import Clients
 from cloudtrain.backends.sagemaker.jobs import KINDS, TRAINING, JobKind, kind_of
-from cloudtrain.backends.sagemaker.lines import Writer, lines_of, ranks_per_instance
 from cloudtrain.backends.sagemaker.logs import JobLog
 from cloudtrain.backends.sagemaker.ownership import is_ours
 from cloudtrain.backends.sagemaker.places import Place
 from cloudtrain.backends.sagemaker.refusals import Denied, NameTaken, NotThere, not_found
 from cloudtrain.backends.sagemaker.states import listed_status, status_of
+from cloudtrain.backends.sagemaker.writers import ranks_of
 from cloudtrain.backends.tracebacks import error_in
 from cloudtrain.errors import TargetError, TargetUnreachable, UsageError
 from cloudtrain.plans import Finding, Plan
 from cloudtrain.states import Listed, LogLine, RunRef, RunState, RunStatus
-
-if TYPE_CHECKING:
-    pass
 
 _TAIL_STREAMS, _TAIL_EVENTS = 4, 40
 """How much of a failed job's output is read for its reason: the last events of the first streams."""
@@ -195,8 +192,8 @@ class SageMakerService:
         return True
 
     def _log(self, ref: RunRef, kind: JobKind, description: Mapping[str, Any], instance: int | None) -> JobLog:
-        ranks = ranks_per_instance(description)
-        return JobLog(self._at(ref.place), kind.log_group, ref.name, ranks_per_instance=ranks, instance=instance)
+        ranks = ranks_of(description)
+        return JobLog(self._at(ref.place), kind.log_group, ref.name, ranks=ranks, instance=instance)
 
     def _followed(
         self, ref: RunRef, kind: JobKind, log: JobLog, on_status: Callable[[RunStatus], None] | None
@@ -224,8 +221,7 @@ class SageMakerService:
         try:
             log.discover()
             for stream in log.streams[:_TAIL_STREAMS]:
-                writer = Writer(stream.instance, ranks_per_instance(description))
-                lines = [line for text in stream.tail(_TAIL_EVENTS) for line in lines_of(text, 0, writer)]
+                lines = log.tail(stream, _TAIL_EVENTS)
                 error = error_in([line.text for line in lines])
                 if error is not None:
                     return _with_output(status, lines, error)

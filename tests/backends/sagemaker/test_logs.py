@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -192,7 +194,7 @@ CASES = [
 @pytest.mark.parametrize(("message", "expected"), CASES)
 def test_who_wrote_a_line(message: str, expected: tuple[int | None, str, str]) -> None:
     """The tags of mpirun, torchrun and PyTorch; on instance 1 of four ranks each."""
-    (line,) = lines_of(message, T0, Writer(1, 4))
+    (line,) = lines_of(message, T0, Writer(1, range(4, 8)))
     assert (line.rank, line.stream, line.text) == expected
     assert line.instance == 1
 
@@ -210,3 +212,63 @@ def test_scripts_without_a_launcher_are_their_instances_rank(fake: FakeAws, back
     backend.submit(plan_of())
     fake.logs.write(f"{NAME}/algo-2-17", "hello")
     assert [line.rank for line in backend.logs(REF)] == [1]
+
+
+def launcher(**launch: Any) -> dict[str, str]:
+    return {"cloudtrain_launch": json.dumps({"entry_point": "train.py", **launch})}
+
+
+def toolkit(**more: Any) -> dict[str, str]:
+    return {"sagemaker_program": '"train.py"', **{f"sagemaker_{name}": json.dumps(item) for name, item in more.items()}}
+
+
+TORCHRUN = toolkit(torch_distributed_enabled=True)
+TWELVE = {"InstanceCount": 12, "InstanceType": "ml.g5.12xlarge"}
+GROUPS = {
+    "InstanceGroups": [
+        {"InstanceGroupName": name, "InstanceType": instance_type, "InstanceCount": count}
+        for name, instance_type, count in (("a", "ml.g5.xlarge", 1), ("b", "ml.g5.12xlarge", 2))
+    ]
+}
+
+JOBS = {
+    "toolkit": (TORCHRUN, TWELVE, {1: 0, 10: 4, 12: 12, 2: 16}),
+    "pytorch ddp": (toolkit(pytorch_ddp_enabled=True), TWELVE, {1: 0, 10: 4, 2: 16}),
+    "own launcher": (launcher(launcher="torchrun", processes_per_instance=2), TWELVE, {1: 0, 10: 2, 2: 8}),
+    "plain script": (toolkit(), TWELVE, {1: 0, 10: 1, 2: 4}),
+    "single": (launcher(launcher="single"), TWELVE, {1: 0, 10: 1, 2: 4}),
+    "every group alone": (TORCHRUN, GROUPS, {1: 0, 2: 0, 3: 4}),
+    "both groups": (
+        toolkit(torch_distributed_enabled=True, distribution_instance_groups=["b", "a"]), GROUPS, {1: 0, 2: 1, 3: 5}
+    ),
+    "one group": (
+        toolkit(torch_distributed_enabled=True, distribution_instance_groups=["b"]), GROUPS, {1: None, 2: 0, 3: 4}
+    ),
+    "groups of the own launcher": (
+        launcher(launcher="torchrun", instance_groups=["b", "a"]), GROUPS, {1: 8, 2: 0, 3: 4}
+    ),
+    "all groups of the own launcher": (launcher(launcher="torchrun"), GROUPS, {1: 0, 2: 1, 3: 5}),
+    "a number in quotes": (toolkit(mpi_enabled=True, mpi_num_of_processes_per_host="2"), TWELVE, {1: 0, 10: 2}),
+    "no number": (toolkit(mpi_enabled=True, mpi_num_of_processes_per_host=[1]), TWELVE, {1: None, 10: None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_the_ranks_of_hosts(case: str, fake: FakeAws, backend: SageMakerBackend) -> None:
+    """Hosts are numbered as their launcher numbers them: by name, so that `algo-10` is the second of twelve."""
+    hyperparameters, resources, expected = JOBS[case]
+    backend.submit(plan_of(HyperParameters=hyperparameters, ResourceConfig=resources))
+    for number, host in enumerate(expected):
+        fake.logs.write(f"{NAME}/algo-{host}-17", "[default0]: hello", at=T0 + number)
+    found = [(line.instance + 1, line.rank) for line in backend.logs(REF)]
+    assert found == list(expected.items())
+
+
+def test_the_failed_rank_of_twelve_hosts(fake: FakeAws, backend: SageMakerBackend) -> None:
+    """The rank that `status` names is the rank of the plan."""
+    backend.submit(plan_of(HyperParameters=TORCHRUN, ResourceConfig=TWELVE))
+    fake.logs.write(
+        f"{NAME}/algo-10-17", "[default1]: Traceback (most recent call last):", "[default1]: ValueError: no"
+    )
+    fake.jobs[NAME].end("Failed", FailureReason="AlgorithmError: , exit code: 1")
+    assert backend.status(REF).failed_rank == 5
