@@ -71,6 +71,13 @@ def as_in_the_container(value: Any, host: str) -> Any:
     return json.loads(text)
 
 
+def test_plain_scripts_are_numbered_by_the_names_of_their_hosts() -> None:
+    """As in SM_HOSTS, where `algo-10` is the second of twelve."""
+    plan = plan_of(job_of(distribution=ct.NoDistribution()), instance_count=12)
+    assert {item["rank"]: item["instance"] for item in plan.request["processes"]}[1] == 9
+    assert [item["instance"] for item in plan.request["processes"]] == list(range(12))
+
+
 @pytest.mark.parametrize("host", [0, 1])
 def test_digits_ddp_equals_the_launch_view(host: int) -> None:
     """argv and environment of the bundled job on two hosts are the toolkit's, but for what an emulation must change."""

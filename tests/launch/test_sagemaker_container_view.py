@@ -11,6 +11,8 @@ import pytest
 from cloudtrain.errors import JobError
 from cloudtrain.launch.sagemaker_container import Container, commands, is_entrypoint, view
 from cloudtrain.plans import Plan, Process
+from cloudtrain.runtime.environment import detect_environment
+from cloudtrain.runtime.sagemaker_hosts import place
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from tests.launch.sagemaker_requests import pytorch, recorded, request
 
@@ -89,6 +91,31 @@ def test_one_rank_per_accelerator_is_seen_before_it_is_paid_for() -> None:
         ("process", 0, 0),
         ("process", 1, 1),
     ]
+
+
+OTHER_PROGRAM = {"AlgorithmSpecification": {"TrainingImage": "image", "ContainerEntrypoint": ["run"]}}
+
+
+@pytest.mark.parametrize("how", ["toolkit", "own launcher", "other program"])
+def test_plain_scripts_are_numbered_as_their_hosts(how: str) -> None:
+    """Without a launcher a script's number is its host's place in SM_HOSTS, where `algo-10` is the second of twelve."""
+    single = {"launcher": "single", "entry_point": "train.py"}
+    body = ours(single, count=12) if how == "own launcher" else request(count=12)
+    found = view({**body, **(OTHER_PROGRAM if how == "other program" else {})}, pytorch(), eight)
+    ranks = {process.instance: process.rank for process in found}
+    assert [ranks[instance] for instance in (0, 1, 8, 9, 11)] == [0, 4, 11, 1, 3]
+    if how != "other program":
+        assert all(place(process.env) == (process.rank, 12) for process in found)
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "parameter_server"])
+@pytest.mark.parametrize("workers", [None, 14])
+def test_tensorflow_tasks_are_numbered_as_they_count_themselves(strategy: str, workers: int | None) -> None:
+    """The ranks of our launcher's tasks are those that the script's own runtime finds in TF_CONFIG."""
+    launch = {"launcher": "tensorflow", "entry_point": "train.py", "strategy": strategy, "workers": workers}
+    found = [process for process in view(ours(launch, count=12), pytorch(), eight) if process.role != "ps"]
+    assert sorted(process.rank or 0 for process in found) == list(range(workers or 12))
+    assert all(detect_environment(process.env).rank == process.rank for process in found)
 
 
 def test_trn2_has_sixty_four() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from shlex import split
@@ -45,8 +46,12 @@ def launched(request: Request, devices: Devices) -> tuple[Process, ...]:
     """
     launch = _launch(request)
     found = [_started(request, host, devices) for host in sorted(hosts(request), key=lambda host: host.index)]
-    counted = _ranked(launch, found)
-    first = [started.process(program, rank) for started, program, rank in counted]
+    number = {host.name: place for place, host in enumerate(hosts(request))}
+    first = [
+        started.process(program, _rank(launch, program, number[started.host.name]))
+        for started in found
+        for program in started.plan.programs
+    ]
     return (*first, *_ranks(launch, found))
 
 
@@ -75,14 +80,15 @@ def _problem(error: SetupError) -> JobError:
     return JobError([Problem((), error.message, error.hint)])
 
 
-def _ranked(launch: Launch, found: list[Started]) -> Iterator[tuple[Started, Program, int | None]]:
-    """Each program; those that are ranks themselves are numbered, parameter servers and launchers are not."""
-    number = 0
-    for started in found:
-        for program in started.plan.programs:
-            counts = program.role not in ("torchrun", "mpirun", "ps") and launch.launcher in ("single", "tensorflow")
-            yield started, program, number if counts else None
-            number += counts
+def _rank(launch: Launch, program: Program, number: int) -> int | None:
+    """Of a script alone its host's number, of a task of TensorFlow its own, the chief first; None where it is none."""
+    if launch.launcher == "single":
+        return number
+    if program.role not in ("chief", "worker"):
+        return None
+    config = json.loads(program.env["TF_CONFIG"])
+    index: int = config["task"]["index"]
+    return index + 1 if program.role == "worker" and "chief" in config["cluster"] else index
 
 
 def _ranks(launch: Launch, found: list[Started]) -> Iterator[Process]:

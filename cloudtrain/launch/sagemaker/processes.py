@@ -88,7 +88,7 @@ def _first(found: list[_Started], alone: bool) -> Iterator[Process]:
         site, made = started.site, started.command
         if made.error is not None:
             continue
-        role, rank = made.role, started.host.index if alone else None
+        role, rank = made.role, site.resource["hosts"].index(started.host.name) if alone else None
         if role == "process" and site.takes_part and (serves_parameters(site) or mirrors(site)):
             role, rank = task_of(site)[0], site.distribution_hosts.index(started.host.name)
         env = {**site.given, **site_environment(site), **made.env}
@@ -136,8 +136,9 @@ def _own_entrypoint(request: Request) -> Iterator[Process]:
     """Some other program in the place of the image's: it starts on every host, and nothing is known of what it does."""
     algorithm = request["AlgorithmSpecification"]
     argv = (*algorithm["ContainerEntrypoint"], *(algorithm.get("ContainerArguments") or ()))
-    for host in sorted(hosts(request), key=lambda host: host.index):
-        yield Process(host.index, "process", argv, dict(request.get("Environment") or {}), host.index, 0)
+    numbered = sorted(enumerate(hosts(request)), key=lambda item: item[1].index)
+    for number, host in numbered:
+        yield Process(host.index, "process", argv, dict(request.get("Environment") or {}), number, 0)
 
 
 def _shortened(process: Process) -> Process:

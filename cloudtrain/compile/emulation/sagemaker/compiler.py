@@ -169,12 +169,13 @@ def _link(path: str, target: str, shard: list[int] | None = None) -> dict[str, A
 
 def _ranked(launches: dict[Host, HostLaunch]) -> list[tuple[Process, str]]:
     """What the supervisor starts, each with its signal. Scripts that no launcher starts are ranks themselves, after
-    those of launchers; parameter servers come last.
+    those of launchers, in the order of their hosts' names; parameter servers come last.
     """
     started = [(process, made.signal) for made in launches.values() for process in made.processes]
     first = sum(made.ranks for made in launches.values())
+    name_of = {host.index: host.name for host in launches}
     direct = [process for process, _ in started if process.role not in (*_LAUNCHERS, "launcher")]
-    direct.sort(key=lambda process: process.role == "ps")
+    direct.sort(key=lambda process: (process.role == "ps", name_of[process.instance]))
     rank_of = {id(process): first + number for number, process in enumerate(direct)}
     return [
         (replace(process, rank=rank_of[id(process)], local_rank=0) if id(process) in rank_of else process, signal)
