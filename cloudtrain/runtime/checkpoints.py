@@ -18,7 +18,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, SupportsIndex
 
 from . import plain_pickle
 from .atomic import entries, is_whole, publish, read_manifest, write_hashed
@@ -27,8 +27,12 @@ from .environment import detect_environment
 from .errors import SetupError
 from .notices import notice
 from .process_group import any_rank, from_main, wait_for_all
+from .steps import whole_step
 
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
+_REFUSED = re.compile(r"Unsupported (?:global: GLOBAL|class) (\S+)")
+"""How torch, since 2.4 and before, names a type that it does not load."""
+
 _ASIDE = ".writing-"
 _TORCH, _PICKLE = "state.pt", "state.pickle"
 
@@ -60,26 +64,31 @@ class Checkpoints:
         if self.keep < 1:
             raise SetupError(f"`keep` is {self.keep}, so no checkpoint would stay", hint="keep at least 1")
 
-    def save(self, state: Any, step: int) -> Path | None:
+    def save(self, state: Any, step: SupportsIndex) -> Path | None:
         """Write `state` on rank 0; the other ranks return at once, with None.
 
         With torch loaded the state is what `torch.load(weights_only=True)` reads back: tensors, numbers, texts and
         containers of them, such as state dicts. Without torch it is the same with numpy arrays.
+
+        Raises:
+            SetupError: the state holds something else, which `load` would refuse; older checkpoints stay.
         """
         if not detect_environment().is_main:
             return None
+        step = whole_step(step)
         aside = self._make_aside(step)
         name, write = (_TORCH, _torch_save) if "torch" in sys.modules else (_PICKLE, plain_pickle.dump)
         files = {name: write_hashed(aside / name, lambda file: write(state, file))}
+        _read_state(aside, "cpu", only_check=True)
         return self._publish(aside, step, files)
 
-    def save_sharded(self, write: Callable[[Path], object], step: int) -> Path | None:
+    def save_sharded(self, write: Callable[[Path], object], step: SupportsIndex) -> Path | None:
         """Let every rank write its part: `write(folder)` is called on all ranks with one folder that they share.
 
         For states that no single process holds, for example with `torch.distributed.checkpoint`. Every rank must call
         it. Rank 0 returns the path.
         """
-        main = detect_environment().is_main
+        step, main = whole_step(step), detect_environment().is_main
         aside = self._make_aside(step) if main else self.directory / f"{_ASIDE}{step}"
         wait_for_all()
         write(aside)
@@ -161,7 +170,8 @@ def _torch_save(state: Any, file: BinaryIO) -> None:
     torch.save(state, file)
 
 
-def _read_state(folder: Path, map_location: Any) -> Any:
+def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) -> Any:
+    """The state; to `only_check` that it can be read, the data of tensors is left out where torch can do that."""
     if (folder / _PICKLE).exists():
         return plain_pickle.load(folder / _PICKLE)
     try:
@@ -171,12 +181,15 @@ def _read_state(folder: Path, map_location: Any) -> Any:
             f"the checkpoint `{folder}` was written with torch, which is not installed", hint="pip install torch"
         ) from None
     import pickle
+    from inspect import signature
 
+    unread = {"mmap": True} if only_check and "mmap" in signature(torch.load).parameters else {}  # from torch 2.1 on
     try:
-        return torch.load(folder / _TORCH, map_location=map_location, weights_only=True)
+        return torch.load(str(folder / _TORCH), map_location=map_location, weights_only=True, **unread)
     except pickle.UnpicklingError as error:
+        found = _REFUSED.search(str(error))
+        what = f"a `{found[1]}`, which is" if found else "what is"
         raise SetupError(
-            f"the checkpoint `{folder}` is whole but holds more than tensors and plain data: "
-            f"{str(error).splitlines()[0]}",
-            hint="save `model.state_dict()`, `optimizer.state_dict()` and numbers, not the objects themselves",
+            f"the checkpoint holds {what} neither a tensor nor plain data",
+            hint="save `model.state_dict()`, `optimizer.state_dict()` and plain numbers (`float(x)`), not the objects",
         ) from None

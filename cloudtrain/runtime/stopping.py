@@ -20,12 +20,13 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, SupportsIndex
 
 from .atomic import write_file
 from .directories import checkpoint_dir, run_dir
 from .environment import detect_environment
 from .process_group import any_rank, destroy_process_group
+from .steps import whole_step
 
 MARKER = "preempted"
 
@@ -49,8 +50,9 @@ def should_stop() -> bool:
     return any_rank(bool(_received))
 
 
-def exit_preempted(step: int | None = None) -> NoReturn:
+def exit_preempted(step: SupportsIndex | None = None) -> NoReturn:
     """Write the marker, wait for all ranks, leave with exit code 0. Save before calling it."""
+    step = None if step is None else whole_step(step)
     if detect_environment().is_main:
         name = signal.Signals(_received[0]).name if _received else None
         marker = {"step": step, "signal": name, "time": round(time.time(), 3)}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import shutil
 import sys
+from collections import deque
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -228,10 +231,51 @@ def test_loading_never_runs_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """An object that would run a command when unpickled is refused."""
     monkeypatch.chdir(tmp_path)
     checkpoints = Checkpoints(tmp_path / "c")
-    checkpoints.save(_Trap(), 1)
+    checkpoints.save_sharded(lambda folder: (folder / "state.pickle").write_bytes(pickle.dumps(_Trap())), 1)
     with pytest.raises(SetupError, match="neither plain data nor a numpy array"):
         checkpoints.load()
     assert not (tmp_path / "trapped").exists()
+
+
+@pytest.mark.parametrize("value", [1 + 2j, deque([1]), Path("x"), _Trap()])
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path, value: object) -> None:
+    """The save is refused, naming the type, and the older checkpoint stays for the next run."""
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(STATE, 1)
+    with pytest.raises(SetupError, match="neither plain data nor a numpy array"):
+        checkpoints.save({**STATE, "more": value}, 2)
+    assert Checkpoints(tmp_path).load() == (STATE, 1)
+
+
+class _Counter:
+    """Counts steps as numpy and TensorFlow do: an integer, but not an `int`."""
+
+    def __index__(self) -> int:
+        return 5
+
+
+def test_the_step_is_a_whole_number_whatever_counted_it(tmp_path: Path) -> None:
+    """A numpy or TensorFlow integer is saved, found again as a plain number, and pruned as any other."""
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(STATE, _Counter())
+    assert checkpoints.load() == (STATE, 5)
+    checkpoints.save_sharded(_no_shard, _Counter())
+    assert saved_steps(tmp_path) == ["000002-step-5"]
+
+
+def _no_shard(_folder: Path) -> None:
+    """Nothing to write."""
+
+
+@pytest.mark.parametrize("step", [10.0, -1, "3", None])
+def test_what_is_no_step_is_refused_before_anything_is_written(tmp_path: Path, step: Any) -> None:
+    """A checkpoint whose name nobody could read back would never be loaded."""
+    checkpoints = Checkpoints(tmp_path)
+    with pytest.raises(SetupError, match="is not a whole number from 0 on"):
+        checkpoints.save(STATE, step)
+    with pytest.raises(SetupError, match="is not a whole number from 0 on"):
+        checkpoints.save_sharded(_no_shard, step)
+    assert saved_steps(tmp_path) == []
 
 
 @pytest.mark.torch
@@ -250,11 +294,29 @@ def test_tensors_and_optimizers_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-def test_an_object_in_the_state_is_explained(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["numpy.float64", "pathlib.Path", "torch.nn.Identity"])
+def test_what_torch_would_not_load_is_not_saved(tmp_path: Path, kind: str) -> None:
+    """Beside tensors too: the save is refused, naming the type, and the older checkpoint stays."""
+    import torch
+
+    module, _, name = kind.rpartition(".")
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save({"w": torch.zeros(2)}, 1)
+    with pytest.raises(SetupError, match=r"neither a tensor nor plain data") as caught:
+        checkpoints.save({"w": torch.ones(2), "best": getattr(import_module(module), name)()}, 2)
+    assert "`model.state_dict()`" in str(caught.value.hint)
+    loaded = Checkpoints(tmp_path).load()
+    assert loaded is not None
+    assert loaded.step == 1
+    assert torch.equal(loaded.state["w"], torch.zeros(2))
+
+
+@pytest.mark.torch
+def test_an_object_in_a_checkpoint_is_explained(tmp_path: Path) -> None:
     """A whole checkpoint that holds an object is an error with a hint, not a torn checkpoint."""
     import torch
 
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save({"model": torch.nn.Linear(2, 2)}, 1)
+    checkpoints.save_sharded(lambda folder: torch.save(torch.nn.Identity(), folder / "state.pt"), 1)
     with pytest.raises(SetupError, match=r"save `model.state_dict\(\)`"):
         checkpoints.load()

@@ -8,8 +8,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import cloudtrain
+from cloudtrain import runtime
 
 SCRIPT = """
 import sys, time
@@ -115,3 +119,27 @@ def test_a_script_that_does_not_watch_is_stopped_by_sigterm() -> None:
     process.terminate()
     process.communicate(timeout=30)
     assert process.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("step", [0, 3, None])
+def test_the_marker_holds_any_whole_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Any) -> None:
+    """What has an index is a step, such as numpy's integers, which JSON does not know."""
+    monkeypatch.setenv("CLOUDTRAIN_RUN_DIR", str(tmp_path))
+
+    class Counter:
+        def __index__(self) -> int:
+            return int(step)
+
+    with pytest.raises(SystemExit) as left:
+        runtime.exit_preempted(None if step is None else Counter())
+    assert left.value.code == 0
+    assert json.loads((tmp_path / "preempted").read_text())["step"] == (None if step is None else int(step))
+
+
+@pytest.mark.parametrize("step", [1.5, -1])
+def test_what_is_no_step_leaves_no_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Any) -> None:
+    """A wrong step is told before anything is written."""
+    monkeypatch.setenv("CLOUDTRAIN_RUN_DIR", str(tmp_path))
+    with pytest.raises(runtime.SetupError, match="is not a whole number from 0 on"):
+        runtime.exit_preempted(step)
+    assert list(tmp_path.iterdir()) == []
