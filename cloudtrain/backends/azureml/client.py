@@ -76,7 +76,7 @@ class Client:
 
     def history(self, path: str) -> Any:
         """What the run history has at `runs/NAME/...`. Raises: as `send`."""
-        url = f"{self.service('api')}/history/v1.0{self.place.workspace_id}/{path}"
+        url = f"{self.service('api')}/history/v1.0{quote(f'{self.place.workspace_id}/{path}')}"
         return self.get(url, api_version=HISTORY)
 
     def service(self, name: str) -> str:

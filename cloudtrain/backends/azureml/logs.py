@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from threading import RLock
 from typing import Any
-from urllib.parse import quote
 
 from cloudtrain.backends.azureml.blobs import Blobs, Piece, Result, read
 from cloudtrain.backends.azureml.lines import Cutter, Layout, Writer
@@ -170,7 +169,8 @@ class RunLog:
                 self._system.setdefault(name, LogFile(name, Writer(0, None)))
 
     def tail(self, file: LogFile, count: int) -> tuple[float, list[str]]:
-        """When a file was last changed, and the lines in its last `count` bytes; the first of them may be cut."""
+        """When a file was last changed, and the lines in its last `count` bytes; the first of them may be cut, and
+        there are none where it is listed before its first byte is written."""
 
         def last(blob: Any) -> tuple[float, list[str]]:
             size = blob.get_blob_properties().size
@@ -179,7 +179,10 @@ class RunLog:
             cutter = Cutter()
             return piece.changed, [*cutter.feed(piece.data), *cutter.rest()]
 
-        return self.opened(file.name, last)
+        try:
+            return self.opened(file.name, last)
+        except NotThere:
+            return 0.0, []
 
     def opened(self, name: str, operation: Callable[[Any], Result]) -> Result:
         """`operation(blob)` by the file's address, by a new one when that has expired, or in the artifact store.
@@ -206,7 +209,7 @@ class RunLog:
     def _listed(self) -> Mapping[str, str]:
         """Name to address. A run without a list may have files all the same: its store is asked once it has begun."""
         try:
-            self.details = details = self._blobs.client.history(f"runs/{quote(self._run)}/details")
+            self.details = details = self._blobs.client.history(f"runs/{self._run}/details")
         except NotThere:
             return {}  # the run history knows a job a moment after it was made
         files: dict[str, str] = details.get("logFiles") or {}

@@ -40,6 +40,9 @@ def test_a_name_with_signs_in_it(fake: FakeAzure, client: Client) -> None:
         client.get("jobs/a b#c?d&e%f", api_version=JOB)
     assert fake.requests[-1].path.endswith("/jobs/a b#c?d&e%f")
     assert fake.requests[-1].query == {"api-version": JOB}
+    with pytest.raises(TargetError):
+        client.history("runs/a b#c?d&e%f/details")
+    assert fake.requests[-1].path.endswith("/runs/a b#c?d&e%f/details")
 
 
 def test_pages(fake: FakeAzure, client: Client) -> None:

@@ -131,3 +131,18 @@ def test_logs_that_may_not_be_read_hide_nothing(fake: FakeAzure, failed: Job, ba
     write(fake, 0, "ValueError: bad", at=1_700_000_000)
     fake.faults.refuse("GET", "user_logs", 403, "AuthorizationFailure", times=99)
     assert backend.status(REF).reason == "the script failed"
+
+
+@pytest.mark.parametrize("missing", [0, 1, 3])
+def test_a_log_that_is_listed_and_not_yet_written(
+    fake: FakeAzure, failed: Job, backend: AzureMLBackend, missing: int
+) -> None:
+    """It tells nothing, and hides nothing of what the others do."""
+    for rank in range(4):
+        write(fake, rank, "all is well", at=1_700_000_000)
+    write(fake, 2, *TRACEBACK.splitlines(), at=1_700_000_005)
+    file = f"user_logs/std_log_process_{missing}.txt"
+    fake.before("*", file, lambda _: fake.blobs.containers[ARTIFACTS].pop(artifact(NAME, file), None))
+    status = backend.status(REF)
+    assert fake.received("*", file)
+    assert (status.reason, status.failed_rank) == ("the script failed: ValueError: bad thing", 2)
