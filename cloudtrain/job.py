@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import BaseModel, Field, JsonValue
 
 from cloudtrain._model import Model, all_at_once
 from cloudtrain.data import Checkpoint, Input, Output
 from cloudtrain.distribution import Distribution, NoDistribution
 from cloudtrain.errors import Problem
 from cloudtrain.problems.names import JOB_NAME, PLACE_NAME
-from cloudtrain.problems.source import MissingProblem
+from cloudtrain.problems.source import KeyProblem, MissingProblem
 from cloudtrain.references import reference_problems
 from cloudtrain.resources import Named, Resources
 from cloudtrain.units import Duration
@@ -59,8 +59,7 @@ class Spot(Model):
 def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
     yield from one_thing_to_run(job)
     yield from reference_problems(job)
-    for field in ("hyperparameters", "sagemaker_overrides", "azureml_overrides"):
-        yield from not_finite(job.get(field), (field,))
+    yield from unsendable(job)
 
 
 def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
@@ -86,14 +85,29 @@ def _has_image(job: Mapping[str, Any]) -> bool:
     return image is not None
 
 
-def not_finite(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
-    """NaN and infinity, which JSON has no word for, so that no target could be sent them."""
-    if isinstance(value, float) and not isfinite(value):
+def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:
+    """What no target could be sent: NaN and infinity, which JSON has no word for, and what is not whole text."""
+    if isinstance(value, str):
+        yield from (Problem(path, f"`{path[-1]}` holds {what}", hint) for what, hint in _no_text(value))
+    elif isinstance(value, float) and not isfinite(value):
         word = str(value)
         yield Problem(path, f"`{path[-1]}` cannot be `{word}`: no service takes it", f'write `"{word}"`, as text')
-    elif isinstance(value, Mapping | list | tuple):
-        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from not_finite(inner, (*path, key))
+    elif isinstance(value, Mapping | BaseModel):
+        for key, inner in value.items() if isinstance(value, Mapping) else value:
+            for what, hint in _no_text(str(key)):
+                yield KeyProblem((*path, key), f"a name holds {what}", hint)
+            yield from unsendable(inner, (*path, key))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from unsendable(inner, (*path, index))
+
+
+def _no_text(text: str) -> Iterator[tuple[str, str]]:
+    """What keeps a text from being an argument or UTF-8, and what to do about it."""
+    if "\0" in text:
+        yield "a NUL character, which ends every argument", "remove it"
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        yield "half of a character (a lone surrogate)", "write the character itself"
 
 
 class TrainingJob(Model):

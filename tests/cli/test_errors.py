@@ -162,3 +162,14 @@ def test_errors_as_json_stay_off_stdout(cli: Cli) -> None:
     assert result.out == ""
     with pytest.raises(json.JSONDecodeError):
         json.loads(result.err)
+
+
+@pytest.mark.parametrize("text", ["x\0y", "\ud800"])
+def test_what_is_no_whole_text_is_a_mistake_of_the_job(cli: Cli, clean_environment: Path, text: str) -> None:
+    """A NUL character or half of one, which no process could be given: told with its place."""
+    job = {"name": "a", "entry_point": "t.py", "hyperparameters": {"a": text}}
+    (clean_environment / "job.json").write_text(json.dumps(job, indent=1))
+    (clean_environment / "t.py").write_text("")
+    result = cli("plan", "job.json")
+    assert (result.code, result.out) == (2, "")
+    assert "job.json:5:8" in result.err

@@ -440,8 +440,6 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str, str]] = [
     ({"environment": {"conda_file": "c.yml"}}, {}, "environment.conda_file", "needs an image", "mcr.microsoft.com"),
     ({"environment": {"image": IMAGE, "conda_file": "c.yml"}}, {}, "environment.conda_file", "no file `c.yml`", "source_dir"),
     ({"entry_point": None, "environment": {"image": IMAGE}}, {}, "entry_point", "something to run", "entry_point: train.py"),
-    ({"hyperparameters": {"a": "x\0y"}}, {}, "hyperparameters", "NUL", ""),
-    ({"entry_point": None, "command": "a \0"}, {}, "command", "NUL", ""),
     (reads(sagemaker="s3://b/a"), {}, "inputs.a", "no place on Azure ML", "azureml:NAME:VERSION"),
     (reads(azureml="./data"), {}, "inputs.a.azureml", "no place that Azure ML can read", "wasbs://"),
     (reads(azureml="azureml:d@latest"), {}, "inputs.a.azureml", "changes", "azureml:d:1"),

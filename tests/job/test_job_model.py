@@ -24,6 +24,8 @@ def problems(**fields: Any) -> list[tuple[str, str, str | None]]:
     return [(problem.dotted, problem.message, problem.hint) for problem in error.value.problems]
 
 
+NUL = "a NUL character, which ends every argument"
+
 CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({"name": "my job!"}, "name",
      '`name` may hold letters, digits and hyphens, with a letter or digit at both ends; `"my job!"` does not fit',
@@ -107,6 +109,18 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({"max_runtime": 1.5}, "max_runtime", "`1.5` is not a duration", "write for example `90s`, `30m`, `2h` or `1d`"),
     ({"hyperparameters": {"lr": float("nan")}}, "hyperparameters.lr", "`lr` cannot be `nan`: no service takes it",
      'write `"nan"`, as text'),
+    ({"hyperparameters": {"a": [{"b": "x\0y"}]}}, "hyperparameters.a[0].b", f"`b` holds {NUL}", "remove it"),
+    ({"hyperparameters": {"a\0": 1}}, "hyperparameters.a\0", f"a name holds {NUL}", "remove it"),
+    ({"entry_point": "t\0.py"}, "entry_point", f"`entry_point` holds {NUL}", "remove it"),
+    ({"entry_point": None, "command": "echo \0"}, "command", f"`command` holds {NUL}", "remove it"),
+    ({"source_dir": "a\0"}, "source_dir", f"`source_dir` holds {NUL}", "remove it"),
+    ({"environment": ct.Environment(variables={"A": "\0"})}, "environment.variables.A", f"`A` holds {NUL}", "remove it"),
+    ({"inputs": {"a": {"local": "d\0"}}}, "inputs.a.local", f"`local` holds {NUL}", "remove it"),
+    ({"inputs": {"a": {"value": float("inf")}}}, "inputs.a.value", "`value` cannot be `inf`: no service takes it",
+     'write `"inf"`, as text'),
+    ({"tags": {"a": "\ud800"}}, "tags.a", "`a` holds half of a character (a lone surrogate)", "write the character itself"),
+    ({"description": "é\udfff"}, "description", "`description` holds half of a character (a lone surrogate)",
+     "write the character itself"),
     ({"hyperparameters": {"a": [{"b": object()}]}}, "hyperparameters.a[0].b",
      "`b` must be text, a number, `true`, `false`, a list or a mapping, not `object`", None),
     ({"instance_type": "x"}, "instance_type", "`instance_type` is not a field of a job", "it belongs under `resources`"),

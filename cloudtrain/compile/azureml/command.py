@@ -34,7 +34,7 @@ def command_of(job: TrainingJob) -> str:
     """`command` of the body.
 
     Raises:
-        JobError: the job has nothing to run, or a value that no command line can carry.
+        JobError: the job has nothing to run.
     """
     texts = reference_texts(job)
     if job.command is not None:
@@ -45,9 +45,6 @@ def command_of(job: TrainingJob) -> str:
     else:
         message = "a job on Azure ML needs something to run: an image's own entry point is never started"
         raise JobError([Problem(("entry_point",), message, "add for example `entry_point: train.py`")])
-    if "\0" in line:
-        message = "the command line holds a NUL character, which ends every argument"
-        raise JobError([Problem(("hyperparameters",) if job.command is None else ("command",), message)])
     requirements = job.environment.requirements
     # Not `&&`, which would bind to the first part of a line that has several.
     return line if requirements is None else f"{_INSTALL} {quoted(requirements)} || exit; {line}"
