@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.backends.base import Backend
 from cloudtrain.backends.registry import backend_of
-from cloudtrain.bundle.entries import content_hash
+from cloudtrain.bundle.entries import below, content_hash
 from cloudtrain.bundle.tree import Tree, scan
 from cloudtrain.compile.common import run_name, without_literals
+from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import BUNDLED, TrainingJob
 from cloudtrain.plans import CompileContext, Finding, Plan
 from cloudtrain.references import is_run_input
@@ -75,19 +76,21 @@ class Draft:
 
     @cached_property
     def _conda(self) -> str | None:
-        """The conda file's text; that it is missing is for compile to say."""
+        """The conda file's text; that it is missing is for compile to say. Raises: JobError."""
         name = self.job.environment.conda_file
         entry = next((entry for entry in self.tree.entries if entry.path == name), None)
-        return None if entry is None else Path(self.tree.location(entry)).read_text("utf-8")
+        try:
+            return None if entry is None else Path(self.tree.location(entry)).read_text("utf-8")
+        except UnicodeDecodeError:
+            problem = Problem(("environment", "conda_file"), f"`{name}` is not UTF-8", "save it as UTF-8")
+            raise JobError([problem]) from None
 
     @cached_property
     def _build(self) -> str | None:
         """The hash of the build folder's content, wherever it lies."""
         if self.job.environment.build is None:
             return None
-        prefix = f"{self.job.environment.build.removeprefix('./').rstrip('/')}/"
-        inside = [entry for entry in self.tree.entries if entry.path.startswith(prefix)]
-        found = [entry._replace(path=entry.path.removeprefix(prefix)) for entry in inside]
+        found = below(self.tree.entries, self.job.environment.build)
         return content_hash(found) if any(entry.path == "Dockerfile" for entry in found) else None
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
@@ -52,6 +53,13 @@ def content_hash(entries: Iterable[Entry]) -> str:
         parts = (kind, entry.path, entry.sha256, entry.target or "")
         lines.append(b"\0".join(map(os.fsencode, parts)) + b"\n")
     return hashlib.sha256(b"".join(lines)).hexdigest()
+
+
+def below(entries: Iterable[Entry], folder: str) -> list[Entry]:
+    """The entries of one folder, with their paths from there; all of them for `.`."""
+    prefix = posixpath.normpath(folder) + "/"
+    prefix = "" if prefix == "./" else prefix
+    return [entry._replace(path=entry.path[len(prefix) :]) for entry in entries if entry.path.startswith(prefix)]
 
 
 def shown(path: str) -> str:

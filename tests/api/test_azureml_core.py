@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,42 @@ def test_examples_over_several_gpu_machines_have_infiniband(name: str) -> None:
     assert body["resources"]["instanceType"] in ("Standard_ND96isr_H100_v5", "Standard_ND96asr_v4")
     assert body["distribution"] == {"distributionType": "PyTorch", "processCountPerInstance": 8}
     assert body["environmentVariables"]["NCCL_SOCKET_IFNAME"] == "eth0"
+
+
+def planned(source: Path, **environment: str) -> ct.Plan:
+    """The plan of a small job with files of its own environment."""
+    job = ct.TrainingJob(
+        name="digits", source_dir=str(source), entry_point="train.py", environment=ct.Environment(**environment)
+    )
+    return ct.plan(job, ct.AzureML())
+
+
+def test_a_conda_file_that_is_not_utf_8(make_source: Callable[..., Path]) -> None:
+    """A problem of the job, with its place and what to do: PowerShell's `>` writes UTF-16."""
+    source = make_source({"train.py": ""})
+    (source / "conda.yml").write_bytes("dependencies: [python=3.11]\n".encode("utf-16"))
+    with pytest.raises(ct.JobError, match=r"`conda\.yml` is not UTF-8") as caught:
+        planned(source, image="example.azurecr.io/base:1", conda_file="conda.yml")
+    (problem,) = caught.value.problems
+    assert problem.path == ("environment", "conda_file")
+    assert problem.hint == "save it as UTF-8"
+
+
+@pytest.mark.parametrize("build", [".", "./", "docker/.."])
+def test_a_dockerfile_beside_the_script(make_source: Callable[..., Path], build: str) -> None:
+    """The folder to build in is then the source folder itself, and another file in it makes another environment."""
+    source = make_source({"train.py": "", "Dockerfile": "FROM x"})
+    (before,) = (upload for upload in planned(source, build=build).uploads if upload.kind == "environment")
+    assert before.folder == "."
+    (source / "apt.txt").write_text("git")
+    (after,) = (upload for upload in planned(source, build=build).uploads if upload.kind == "environment")
+    assert after.destination != before.destination
+
+
+def test_no_dockerfile_beside_the_script(make_source: Callable[..., Path]) -> None:
+    """One in a folder below is another."""
+    with pytest.raises(ct.JobError, match="the bundle has no file `Dockerfile`"):
+        planned(make_source({"train.py": "", "docker/Dockerfile": "FROM x"}), build=".")
 
 
 def test_tensorflow_with_and_without_parameter_servers() -> None:

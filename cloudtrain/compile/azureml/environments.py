@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import posixpath
 from typing import Any, NamedTuple
 
 from cloudtrain.catalogue.curated import CURATED, curated_environment
@@ -74,10 +75,10 @@ def _built_from(folder: str, context: CompileContext) -> ChosenEnvironment:
     """Where the folder is when the environment is made, only storage knows; its content is known, and names it."""
     if context.build is None:
         hint = "write the folder inside `source_dir` that holds the `Dockerfile`"
-        raise _wrong("build", f"the bundle has no file `{folder.rstrip('/')}/Dockerfile`", hint)
+        raise _wrong("build", f"the bundle has no file `{posixpath.normpath(f'{folder}/Dockerfile')}`", hint)
     build = {"contextUri": FOLDER, "dockerfilePath": "Dockerfile"}
     properties = {"build": build, "isAnonymous": True, "isArchived": False}
-    return _asset(properties, context, folder=folder.removeprefix("./").rstrip("/"), sha256=context.build)
+    return _asset(properties, context, folder=posixpath.normpath(folder), sha256=context.build)
 
 
 def _asset(

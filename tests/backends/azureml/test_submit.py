@@ -272,6 +272,17 @@ def test_a_build_folder_goes_up_with_its_environment(
     assert not [request for request in fake.received("PUT") if "train.py" in request.path]
 
 
+def test_a_build_folder_that_is_the_whole_source(fake: FakeAzure, backend: AzureMLBackend, source: MakeSource) -> None:
+    """All files go up, under the address that the definition says."""
+    content = '{"properties":{"build":{"contextUri":"${{folder}}","dockerfilePath":"Dockerfile"}}}'
+    upload = Upload("environment", "ef" * 32, ENVIRONMENT, len(content), 1, content, folder=".")
+    assert backend.upload(plan_of(uploads=(upload,), environmentId=ENVIRONMENT), source({"Dockerfile": b"FROM x"}))
+    (received,) = fake.received("PUT", ENVIRONMENT)
+    address = received.body["properties"]["build"]["contextUri"]
+    container = address.partition("/cloudtrain/")[0].rpartition("/")[2]
+    assert fake.blobs.get(container, f"cloudtrain/folders/{'ef' * 32}/Dockerfile") == b"FROM x"
+
+
 def test_nothing_to_upload(fake: FakeAzure, backend: AzureMLBackend, source: MakeSource) -> None:
     """A plan without uploads asks nobody."""
     assert not backend.upload(plan_of(), source({}))
