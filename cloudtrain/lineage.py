@@ -49,7 +49,8 @@ def written_by(plan: Plan) -> dict[str, str]:
         from cloudtrain.backends.azureml.outputs import places_of as places_in
         from cloudtrain.backends.azureml.place import Place
 
-        found = places_in(plan.request, plan.run_name, Place.parse(plan.place).workspace_id)
+        uris = places_in(plan.request, plan.run_name, Place.parse(plan.place).workspace_id)
+        found = {name: uri.partition("?")[0] for name, uri in uris.items()}  # a key may follow
     else:
         found = {}
     return {name.lower(): place for name, place in found.items()}

@@ -25,6 +25,9 @@ _DATASTORE = re.compile(
 
 _OTHER_URI = ("azureml://registries/", "azureml://jobs/", "azureml://locations/", "azureml://subscriptions/")
 
+_SIGNATURE = re.compile(r"[?&]sig=", re.IGNORECASE)
+"""What makes a key of an address (a shared access signature)."""
+
 _ONLY_SAGEMAKER = ("shard", "content_type", "compression", "record_wrapper", "attribute_names", "shuffle_seed")
 """Fields of an input that the body has no place for."""
 
@@ -220,6 +223,35 @@ def upload_lost_on_spot(subject: Subject) -> Iterator[Fault]:
         if item.get("mode") == "Upload":
             path = place(subject, ("outputs", name, "mode"), ("outputs", name, "mode"))
             yield Fault(f"output `{name}` is lost when the spot capacity is taken away", "use `mode: mount`", path)
+
+
+@rule("AZ512", Level.ERROR)
+def key_in_output(subject: Subject) -> Iterator[Fault]:
+    """An output or the checkpoint has a key in its address (`?sig=...`, a SAS).
+
+    The address is part of the request: the service stores it, and everyone who may read the job can write there for
+    as long as the key holds. A datastore keeps its key to itself.
+    """
+    for name in _with_key(body(subject).outputs):
+        message = f"the address of `{name}` holds a key, with which everyone who may read the job can write there"
+        yield Fault(message, f"write `{DEFAULT_STORE}/{name}`, or another datastore", _output_path(subject, name))
+
+
+@rule("AZ513", Level.WARNING)
+def key_in_input(subject: Subject) -> Iterator[Fault]:
+    """An input has a key in its address (`?sig=...`, a SAS).
+
+    The address is part of the request, so everyone who may read the job can read the data for as long as the key
+    holds. When it has expired, the same job finds no data. A datastore keeps its key to itself.
+    """
+    for name in _with_key(body(subject).inputs):
+        message = f"the address of input `{name}` holds a key, which the request shows to everyone who may read the job"
+        hint = "`az ml datastore create` keeps the key; then write `azureml://datastores/NAME/paths/PATH`"
+        yield Fault(message, hint, _input_path(subject, name))
+
+
+def _with_key(named: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [name for name, item in named.items() if _SIGNATURE.search(str(item.get("uri") or ""))]
 
 
 def _written_values(subject: Subject) -> Mapping[str, str]:

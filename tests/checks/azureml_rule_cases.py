@@ -13,6 +13,7 @@ from cloudtrain.plans import AzureMLAccount
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 CLIENT = "99999999-2222-3333-4444-555555555555"
 STORE = "azureml://datastores/workspaceblobstore/paths"
+BLOB = "https://account.blob.core.windows.net/data/x"
 REGISTRY = "azureml://registries/azureml/environments"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIExampleExampleExample me@host"
 
@@ -311,6 +312,15 @@ DATA_CASES: dict[str, tuple[Case, Case, str]] = {
     ),
     "AZ511": (
         job(spot={}, outputs={"model": {"mode": "upload"}}), job(outputs={"model": {"mode": "upload"}}), "`mode: mount`",
+    ),
+    "AZ512": (
+        job(outputs={"model": {"azureml": f"{BLOB}?sp=rw&sig=SECRET%3D"}}), job(outputs={"model": {"azureml": BLOB}}),
+        f"write `{STORE}/model`",
+    ),
+    "AZ513": (
+        job(inputs={"train": {"azureml": f"{BLOB}?SIG=SECRET%3D"}}),
+        job(inputs={"train": {"azureml": f"{BLOB}?design=1"}}),
+        "azureml://datastores/NAME/paths/PATH",
     ),
 }  # fmt: skip
 

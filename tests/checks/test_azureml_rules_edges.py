@@ -18,6 +18,7 @@ from cloudtrain.errors import JobError
 from cloudtrain.plans import Level
 from tests.checks.azureml_rule_cases import (
     ARM,
+    CASES,
     CPU,
     EIGHT_GPUS,
     FOUR_GPUS,
@@ -259,6 +260,14 @@ WRONG: dict[str, tuple[str, Case, str]] = {
         job(checkpoint={"azureml": f"{STORE}/x/"}, outputs={"model": {"azureml": f"{STORE}/x"}}),
         f"{STORE}/x/checkpoint",
     ),
+    "a checkpoint with a key in its address": (
+        "AZ512", job(checkpoint={"azureml": "https://a.blob.core.windows.net/c/x?sig=SECRET"}), f"write `{STORE}/checkpoint`",
+    ),
+    "a key that the overrides bring": (
+        "AZ512",
+        overrides(outputs={"o": {"jobOutputType": "uri_folder", "uri": "https://a.blob.core.windows.net/c/x?sig=SECRET"}}),
+        f"write `{STORE}/o`",
+    ),
     "a version of nothing": ("AZ509", job(outputs={"model": {"asset_version": "1"}}), "asset_name: model"),
     "an environment by the overrides": (
         "AZ601", overrides(environmentId=f"{REGISTRY}/x/labels/latest"), f"{REGISTRY}/x/versions/VERSION",
@@ -291,6 +300,13 @@ def test_what_is_wrong_in_another_way_is_found(name: str, make_source: MakeSourc
     found = [finding for finding in check(case, make_source) if finding.code == code]
     assert found
     assert hint in (found[0].hint or "")
+
+
+@pytest.mark.parametrize("code", ["AZ512", "AZ513"])
+def test_a_key_in_an_address_is_not_repeated(code: str, make_source: MakeSource) -> None:
+    """What a finding says may be copied into an issue or a log."""
+    (found,) = (finding for finding in check(CASES[code][0], make_source) if finding.code == code)
+    assert "SECRET" not in found.message + (found.hint or "")
 
 
 def test_the_finding_reads_as_documented(make_source: MakeSource) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.catalogue.instances import instance_named
+from cloudtrain.store.store import read_store
 from tests.cli.conftest import Cli
 from tests.fakes.azureml import FakeAzure
 
@@ -67,6 +68,19 @@ def test_the_life_of_a_run(cli: Cli, fake: FakeAzure, name: str, tmp_path: Path)
     assert [item["phase"] for item in status["transitions"]] == ["Queued", "Running", "Completed"]
     got = cli("download", name, "model/", "--to", str(tmp_path / "got"))
     assert got.out == f"{tmp_path / 'got/weights.bin'}\n"
+
+
+def test_no_key_is_kept(cli: Cli, make_source: Callable[..., Path], fake: FakeAzure, state_dir: Path) -> None:
+    """Of an output with a signature in its address, which was sent on purpose, the store keeps the address."""
+    place = "https://account.blob.core.windows.net/data/x"
+    job = f'{JOB}outputs: {{clean: {{azureml: "{place}?sp=rw&sig=TOPSECRET"}}}}\n'
+    job_file = make_source({"train.py": "print(1)\n", "job.yaml": job, "cloudtrain.toml": SETTINGS}) / "job.yaml"
+    result = cli("submit", str(job_file), "--target", "azureml", "--detach", "--ignore", "AZ512")
+    assert result.code == 0, result.err
+    with read_store(state_dir) as store:
+        assert store is not None
+        assert store.written_by(result.out.strip())["outputs/clean"] == place
+    assert b"TOPSECRET" not in b"".join(path.read_bytes() for path in state_dir.rglob("*") if path.is_file())
 
 
 def test_a_failed_run(cli: Cli, fake: FakeAzure, name: str) -> None:
