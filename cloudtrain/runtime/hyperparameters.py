@@ -45,13 +45,13 @@ def arguments(defaults: Any, argv: Sequence[str] | None = None, *, at_least: Lea
     `defaults` is a dataclass (the class or an instance; its annotations are the types) or a mapping (its values are
     the types). Arguments that it does not have are ignored with a notice, because platforms add their own, such as
     `--mp_parameters`. A wrong value, or one below its bound in `at_least`, ends the process with exit code 2 and names
-    every mistake; `--help` lists what there is.
+    every mistake; `--help` or `-h` at the end lists what there is.
 
     From here on a SetupError that the script does not catch ends it with its words instead of a traceback.
     """
     tell_setup_errors()
     argv = sys.argv[1:] if argv is None else argv
-    if "--help" in argv or "-h" in argv:
+    if _asks_for_help(defaults, argv):
         _print_help(defaults)
         raise SystemExit(0)
     try:
@@ -190,6 +190,12 @@ def _nearest(key: str, declared: Mapping[str, Any]) -> str | None:
 
     near = get_close_matches(_fold(key.lstrip("-")), list(declared), n=1, cutoff=0.75)
     return f"did you mean `--{near[0]}`?" if near else None
+
+
+def _asks_for_help(defaults: Any, argv: Sequence[str]) -> bool:
+    """`-h 3` is the hyperparameter `h`, as every target passes it, and so is `-h` where the script declares it."""
+    last = argv[-1] if argv else ""
+    return last in ("-h", "--help") and last.lstrip("-") not in _declared(defaults)
 
 
 def _print_help(defaults: Any) -> None:

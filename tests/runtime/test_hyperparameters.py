@@ -260,3 +260,22 @@ def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["--epochs", "int", "default", "3"]
     assert len(lines) == 10
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["-h", "48", "--lr", "0.2"], {"h": 48, "help": False, "lr": 0.2}),
+        (["--lr", "0.2", "--help"], {"h": 24, "help": True, "lr": 0.2}),
+        (["--help", "True", "-h", "1"], {"h": 1, "help": True, "lr": 0.1}),
+    ],
+)
+def test_a_hyperparameter_may_be_called_like_the_help(argv: list[str], expected: dict[str, object]) -> None:
+    """`h` is a name like any other: the script trains with it instead of ending well, untrained."""
+    assert vars(arguments({"h": 24, "help": False, "lr": 0.1}, argv)) == expected
+
+
+def test_a_value_for_an_unknown_h_asks_for_no_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """A job with a hyperparameter `h` that its script does not know is trained, with a notice."""
+    assert vars(arguments({"lr": 0.1}, ["-h", "3", "--lr", "0.2"])) == {"lr": 0.2}
+    assert capsys.readouterr().err == "cloudtrain: ignored `-h`, which the script does not know\n"
