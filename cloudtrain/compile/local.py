@@ -169,13 +169,15 @@ class _Site:
 
     def env(self, instance: int, *, processes: int) -> dict[str, str]:
         """What each process of an instance finds in its environment, beside the submitter's own variables."""
+        given = {key: resolve_text(value, self.paths) for key, value in self.job.environment.variables.items()}
+        searched = given.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
         env = {
             "CLOUDTRAIN_CHECKPOINT_DIR": self.paths["checkpoint"],
             "CLOUDTRAIN_MODEL_DIR": self.paths["outputs.model"],
             "CLOUDTRAIN_RUN_DIR": self.run_dir,
             "CLOUDTRAIN_RUN_NAME": self.name,
             "OMP_NUM_THREADS": str(max(1, self.account.machine.cpus // processes)),
-            "PYTHONPATH": self.code_dir + ":${{env.PYTHONPATH}}",
+            "PYTHONPATH": f"{self.code_dir}:{searched}" if searched else self.code_dir,
             "PYTHONUNBUFFERED": "1",
         }
         if self.job.checkpoint:
@@ -184,9 +186,7 @@ class _Site:
             kind, _, name = reference.partition(".")
             if name:
                 env[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
-        env |= self._gpu_mask(instance)
-        for key, value in self.job.environment.variables.items():
-            env[key] = resolve_text(value, self.paths)
+        env |= self._gpu_mask(instance) | given
         return dict(sorted(env.items()))
 
     def _gpu_mask(self, instance: int) -> dict[str, str]:

@@ -78,6 +78,14 @@ def test_plain_scripts_are_numbered_by_the_names_of_their_hosts() -> None:
     assert [item["instance"] for item in plan.request["processes"]] == list(range(12))
 
 
+def test_modules_are_looked_for_in_the_code_first() -> None:
+    """The toolkit's own path has the code in front of what the job's PYTHONPATH says."""
+    environment = {"framework": "pytorch", "version": "2.8", "variables": {"PYTHONPATH": "/opt/ml/input/data/lib"}}
+    env = plan_of(job_of(environment=environment)).request["processes"][0]["env"]
+    root = f"{RUN}/hosts/algo-1/opt/ml"
+    assert env["PYTHONPATH"] == f"{root}/code:{root}/input/data/lib"
+
+
 @pytest.mark.parametrize("host", [0, 1])
 def test_digits_ddp_equals_the_launch_view(host: int) -> None:
     """argv and environment of the bundled job on two hosts are the toolkit's, but for what an emulation must change."""

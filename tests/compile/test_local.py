@@ -105,6 +105,15 @@ def test_compile_is_a_function_of_its_arguments(case: str) -> None:
     assert json.loads(one.request_json) == one.request
 
 
+@pytest.mark.parametrize(
+    ("given", "searched"), [("src", "/state/runs/job-1/code:src"), ("", "/state/runs/job-1/code")]
+)
+def test_modules_are_looked_for_in_the_code_first(given: str, searched: str) -> None:
+    """The job's own PYTHONPATH comes behind the folder with the code, which every target has in front."""
+    plan = compiled({"environment": {"variables": {"PYTHONPATH": given}}})
+    assert plan.request["processes"][0]["env"]["PYTHONPATH"] == searched
+
+
 def test_the_name_does_not_change_the_key() -> None:
     """Plans of two names differ only by that name."""
     named = [compile_local(job(), ct.Local(), context(name=name)) for name in ("job-1", "job-2")]

@@ -45,9 +45,9 @@ def toolkit_host(stage: Stage, host: Host) -> HostLaunch:
         raise JobError([Problem((), f"on SageMaker the job would stop at once: {made.error}")])
     env = environment(request, host, stage.container, gpus=gpus, cpus=stage.account.machine.cpus, root=root)
     variables = {
-        "PYTHONPATH": f"{root}/code:" + "${{env.PYTHONPATH}}",
         **stage.variables(host),
         **local_variables({**env, **made.env}),
+        "PYTHONPATH": f"{root}/code:" + env.get("PYTHONPATH", "${{env.PYTHONPATH}}"),
         **local_master(env),
     }
     launch = _STARTS[made.role](stage, host, made, variables)
