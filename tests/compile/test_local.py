@@ -105,9 +105,7 @@ def test_compile_is_a_function_of_its_arguments(case: str) -> None:
     assert json.loads(one.request_json) == one.request
 
 
-@pytest.mark.parametrize(
-    ("given", "searched"), [("src", "/state/runs/job-1/code:src"), ("", "/state/runs/job-1/code")]
-)
+@pytest.mark.parametrize(("given", "searched"), [("src", "/state/runs/job-1/code:src"), ("", "/state/runs/job-1/code")])
 def test_modules_are_looked_for_in_the_code_first(given: str, searched: str) -> None:
     """The job's own PYTHONPATH comes behind the folder with the code, which every target has in front."""
     plan = compiled({"environment": {"variables": {"PYTHONPATH": given}}})

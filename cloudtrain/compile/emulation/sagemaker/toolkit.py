@@ -44,10 +44,11 @@ def toolkit_host(stage: Stage, host: Host) -> HostLaunch:
     if made.error is not None:
         raise JobError([Problem((), f"on SageMaker the job would stop at once: {made.error}")])
     env = environment(request, host, stage.container, gpus=gpus, cpus=stage.account.machine.cpus, root=root)
+    own = stage.variables(host)
     variables = {
-        **stage.variables(host),
+        **own,
         **local_variables({**env, **made.env}),
-        "PYTHONPATH": f"{root}/code:" + env.get("PYTHONPATH", "${{env.PYTHONPATH}}"),
+        "PYTHONPATH": f"{root}/code:" + own.get("PYTHONPATH", "${{env.PYTHONPATH}}"),
         **local_master(env),
     }
     launch = _STARTS[made.role](stage, host, made, variables)
