@@ -84,9 +84,9 @@ class Wishes:
     tolerance: float = TOLERANCE
 
 
-def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run]) -> Run:
-    """Send the job as the first run of a rehearsal: under its own name, with nothing to resume from, and with outputs
-    in the run's own folder. Where the job keeps no checkpoints, an emulated service will keep none.
+def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stage: OnStage = lambda *_: None) -> Run:
+    """Send the job as the first run of a rehearsal, and wait for it: under its own name, with nothing to resume from,
+    and with outputs in the run's own folder. Where the job keeps no checkpoints, an emulated service will keep none.
     """
     update: dict[str, Any] = {
         "name": rehearsal_name(job.name),
@@ -94,7 +94,10 @@ def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run]) -> Run:
     }
     if job.checkpoint is not None:
         update["checkpoint"] = Checkpoint(**{**job.checkpoint.model_dump(exclude_unset=True), "local": None})
-    return submit(job.model_copy(update=update))
+    run = submit(job.model_copy(update=update))
+    on_stage("whole", run, None)
+    _guarded(run, run.wait)
+    return run
 
 
 def rehearsal_name(job_name: str) -> str:
@@ -103,10 +106,10 @@ def rehearsal_name(job_name: str) -> str:
 
 
 def rehearse(whole: Run, wishes: Wishes, *, on_stage: OnStage = lambda *_: None) -> Rehearsal:
-    """Interrupt and resume what a run of this machine did, and compare. Waits for `whole` if it has not ended.
+    """Interrupt and resume what a run of this machine did, and compare.
 
     Raises:
-        UsageError: the run is not of this machine, reports nothing to compare, or ends before the step.
+        UsageError: the run is not of this machine, has not ended, reports nothing to compare, or ends before the step.
         TargetError: the run failed, so there is nothing to compare with; or a script was too fast for its signal.
     """
     if whole.directory is None:
@@ -142,7 +145,7 @@ def rehearse(whole: Run, wishes: Wishes, *, on_stage: OnStage = lambda *_: None)
 
 
 def _guarded(run: Run, wait: Callable[[], Any]) -> Any:
-    """Ctrl-C ends the run that is waited for: nobody would read its verdict."""
+    """Ctrl-C ends the run that the rehearsal has sent and waits for: nobody would read its verdict."""
     try:
         return wait()
     except KeyboardInterrupt:
@@ -151,7 +154,10 @@ def _guarded(run: Run, wait: Callable[[], Any]) -> Any:
 
 
 def _must_succeed(whole: Run) -> None:
-    status = _guarded(whole, whole.wait)
+    status = whole.status()
+    if not status.state.is_final:
+        hint = f"wait for it: `cloudtrain wait {whole.name}`; or rehearse its job file, which starts a run of its own"
+        raise UsageError(f"`{whole.name}` has not ended: it is {status.state}", hint=hint)
     if status.state is not RunState.SUCCEEDED:
         raise TargetError(
             f"`{whole.name}` did not succeed, so there is nothing to compare with: it {status.state}"

@@ -199,6 +199,37 @@ def test_a_run_that_is_no_whole_is_refused(tmp_path: Path) -> None:
         rehearse(ct.run(stopped.name), Wishes())
 
 
+def test_a_run_that_has_not_ended_is_left_alone(tmp_path: Path) -> None:
+    """It is refused at once, and trains on: a person who lost patience would otherwise have stopped it."""
+    (tmp_path / "src").mkdir()
+    running = ct.submit(ct.TrainingJob(name="toy", source_dir=str(tmp_path / "src"), command="sleep 300"), ct.Local())
+    try:
+        with pytest.raises(ct.CloudtrainError, match="has not ended") as caught:
+            rehearse(ct.run(running.name), Wishes())
+        assert f"`cloudtrain wait {running.name}`" in str(caught.value.hint)
+        assert not running.status().state.is_final
+    finally:
+        running.stop()
+        running.wait()
+
+
+def test_ctrl_c_stops_the_run_that_was_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would read the verdict of the whole run any more."""
+    sent: list[ct.Run] = []
+
+    def submit(one: ct.TrainingJob) -> ct.Run:
+        sent.append(ct.submit(one.replace(command="sleep 300", entry_point=None, hyperparameters={}), ct.Local()))
+        return sent[0]
+
+    def interrupted(_run: ct.Run) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ct.Run, "wait", interrupted)
+        run_whole(job(tmp_path), submit)
+    assert sent[0].wait().state is ct.RunState.STOPPED
+
+
 def test_names_fit() -> None:
     """However long the job's name is, and however often it is rehearsed."""
     assert rehearsal_name("digits-ddp") == rehearsal_name("digits-ddp-rehearsal") == "digits-ddp-rehearsal"

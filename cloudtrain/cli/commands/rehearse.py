@@ -97,11 +97,11 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
     where = inputs.target("local", profile, job=what, **flags)
     if not isinstance(file.job, ct.TrainingJob):
         raise UsageError(f"`{what}` is a processing job, and those have no losses", hint="rehearse a training job")
-    run = run_whole(
-        file.job, lambda job: ct.submit(job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of)
+    return run_whole(
+        file.job,
+        lambda job: ct.submit(job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of),
+        on_stage=_say_stage,
     )
-    _say_stage("whole", run, None)
-    return run
 
 
 def _is_job(what: str) -> bool:
