@@ -138,8 +138,20 @@ class Run:
         self._backend.stop(self.ref)
 
     def download(self, path: str = "", destination: str | Path = ".") -> list[Path]:
-        """Copy what the run wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything."""
-        return self._backend.download(self.ref, path, Path(destination))
+        """Copy what the run wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything.
+
+        Raises:
+            UsageError: a run has no such place; the hint names those that exist.
+            TargetError: the run has written nothing there, or this machine cannot write the copy.
+        """
+        try:
+            return self._backend.download(self.ref, path, Path(destination))
+        except OSError as error:
+            what = f": `{error.filename}`" if error.filename and str(error.filename) != str(destination) else ""
+            raise TargetError(
+                f"the copy into `{destination}` failed: {error.strerror or error}{what}",
+                hint="name another folder with `--to`",
+            ) from error
 
     @cached_property
     def _backend(self) -> Backend:

@@ -231,6 +231,18 @@ def test_download_prints_what_it_copied(cli: Cli, scripted: Path, job: str, clea
     assert json.loads(cli("download", name, "--to", "here", "--json").out) == ["here/weights.pt"]
 
 
+def test_download_into_a_place_that_cannot_be_written(
+    cli: Cli, scripted: Path, job: str, clean_environment: Path
+) -> None:
+    """What the disk refuses is told, with the flag that helps; it is no defect of cloudtrain."""
+    name = submitted(cli)
+    (clean_environment / "here").write_text("a file")
+    result = cli("download", name, "--to", "here")
+    assert (result.code, result.out) == (4, "")
+    assert "the copy into `here` failed: File exists" in result.err
+    assert "hint: name another folder with `--to`" in result.err
+
+
 def test_submit_as_json(cli: Cli, scripted: Path, job: str) -> None:
     """stdout is one JSON document; the output of the run goes to stderr."""
     fate(scripted, lines=METRICS)

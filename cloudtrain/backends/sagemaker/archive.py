@@ -12,13 +12,13 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from cloudtrain.errors import TargetError
 
 _COPY = 1 << 20
-_DAMAGE = (tarfile.TarError, EOFError, zlib.error, OSError)
 
 
 class _Entry(NamedTuple):
@@ -39,6 +39,7 @@ def extract(archive: Path, destination: Path, rename: Rename) -> list[Path]:
 
     Raises:
         TargetError: the archive is damaged, or holds what must not be unpacked.
+        OSError: the disk is full, say.
     """
     destination.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=destination, prefix=".cloudtrain-"))
@@ -51,39 +52,60 @@ def extract(archive: Path, destination: Path, rename: Rename) -> list[Path]:
 
 def names_in(archive: Path) -> list[str]:
     """The names of everything in the archive but folders, without a leading `./`."""
+    with _opened(archive) as tar:
+        return [_plain(member.name) for member in tar if not member.isdir()]
+
+
+@contextmanager
+def _opened(archive: Path) -> Iterator[tarfile.TarFile]:
+    """The archive, to be read.
+
+    Raises:
+        TargetError: it is damaged. What the system refuses has a number, and is none of the archive's faults.
+    """
     try:
         with tarfile.open(archive, "r:*") as tar:
-            return [_plain(member.name) for member in tar if not member.isdir()]
-    except _DAMAGE as error:
+            yield tar
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
         raise _refusal(archive, f"is damaged: {error}") from error
 
 
 def _unpacked(archive: Path, scratch: Path, rename: Rename) -> Iterator[_Entry]:
     """Files first and links last, so that nothing is written through a link."""
     links: list[_Entry] = []
-    try:
-        with tarfile.open(archive, "r:*") as tar:
-            for member in tar:
-                name = rename(_safe_name(archive, member))
-                if member.isdir() or name is None:
-                    continue
-                if member.issym():
-                    links.append(_Entry(name, _safe_link(archive, member, name)))
-                else:
-                    _write(archive, tar, member, scratch / name)
-                    yield _Entry(name)
-    except _DAMAGE as error:
-        raise _refusal(archive, f"is damaged: {error}") from error
+    with _opened(archive) as tar:
+        for member in tar:
+            name = rename(_safe_name(archive, member))
+            if member.isdir() or name is None:
+                continue
+            if member.issym():
+                links.append(_Entry(name, _safe_link(archive, member, name)))
+            else:
+                _write(archive, tar, member, scratch / name)
+                yield _Entry(name)
     for entry in links:
         if any((scratch / parent).is_symlink() for parent in Path(entry.name).parents):
             raise _refusal(archive, f"holds `{entry.name}` below a link")
         assert entry.link is not None
-        try:
+        with _free(archive, entry.name):
             (scratch / entry.name).parent.mkdir(parents=True, exist_ok=True)
             (scratch / entry.name).symlink_to(entry.link)
-        except OSError as error:
-            raise _refusal(archive, f"holds `{entry.name}` where something else is") from error
         yield entry
+
+
+@contextmanager
+def _free(archive: Path, name: str) -> Iterator[None]:
+    """Around the making of a file: two entries of an archive may want the same place.
+
+    Raises:
+        TargetError: they do.
+    """
+    try:
+        yield
+    except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+        raise _refusal(archive, f"holds `{name}` where something else is") from error
 
 
 def _write(archive: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
@@ -96,9 +118,10 @@ def _write(archive: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, place: 
         source = None
     if source is None:
         raise _refusal(archive, f"holds `{member.name}`, a link to nothing")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with source, place.open("wb") as file:
-        shutil.copyfileobj(source, file, _COPY)
+    with _free(archive, member.name):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with source, place.open("wb") as file:
+            shutil.copyfileobj(source, file, _COPY)
     place.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 

@@ -63,13 +63,13 @@ def download(
     """
     wanted = path.strip("/")
     if not wanted:
-        copied = [_copy(clients, where, "", destination / name) for name, where in places.items()]
+        copied = [_copy(clients, places, name, "", destination / name) for name in places]
         return [file for files in (*copied, _write_logs(lines(), "", destination / LOGS)) for file in files]
     name, rest = _find(wanted, places)
     if name == LOGS:
         files = _write_logs(lines(), rest, destination)
     else:
-        files = _copy(clients, places[name], rest, destination)
+        files = _copy(clients, places, name, rest, destination)
     if not files:
         hint = f"what a run writes: {', '.join(f'`{known}/`' for known in (*places, LOGS))}"
         raise TargetError(f"the run has written no `{wanted}`", hint=hint)
@@ -86,12 +86,16 @@ def _find(wanted: str, places: Places) -> tuple[str, str]:
     raise UsageError(f"a run has no `{wanted}`", hint=did_you_mean(wanted, known))
 
 
-def _copy(clients: Clients, where: S3Uri, rest: str, destination: Path) -> list[Path]:
-    copy = _from_archive if where.key.endswith(".tar.gz") else _from_folder
-    return copy(clients, where, rest, destination)
+def _copy(clients: Clients, places: Places, name: str, rest: str, destination: Path) -> list[Path]:
+    where = places[name]
+    if where.key.endswith(".tar.gz"):
+        return _from_archive(clients, where, rest, destination, may_hold_more=name == "outputs")
+    return _from_folder(clients, where, rest, destination)
 
 
-def _from_archive(clients: Clients, where: S3Uri, rest: str, destination: Path) -> list[Path]:
+def _from_archive(
+    clients: Clients, where: S3Uri, rest: str, destination: Path, *, may_hold_more: bool
+) -> list[Path]:  # fmt: skip
     """Through a file beside the results: an archive may be larger than the disk of temporary files."""
     destination.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=destination, prefix=".cloudtrain-") as folder:
@@ -100,15 +104,17 @@ def _from_archive(clients: Clients, where: S3Uri, rest: str, destination: Path) 
             _fetch(clients, where.bucket, where.key, archive)
         except NotThere:
             return []
-        inner = "data/" if _is_output_folder(names_in(archive)) else ""
+        inner = "data/" if may_hold_more and _is_output_folder(names_in(archive), rest) else ""
         return extract(archive, destination, lambda name: _below(name, inner, rest))
 
 
-def _is_output_folder(names: list[str]) -> bool:
-    """Whether the archive holds the whole `/opt/ml/output`, of which `data/` is the script's."""
-    return any(name.startswith("data/") for name in names) and all(
-        name.startswith("data/") or name in ("success", "failure") for name in names
-    )
+def _is_output_folder(names: list[str], rest: str) -> bool:
+    """Whether the archive holds the whole `/opt/ml/output`, of which `data/` is the script's: beside it lies the word
+    on how the job ended. Not where what is wanted is there as it is named.
+    """
+    others = {name for name in names if not name.startswith("data/")}
+    named = rest and any(_below(name, "", rest) is not None for name in names)
+    return bool(others) and others <= {"success", "failure"} and len(others) < len(names) and not named
 
 
 def _below(name: str, inner: str, rest: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import tarfile
 import tempfile
 from contextlib import suppress
@@ -66,6 +67,8 @@ BAD = {
     "hard link out": [member("link", tarfile.LNKTYPE, "../../etc/passwd")],
     "hard link to nothing": [member("link", tarfile.LNKTYPE, "nothing")],
     "twice": [member("a"), member("a", tarfile.SYMTYPE, "good")],
+    "file below a file": [member("a"), member("a/b")],
+    "file in the place of a folder": [member("a/b"), member("a")],
     "link below a file": [member("a"), member("a/b", tarfile.SYMTYPE, "good")],
     "device": [member("dev", tarfile.CHRTYPE)],
     "pipe": [member("pipe", tarfile.FIFOTYPE)],
@@ -97,6 +100,19 @@ def test_cut_off(tmp_path: Path) -> None:
     (tmp_path / "model.tar.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(TargetError, match="damaged"):
         unpack(tmp_path / "model.tar.gz", tmp_path / "got")
+    assert list((tmp_path / "got").iterdir()) == []
+
+
+def test_a_full_disk_is_not_the_archives_fault(tmp_path: Path) -> None:
+    """What cannot be written says so, with the system's own reason, and nothing is left behind."""
+    archive = packed(tmp_path / "model.tar.gz", member("a", data=bytes(1 << 20)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            unpack(archive, tmp_path / "got")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list((tmp_path / "got").iterdir()) == []
 
 

@@ -74,6 +74,39 @@ def test_everything(finished: Job, backend: SageMakerBackend, tmp_path: Path) ->
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("members", "path", "expected"),
+    [
+        (["data/table.csv"], "outputs/data", {"table.csv"}),
+        (["data/table.csv"], "outputs", {"data/table.csv"}),
+        (["data/table.csv", "success"], "outputs/data", {"table.csv"}),
+        (["data/table.csv", "failure"], "outputs", {"table.csv"}),
+        (["data/data/table.csv", "success"], "outputs", {"data/table.csv"}),
+        (["success"], "outputs", {"success"}),
+    ],
+)
+def test_an_output_called_data(
+    members: list[str], path: str, expected: set[str], fake: FakeAws, backend: SageMakerBackend, tmp_path: Path
+) -> None:
+    """Only beside the word on how the job ended is `data` the folder of all outputs, and it can be named even then."""
+    backend.submit(plan_of())
+    fake.s3.put(f"{ROOT}/output.tar.gz", packed(tmp_path / "o.tar.gz", *map(member, members)).read_bytes())
+    assert got(backend.download(REF, path, tmp_path / "got"), tmp_path / "got").keys() == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"), [("model/data", {"weights.bin"}), ("model", {"data/weights.bin", "success"})]
+)
+def test_a_model_in_a_folder_called_data(
+    path: str, expected: set[str], fake: FakeAws, backend: SageMakerBackend, tmp_path: Path
+) -> None:
+    """A model is copied as it was packed."""
+    backend.submit(plan_of())
+    model = packed(tmp_path / "m.tar.gz", member("data/weights.bin"), member("success"))
+    fake.s3.put(f"{ROOT}/model.tar.gz", model.read_bytes())
+    assert got(backend.download(REF, path, tmp_path / "got"), tmp_path / "got").keys() == expected
+
+
 def test_uncompressed_results(fake: FakeAws, backend: SageMakerBackend, tmp_path: Path) -> None:
     """`compress_output: false`: files under prefixes, over more than one page."""
     fake.s3.page_size = 2
