@@ -224,9 +224,10 @@ def test_ctrl_c_stops_the_run_that_was_sent(tmp_path: Path, monkeypatch: pytest.
     def interrupted(_run: ct.Run) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(ct.Run, "wait", interrupted)
-        run_whole(job(tmp_path), submit)
+        with pytest.raises(KeyboardInterrupt):
+            run_whole(job(tmp_path), submit)
     assert sent[0].wait().state is ct.RunState.STOPPED
 
 
