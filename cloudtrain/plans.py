@@ -126,6 +126,10 @@ class LocalAccount:
         return self.host
 
 
+RUN_TAG = "cloudtrain:run"
+"""Key of the tag that makes a job on SageMaker ours; its value is the run's name."""
+
+
 @dataclass(frozen=True)
 class SageMakerAccount:
     """The SageMaker target's account settings, as far as they are known without the network."""

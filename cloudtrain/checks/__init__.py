@@ -52,7 +52,7 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
 _ASKED = ("sagemaker_online", "azureml_online")
 """Modules whose rules a backend finds broken when it asks the account."""
 
-_ANY_JOB = ("sagemaker_account_rules", "sagemaker_request_rules")
+_ANY_JOB = ("sagemaker_account_rules", "sagemaker_request_rules", "sagemaker_cost_rules")
 """Modules of SageMaker's whose rules hold for processing jobs as well."""
 
 

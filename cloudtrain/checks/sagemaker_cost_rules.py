@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from cloudtrain.catalogue.instances import InstanceType
+from cloudtrain.catalogue.cost import Price, price_of
 from cloudtrain.checks.rule import Fault, Subject, rule
 from cloudtrain.checks.sagemaker_view import Entry, cluster, mapping, seconds
+from cloudtrain.compile.sagemaker.request import DEFAULT_MAX_RUNTIME
 from cloudtrain.plans import Level
 from cloudtrain.units import format_duration
 
@@ -17,23 +17,6 @@ _DEAR = 500.0
 _MANY_GPUS = 8
 
 
-@dataclass(frozen=True)
-class _Price:
-    """US dollars an hour, at list prices. Where a price is not known, that of the bare machine stands in for it."""
-
-    hourly: float
-    exact: bool
-    """False: the true price is higher."""
-
-    def over(self, duration: int) -> float:
-        """US dollars for so many seconds."""
-        return self.hourly * duration / 3600
-
-    def text(self, duration: int) -> str:
-        """`up to $1,234.56`."""
-        return f"{'up to' if self.exact else 'more than'} ${self.over(duration):,.2f}"
-
-
 @rule("SM411", Level.WARNING)
 def default_runtime(subject: Subject) -> Iterator[Fault]:
     """An expensive job does not say how long it may run.
@@ -41,9 +24,9 @@ def default_runtime(subject: Subject) -> Iterator[Fault]:
     Without `max_runtime` a job may run for a day, the service's default. A job that hangs, in a collective that one
     rank never joins for example, is billed until then.
     """
-    job, run = subject.job, seconds(subject, "MaxRuntimeInSeconds")
+    job, run = subject.job, _limit(subject)
     written = "MaxRuntimeInSeconds" in (job.sagemaker_overrides.get("StoppingCondition") or {})  # type: ignore[operator]
-    if job.max_runtime is not None or written or run is None:
+    if job.max_runtime is not None or written:
         return
     price = _price(subject)
     large = any(entry.group.gpus >= _MANY_GPUS for entry in cluster(subject).entries)
@@ -51,7 +34,7 @@ def default_runtime(subject: Subject) -> Iterator[Fault]:
         return
     if price is not None and price.over(run) < _DEAR:
         return
-    cost = f": {price.text(run)}" if price else ""
+    cost = f": {_text(price, run)}" if price else ""
     message = f"nothing limits the job but SageMaker's default of {format_duration(run)}{cost}"
     yield Fault(message, "add for example `max_runtime: 4h`", ())
 
@@ -64,13 +47,13 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     Where SageMaker's price is not known, the lower price of the bare machine counts. Prices are the catalogue's, or
     those of your own `instances.toml`.
     """
-    budget, run, price = subject.target.max_cost, seconds(subject, "MaxRuntimeInSeconds"), _price(subject)
-    if budget is None or run is None or price is None or price.over(run) <= budget:
+    budget, run, price = subject.target.max_cost, _limit(subject), _price(subject)
+    if budget is None or price is None or price.over(run) <= budget:
         return
     affordable = int(budget / price.hourly * 3600)
     hint = f"set `max_runtime` to at most `{format_duration(affordable)}`, or raise `max_cost`"
     yield Fault(
-        f"the job can cost {price.text(run)} in {format_duration(run)}, and `max_cost` is ${budget:,.2f}",
+        f"the job can cost {_text(price, run)} in {format_duration(run)}, and `max_cost` is ${budget:,.2f}",
         hint if affordable >= 60 else "use fewer or smaller instances, or raise `max_cost`",
         ("max_runtime",) if subject.job.max_runtime else (),
     )
@@ -85,14 +68,14 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
     if subject.target.max_cost is None:
         return
     price = _price(subject)
-    if price is not None and (
-        price.exact or price.over(seconds(subject, "MaxRuntimeInSeconds") or 0) > subject.target.max_cost
-    ):
+    if price is not None and (price.exact or price.over(_limit(subject)) > subject.target.max_cost):
         return
-    for name in dict.fromkeys(entry.group.instance_type for entry in cluster(subject).entries if _unpriced(entry)):
+    unpriced = {entry.group.instance_type: entry for entry in cluster(subject).entries if _unpriced(entry)}
+    for name, entry in unpriced.items():
+        size = "" if entry.known else "`vcpus = 4`, `memory_gib = 16` and "
         yield Fault(
             f"the price of `{name}` is not known, so `max_cost` cannot be checked",
-            f'write `[sagemaker."{name}"]` and below it `price = 12.34` into `instances.toml`',
+            f'write `[sagemaker."{name}"]` and below it {size}`price = 12.34` into `instances.toml`',
             (),
         )
 
@@ -107,29 +90,29 @@ def warm_pool_costs(subject: Subject) -> Iterator[Fault]:
     keep, price = seconds(subject, "KeepAlivePeriodInSeconds"), _price(subject)
     if keep and price is not None:
         yield Fault(
-            f"after the job, the warm pool costs {price.text(keep)} in {format_duration(keep)}",
+            f"after the job, the warm pool costs {_text(price, keep)} in {format_duration(keep)}",
             "leave out `keep_alive` if no other job follows",
         )
 
 
-def _price(subject: Subject) -> _Price | None:
+def _price(subject: Subject) -> Price | None:
     """Of all instances; of preferences the dearest, because any may be taken. None where one has no price at all."""
     machines = cluster(subject)
-    prices = [_of(entry.known, entry.group.count) for entry in machines.entries]
-    known = [price for price in prices if price is not None]
-    if not known or len(known) < len(prices) or mapping(subject, "ServerlessJobConfig"):
+    if mapping(subject, "ServerlessJobConfig"):
         return None
-    if machines.kind == "preferences":
-        return max(known, key=lambda price: price.hourly)
-    return _Price(sum(price.hourly for price in known), all(price.exact for price in known))
+    counted = [(entry.known, entry.group.count) for entry in machines.entries]
+    return price_of(counted, any_of=machines.kind == "preferences")
 
 
-def _of(known: InstanceType | None, count: int) -> _Price | None:
-    if known is None:
-        return None
-    price = known.price if known.price is not None else known.machine_price
-    return None if price is None else _Price(price * count, exact=known.price is not None)
+def _text(price: Price, duration: int) -> str:
+    """`up to $1,234.56`."""
+    return f"{'up to' if price.exact else 'more than'} ${price.over(duration):,.2f}"
 
 
 def _unpriced(entry: Entry) -> bool:
-    return entry.known is not None and entry.known.price is None
+    return entry.known is None or entry.known.price is None
+
+
+def _limit(subject: Subject) -> int:
+    """Seconds that the job may run."""
+    return seconds(subject, "MaxRuntimeInSeconds") or DEFAULT_MAX_RUNTIME

@@ -9,9 +9,10 @@ from typing import Any
 from cloudtrain.checks.rule import Fault, Subject, rule
 from cloudtrain.checks.sagemaker_account_rules import is_bucket
 from cloudtrain.checks.sagemaker_view import Path, cluster, mapping, mappings, mode, overridden, part, text
-from cloudtrain.compile.sagemaker.places import CODE_CHANNEL, INPUT_ROOT
+from cloudtrain.compile.sagemaker.places import INPUT_ROOT
 from cloudtrain.launch.sagemaker.keys import SUBMIT_DIRECTORY
 from cloudtrain.plans import Level
+from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
 
 _S3 = re.compile(r"(?:s3|https)://(?P<bucket>[^/]*)(?P<key>/.*)?", re.DOTALL)
 
@@ -21,6 +22,7 @@ _PIPE_SETTINGS = {
     "RecordWrapperType": "record_wrapper",
     "ShuffleConfig": "shuffle_seed",
 }
+"""Fields that work on piped data only, and what a job calls them."""
 
 
 @rule("SM501", Level.ERROR)
@@ -110,13 +112,8 @@ def only_in_pipe_mode(subject: Subject) -> Iterator[Fault]:
     Decompression, RecordIO wrapping and shuffling at each epoch are done while data is piped. In the other modes the
     files arrive as they are in S3 (API reference, Channel).
     """
-    settings = {
-        "CompressionType": "compression",
-        "RecordWrapperType": "record_wrapper",
-        "ShuffleConfig": "shuffle_seed",
-    }
     for name, channel in _channels(subject):
-        for key, field in settings.items():
+        for key, field in _PIPE_SETTINGS.items():
             if channel.get(key) not in (None, "None") and _mode_of(subject, channel) != _PIPE:
                 yield Fault(
                     f"`{field}` has no effect in {_mode_of(subject, channel)} mode: the files arrive as they are in S3",

@@ -8,8 +8,7 @@ from typing import Any
 from cloudtrain.catalogue.shapes import Violation, violations
 from cloudtrain.checks.rule import Fault, Subject, rule
 from cloudtrain.checks.sagemaker_view import Path, image_path, mappings, part
-from cloudtrain.compile.sagemaker.request import RUN_TAG
-from cloudtrain.plans import Level
+from cloudtrain.plans import RUN_TAG, Level
 
 _NAMES = {"CreateTrainingJob": "TrainingJobName", "CreateProcessingJob": "ProcessingJobName"}
 """Operation to the field with the job's name."""

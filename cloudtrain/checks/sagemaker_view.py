@@ -110,20 +110,24 @@ def overridden(subject: Subject, *keys: str) -> Path | None:
 
 def cluster(subject: Subject) -> Cluster:
     """The instances of the request."""
-    config = mapping(subject, "ResourceConfig")
-    if groups := mappings(subject, "ResourceConfig", "InstanceGroups"):
+    if groups := mappings(subject, *_config(subject), "InstanceGroups"):
         spans = subject.job.resources.distribution_groups
         return Cluster(tuple(_entries(subject, groups, "instance_groups")), "groups", spans)
-    if preferences := mappings(subject, "ResourceConfig", "InstancePreferences"):
+    if preferences := mappings(subject, *_config(subject), "InstancePreferences"):
         return Cluster(tuple(_entries(subject, preferences, "instance_preferences")), "preferences")
-    return Cluster(tuple(_entries(subject, [config], "instance_type")), "type")
+    return Cluster(tuple(_entries(subject, [mapping(subject, *_config(subject))], "instance_type")), "type")
+
+
+def _config(subject: Subject) -> tuple[str, ...]:
+    """Where the request has its machines; each kind of job has a place of its own."""
+    return ("ResourceConfig",) if subject.processing is None else ("ProcessingResources", "ClusterConfig")
 
 
 def _entries(subject: Subject, found: Sequence[Mapping[str, Any]], field: str) -> Iterator[Entry]:
     for index, item in enumerate(found):
         name, count = item.get("InstanceType"), item.get("InstanceCount")
         if count is None:
-            count = mapping(subject, "ResourceConfig").get("InstanceCount")
+            count = mapping(subject, *_config(subject)).get("InstanceCount")
         if isinstance(name, str) and isinstance(count, int):
             group = item.get("InstanceGroupName")
             known = known_type(name, subject.account)
@@ -132,7 +136,7 @@ def _entries(subject: Subject, found: Sequence[Mapping[str, Any]], field: str) -
 
 def _type_path(subject: Subject, field: str, index: int) -> Path:
     written = {"instance_groups": "InstanceGroups", "instance_preferences": "InstancePreferences"}
-    if path := overridden(subject, "ResourceConfig", written.get(field, "InstanceType")):
+    if path := overridden(subject, *_config(subject), written.get(field, "InstanceType")):
         return path if field == "instance_type" else (*path, index, "InstanceType")
     if field == "instance_groups":
         return ("resources", field, index, "instance_type")

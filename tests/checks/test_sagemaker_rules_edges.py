@@ -132,6 +132,27 @@ WRONG: dict[str, tuple[str, Case, str]] = {
         ),
         "at most `59m",
     ),
+    "one preference without a price": (
+        "SM413",
+        Case(
+            {"resources": {"instance_preferences": ["ml.p4d.24xlarge", "ml.g6e.xlarge"]}, "max_runtime": "1h"},
+            {"max_cost": 30},
+        ),
+        '`[sagemaker."ml.g6e.xlarge"]` and below it `price = 12.34`',
+    ),
+    "a type that nobody knows has no price either": (
+        "SM413",
+        Case({"resources": on("ml.nope.xlarge")}, {"max_cost": 30}),
+        "`vcpus = 4`, `memory_gib = 16` and `price = 12.34`",
+    ),
+    "a limit that the overrides take away is the service's default": (
+        "SM412",
+        Case(
+            {"max_runtime": "1h", "sagemaker_overrides": {"StoppingCondition": {"MaxRuntimeInSeconds": None}}},
+            {"max_cost": 30},
+        ),
+        "set `max_runtime` to at most `21h",
+    ),
     "a budget below the price of the bare machine": (
         "SM412",
         Case({"resources": on("ml.p5en.48xlarge"), "max_runtime": "1h"}, {"max_cost": 60}),

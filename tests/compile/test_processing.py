@@ -234,6 +234,45 @@ def test_overrides_come_last() -> None:
     assert "StoppingCondition" not in request
 
 
+def test_the_plan_shows_what_overrides_made_of_the_machines() -> None:
+    """Instances, cost and processes are those of the request that is sent: 50 x $7.09 for an hour."""
+    machines = {"InstanceCount": 50, "InstanceType": "ml.g5.12xlarge"}
+    plan = plan_of(SCRIPT.replace(sagemaker_overrides={"ProcessingResources": {"ClusterConfig": machines}}))
+    summary = dict(plan.summary)
+    assert summary["instances"] == "50 x ml.g5.12xlarge (4 x A10G-24GB)"
+    assert summary["shards"] == "input_1: dealt out by file over 50 instances"
+    assert summary["cost"] == "at most $354.50 at list prices"
+    assert [process.instance for process in plan.processes] == list(range(50))
+    assert {process.env["CLOUDTRAIN_INSTANCE_COUNT"] for process in plan.processes} == {"50"}
+
+
+def test_the_plan_shows_every_type_that_may_be_taken() -> None:
+    """And costs what the dearest of them does: $1.41 an hour, for two hours, on three instances."""
+    resources = {"instance_count": 3, "instance_preferences": ("ml.m5.xlarge", "ml.g5.xlarge")}
+    summary = dict(plan_of(SCRIPT.replace(resources=resources, max_runtime="2h")).summary)
+    assert summary["instances"] == "3 x ml.m5.xlarge (4 vCPUs)\nor 3 x ml.g5.xlarge (1 x A10G-24GB)"
+    assert summary["cost"] == "at most $8.46 at list prices"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "place"),
+    [
+        ({"ProcessingJobName": None}, "ProcessingJobName"),
+        ({"ProcessingResources": None}, "ProcessingResources"),
+        ({"ProcessingResources": {"ClusterConfig": None}}, "ProcessingResources.ClusterConfig"),
+        ({"ProcessingResources": {"ClusterConfig": {"InstanceType": None}}}, "ProcessingResources.ClusterConfig"),
+        ({"StoppingCondition": {"MaxRuntimeInSeconds": "2h"}}, "StoppingCondition.MaxRuntimeInSeconds"),
+        ({"ProcessingOutputConfig": {"Outputs": "x"}}, "ProcessingOutputConfig.Outputs"),
+        ({"Environment": {"A": 1}}, "Environment.A"),
+    ],
+)
+def test_no_request_left(overrides: dict[str, Any], place: str) -> None:
+    """Overrides that leave something that is no request are refused, each at its place, as those of training are."""
+    with pytest.raises(ct.JobError) as caught:
+        request_of(sagemaker_overrides=overrides)
+    assert f"sagemaker_overrides.{place}" in [problem.dotted for problem in caught.value.problems]
+
+
 def test_the_plan_shows_every_instances_process() -> None:
     """One process on each instance, told apart by its number."""
     plan = plan_of(SCRIPT)

@@ -21,7 +21,7 @@ def plan(overrides: dict[str, Any], **fields: Any) -> Plan:
         name="job",
         entry_point="train.py",
         distribution=ct.Torch(),
-        resources={"instance_type": {"sagemaker": "ml.g5.12xlarge"}},
+        resources=fields.pop("resources", {"instance_type": {"sagemaker": "ml.g5.12xlarge"}}),
         environment={"framework": "pytorch", "version": "2.8"},
         sagemaker_overrides=overrides,
         **fields,
@@ -46,6 +46,26 @@ def test_the_plan_shows_what_was_made_of_it() -> None:
     summary = dict(shown.summary)
     assert summary["instances"].startswith("2 x ml.g5.48xlarge (8 x A10G-24GB")
     assert summary["processes"] == "16 on 2 of 2 instances"
+
+
+def test_the_plan_costs_what_the_dearest_preference_does() -> None:
+    """Any of them may be taken: $25.25 an hour, not the $1.41 of the first; unknown where one has no price."""
+    cheap, dear, unpriced = ({"InstanceType": f"ml.{name}", "InstanceCount": 1} for name in TYPES)
+    known = {"InstanceType": None, "InstanceCount": None, "InstancePreferences": [cheap, dear]}
+    shown = dict(plan({"ResourceConfig": known}, max_runtime="1h").summary)
+    assert shown["instances"] == "1 x ml.g5.xlarge (1 x A10G-24GB)\nor 1 x ml.p4d.24xlarge (8 x A100-40GB)"
+    assert shown["cost"] == "at most $25.25 at list prices"
+    unknown = known | {"InstancePreferences": [cheap, dear, unpriced]}
+    assert dict(plan({"ResourceConfig": unknown}).summary)["cost"].startswith("unknown")
+
+
+TYPES = ("g5.xlarge", "p4d.24xlarge", "p5e.48xlarge")
+
+
+def test_the_job_s_own_preferences_cost_what_the_dearest_does() -> None:
+    """The same, without overrides."""
+    resources = {"instance_preferences": ("ml.g5.xlarge", "ml.p4d.24xlarge")}
+    assert dict(plan({}, max_runtime="1h", resources=resources).summary)["cost"] == "at most $25.25 at list prices"
 
 
 @pytest.mark.parametrize(

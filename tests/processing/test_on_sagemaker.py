@@ -139,10 +139,32 @@ def test_who_may_not_list_processing_jobs_sees_training_jobs(fake: FakeAws, run:
     del run
 
 
-def refused(job: ct.TrainingJob) -> set[tuple[str, str]]:
+def test_a_job_over_its_budget_is_not_sent(fake: FakeAws, job: ct.ProcessingJob) -> None:
+    """`max_cost` holds for processing, too, for what the overrides make of a job, and for the default of a day."""
+    budget = TARGET.replace(max_cost=1.0)
+    a_day = job.replace(max_runtime=None)
+    config = {"InstanceCount": 50, "InstanceType": "ml.g5.12xlarge"}
+    many = job.replace(sagemaker_overrides={"ProcessingResources": {"ClusterConfig": config}})
+    assert "SM412" not in {finding.code for finding in ct.plan(job, budget).findings}
+    assert refused(many, budget) == {
+        ("SM412", "the job can cost up to $354.50 in 1h, and `max_cost` is $1.00"),
+    }
+    assert refused(a_day, budget) == {("SM412", "the job can cost up to $11.04 in 1d, and `max_cost` is $1.00")}
+    assert fake.operations("CreateProcessingJob") == []
+
+
+def test_a_budget_without_a_price_is_told(job: ct.ProcessingJob) -> None:
+    """The type that decides is the one of the request."""
+    config = {"InstanceType": "ml.m5.24xlarge"}
+    dear = job.replace(sagemaker_overrides={"ProcessingResources": {"ClusterConfig": config}})
+    found = {finding.code: finding.message for finding in ct.plan(dear, TARGET.replace(max_cost=1.0)).findings}
+    assert found["SM413"] == "the price of `ml.m5.24xlarge` is not known, so `max_cost` cannot be checked"
+
+
+def refused(job: ct.TrainingJob | ct.ProcessingJob, target: ct.SageMaker = TARGET) -> set[tuple[str, str]]:
     """Code and message of the errors that stopped a submit."""
     with pytest.raises(ct.PreflightError) as caught:
-        ct.submit(job, TARGET)
+        ct.submit(job, target)
     findings = [item for item in caught.value.findings if isinstance(item, Finding)]
     return {(finding.code, finding.message) for finding in findings if finding.level is Level.ERROR}
 

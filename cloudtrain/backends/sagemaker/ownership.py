@@ -8,9 +8,7 @@ from typing import Any
 from cloudtrain.backends.sagemaker.clients import Clients
 from cloudtrain.backends.sagemaker.jobs import JobKind
 from cloudtrain.backends.sagemaker.refusals import Denied
-
-TAG = "cloudtrain:run"
-"""The tag of every job that cloudtrain makes; its value is the run's name."""
+from cloudtrain.plans import RUN_TAG
 
 _COMPARED = ("RoleArn", "HyperParameters", "OutputDataConfig", "StoppingCondition", "Environment")
 """What a description repeats of a request as it was. The hyperparameters hold the place of the bundle, which holds
@@ -31,14 +29,14 @@ def is_ours(
         tags = {tag["Key"]: tag["Value"] for page in pages for tag in page["Tags"]}
     except Denied:
         return request is None or _same(description, request)
-    if TAG in tags:
-        return bool(tags[TAG] == name)
+    if RUN_TAG in tags:
+        return bool(tags[RUN_TAG] == name)
     return request is not None and not _is_tagged(request) and _same(description, request)
 
 
 def _is_tagged(request: Mapping[str, Any]) -> bool:
     """Whether the request asks for our tag; overrides can take it away."""
-    return any(tag["Key"] == TAG for tag in request.get("Tags", ()))
+    return any(tag["Key"] == RUN_TAG for tag in request.get("Tags", ()))
 
 
 def _same(description: Mapping[str, Any], request: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileConte
     """
     parts = parts_of(job, target, context)
     request = overridden(request_of(parts), job.sagemaker_overrides)
-    machines = machines_in(request, parts.account)
+    machines = machines_in(request["ResourceConfig"], parts.account)
     processes = _processes(parts, machines, request)
     bundle = context.bundle
     uploads = (Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count),)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from cloudtrain.catalogue.cost import hourly
 from cloudtrain.catalogue.instances import InstanceType
 from cloudtrain.compile import instance_types
 from cloudtrain.errors import JobError, Problem
@@ -47,8 +48,8 @@ class Machines:
     """All instances of a job."""
 
     groups: tuple[Group, ...]
-    preferences: tuple[str, ...] = ()
-    """Instance types in order of preference; the first stands in `groups`."""
+    preferences: tuple[Group, ...] = ()
+    """What may be taken instead, in order of preference; the first is the one in `groups`."""
     heterogeneous: bool = False
     distribution_groups: tuple[str, ...] = ()
     """Names of the groups that the distribution spans; empty on a homogeneous cluster."""
@@ -69,6 +70,12 @@ class Machines:
         """Instances in all."""
         return sum(group.count for group in self.groups)
 
+    @property
+    def hourly(self) -> float | None:
+        """US dollars an hour at list prices, for the dearest that may be taken; None where a price is not known."""
+        counted = [(group.known, group.count) for group in self.preferences or self.groups]
+        return hourly(counted, any_of=bool(self.preferences))
+
 
 def known_type(name: str, account: SageMakerAccount) -> InstanceType | None:
     """The catalogue's row of a type, with the user's own corrections."""
@@ -87,28 +94,37 @@ def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
         spans = resources.distribution_groups or names if job.distribution.type != "none" else ()
         groups = tuple(_group(group, account) for group in resources.instance_groups)
         return Machines(groups, heterogeneous=True, distribution_groups=spans)
-    name = resources.instance_preferences[0] if resources.instance_preferences else _instance_type(job, account)
-    group = Group(DEFAULT_GROUP, name, resources.instance_count, known_type(name, account))
-    return Machines((group,), preferences=resources.instance_preferences)
+    names = resources.instance_preferences or (_instance_type(job, account),)
+    equal = tuple(Group(DEFAULT_GROUP, name, resources.instance_count, known_type(name, account)) for name in names)
+    return Machines(equal[:1], preferences=equal if resources.instance_preferences else ())
 
 
-def machines_in(request: Mapping[str, Any], account: SageMakerAccount) -> Machines:
-    """The machines of a finished request, with what the user's overrides made of them."""
-    config = request["ResourceConfig"]
-    if "InstanceGroups" in config:
-        rows = [
-            (row["InstanceGroupName"], row["InstanceType"], row["InstanceCount"]) for row in config["InstanceGroups"]
-        ]
-    else:
-        preferred = config.get("InstancePreferences")
-        row = preferred[0] if preferred else config
-        rows = [(DEFAULT_GROUP, row["InstanceType"], row.get("InstanceCount", config.get("InstanceCount", 1)))]
-    groups = tuple(Group(name, kind, count, known_type(kind, account)) for name, kind, count in rows)
-    return Machines(groups, heterogeneous="InstanceGroups" in config)
+def machines_in(config: Mapping[str, Any], account: SageMakerAccount) -> Machines:
+    """The machines of a finished request's `ResourceConfig` or `ClusterConfig`, with what the user's overrides made
+    of them."""
+    rows = config.get("InstanceGroups") or config.get("InstancePreferences") or [config]
+    found = tuple(
+        Group(
+            row.get("InstanceGroupName", DEFAULT_GROUP),
+            row["InstanceType"],
+            row.get("InstanceCount", config.get("InstanceCount", 1)),
+            known_type(row["InstanceType"], account),
+        )
+        for row in rows
+    )
+    if config.get("InstanceGroups"):
+        return Machines(found, heterogeneous=True)
+    return Machines(found[:1], preferences=found if config.get("InstancePreferences") else ())
 
 
 def resource_config(job: TrainingJob, target: SageMaker, machines: Machines) -> dict[str, Any]:
-    """`ResourceConfig` of the request."""
+    """`ResourceConfig` of CreateTrainingJob."""
+    optional = {"KeepAlivePeriodInSeconds": target.keep_alive, "TrainingPlanArn": target.training_plan}
+    return cluster_config(job, target, machines) | {key: value for key, value in optional.items() if value is not None}
+
+
+def cluster_config(job: TrainingJob, target: SageMaker, machines: Machines) -> dict[str, Any]:
+    """`ClusterConfig` of CreateProcessingJob: the machines, and the disk of each."""
     config: dict[str, Any] = {"VolumeSizeInGB": _volume(job.resources.volume_size)}
     if machines.heterogeneous:
         config["InstanceGroups"] = [
@@ -117,16 +133,11 @@ def resource_config(job: TrainingJob, target: SageMaker, machines: Machines) -> 
         ]
     elif machines.preferences:
         config["InstancePreferences"] = [
-            {"InstanceType": name, "InstanceCount": machines.first.count} for name in machines.preferences
+            {"InstanceType": group.instance_type, "InstanceCount": group.count} for group in machines.preferences
         ]
     else:
         config |= {"InstanceType": machines.first.instance_type, "InstanceCount": machines.first.count}
-    optional = {
-        "VolumeKmsKeyId": target.volume_kms_key,
-        "KeepAlivePeriodInSeconds": target.keep_alive,
-        "TrainingPlanArn": target.training_plan,
-    }
-    return config | {key: value for key, value in optional.items() if value is not None}
+    return config if target.volume_kms_key is None else config | {"VolumeKmsKeyId": target.volume_kms_key}
 
 
 def _group(group: InstanceGroup, account: SageMakerAccount) -> Group:

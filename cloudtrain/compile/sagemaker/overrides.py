@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.catalogue.shapes import violations
 from cloudtrain.compile.common import merged
@@ -14,11 +14,42 @@ FIELD = "sagemaker_overrides"
 _NEEDED = ("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "StoppingCondition")
 """What a plan reads of its request: it can be changed, and not be taken away."""
 
-_READ = (*_NEEDED, "InputDataConfig")
+
+class _Kind(NamedTuple):
+    """One operation: what a plan needs of its request, what it reads besides, and where that has its machines."""
+
+    needed: tuple[str, ...]
+    read: tuple[str, ...]
+    machines: tuple[str, ...]
+    choices: tuple[str, ...]
+    """Fields that name instance types; one of them is enough."""
 
 
-def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+_KINDS = {
+    "CreateTrainingJob": _Kind(
+        needed=_NEEDED,
+        read=("InputDataConfig",),
+        machines=("ResourceConfig",),
+        choices=("InstanceType", "InstanceGroups", "InstancePreferences"),
+    ),
+    "CreateProcessingJob": _Kind(
+        needed=("ProcessingJobName", "ProcessingResources"),
+        read=("ProcessingOutputConfig",),
+        machines=("ProcessingResources", "ClusterConfig"),
+        choices=("InstanceType", "InstancePreferences"),
+    ),
+}
+
+
+def overridden(
+    request: Mapping[str, Any], overrides: Mapping[str, Any], operation: str = "CreateTrainingJob"
+) -> dict[str, Any]:
     """The request that is sent.
+
+    Args:
+        request: what the job became.
+        overrides: merged into it.
+        operation: `CreateTrainingJob` or `CreateProcessingJob`.
 
     Raises:
         JobError: the overrides leave something that cannot be read as a request; what the service would refuse is
@@ -27,24 +58,25 @@ def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
     if not overrides:
         return dict(request)
     result = merged(request, overrides)
-    problems = list(_problems(result))
+    problems = list(_problems(result, operation))
     if problems:
         raise JobError(problems)
     return result
 
 
-def _problems(request: Mapping[str, Any]) -> Iterator[Problem]:
-    removed = [name for name in _NEEDED if name not in request]
+def _problems(request: Mapping[str, Any], operation: str) -> Iterator[Problem]:
+    kind = _KINDS[operation]
+    removed = [name for name in kind.needed if name not in request]
     for name in removed:
         yield Problem((FIELD, name), f"`{name}` cannot be removed from the request", "leave it out of the overrides")
-    for fault in violations(request):
-        unreadable = fault.kind == "type" or (fault.kind == "missing" and fault.path[0] in _READ)
+    for fault in violations(request, operation):
+        unreadable = fault.kind == "type" or (fault.kind == "missing" and fault.path[0] in (*kind.needed, *kind.read))
         if unreadable and fault.path[0] not in removed:
             yield Problem((FIELD, *fault.path), fault.message, fault.hint)
-    config = request.get("ResourceConfig")
-    if isinstance(config, Mapping) and not any(config.get(key) for key in _MACHINES):
-        message = "the overrides leave no instance type in `ResourceConfig`"
-        yield Problem((FIELD, "ResourceConfig"), message, "give one of " + ", ".join(f"`{key}`" for key in _MACHINES))
-
-
-_MACHINES = ("InstanceType", "InstanceGroups", "InstancePreferences")
+    config: Any = request
+    for name in kind.machines:
+        config = config.get(name) if isinstance(config, Mapping) else None
+    if isinstance(config, Mapping) and not any(config.get(key) for key in kind.choices):
+        message = f"the overrides leave no instance type in `{kind.machines[-1]}`"
+        hint = "give one of " + ", ".join(f"`{key}`" for key in kind.choices)
+        yield Problem((FIELD, *kind.machines), message, hint)

@@ -10,6 +10,7 @@ from cloudtrain.data import Input
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import SageMakerAccount
+from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
 from cloudtrain.targets import SageMaker
 
 INPUT_ROOT = "/opt/ml/input/data"
@@ -17,8 +18,8 @@ MODEL_DIR = "/opt/ml/model"
 OUTPUT_ROOT = "/opt/ml/output/data"
 CHECKPOINT_DIR = "/opt/ml/checkpoints"
 
-CODE_CHANNEL = "code"
-"""The channel that brings the bundle where the container cannot fetch it itself."""
+ISOLATED_BUNDLE = f"{INPUT_ROOT}/{CODE_CHANNEL}/sourcedir.tar.gz"
+"""Where the bundle is in a container without network: it cannot fetch it, and gets it through a channel."""
 
 _INPUT_MODES = {"mount": "FastFile", "pipe": "Pipe"}
 """What is written on a channel; `download` is the request's default, File."""
@@ -66,13 +67,18 @@ def bundle_uri(target: SageMaker, account: SageMakerAccount, sha256: str) -> str
 def output_config(job: TrainingJob, target: SageMaker, account: SageMakerAccount) -> dict[str, Any]:
     """`OutputDataConfig`: the service adds the job's name and `output/model.tar.gz`, `output/output.tar.gz`."""
     model = job.outputs.get("model")
-    place = (model.sagemaker if model else None) or target.output or f"{_root(target, account)}/output"
+    place = (model.sagemaker if model else None) or output_root(target, account)
     config = {"S3OutputPath": place}
     if target.output_kms_key is not None:
         config["KmsKeyId"] = target.output_kms_key
     if not target.compress_output:
         config["CompressionType"] = "NONE"
     return config
+
+
+def output_root(target: SageMaker, account: SageMakerAccount) -> str:
+    """Where results lie that have no place of their own, each run in a folder of its name."""
+    return target.output or f"{_root(target, account)}/output"
 
 
 def checkpoint_config(

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
-from cloudtrain.compile.common import hyperparameter_argv, merged, resolve_hyperparameters, resolve_text
+from cloudtrain.compile.common import hyperparameter_argv, resolve_hyperparameters, resolve_text
 from cloudtrain.compile.sagemaker import processing_data as data
 from cloudtrain.compile.sagemaker.images import ChosenImage, image_of
-from cloudtrain.compile.sagemaker.machines import DEFAULT_VOLUME_GIB, Machines, machines_of
+from cloudtrain.compile.sagemaker.machines import Machines, cluster_config, machines_in, machines_of
+from cloudtrain.compile.sagemaker.overrides import overridden
 from cloudtrain.compile.sagemaker.places import bundle_uri
-from cloudtrain.compile.sagemaker.request import RUN_TAG
+from cloudtrain.compile.sagemaker.request import DEFAULT_MAX_RUNTIME, experiment, network, tags
+from cloudtrain.compile.sagemaker.summary import cost, instances, max_runtime
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import CompileContext, Plan, Process, SageMakerAccount, Upload
@@ -25,9 +26,6 @@ from cloudtrain.processing import ProcessingJob
 from cloudtrain.runtime.sagemaker_processing import container_entrypoint, script_argv
 from cloudtrain.targets import SageMaker
 from cloudtrain.units import format_duration
-
-DEFAULT_MAX_RUNTIME = 86_400
-"""Seconds that a job may run unless it says otherwise: one day, the service's own default."""
 
 LONGEST_WORD = 256
 """Characters of one item of ContainerEntrypoint or ContainerArguments, which cannot hold line breaks either
@@ -45,7 +43,8 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
     problems = [*data.input_problems(job), *_word_problems(parts)]
     if problems:
         raise JobError(problems)
-    request = merged(_request(parts), job.sagemaker_overrides)
+    request = overridden(_request(parts), job.sagemaker_overrides, "CreateProcessingJob")
+    machines = machines_in(request["ProcessingResources"]["ClusterConfig"], parts.account)
     bundle = context.bundle
     upload = Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count)
     return Plan(
@@ -54,8 +53,8 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
         job_name=job.name,
         request=request,
         uploads=(upload,) if parts.brings_code else (),
-        processes=_processes(parts),
-        summary=tuple((label, text) for label, text in _summary(parts, request) if text),
+        processes=_processes(parts, machines.count),
+        summary=tuple((label, text) for label, text in _summary(parts, machines, request) if text),
         notes=tuple(_notes(parts)),
     )
 
@@ -123,7 +122,7 @@ def _request(parts: _Parts) -> dict[str, Any]:
     job, target = parts.job, parts.target
     request = {
         "ProcessingJobName": parts.run_name,
-        "ProcessingResources": {"ClusterConfig": _cluster(parts)},
+        "ProcessingResources": {"ClusterConfig": cluster_config(parts.view, target, parts.machines)},
         "AppSpecification": _application(parts),
         "RoleArn": parts.account.role,
         "ProcessingInputs": data.inputs(job, parts.code_uri if parts.brings_code else None),
@@ -131,24 +130,10 @@ def _request(parts: _Parts) -> dict[str, Any]:
         "Environment": {key: resolve_text(text, parts.paths) for key, text in job.environment.variables.items()},
         "NetworkConfig": _network(target),
         "StoppingCondition": {"MaxRuntimeInSeconds": job.max_runtime or DEFAULT_MAX_RUNTIME},
-        "ExperimentConfig": _experiment(target),
-        "Tags": [{"Key": key, "Value": value} for key, value in (job.tags | {RUN_TAG: parts.run_name}).items()],
+        "ExperimentConfig": experiment(target),
+        "Tags": tags(job.tags, parts.run_name),
     }
     return {key: value for key, value in request.items() if value not in (None, {}, [])}
-
-
-def _cluster(parts: _Parts) -> dict[str, Any]:
-    size, first = parts.job.resources.volume_size, parts.machines.first
-    cluster: dict[str, Any] = {"VolumeSizeInGB": DEFAULT_VOLUME_GIB if size is None else ceil(size / 1024**3)}
-    if parts.machines.preferences:
-        cluster["InstancePreferences"] = [
-            {"InstanceType": name, "InstanceCount": first.count} for name in parts.machines.preferences
-        ]
-    else:
-        cluster |= {"InstanceType": first.instance_type, "InstanceCount": first.count}
-    if parts.target.volume_kms_key is not None:
-        cluster["VolumeKmsKeyId"] = parts.target.volume_kms_key
-    return cluster
 
 
 def _application(parts: _Parts) -> dict[str, Any]:
@@ -162,26 +147,14 @@ def _application(parts: _Parts) -> dict[str, Any]:
 
 def _network(target: SageMaker) -> dict[str, Any]:
     """Only where something is asked for, and then whole, as the SDK's NetworkConfig writes it."""
-    network: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     if target.encrypt_inter_container_traffic:
-        network["EnableInterContainerTrafficEncryption"] = True
-    if target.subnets or target.security_group_ids:
-        network["VpcConfig"] = {
-            "SecurityGroupIds": list(target.security_group_ids),
-            "Subnets": list(target.subnets),
-        }
-    if network or target.network_isolation:
-        network["EnableNetworkIsolation"] = target.network_isolation
-    return network
-
-
-def _experiment(target: SageMaker) -> dict[str, str]:
-    names = {
-        "ExperimentName": target.experiment,
-        "TrialName": target.trial,
-        "TrialComponentDisplayName": target.trial_component,
-    }
-    return {key: value for key, value in names.items() if value is not None}
+        config["EnableInterContainerTrafficEncryption"] = True
+    if vpc := network(target):
+        config["VpcConfig"] = vpc
+    if config or target.network_isolation:
+        config["EnableNetworkIsolation"] = target.network_isolation
+    return config
 
 
 def _word_problems(parts: _Parts) -> Iterator[Problem]:
@@ -202,12 +175,11 @@ def _word_problem(text: str, path: tuple[str, ...], hint: str) -> Iterator[Probl
         yield Problem(path, f"`{path[-1]}` has a line break, which a processing job cannot take", hint)
 
 
-def _processes(parts: _Parts) -> tuple[Process, ...]:
+def _processes(parts: _Parts, count: int) -> tuple[Process, ...]:
     """One process per instance: what starts once the bundle is unpacked."""
     if not parts.brings_code:
         return ()
     argv = tuple(script_argv([*parts.program, *parts.arguments]))
-    count = parts.machines.count
     return tuple(
         Process(
             instance=instance,
@@ -232,35 +204,19 @@ def _notes(parts: _Parts) -> Iterator[str]:
         yield f"processing jobs have no FastFile mode, so {names} will be copied before the start"
 
 
-def _summary(parts: _Parts, request: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    job, group = parts.job, parts.machines.first
-    known, seconds = group.known, _seconds(request)
-    each = "" if known is None else f" ({f'{known.gpus} x {known.gpu}' if known.gpus else f'{known.vcpus} vCPUs'})"
+def _summary(parts: _Parts, machines: Machines, request: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    job = parts.job
     sharded = [name for name, item in job.inputs.items() if item.shard]
     yield "target", f"sagemaker ({parts.account.region})"
-    yield "instances", f"{group.count} x {group.instance_type}{each}"
-    yield "shards", f"{', '.join(sharded)}: dealt out by file over {group.count} instances" if sharded else ""
+    yield "instances", instances(machines, together=False)
+    yield "shards", f"{', '.join(sharded)}: dealt out by file over {machines.count} instances" if sharded else ""
     yield "image", parts.image.uri
     yield "script", job.entry_point or job.command or ""
     yield "outputs", "\n".join(_output_places(request))
-    yield "max runtime", format_duration(seconds)
-    if known is None or known.price is None:
-        yield "cost", "unknown: the catalogue has no price of this type"
-    else:
-        yield "cost", f"at most ${known.price * group.count * seconds / 3600:,.2f} at list prices"
-
-
-def _seconds(request: dict[str, Any]) -> int:
-    """The limit that is sent; overrides may hold anything, or take it away."""
-    stopping = request.get("StoppingCondition")
-    seconds = stopping.get("MaxRuntimeInSeconds") if isinstance(stopping, dict) else None
-    return seconds if isinstance(seconds, int) else DEFAULT_MAX_RUNTIME
+    yield "max runtime", format_duration(max_runtime(request))
+    yield "cost", cost(machines, request)
 
 
 def _output_places(request: dict[str, Any]) -> Iterator[str]:
-    config = request.get("ProcessingOutputConfig")
-    outputs = config.get("Outputs") if isinstance(config, dict) else None
-    for item in outputs if isinstance(outputs, list) else ():
-        place = item.get("S3Output") if isinstance(item, dict) else None
-        if isinstance(place, dict):
-            yield str(place.get("S3Uri", ""))
+    for item in request.get("ProcessingOutputConfig", {}).get("Outputs", ()):
+        yield item.get("S3Output", {}).get("S3Uri", "")

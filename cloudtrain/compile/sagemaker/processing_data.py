@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
+from cloudtrain.compile.sagemaker.places import output_root
 from cloudtrain.errors import Problem
 from cloudtrain.plans import SageMakerAccount
 from cloudtrain.processing import ProcessingInput, ProcessingJob, ProcessingOutput
@@ -57,10 +58,11 @@ def _s3_input(name: str, uri: str, path: str, **reading: str) -> dict[str, Any]:
 
 
 def outputs(job: ProcessingJob, target: SageMaker, account: SageMakerAccount, run_name: str) -> dict[str, Any]:
-    """`ProcessingOutputConfig`; empty for a job without outputs."""
+    """`ProcessingOutputConfig`; empty for a job without outputs. Those without a place of their own lie beside those of
+    training jobs."""
     if not job.outputs:
         return {}
-    root = _output_root(target, account, run_name)
+    root = f"{output_root(target, account).rstrip('/')}/{run_name}/output"
     config: dict[str, Any] = {"Outputs": [_output(name, item, root) for name, item in job.outputs.items()]}
     if target.output_kms_key is not None:
         config["KmsKeyId"] = target.output_kms_key
@@ -74,12 +76,6 @@ def _output(name: str, item: ProcessingOutput, root: str) -> dict[str, Any]:
         "S3UploadMode": _UPLOAD_MODES[item.mode],
     }
     return {"OutputName": name, "AppManaged": False, "S3Output": place}
-
-
-def _output_root(target: SageMaker, account: SageMakerAccount, run_name: str) -> str:
-    """Outputs without a place of their own: beside those of training jobs, each run in its own folder."""
-    prefix = "/".join(part for part in (f"s3://{account.bucket}", target.prefix.strip("/")) if part)
-    return f"{(target.output or f'{prefix}/output').rstrip('/')}/{run_name}/output"
 
 
 def input_problems(job: ProcessingJob) -> Iterator[Problem]:

@@ -12,8 +12,7 @@ from cloudtrain.compile.sagemaker.images import ChosenImage
 from cloudtrain.compile.sagemaker.machines import Machines, resource_config
 from cloudtrain.compile.sagemaker.modes import Launch
 from cloudtrain.compile.sagemaker.places import (
-    CODE_CHANNEL,
-    INPUT_ROOT,
+    ISOLATED_BUNDLE,
     channels,
     checkpoint_config,
     code_channel,
@@ -22,17 +21,12 @@ from cloudtrain.compile.sagemaker.places import (
 )
 from cloudtrain.compile.sagemaker.toolkit import distribution_pairs, encoded, script_pairs
 from cloudtrain.job import TrainingJob
-from cloudtrain.plans import SageMakerAccount
+from cloudtrain.plans import RUN_TAG, SageMakerAccount
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.targets import SageMaker
 
 DEFAULT_MAX_RUNTIME = 86_400
 """Seconds that a job may run unless it says otherwise: one day, the SDK's and the service's default."""
-
-RUN_TAG = "cloudtrain:run"
-"""Key of the tag that makes a training job ours; its value is the run's name."""
-
-ISOLATED_BUNDLE = f"{INPUT_ROOT}/{CODE_CHANNEL}/sourcedir.tar.gz"
 
 
 @dataclass(frozen=True)
@@ -73,10 +67,10 @@ def request_of(parts: Parts) -> dict[str, Any]:
         "StoppingCondition": _stopping(parts),
         "CheckpointConfig": checkpoint_config(job, target, parts.account, parts.run_name),
         "Environment": _environment(parts),
-        "Tags": [{"Key": key, "Value": value} for key, value in (job.tags | {RUN_TAG: parts.run_name}).items()],
-        "VpcConfig": _network(target),
+        "Tags": tags(job.tags, parts.run_name),
+        "VpcConfig": network(target),
         "RetryStrategy": {"MaximumRetryAttempts": target.max_retries} if target.max_retries else None,
-        "ExperimentConfig": _experiment(target),
+        "ExperimentConfig": experiment(target),
         **_switches(parts),
         **_observers(parts),
     }
@@ -139,13 +133,20 @@ def _environment(parts: Parts) -> dict[str, str]:
     return variables
 
 
-def _network(target: SageMaker) -> dict[str, Any]:
+def tags(given: dict[str, str], run_name: str) -> list[dict[str, str]]:
+    """`Tags`: the job's own, and the one that makes it ours."""
+    return [{"Key": key, "Value": value} for key, value in (given | {RUN_TAG: run_name}).items()]
+
+
+def network(target: SageMaker) -> dict[str, Any]:
+    """`VpcConfig`; empty unless the target has one."""
     if not target.subnets and not target.security_group_ids:
         return {}
     return {"Subnets": list(target.subnets), "SecurityGroupIds": list(target.security_group_ids)}
 
 
-def _experiment(target: SageMaker) -> dict[str, str]:
+def experiment(target: SageMaker) -> dict[str, str]:
+    """`ExperimentConfig`; empty unless the target has one."""
     names = {
         "ExperimentName": target.experiment,
         "TrialName": target.trial,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cloudtrain.catalogue.cost import over
 from cloudtrain.compile.sagemaker.machines import Group, Machines
 from cloudtrain.compile.sagemaker.request import DEFAULT_MAX_RUNTIME, Parts
 from cloudtrain.distribution import SMP, Distribution
@@ -24,39 +25,49 @@ def summary(
     job, account = parts.job, parts.account
     pairs = [
         ("target", f"sagemaker ({account.region})"),
-        ("instances", "\n".join(_instances(group, machines) for group in machines.groups)),
+        ("instances", instances(machines)),
         ("processes", _processes(machines, processes)),
         ("distribution", _distribution(job.distribution)),
         ("launch", f"{_MODES[parts.launch.mode]}: {parts.launch.reason}"),
         ("image", request["AlgorithmSpecification"].get("TrainingImage", "")),
         ("script", job.entry_point or job.command or ""),
         *_data(request),
-        ("max runtime", format_duration(request["StoppingCondition"].get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME))),
+        ("max runtime", format_duration(max_runtime(request))),
         ("spot", _spot(request)),
-        ("cost", _cost(machines, request)),
+        ("cost", cost(machines, request)),
     ]
     return [(label, text) for label, text in pairs if text]
 
 
-def most_it_can_cost(machines: Machines, request: dict[str, Any]) -> float | None:
-    """US dollars for all instances over the whole `max_runtime`, at list prices; None where a price is unknown."""
-    hours: float = request["StoppingCondition"].get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME) / 3600
-    total = 0.0
-    for group in machines.groups:
-        if group.known is None or group.known.price is None:
-            return None
-        total += group.known.price * group.count
-    return total * hours
+def max_runtime(request: dict[str, Any]) -> int:
+    """Seconds after which the service ends the job."""
+    limit: int = request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME)
+    return limit
 
 
-def _instances(group: Group, machines: Machines) -> str:
+def instances(machines: Machines, *, together: bool = True) -> str:
+    """A line for each group, or for each type that may be taken. `together`: whether they talk to each other."""
+    if machines.preferences:
+        return "\nor ".join(_instances(group, machines, together) for group in machines.preferences)
+    return "\n".join(_instances(group, machines, together) for group in machines.groups)
+
+
+def cost(machines: Machines, request: dict[str, Any]) -> str:
+    """The most that all instances cost over the whole `max_runtime`."""
+    if machines.hourly is None:
+        return "unknown: the catalogue has no price of this type"
+    spot = ", less on spot capacity" if request.get("EnableManagedSpotTraining") else ""
+    return f"at most ${over(machines.hourly, max_runtime(request)):,.2f} at list prices{spot}"
+
+
+def _instances(group: Group, machines: Machines, together: bool) -> str:
     known = group.known
     text = f"{group.count} x {group.instance_type}"
     if known is not None:
         gpus = f"{known.gpus} x {known.gpu}" if known.gpus else f"{known.vcpus} vCPUs"
         if known.neuron_cores:
             gpus = f"{known.neuron_cores} Neuron cores"
-        efa = ", EFA" if known.interconnect == "rdma" and group.count > 1 else ""
+        efa = ", EFA" if together and known.interconnect == "rdma" and group.count > 1 else ""
         text += f" ({gpus}{efa})"
     return f"{group.name}: {text}" if machines.heterogeneous else text
 
@@ -89,11 +100,3 @@ def _spot(request: dict[str, Any]) -> str:
         return ""
     wait = request["StoppingCondition"].get("MaxWaitTimeInSeconds")
     return f"waits at most {format_duration(wait)}, the run included" if wait else "yes"
-
-
-def _cost(machines: Machines, request: dict[str, Any]) -> str:
-    most = most_it_can_cost(machines, request)
-    if most is None:
-        return "unknown: the catalogue has no price of this type"
-    spot = ", less on spot capacity" if request.get("EnableManagedSpotTraining") else ""
-    return f"at most ${most:,.2f} at list prices{spot}"

@@ -6,9 +6,7 @@ from typing import Any
 
 from cloudtrain.backends.export.calls import Call
 from cloudtrain.backends.export.fields import Fields
-
-CODE = "code"
-"""The channel that the SDK itself adds under network isolation."""
+from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
 
 CHANNEL = {
     "DataSource.S3DataSource.S3Uri": "s3_data",
@@ -36,9 +34,9 @@ _DEFAULTS = {"distribution": "FullyReplicated", "s3_data_type": "S3Prefix"}
 
 
 def isolated_code(uri: str) -> dict[str, Any]:
-    """The channel that the SDK adds for the code of a network-isolated job."""
+    """The channel that the SDK itself adds for the code of a network-isolated job."""
     source = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
-    return {"ChannelName": CODE, "DataSource": {"S3DataSource": source}}
+    return {"ChannelName": CODE_CHANNEL, "DataSource": {"S3DataSource": source}}
 
 
 def fit_inputs(channels: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:

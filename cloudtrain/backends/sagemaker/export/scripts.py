@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.backends.sagemaker.export.inputs import isolated_code
+from cloudtrain.compile.sagemaker.places import ISOLATED_BUNDLE
 from cloudtrain.launch.sagemaker import keys
-
-ISOLATED = "/opt/ml/input/data/code/sourcedir.tar.gz"
-"""`sagemaker_submit_directory` under network isolation: the code comes as a channel."""
 
 LOG_LEVEL = 20
 
@@ -41,7 +39,7 @@ def script_of(request: dict[str, Any], region: str) -> Script | None:
     if names != (request["TrainingJobName"], region) or not isinstance(program, str) or not isinstance(level, int):
         return None
     if request.get("EnableNetworkIsolation") is True:
-        archive = _isolated_archive(channels) if place == ISOLATED else None
+        archive = _isolated_archive(channels) if place == ISOLATED_BUNDLE else None
         return None if archive is None else Script(program, archive, level, values, channels[:-1])
     if not isinstance(place, str) or not place.startswith("s3://"):
         return None

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.backends.sagemaker.export import distributions as dist
-from cloudtrain.backends.sagemaker.export.inputs import CODE
 from cloudtrain.backends.sagemaker.export.scripts import script_of
 from cloudtrain.launch.sagemaker import keys
-from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
+from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, LAUNCH_KEY
 
 _TOOLKIT = frozenset((keys.SUBMIT_DIRECTORY, keys.PROGRAM, keys.LOG_LEVEL, keys.JOB_NAME, keys.REGION))
 
@@ -77,7 +76,7 @@ def _launcher(values: dict[str, Any]) -> str:
 def _by_our_launcher(request: dict[str, Any]) -> Start | None:
     launch = json.loads(request["HyperParameters"][LAUNCH_KEY])
     channels = request.get("InputDataConfig", [])
-    code = next((channel for channel in channels if channel["ChannelName"] == CODE), None)
+    code = next((channel for channel in channels if channel["ChannelName"] == CODE_CHANNEL), None)
     if code is None:
         return None
     known = ("torchrun", "mpirun", "single")
