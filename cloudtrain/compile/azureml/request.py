@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cloudtrain.compile.azureml.command import command_of
+from cloudtrain.compile.azureml.durations import duration_text
 from cloudtrain.compile.azureml.environments import ChosenEnvironment
 from cloudtrain.compile.azureml.identifiers import code_id, compute_id
 from cloudtrain.compile.azureml.machines import SERVERLESS, Machines
@@ -103,15 +104,6 @@ def size_text(size: int) -> str:
         if size % (1 << bits) == 0:
             return f"{size >> bits}{unit}"
     return f"{size}b"
-
-
-def duration_text(seconds: int) -> str:
-    """Seconds as ISO 8601 writes them: `P1D`, `PT2H`, `PT1M30S`."""
-    minutes, second = divmod(seconds, 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    time = "".join(f"{number}{unit}" for number, unit in ((hour, "H"), (minute, "M"), (second, "S")) if number)
-    return "P" + (f"{days}D" if days else "") + (f"T{time}" if time else "")
 
 
 def _limits(job: TrainingJob) -> dict[str, str] | None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from cloudtrain.catalogue.cost import hourly, over
+from cloudtrain.compile.azureml.durations import duration_seconds
 from cloudtrain.compile.azureml.machines import Machines
 from cloudtrain.compile.azureml.request import Parts
 from cloudtrain.launch.azureml.body import Body
 from cloudtrain.plans import Process
 from cloudtrain.units import format_duration
-
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 
 
 def summary(parts: Parts, request: Mapping[str, Any], processes: tuple[Process, ...]) -> list[tuple[str, str]]:
@@ -43,11 +41,7 @@ def instance_count(body: Mapping[str, Any]) -> int:
 
 def max_runtime(body: Mapping[str, Any]) -> int | None:
     """Seconds after which the service ends the job; None where a body sets no limit."""
-    match = _DURATION.fullmatch(str((body.get("limits") or {}).get("timeout", "")))
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return duration_seconds(str((body.get("limits") or {}).get("timeout", "")))
 
 
 def most_it_can_cost(machines: Machines, body: Mapping[str, Any]) -> float | None:

@@ -25,8 +25,7 @@ from cloudtrain.backends.azureml.export.words import (
     text,
     texts,
 )
-from cloudtrain.compile.azureml.request import duration_text
-from cloudtrain.compile.azureml.summary import max_runtime
+from cloudtrain.compile.azureml.durations import duration_seconds, duration_text
 from cloudtrain.errors import TargetError
 
 ALWAYS = (
@@ -98,7 +97,7 @@ def _compute(value: Any) -> str:
 
 def _seconds(value: Any) -> int:
     """Seconds of an ISO 8601 text, where the tool would write the very same text."""
-    seconds = max_runtime({"limits": {"timeout": text(value)}})
+    seconds = duration_seconds(text(value))
     if not seconds or duration_text(seconds) != value:
         raise Wordless("")
     return seconds
