@@ -10,6 +10,7 @@ import cloudtrain
 from cloudtrain._extras import require
 from cloudtrain.backends.sagemaker.places import Place
 from cloudtrain.backends.sagemaker.refusals import Call, Expired, translated
+from cloudtrain.errors import SettingsError
 
 _ATTEMPTS = 8
 """Tries of one request, with growing pauses in between (about a minute in all). AWS_MAX_ATTEMPTS overrides."""
@@ -40,7 +41,7 @@ class Clients:
 
         Raises:
             TargetError: see `refusals`.
-            SettingsError: no such profile, or no region.
+            SettingsError: no such profile, no region, or an endpoint that is no URL.
         """
         answer: dict[str, Any] = self.attempt(
             service, operation, arguments, lambda client: getattr(client, operation)(**arguments)
@@ -91,8 +92,18 @@ class Clients:
                 if self._session is None:
                     boto3 = require("boto3", extra="sagemaker")
                     self._session = boto3.Session(profile_name=self.place.profile, region_name=self._region_name())
-                self._made[service] = self._session.client(service, config=self._config())
+                self._made[service] = self._new_client(service)
             return self._made[service]
+
+    def _new_client(self, service: str) -> Any:
+        """boto3's own errors about a client are translated elsewhere; about a URL it has none."""
+        try:
+            return self._session.client(service, config=self._config())
+        except _errors():
+            raise
+        except ValueError as error:
+            hint = "begin `AWS_ENDPOINT_URL`, or `endpoint_url` in `~/.aws/config`, with `http://` or `https://`"
+            raise SettingsError(f"boto3 cannot talk to {service}: {error}", hint=hint) from error
 
     def _region_name(self) -> str | None:
         """boto3 itself looks at AWS_DEFAULT_REGION alone."""

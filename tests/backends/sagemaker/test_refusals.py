@@ -143,3 +143,14 @@ def test_an_unknown_run(fake: FakeAws, backend: SageMakerBackend) -> None:
         fake.faults.refuse(operation, "ResourceNotFound", "no such job")
     with pytest.raises(RunNotFound):
         backend.status(REF)
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_SAGEMAKER"])
+def test_an_endpoint_without_its_scheme(
+    variable: str, fake: FakeAws, backend: SageMakerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be talked to; what is missing is named."""
+    monkeypatch.setenv(variable, "localhost:4566")
+    with pytest.raises(SettingsError, match="localhost:4566") as caught:
+        backend.status(REF)
+    assert "`http://`" in (caught.value.hint or "")
