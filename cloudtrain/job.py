@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Annotated, Any, Literal
 
@@ -59,6 +59,7 @@ class Spot(Model):
 def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
     yield from one_thing_to_run(job)
     yield from reference_problems(job)
+    yield from same_names(job, outputs=("model",))
     yield from unsendable(job)
 
 
@@ -83,6 +84,22 @@ def _has_image(job: Mapping[str, Any]) -> bool:
     environment = job.get("environment")
     image = environment.get("image") if isinstance(environment, Mapping) else getattr(environment, "image", None)
     return image is not None
+
+
+def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
+    """Inputs or outputs that differ only in case, so that `CLOUDTRAIN_INPUT_TRAIN` would mean both.
+
+    `outputs` are those that the job has without a declaration.
+    """
+    for field, implicit in (("inputs", ()), ("outputs", outputs)):
+        declared = job.get(field)
+        seen = {name.upper(): name for name in implicit}
+        for name in declared if isinstance(declared, Mapping) else ():
+            first = seen.setdefault(str(name).upper(), name)
+            if first != name:
+                variable = f"CLOUDTRAIN_{field[:-1]}_{name}".upper()
+                message = f"`{name}` and `{first}` differ only in case, and `{variable}` would mean both"
+                yield KeyProblem((field, name), message, f"write for example `{name}_2`")
 
 
 def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue, model_validator
 from cloudtrain._model import Model, all_at_once
 from cloudtrain.data import Input, Output
 from cloudtrain.errors import Problem
-from cloudtrain.job import Environment, Name, TrainingJob, one_thing_to_run, unsendable
+from cloudtrain.job import Environment, Name, TrainingJob, one_thing_to_run, same_names, unsendable
 from cloudtrain.problems.collect import shown
 from cloudtrain.problems.names import JOB_NAME
 from cloudtrain.references import reference_problems
@@ -88,6 +88,7 @@ def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
     yield from one_thing_to_run(job)
     yield from reference_problems(job, implicit=())
     yield from _resource_rules(job.get("resources"))
+    yield from same_names(job)
     yield from unsendable(job)
 
 

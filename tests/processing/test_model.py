@@ -55,6 +55,16 @@ def test_a_file_says_what_kind_of_job_it_holds() -> None:
     assert parse("kind: training\nname: a\nentry_point: t.py\n") == parse("name: a\nentry_point: t.py\n")
 
 
+def test_names_that_differ_only_in_case_are_refused() -> None:
+    """As in a training job, but for `model`, which a processing job does not have by itself."""
+    places = "outputs: {Model: {}, a: {}, A: {}}\n"
+    assert problem_of("kind: processing\nname: prep\nentry_point: prep.py\n" + places) == (
+        "job.yaml:4:29  outputs.A",
+        "`A` and `a` differ only in case, and `CLOUDTRAIN_OUTPUT_A` would mean both",
+        "write for example `A_2`",
+    )
+
+
 def test_an_input_of_a_training_job_does_as_well() -> None:
     """`ct.Input` and `ct.Output` may be written where the processing job has models of its own."""
     job = ct.ProcessingJob(**SMALL, inputs={"a": ct.Input(local="x", shard=True)}, outputs={"b": ct.Output(local="y")})

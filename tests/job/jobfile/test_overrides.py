@@ -156,7 +156,10 @@ def test_any_override_is_applied_or_refused(path: str, value: str) -> None:
         assert error.problems  # noqa: PT017  # either outcome is right
 
 
-@given(st.text(min_size=1, max_size=10), st.text(max_size=10))
+WHOLE = st.characters(codec="utf-8", exclude_characters="\0")
+
+
+@given(st.text(WHOLE, min_size=1, max_size=10), st.text(WHOLE, max_size=10))
 def test_any_key_can_be_quoted(key: str, value: str) -> None:
     """In double quotes with backslashes, as text that keeps every character."""
     quoted = key.replace("\\", "\\\\").replace('"', '\\"')
