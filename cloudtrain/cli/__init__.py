@@ -8,6 +8,7 @@ Exit codes:
     3     there is no such run
     4     the target refused, failed, or cannot be reached
     70    a defect in cloudtrain
+    74    the output cannot be written, as on a full disk; a run that was sent goes on, and stderr names it
     130   Ctrl-C; a run that was being followed goes on
     141   the reader of the output went away, as in `cloudtrain logs NAME | head`
 """
@@ -19,12 +20,23 @@ import sys
 
 def main() -> None:
     """The `cloudtrain` command."""
+    try:
+        exit_code = _run(sys.argv[1:])
+    except KeyboardInterrupt:  # while the program itself was still being read
+        exit_code = 130
+    sys.exit(exit_code)
+
+
+def _run(arguments: list[str]) -> int:
     from cloudtrain._startup import collect_rarely, leave_at_once, without_pydantic_plugins
 
     collect_rarely()
     without_pydantic_plugins()
+    from cloudtrain.cli.streams import mend_streams
+
+    mend_streams()
     from cloudtrain.cli.app import run_command
 
-    exit_code = run_command(sys.argv[1:])
+    exit_code = run_command(arguments)
     leave_at_once()
-    sys.exit(exit_code)
+    return exit_code

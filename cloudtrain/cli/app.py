@@ -73,12 +73,13 @@ class LazyGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. What Typer would turn into its own messages becomes an exit code here."""
-        from cloudtrain.cli.failures import EXIT_INTERRUPTED, EXIT_PIPE, discard_output
+        from cloudtrain.cli.failures import EXIT_INTERRUPTED, EXIT_PIPE
+        from cloudtrain.cli.streams import discard
 
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            discard_output()
+            discard(sys.stdout)
             raise typer.Exit(EXIT_PIPE) from None
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 
 import typer
 
+from cloudtrain.cli.streams import discard
 from cloudtrain.errors import CloudtrainError, JobError, PreflightError, UsageError, did_you_mean
 
 EXIT_DEFECT = 70
@@ -29,11 +29,10 @@ def guarded(command: Callable[[], object]) -> int:
     """Run a command and return the exit code; every failure becomes a message on stderr."""
     try:
         code = _run(command)
-        sys.stdout.flush()
+        return _run(sys.stdout.flush) or code
     except BrokenPipeError:
-        discard_output()
+        discard(sys.stdout)
         return EXIT_PIPE
-    return code
 
 
 def _run(command: Callable[[], object]) -> int:
@@ -62,12 +61,6 @@ def report(error: CloudtrainError) -> None:
     notices = list(_notices(error))
     end = _end(error, [notice.level for notice in notices])
     show(Document([*notices, *([Text(end)] if end else [])]), sys.stderr)
-
-
-def discard_output() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush has nobody to complain about."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _notices(error: CloudtrainError) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 from cloudtrain.cli.failures import EXIT_INTERRUPTED
 from cloudtrain.cli.lines import LineFormat
 from cloudtrain.cli.report import exit_code, goes_on, report_end, status_json
+from cloudtrain.cli.streams import OutputError
 from cloudtrain.cli.terminal import print_json
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ def follow(run: Run, *, as_json: bool = False) -> int:
     except KeyboardInterrupt:
         goes_on(run)
         return EXIT_INTERRUPTED
+    except (OutputError, BrokenPipeError):
+        goes_on(run)
+        raise
     if as_json:
         print_json(status_json(run, status))
     else:

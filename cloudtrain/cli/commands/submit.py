@@ -107,10 +107,17 @@ def _show_plan(plan: Plan) -> None:
 
 
 def _sent(run: Any, *, as_json: bool) -> None:
+    """The name on stdout; where it cannot be written, on stderr, because the run is there and costs money."""
+    from cloudtrain.cli.report import goes_on
+    from cloudtrain.cli.streams import OutputError
     from cloudtrain.cli.terminal import print_json, say
 
-    if as_json:
-        print_json({"name": run.name, "ref": str(run.ref), "target": run.target, "state": str(run.last_status.state)})
-        return
-    sys.stdout.write(f"{run.name}\n")
-    say(f"follow it with `cloudtrain logs {run.name} -f`, stop it with `cloudtrain stop {run.name}`")
+    sent = {"name": run.name, "ref": str(run.ref), "target": run.target, "state": str(run.last_status.state)}
+    try:
+        print_json(sent) if as_json else sys.stdout.write(f"{run.name}\n")
+        sys.stdout.flush()
+    except (OutputError, BrokenPipeError):
+        goes_on(run)
+        raise
+    if not as_json:
+        say(f"follow it with `cloudtrain logs {run.name} -f`, stop it with `cloudtrain stop {run.name}`")
