@@ -18,19 +18,29 @@ class ProcessLock:
     def take(cls, path: Path) -> ProcessLock | None:
         """The lock, or None when a living process holds it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return cls(path, descriptor)
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            if _is_at(path, descriptor):
+                return cls(path, descriptor)
+            os.close(descriptor)  # removed between the two calls: a lock on a file that nobody else will find
 
     def release(self, *, remove: bool = False) -> None:
         """Let go. With `remove` the file goes first, so that nobody else can hold it at that moment."""
         if remove:
             self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def is_held(path: Path) -> bool:

@@ -147,7 +147,7 @@ def submit(
     """
     from cloudtrain.handle import Run
     from cloudtrain.store.store import open_store
-    from cloudtrain.submission import adopt, submit_once
+    from cloudtrain.submission import Submission, adopt, resume, submit_once
     from cloudtrain.submission import recover as recover_submissions
 
     settings = load_settings()
@@ -171,15 +171,8 @@ def submit(
         )
         if row is not None:
             return Run(row, settings, adopted=True)
-        row = submit_once(
-            store,
-            draft.backend,
-            key=draft.key,
-            submitter=settings.submitter,
-            plan_of=approved,
-            bundle=draft.tree,
-            on_bytes=on_bytes,
-        )
+        submission = Submission(draft.backend, draft.key, settings.submitter, approved, draft.tree, on_bytes)
+        row = resume(store, submission, place=draft.account.place) or submit_once(store, submission)
     return Run(row, settings)
 
 
@@ -256,11 +249,13 @@ def recover() -> list[Recovered]:
     with open_store(settings.state_dir) as store:
         results = recover_submissions(store, settings)
         waiting = [row for row in store.unfinished() if row.stage == "accepted"]
-        for row in waiting:
+        adopted = [
             adopt(store, target=row.target, place=row.place, key=row.plan_sha256, submitter=row.submitter)
+            for row in waiting
+        ]
     told = {result.name for result in results}
-    late = [Recovered(row.name, "finished", f"`{row.target}` has the run") for row in waiting if row.name not in told]
-    return [*results, *late]
+    late = [row for row in adopted if row is not None and row.name not in told]
+    return [*results, *(Recovered(row.name, "finished", f"`{row.target}` has the run") for row in late)]
 
 
 def _next_counter(draft: Draft, settings: Settings) -> int:

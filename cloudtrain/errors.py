@@ -139,6 +139,10 @@ class TargetUnreachable(TargetError):
     """The target does not answer just now: no network, or it is overloaded. Trying again later may help."""
 
 
+class NameTaken(TargetError):
+    """The target has another run of that name: an earlier one, of a store that is no more, or of another machine."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """A hint that names the nearest known word, or all of them when none is near; None when nothing is known."""
     options = sorted(set(known))

@@ -17,6 +17,15 @@ OnBytes = Callable[[int, int], None]
 """Told how many bytes of an upload are there, and of how many."""
 
 
+CLOCK_SKEW = 300.0
+"""Seconds by which this machine's clock may differ from a service's; AWS refuses requests that are further off."""
+
+
+def is_earlier(created: float | None, since: float) -> bool:
+    """Whether a run that a service made at `created` cannot be that of a submission that began at `since`."""
+    return created is not None and created < since - CLOCK_SKEW
+
+
 class BundleWriter(Protocol):
     """The user's code, ready to be written as an archive when a backend turns out to need it."""
 
@@ -36,8 +45,9 @@ class Backend(Protocol):
     1. `compile` is pure. `account` reads what it needs to know beforehand and is the only method of the two that
        may look at the machine or the network.
     2. The same job, target and context give the same request, byte for byte.
-    3. `submit` sends exactly `plan.request`. It is called once per run name; when it raises, `has` tells whether
-       the run exists all the same, in this process or in a later one.
+    3. `submit` sends exactly `plan.request`. It may be called again for a run name whose submission broke off, and
+       leaves one run; when it raises, `has` tells whether the run exists all the same, in this process or in a later
+       one. A run of that name made before `since`, when this submission began, is another one: `NameTaken`.
     4. An unknown run is `RunNotFound`, in every method that takes a reference.
     5. `stop` is idempotent and returns at once; a finished run stays as it is.
     6. `logs` of a finished run yields every line and ends. While following it ends when the run does, after the
@@ -48,6 +58,10 @@ class Backend(Protocol):
     """
 
     name: str
+
+    in_flight: float
+    """Seconds after which a request whose sender was interrupted has arrived, or never will; 0 where `submit` leaves
+    nothing on its way."""
 
     def account(self, target: Any) -> Any:
         """The account settings for the compile context, with a property `place`: the middle of its runs' references.
@@ -79,12 +93,12 @@ class Backend(Protocol):
         """Put the bundle in place; False when it was there already. `on_bytes` may be called from other threads."""
         ...
 
-    def submit(self, plan: Plan) -> RunRef:
-        """Send the request. The run exists when this returns."""
+    def submit(self, plan: Plan, *, since: float = 0.0) -> RunRef:
+        """Send the request. The run exists when this returns. `since` is in seconds since the epoch."""
         ...
 
-    def has(self, ref: RunRef) -> bool:
-        """Whether the target has that run of ours: how a broken submission is finished or forgotten.
+    def has(self, ref: RunRef, *, since: float = 0.0) -> bool:
+        """Whether the target has that run of ours, made since then: how a broken submission is finished or forgotten.
 
         Raises `TargetError` when it cannot be asked, or has a run of that name that somebody else made.
         """

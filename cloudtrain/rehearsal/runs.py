@@ -25,7 +25,7 @@ from cloudtrain.runtime.holding import VARIABLE as HOLD_AT_STEP
 from cloudtrain.settings import Settings
 from cloudtrain.states import RunRef
 from cloudtrain.store.store import open_store
-from cloudtrain.submission import submit_once
+from cloudtrain.submission import Submission, submit_once
 
 _NAMELESS = "job-00000000-0"
 
@@ -105,11 +105,13 @@ def send(original: Original, settings: Settings, make: Callable[[str], dict[str,
     with open_store(settings.state_dir) as store:
         row = submit_once(
             store,
-            backend,
-            key=key,
-            submitter=settings.submitter,
-            plan_of=lambda counter: plan(run_name(original.job_name, key, settings.submitter, counter)),
-            bundle=_NoBundle(),
+            Submission(
+                backend,
+                key,
+                settings.submitter,
+                lambda counter: plan(run_name(original.job_name, key, settings.submitter, counter)),
+                _NoBundle(),
+            ),
         )
     return Run(row, settings)
 

@@ -91,9 +91,10 @@ class Store:
         """Write down that a submission reached a stage. On disk before this returns."""
         assert stage in STAGES
         with self._writing():
-            self._db.execute(
+            changed = self._db.execute(
                 "UPDATE runs SET stage = ?, place = COALESCE(?, place) WHERE name = ?", (stage, place, name)
             )
+            assert changed.rowcount == 1, "a submission is forgotten only under its lock"
             self._note(name, stage)
 
     def forget(self, name: str) -> None:
@@ -148,6 +149,10 @@ class Store:
         found = self._db.execute("SELECT stage, at FROM journal WHERE name = ? ORDER BY id", (name,))
         return [(stage, at) for stage, at in found]
 
+    def sent_at(self, name: str) -> float:
+        """When its request left, seconds since the epoch; the last time, if it left more than once."""
+        return max((at for stage, at in self.journal(name) if stage == "sent"), default=0.0)
+
     def lock_path(self, name: str) -> Path:
         """The file whose lock says that a submission's process is alive."""
         return self._folder / "submitting" / f"{name}.lock"
@@ -164,7 +169,8 @@ class Store:
         try:
             yield
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # a full disk has rolled it back already
+                self._db.execute("ROLLBACK")
             raise
         self._db.execute("COMMIT")
 

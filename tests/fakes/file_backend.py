@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.backends.base import BundleWriter, OnBytes
+from cloudtrain.backends.base import BundleWriter, OnBytes, is_earlier
 from cloudtrain.compile.local import compile_local
-from cloudtrain.errors import RunNotFound, TargetError
+from cloudtrain.errors import NameTaken, RunNotFound, TargetError
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import CompileContext, Finding, LocalAccount, Machine, Plan
 from cloudtrain.processing import AnyJob
@@ -30,6 +30,8 @@ class FileBackend:
         self.jobs = Path(environ["FAKE_SERVICE"])
         self.unreachable = environ.get("FAKE_UNREACHABLE") == "1"
         self.refuses = environ.get("FAKE_REFUSES") == "1"
+        self.interrupted = environ.get("FAKE_INTERRUPTED") == "1"
+        self.in_flight = float(environ.get("FAKE_IN_FLIGHT", "0"))
 
     def account(self, target: Any) -> LocalAccount:
         return LocalAccount(str(self._state_dir), "/py", Machine(cpus=2), host="here")
@@ -50,9 +52,13 @@ class FileBackend:
         bundle.write(archive)
         return True
 
-    def submit(self, plan: Plan) -> RunRef:
+    def submit(self, plan: Plan, *, since: float = 0.0) -> RunRef:
         if self.refuses:
             raise TargetError("the service refuses")
+        if self.interrupted:
+            raise KeyboardInterrupt  # the request has left, and nobody knows whether it arrives
+        if (self.jobs / plan.run_name).exists() and not self.has(plan.ref, since=since):
+            raise NameTaken(f"an earlier job named `{plan.run_name}` exists")
         self.created(plan)
         return plan.ref
 
@@ -64,10 +70,11 @@ class FileBackend:
         except FileExistsError:
             raise TargetError(f"a job named `{plan.run_name}` exists") from None
 
-    def has(self, ref: RunRef) -> bool:
+    def has(self, ref: RunRef, *, since: float = 0.0) -> bool:
         if self.unreachable:
             raise TargetError("the service cannot be reached")
-        return (self.jobs / ref.name).exists()
+        job = self.jobs / ref.name
+        return job.exists() and not is_earlier(job.stat().st_mtime, since)
 
     def status(self, ref: RunRef) -> RunStatus:
         if not (self.jobs / ref.name).exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import sqlite3
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain._lock import ProcessLock
 from cloudtrain.errors import TargetError
 from cloudtrain.states import RunState, RunStatus
 from cloudtrain.store.migrations import MIGRATIONS, migrate, version_of
@@ -210,3 +212,31 @@ def test_ten_thousand_runs_are_listed_from_an_index(state_dir: Path) -> None:
         assert "USING INDEX" in steps, steps
         assert "TEMP B-TREE" not in steps, steps
     db.close()
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opened by one process, removed by its holder, made anew by a third: only the third has it."""
+    path, flock, holders = tmp_path / "a.lock", fcntl.flock, []
+
+    def late(descriptor: int, operation: int) -> None:
+        if not holders:
+            holders.append(None)
+            path.unlink()
+            holders.append(ProcessLock.take(path))
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert ProcessLock.take(path) is None
+    third = holders[1]
+    assert third is not None
+    third.release(remove=True)
+    assert ProcessLock.take(path) is not None
+
+
+def test_a_full_disk_is_named(state_dir: Path) -> None:
+    """SQLite has rolled back by then, and what it said is what the user reads."""
+    with open_store(state_dir) as store:
+        pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+        store._db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+            store.reserve(row(reason="x" * 100_000))

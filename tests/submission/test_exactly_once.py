@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +16,10 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain import api, backends
+from cloudtrain._lock import ProcessLock
 from cloudtrain.errors import TargetError
 from cloudtrain.store.store import open_store, read_store
+from tests.submission.later import a_minute_later
 
 pytestmark = pytest.mark.lifecycle
 
@@ -115,6 +118,79 @@ def test_an_unreachable_target_keeps_the_question_open(
     (found,) = api.recover()
     assert found.outcome == "finished"
     assert [run.name for run in ct.runs()] == [path.name for path in service.iterdir()]
+
+
+@pytest.fixture
+def interrupted(service: Path, job: ct.TrainingJob, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a run whose request had left when its submitter was interrupted."""
+    monkeypatch.setenv("FAKE_IN_FLIGHT", "60")
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setenv("FAKE_INTERRUPTED", "1")
+        with pytest.raises(KeyboardInterrupt):
+            ct.submit(job, "local")
+    return ct.plan(job, "local").run_name.removesuffix("-2") + "-1"
+
+
+def test_an_interrupted_request_that_arrives_late_is_found(service: Path, interrupted: str) -> None:
+    """That the target does not have it yet settles nothing: it is asked again, and then the run is there."""
+    assert [(found.name, found.outcome) for found in api.recover()] == [(interrupted, "unknown")]
+    (service / interrupted).write_text("{}")
+    assert [(found.name, found.outcome) for found in api.recover()] == [(interrupted, "finished")]
+    assert [run.name for run in ct.runs()] == [interrupted]
+
+
+def test_an_interrupted_request_is_sent_again_under_its_name(
+    service: Path, interrupted: str, job: ct.TrainingJob, state_dir: Path
+) -> None:
+    """The next submit of the same plan; were the first request still on its way, the target would take one of them."""
+    run = ct.submit(job, "local")
+    assert (run.name, run.adopted) == (interrupted, False)
+    assert [path.name for path in service.iterdir()] == [interrupted]
+    with read_store(state_dir) as store:
+        assert store is not None
+        assert [(row.name, row.stage) for row in store.newest()] == [(interrupted, "reported")]
+    assert ct.submit(job, "local").name != interrupted
+
+
+def test_an_interrupted_request_that_never_arrives_is_forgotten(interrupted: str, state_dir: Path) -> None:
+    """A minute later nothing is on its way any more."""
+    a_minute_later(state_dir)
+    assert [(found.name, found.outcome) for found in api.recover()] == [(interrupted, "forgotten")]
+    assert api.recover() == ct.runs() == []
+
+
+def test_a_name_that_an_earlier_run_has_is_passed_over(service: Path, job: ct.TrainingJob, state_dir: Path) -> None:
+    """With an empty store the numbers begin again; a run of an hour ago is not taken for the one that is meant."""
+    earlier = ct.submit(job, "local").name
+    os.utime(service / earlier, (0, time.time() - 3600))
+    shutil.rmtree(state_dir)
+    run = ct.submit(job, "local")
+    assert (earlier[-2:], run.name) == ("-1", earlier.removesuffix("-1") + "-2")
+    assert sorted(path.name for path in service.iterdir()) == [earlier, run.name]
+    assert [(known.name, known.adopted) for known in ct.runs()] == [(run.name, False)]
+
+
+def test_a_run_that_was_reported_meanwhile_is_not_adopted(
+    service: Path, source: Path, job: ct.TrainingJob, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its submitter was told after another one saw it waiting: two submits of one plan make two runs."""
+    point = next(p for p in range(1, POINTS) if submit_dying_at(p, source) and any(service.iterdir()))
+    assert point < POINTS
+    name = next(service.iterdir()).name
+    api.run(name)  # any command: from `sent` to `accepted`
+    take, taken = ProcessLock.take, list[Path]()
+
+    def slowly(path: Path) -> ProcessLock | None:
+        taken.append(path)
+        if len(taken) == 2:  # the first is recovery's, which leaves an accepted run alone
+            with open_store(state_dir) as other:
+                other.advance(name, "reported")
+        return take(path)
+
+    monkeypatch.setattr(ProcessLock, "take", slowly)
+    run = ct.submit(job, "local")
+    assert not run.adopted
+    assert len(list(service.iterdir())) == 2
 
 
 def test_the_request_sent_is_the_one_planned(service: Path, job: ct.TrainingJob) -> None:

@@ -23,6 +23,7 @@ from cloudtrain.errors import TargetError
 from cloudtrain.store.store import read_store
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.job import Job
+from tests.submission.later import a_minute_later
 
 pytestmark = pytest.mark.lifecycle
 
@@ -139,9 +140,13 @@ def _recover(fake: FakeAzure, state_dir: Path, monkeypatch: pytest.MonkeyPatch) 
     if state_dir.exists():
         shutil.copytree(state_dir, copy)
     monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", copy)
-    reported = {found.name: found.outcome for found in api.recover()}
+    soon = {found.name: found.outcome for found in api.recover()}
+    assert {name for name, outcome in soon.items() if outcome == "unknown"}.isdisjoint(fake.jobs.by_name)
+    a_minute_later(copy)
+    settled = {found.name: found.outcome for found in api.recover()}
+    assert set(settled) == {name for name, outcome in soon.items() if outcome == "unknown"}
     assert {run.name for run in ct.runs()} == set(fake.jobs.by_name)
-    assert "unknown" not in reported.values()
+    assert "unknown" not in settled.values()
     assert api.recover() == []
 
 
@@ -207,6 +212,18 @@ def test_a_job_of_somebody_else(fake: FakeAzure, job: dict[str, Any]) -> None:
     assert plan.run_name in caught.value.message
     assert fake.jobs[plan.run_name].request == {"properties": theirs}
     assert fake.received("PUT", JOB) == []
+
+
+def test_a_job_of_an_earlier_store(fake: FakeAzure, job: dict[str, Any], state_dir: Path) -> None:
+    """With an empty store the numbers begin again: an old job of the name is not taken for the new run, nor changed."""
+    earlier = submit_here(job).name
+    fake.jobs.by_name[earlier].created -= 3600
+    shutil.rmtree(state_dir)
+    run = submit_here(job)
+    assert (earlier[-2:], run.name) == ("-1", earlier.removesuffix("-1") + "-2")
+    assert list(fake.jobs.by_name) == [earlier, run.name]
+    assert len(fake.received("PUT", f"/jobs/{earlier}$")) == 1
+    assert [known.name for known in ct.runs()] == [run.name]
 
 
 def test_throttling_is_waited_out(fake: FakeAzure, job: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from cloudtrain import api
 from cloudtrain.errors import TargetError
 from cloudtrain.store.store import read_store
 from tests.fakes.sagemaker.server import FakeAws
+from tests.submission.later import a_minute_later
 
 pytestmark = pytest.mark.lifecycle
 
@@ -135,9 +136,13 @@ def _recover(fake: FakeAws, state_dir: Path, monkeypatch: pytest.MonkeyPatch) ->
     if state_dir.exists():
         shutil.copytree(state_dir, copy)
     monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", copy)
-    reported = {found.name: found.outcome for found in api.recover()}
+    soon = {found.name: found.outcome for found in api.recover()}
+    assert {name for name, outcome in soon.items() if outcome == "unknown"}.isdisjoint(fake.jobs.by_name)
+    a_minute_later(copy)
+    settled = {found.name: found.outcome for found in api.recover()}
+    assert set(settled) == {name for name, outcome in soon.items() if outcome == "unknown"}
     assert {run.name for run in ct.runs()} == set(fake.jobs.by_name)
-    assert "unknown" not in reported.values()
+    assert "unknown" not in settled.values()
     assert api.recover() == []
 
 
@@ -166,7 +171,7 @@ def test_a_service_out_of_reach_keeps_the_question_open(
     """When the service cannot even be asked, the submission is neither forgotten nor repeated; later it is settled."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     fake.faults.close_after("CreateTrainingJob")
-    fake.faults.close_before("DescribeTrainingJob", times=3)
+    fake.faults.close_before("DescribeTrainingJob", times=2)  # asked after the request, and by recover
     with pytest.raises(TargetError, match="does not answer"):
         submit_here(job)
     assert [found.outcome for found in api.recover()] == ["unknown"]
@@ -193,6 +198,17 @@ def test_a_job_of_somebody_else(fake: FakeAws, job: dict[str, Any]) -> None:
         submit_here(job)
     assert plan.run_name in caught.value.message
     assert len(fake.jobs.by_name) == 1
+
+
+def test_a_job_of_an_earlier_store(fake: FakeAws, job: dict[str, Any], state_dir: Path) -> None:
+    """With an empty store the numbers begin again: an old job of the name is not taken for the new run."""
+    earlier = submit_here(job).name
+    fake.jobs.by_name[earlier].created -= 3600
+    shutil.rmtree(state_dir)
+    run = submit_here(job)
+    assert (earlier[-2:], run.name) == ("-1", earlier.removesuffix("-1") + "-2")
+    assert list(fake.jobs.by_name) == [earlier, run.name]
+    assert [known.name for known in ct.runs()] == [run.name]
 
 
 def test_throttling_is_waited_out(fake: FakeAws, job: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from cloudtrain.targets import AzureML
 if TYPE_CHECKING:
     from cloudtrain.backends.azureml.service import AzureMLService
     from cloudtrain.backends.following import Pace
+    from cloudtrain.catalogue.overlay import Overlay
     from cloudtrain.catalogue.refreshed import Refreshed
     from cloudtrain.processing import AnyJob
 
@@ -27,6 +28,7 @@ class AzureMLBackend:
     """Azure Machine Learning. A run is a command job of the run's name."""
 
     name = "azureml"
+    in_flight = 60.0
 
     def __init__(self, state_dir: Path, *, environ: Mapping[str, str], pace: Pace | None = None) -> None:  # noqa: ARG002 - the registry's
         self._environ = environ
@@ -36,16 +38,18 @@ class AzureMLBackend:
     def _service(self) -> AzureMLService:
         from cloudtrain.backends.azureml.service import AzureMLService
 
-        return AzureMLService(self._environ, self._pace)
+        return AzureMLService(self._environ, self._pace, self._overlay)
 
     def account(self, target: AzureML) -> AzureMLAccount:
         """What this machine knows of the workspace, and the user's corrections of the catalogue."""
+        return replace(account_of(target, self._environ, Path.cwd()), overlay=self._overlay() or None)
+
+    def _overlay(self) -> Overlay:
         from platformdirs import user_config_path
 
         from cloudtrain.catalogue.overlay import load_overlays
 
-        overlay = load_overlays(user_config_path("cloudtrain", appauthor=False), Path.cwd(), self.name)
-        return replace(account_of(target, self._environ, Path.cwd()), overlay=overlay or None)
+        return load_overlays(user_config_path("cloudtrain", appauthor=False), Path.cwd(), self.name)
 
     def compile(self, job: AnyJob, target: AzureML, context: CompileContext) -> Plan:
         """The plan of a job on Azure ML, which can also be had in the words of its SDK and command line."""
@@ -88,13 +92,13 @@ class AzureMLBackend:
         """Make the assets that the plan needs: its code, its environment. False when all are there already."""
         return self._service.upload(plan, bundle, on_bytes=on_bytes)
 
-    def submit(self, plan: Plan) -> RunRef:
+    def submit(self, plan: Plan, *, since: float = 0.0) -> RunRef:
         """Send the request. A job of that name that is ours already is the run: a submission may be repeated."""
-        return self._service.submit(plan)
+        return self._service.submit(plan, since)
 
-    def has(self, ref: RunRef) -> bool:
+    def has(self, ref: RunRef, *, since: float = 0.0) -> bool:
         """Whether the workspace has that run, and we made it."""
-        return self._service.has(ref)
+        return self._service.has(ref, since)
 
     def status(self, ref: RunRef) -> RunStatus:
         """Where the job is now; for a failed one, with the last lines that it wrote."""

@@ -1,11 +1,12 @@
-"""On what a job runs, and what that costs: seconds times instances times the catalogue's list price."""
+"""What a job is paid for, and what that costs an hour at list prices, or at the user's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from cloudtrain.catalogue.instances import instance_named
+from cloudtrain.catalogue.cost import hourly
+from cloudtrain.catalogue.overlay import Overlay, type_named
 
 ClusterOf = Callable[[str], Mapping[str, Any] | None]
 """What the resource manager tells about a compute, by its id; None where it does not."""
@@ -13,23 +14,20 @@ ClusterOf = Callable[[str], Mapping[str, Any] | None]
 _SPARE = ("spot", "lowpriority")
 
 
-class Machines(NamedTuple):
-    """What a job has. `is_spare` is capacity that the service may take back, at a price that no list has."""
+class Paid(NamedTuple):
+    """The machines of a job. `is_spare` is capacity that the service may take back, at a price that no list has."""
 
     instance_type: str
     instances: int
     is_spare: bool = False
 
-    @property
-    def hourly_price(self) -> float | None:
+    def hourly_price(self, overlay: Overlay) -> float | None:
         """US dollars an hour for all instances; None where it is unknown."""
-        known = instance_named("azureml", self.instance_type)
-        if known is None or known.price is None or self.is_spare:
-            return None
-        return known.price * self.instances
+        known = None if self.is_spare else type_named("azureml", self.instance_type, overlay)
+        return hourly([(known, self.instances)])
 
 
-def machines_of(properties: Mapping[str, Any], details: Mapping[str, Any], cluster_of: ClusterOf) -> Machines | None:
+def paid_machines(properties: Mapping[str, Any], details: Mapping[str, Any], cluster_of: ClusterOf) -> Paid | None:
     """The machines of a job: as run history knows them, as the job asked for them, or as its cluster is made.
 
     Args:
@@ -48,7 +46,7 @@ def machines_of(properties: Mapping[str, Any], details: Mapping[str, Any], clust
     if not instance_type and _is_cluster(compute):
         made = ((cluster_of(compute) or {}).get("properties") or {}).get("properties") or {}
         instance_type, priority = made.get("vmSize"), made.get("vmPriority")
-    return Machines(str(instance_type), count, _is_spare(priority)) if instance_type else None
+    return Paid(str(instance_type), count, _is_spare(priority)) if instance_type else None
 
 
 def _is_cluster(compute: str) -> bool:

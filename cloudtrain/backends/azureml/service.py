@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +14,20 @@ from cloudtrain.backends.azureml.client import Client
 from cloudtrain.backends.azureml.failure import explain
 from cloudtrain.backends.azureml.lines import Layout
 from cloudtrain.backends.azureml.logs import RunLog
-from cloudtrain.backends.azureml.money import ClusterOf, machines_of
+from cloudtrain.backends.azureml.money import ClusterOf, paid_machines
 from cloudtrain.backends.azureml.ownership import is_ours
 from cloudtrain.backends.azureml.place import Place
-from cloudtrain.backends.azureml.refusals import Denied, NameTaken, NotThere, not_found
-from cloudtrain.backends.azureml.states import listed_status, state_of, status_of
+from cloudtrain.backends.azureml.refusals import Denied, NotThere, not_found
+from cloudtrain.backends.azureml.states import created_at, listed_status, state_of, status_of
 from cloudtrain.backends.azureml.versions import CANCEL, COMPUTE, JOB, SUBMIT
-from cloudtrain.backends.base import BundleWriter, OnBytes
+from cloudtrain.backends.base import BundleWriter, OnBytes, is_earlier
 from cloudtrain.backends.following import Pace, follow
-from cloudtrain.errors import TargetError, TargetUnreachable
+from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable
 from cloudtrain.plans import Finding, Plan
 from cloudtrain.states import Listed, LogLine, RunRef, RunState, RunStatus
 
 if TYPE_CHECKING:
+    from cloudtrain.catalogue.overlay import Overlay
     from cloudtrain.catalogue.refreshed import Refreshed
 
 _TOKEN = "x-azureml-token"
@@ -35,9 +37,11 @@ _TOKEN = "x-azureml-token"
 class AzureMLService:
     """The service of one process. A run is a command job of the run's name."""
 
-    def __init__(self, environ: Mapping[str, str], pace: Pace | None) -> None:
+    def __init__(self, environ: Mapping[str, str], pace: Pace | None, overlay: Callable[[], Overlay] = tuple) -> None:
+        """`overlay` gives the user's corrections of the catalogue, for prices."""
         self._environ = environ
         self._pace = pace or Pace()
+        self._overlay = cache(overlay)
         self._clients: dict[str, Client] = {}
         self._blobs: dict[str, Blobs] = {}
         self._clusters: dict[str, Mapping[str, Any] | None] = {}
@@ -67,7 +71,7 @@ class AzureMLService:
         made = [make_asset(client, item, bundle, on_bytes) for item in plan.uploads]
         return any(made)
 
-    def submit(self, plan: Plan) -> RunRef:
+    def submit(self, plan: Plan, since: float) -> RunRef:
         """Send the request. A job of that name that is ours already is the run: a submission may be repeated.
 
         The name is looked up first, because a PUT to a job that exists changes it where its properties, tags and
@@ -75,22 +79,26 @@ class AzureMLService:
         the same content is the same job, and should it refuse it, the job is found to be ours.
 
         Raises:
-            TargetError: Azure ML refuses the job, or has another one of that name.
+            NameTaken: the workspace has an earlier job of that name, made before `since`.
+            TargetError: Azure ML refuses the job, or somebody else has one of that name.
         """
         client = self._at(plan.place)
-        if self._ours(plan.ref, plan.request):
+        if self._ours(plan.ref, since, plan.request):
             return plan.ref
         content, headers = plan.request_json.encode(), self._headers(client, plan)
         try:
             client.send("PUT", f"jobs/{plan.run_name}", api_version=SUBMIT, content=content, headers=headers)
         except (NameTaken, TargetUnreachable):
-            if not self._ours(plan.ref, plan.request):
+            if not self._ours(plan.ref, since, plan.request):
                 raise
         return plan.ref
 
-    def has(self, ref: RunRef) -> bool:
-        """Whether the workspace has that run, and we made it."""
-        return self._ours(ref)
+    def has(self, ref: RunRef, since: float) -> bool:
+        """Whether the workspace has that run, and we made it since then."""
+        try:
+            return self._ours(ref, since)
+        except NameTaken:
+            return False
 
     def status(self, ref: RunRef) -> RunStatus:
         """Where the job is now; for a failed one, with the last lines that it wrote."""
@@ -168,10 +176,11 @@ class AzureMLService:
             return None
         return job
 
-    def _ours(self, ref: RunRef, request: Mapping[str, Any] | None = None) -> bool:
+    def _ours(self, ref: RunRef, since: float, request: Mapping[str, Any] | None = None) -> bool:
         """Whether the job is there.
 
         Raises:
+            NameTaken: it is there, and an earlier submission made it.
             TargetError: it is there, and somebody else made it.
         """
         job = self._found(ref)
@@ -181,6 +190,10 @@ class AzureMLService:
             raise TargetError(
                 f"the workspace has a job `{ref.name}` already, and it is not this one",
                 hint=f"see it with `cloudtrain status {ref}`, or give your job another name",
+            )
+        if is_earlier(created_at(job), since):
+            raise NameTaken(
+                f"the workspace has an earlier job `{ref.name}`", hint=f"see it with `cloudtrain status {ref}`"
             )
         return True
 
@@ -196,10 +209,10 @@ class AzureMLService:
             details: dict[str, Any] = client.history(f"runs/{ref.name}/details")
         except (NotThere, Denied):
             details = {}  # a job appears in run history a moment after it was made, and not everybody may look there
-        machines = None
+        paid = None
         if details.get("startTimeUtc"):  # before, nothing is paid for
-            machines = machines_of(job["properties"], details, self._cluster_at(client))
-        return status_of(job, details, machines, time.time())
+            paid = paid_machines(job["properties"], details, self._cluster_at(client))
+        return status_of(job, details, paid.hourly_price(self._overlay()) if paid else None, time.time())
 
     def _cluster_at(self, client: Client) -> ClusterOf:
         def cluster_of(compute: str) -> Mapping[str, Any] | None:

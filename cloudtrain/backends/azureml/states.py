@@ -13,7 +13,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from cloudtrain.backends.azureml.failure import reason_of
-from cloudtrain.backends.azureml.money import Machines
+from cloudtrain.catalogue.cost import over
+from cloudtrain.compile.azureml.summary import max_runtime
 from cloudtrain.states import RunState, RunStatus, Transition
 from cloudtrain.units import format_duration
 
@@ -42,7 +43,6 @@ _WHY = {
 }
 
 _MOMENT = re.compile(r"(?P<seconds>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)?")
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 
 
 def state_of(status: str) -> RunState:
@@ -50,18 +50,18 @@ def state_of(status: str) -> RunState:
     return STATES.get(status, RunState.RUNNING)
 
 
-def status_of(job: Mapping[str, Any], details: Mapping[str, Any], machines: Machines | None, now: float) -> RunStatus:
+def status_of(job: Mapping[str, Any], details: Mapping[str, Any], hourly: float | None, now: float) -> RunStatus:
     """The status of a job.
 
     Args:
         job: the resource manager's answer.
         details: the run's details; empty where run history does not have the run yet.
-        machines: what it runs on, for its cost.
+        hourly: US dollars for all its machines; None where that is unknown.
         now: seconds since the epoch, for what has not ended yet.
     """
     word = details.get("status") or job["properties"]["status"]
     state = state_of(word)
-    created = seconds(details.get("createdTimeUtc")) or _created(job)
+    created = seconds(details.get("createdTimeUtc")) or created_at(job)
     started, ended = seconds(details.get("startTimeUtc")), None
     if state.is_final:
         ended = seconds(details.get("endTimeUtc") or details.get("lastModifiedUtc"))
@@ -74,13 +74,13 @@ def status_of(job: Mapping[str, Any], details: Mapping[str, Any], machines: Mach
         transitions=_transitions(word, created, started, ended),
         page=_page(job),
     )
-    return _with_money(_with_reason(status, job, details), machines, now)
+    return _with_money(_with_reason(status, job, details), hourly, now)
 
 
 def listed_status(job: Mapping[str, Any]) -> RunStatus:
     """What a list of jobs tells about one of them."""
     word = job["properties"].get("status") or ""
-    return RunStatus(state_of(word), reason=_WHY.get(word), created=_created(job), page=_page(job))
+    return RunStatus(state_of(word), reason=_WHY.get(word), created=created_at(job), page=_page(job))
 
 
 def seconds(moment: str | None) -> float | None:
@@ -93,7 +93,7 @@ def seconds(moment: str | None) -> float | None:
     return whole.astimezone(timezone.utc).timestamp() + float(match["fraction"] or 0)
 
 
-def _created(job: Mapping[str, Any]) -> float | None:
+def created_at(job: Mapping[str, Any]) -> float | None:
     return seconds((job.get("systemData") or {}).get("createdAt"))
 
 
@@ -131,10 +131,10 @@ def _with_reason(status: RunStatus, job: Mapping[str, Any], details: Mapping[str
 
 def _limit(status: RunStatus, job: Mapping[str, Any]) -> str | None:
     """Of a job that ran as long as it may: that it did."""
-    allowed = _length((job["properties"].get("limits") or {}).get("timeout"))
+    allowed = max_runtime(job["properties"])
     if not allowed or status.started is None or status.ended is None or status.ended - status.started < allowed:
         return None
-    return f"it reached `max_runtime` ({format_duration(int(allowed))})"
+    return f"it reached `max_runtime` ({format_duration(allowed)})"
 
 
 def _said(details: Mapping[str, Any]) -> str | None:
@@ -148,18 +148,9 @@ def _warning(details: Mapping[str, Any]) -> str | None:
     return " ".join(str(messages[-1]).split()) if messages else None
 
 
-def _length(text: str | None) -> float | None:
-    """Seconds of an ISO 8601 duration: `P1DT2H`."""
-    match = _DURATION.fullmatch(text or "")
-    if match is None:
-        return None
-    return sum(float(number or 0) * unit for number, unit in zip(match.groups(), (86400, 3600, 60, 1), strict=True))
-
-
-def _with_money(status: RunStatus, machines: Machines | None, now: float) -> RunStatus:
+def _with_money(status: RunStatus, hourly: float | None, now: float) -> RunStatus:
     """Seconds since the job began to run. A cluster's own idle minutes before and after it are not the job's."""
     if status.started is None:
         return status
     lasted = max(0.0, (status.ended if status.ended is not None else now) - status.started)
-    hourly = machines.hourly_price if machines is not None else None
-    return replace(status, billable_seconds=lasted, cost=None if hourly is None else lasted / 3600 * hourly)
+    return replace(status, billable_seconds=lasted, cost=None if hourly is None else over(hourly, lasted))

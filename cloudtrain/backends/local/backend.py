@@ -46,6 +46,7 @@ class LocalBackend:
     """This machine. Needs no account, no network and no service; everything is files below `state_dir`."""
 
     name = "local"
+    in_flight = 0.0
 
     def __init__(self, state_dir: Path, *, environ: Mapping[str, str]) -> None:
         self._state_dir = Path(os.path.abspath(state_dir))  # noqa: PTH100 - as the plan will write it
@@ -86,7 +87,7 @@ class LocalBackend:
         bundle.write(archive)
         return True
 
-    def submit(self, plan: Plan) -> RunRef:
+    def submit(self, plan: Plan, *, since: float = 0.0) -> RunRef:  # noqa: ARG002 - its runs and the store are one
         """Write the launch specification and start a supervisor; returns once it has taken over.
 
         A run that exists with the very same specification is left alone: a submission may be repeated.
@@ -104,7 +105,7 @@ class LocalBackend:
             raise TargetError(f"the run cannot be written: {error}", hint=hint) from error
         return self._ref(plan.run_name)
 
-    def has(self, ref: RunRef) -> bool:
+    def has(self, ref: RunRef, *, since: float = 0.0) -> bool:  # noqa: ARG002 - as for `submit`
         """Whether a supervisor ever took over a run of that name."""
         return self._has(ref.name)
 

@@ -18,6 +18,7 @@ from cloudtrain.targets import SageMaker
 if TYPE_CHECKING:
     from cloudtrain.backends.following import Pace
     from cloudtrain.backends.sagemaker.service import SageMakerService
+    from cloudtrain.catalogue.overlay import Overlay
     from cloudtrain.processing import AnyJob
 
 
@@ -25,6 +26,7 @@ class SageMakerBackend:
     """Amazon SageMaker. A run is a training job (or a processing job) of the run's name."""
 
     name = "sagemaker"
+    in_flight = 60.0
 
     def __init__(self, state_dir: Path, *, environ: Mapping[str, str], pace: Pace | None = None) -> None:  # noqa: ARG002 - the registry's
         self._environ = environ
@@ -34,16 +36,18 @@ class SageMakerBackend:
     def _service(self) -> SageMakerService:
         from cloudtrain.backends.sagemaker.service import SageMakerService
 
-        return SageMakerService(self._environ, self._pace)
+        return SageMakerService(self._environ, self._pace, self._overlay)
 
     def account(self, target: SageMaker) -> SageMakerAccount:
         """What this machine knows of the account, and the user's corrections of the catalogue."""
+        return replace(account_of(target, self._environ), overlay=self._overlay() or None)
+
+    def _overlay(self) -> Overlay:
         from platformdirs import user_config_path
 
         from cloudtrain.catalogue.overlay import load_overlays
 
-        overlay = load_overlays(user_config_path("cloudtrain", appauthor=False), Path.cwd())
-        return replace(account_of(target, self._environ), overlay=overlay or None)
+        return load_overlays(user_config_path("cloudtrain", appauthor=False), Path.cwd())
 
     def compile(self, job: AnyJob, target: SageMaker, context: CompileContext) -> Plan:
         """The plan of a job on SageMaker, which can also be had in the SageMaker SDK's words."""
@@ -71,13 +75,13 @@ class SageMakerBackend:
         """Put the bundle where the plan says; False when it is there already, or the plan needs none."""
         return self._service.upload(plan, bundle, on_bytes=on_bytes)
 
-    def submit(self, plan: Plan) -> RunRef:
+    def submit(self, plan: Plan, *, since: float = 0.0) -> RunRef:
         """Send the request. A job of that name that is ours already is the run: a submission may be repeated."""
-        return self._service.submit(plan)
+        return self._service.submit(plan, since)
 
-    def has(self, ref: RunRef) -> bool:
+    def has(self, ref: RunRef, *, since: float = 0.0) -> bool:
         """Whether SageMaker has that run, and we made it."""
-        return self._service.has(ref)
+        return self._service.has(ref, since)
 
     def status(self, ref: RunRef) -> RunStatus:
         """Where the job is now; for a failed one, with the last lines that it wrote."""

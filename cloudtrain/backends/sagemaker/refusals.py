@@ -6,11 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.errors import RunNotFound, SettingsError, TargetError, TargetUnreachable
-
-
-class NameTaken(TargetError):
-    """A job of that name exists; whose it is must be looked at."""
+from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
 
 
 class NotThere(TargetError):

@@ -6,11 +6,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from heapq import merge
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.backends.base import BundleWriter, OnBytes
+from cloudtrain.backends.base import BundleWriter, OnBytes, is_earlier
 from cloudtrain.backends.following import Pace, follow
 from cloudtrain.backends.sagemaker.account import account_id
 from cloudtrain.backends.sagemaker.clients import Clients
@@ -18,11 +19,12 @@ from cloudtrain.backends.sagemaker.jobs import KINDS, TRAINING, JobKind, kind_of
 from cloudtrain.backends.sagemaker.logs import JobLog
 from cloudtrain.backends.sagemaker.ownership import is_ours
 from cloudtrain.backends.sagemaker.places import Place
-from cloudtrain.backends.sagemaker.refusals import Denied, NameTaken, NotThere, not_found
-from cloudtrain.backends.sagemaker.states import listed_status, status_of
+from cloudtrain.backends.sagemaker.refusals import Denied, NotThere, not_found
+from cloudtrain.backends.sagemaker.states import hourly_price, job_state, listed_status, seconds, status_of
 from cloudtrain.backends.sagemaker.writers import ranks_of
 from cloudtrain.backends.tracebacks import error_in
-from cloudtrain.errors import TargetError, TargetUnreachable, UsageError
+from cloudtrain.catalogue.overlay import Overlay
+from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable, UsageError
 from cloudtrain.plans import Finding, Plan
 from cloudtrain.states import Listed, LogLine, RunRef, RunState, RunStatus
 
@@ -33,9 +35,11 @@ _TAIL_STREAMS, _TAIL_EVENTS = 4, 40
 class SageMakerService:
     """The service of one process. A run is a training job (or a processing job) of the run's name."""
 
-    def __init__(self, environ: Mapping[str, str], pace: Pace | None) -> None:
+    def __init__(self, environ: Mapping[str, str], pace: Pace | None, overlay: Callable[[], Overlay] = tuple) -> None:
+        """`overlay` gives the user's corrections of the catalogue, for prices."""
         self._environ = environ
         self._pace = pace or Pace()
+        self._overlay = cache(overlay)
         self._clients: dict[str, Clients] = {}
 
     def check(self, plan: Plan) -> list[Finding]:
@@ -63,31 +67,35 @@ class SageMakerService:
         ]
         return any(sent)
 
-    def submit(self, plan: Plan) -> RunRef:
+    def submit(self, plan: Plan, since: float) -> RunRef:
         """Send the request. A job of that name that is ours already is the run: a submission may be repeated.
 
         Raises:
-            TargetError: SageMaker refuses the job, or has another one of that name.
+            NameTaken: the account has an earlier job of that name, made before `since`.
+            TargetError: SageMaker refuses the job, or somebody else has one of that name.
         """
         clients, kind = self._at(plan.place), kind_of(plan.request)
         try:
             clients.call("sagemaker", kind.create, **plan.request)
         except NameTaken:
-            self._ours(plan.ref, kind, plan.request)
+            self._ours(plan.ref, kind, since, plan.request)
         except TargetUnreachable:
             # The answer is lost, and the job may exist all the same.
-            if not self.has(plan.ref):
+            if not self.has(plan.ref, since):
                 raise
         return plan.ref
 
-    def has(self, ref: RunRef) -> bool:
-        """Whether SageMaker has that run, and we made it."""
-        return any(self._ours(ref, kind) for kind in KINDS)
+    def has(self, ref: RunRef, since: float) -> bool:
+        """Whether SageMaker has that run, and we made it since then."""
+        try:
+            return any(self._ours(ref, kind, since) for kind in KINDS)
+        except NameTaken:
+            return False
 
     def status(self, ref: RunRef) -> RunStatus:
         """Where the job is now; for a failed one, with the last lines that it wrote."""
         kind, description = self._described(ref)
-        status = status_of(description, kind, time.time())
+        status = self._status(kind, description)
         return self._explained(ref, kind, description, status) if status.state is RunState.FAILED else status
 
     def logs(
@@ -108,7 +116,7 @@ class SageMakerService:
     def stop(self, ref: RunRef) -> None:
         """Ask the job to stop: SIGTERM, and SIGKILL after two minutes. Nothing for a job that has ended."""
         kind, description = self._described(ref)
-        state = status_of(description, kind, time.time()).state
+        state = job_state(description, kind)
         if state.is_final or state is RunState.STOPPING:
             return
         try:
@@ -173,12 +181,16 @@ class SageMakerService:
 
     def _state(self, ref: RunRef) -> RunState:
         kind, description = self._described(ref)
-        return status_of(description, kind, time.time()).state
+        return job_state(description, kind)
 
-    def _ours(self, ref: RunRef, kind: JobKind, request: Mapping[str, Any] | None = None) -> bool:
+    def _status(self, kind: JobKind, description: Mapping[str, Any]) -> RunStatus:
+        return status_of(description, kind, hourly_price(description, self._overlay()), time.time())
+
+    def _ours(self, ref: RunRef, kind: JobKind, since: float, request: Mapping[str, Any] | None = None) -> bool:
         """Whether there is such a job; it must be ours then.
 
         Raises:
+            NameTaken: an earlier submission made it.
             TargetError: somebody else made it.
         """
         description = self._describe(ref, kind)
@@ -189,6 +201,9 @@ class SageMakerService:
                 f"the account has a {kind.noun} job `{ref.name}` already, and it is not this one",
                 hint=f"see it with `cloudtrain status {ref}`, or give your job another name",
             )
+        if is_earlier(seconds(description.get("CreationTime")), since):
+            message = f"the account has an earlier {kind.noun} job `{ref.name}`"
+            raise NameTaken(message, hint=f"see it with `cloudtrain status {ref}`")
         return True
 
     def _log(self, ref: RunRef, kind: JobKind, description: Mapping[str, Any], instance: int | None) -> JobLog:
@@ -202,7 +217,7 @@ class SageMakerService:
             description = self._describe(ref, kind)
             if description is None:
                 raise not_found(ref.name, self._at(ref.place).region())
-            return status_of(description, kind, time.time())
+            return self._status(kind, description)
 
         return follow(log, now, on_status, self._pace)
 

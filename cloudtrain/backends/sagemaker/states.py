@@ -9,7 +9,8 @@ from typing import Any
 
 from cloudtrain.backends.sagemaker.failure import reason_of
 from cloudtrain.backends.sagemaker.jobs import JobKind
-from cloudtrain.catalogue.instances import instance_named
+from cloudtrain.catalogue.cost import hourly, over
+from cloudtrain.catalogue.overlay import Overlay, type_named
 from cloudtrain.states import RunState, RunStatus, Transition
 from cloudtrain.units import format_duration
 
@@ -54,27 +55,39 @@ def state_of(primary: str, secondary: str | None) -> RunState:
     return state if state is not None else SECONDARY.get(secondary or "", RunState.RUNNING)
 
 
-def status_of(description: Mapping[str, Any], kind: JobKind, now: float) -> RunStatus:
-    """The status of a described job; `now` in seconds since the epoch is for what has not ended yet."""
-    state = state_of(description[kind.status], description.get("SecondaryStatus"))
+def job_state(description: Mapping[str, Any], kind: JobKind) -> RunState:
+    """The state of a described, or of a listed job."""
+    return state_of(description[kind.status], description.get("SecondaryStatus"))
+
+
+def status_of(description: Mapping[str, Any], kind: JobKind, rate: float | None, now: float) -> RunStatus:
+    """The status of a described job.
+
+    Args:
+        description: what the service says.
+        kind: of what kind the job is.
+        rate: US dollars an hour for all its instances; None where that is unknown.
+        now: seconds since the epoch, for what has not ended yet.
+    """
+    state = job_state(description, kind)
     status = RunStatus(
         state=state,
         reason=_reason(description, state),
-        created=_seconds(description.get("CreationTime")),
-        started=_seconds(description.get(kind.started)),
+        created=seconds(description.get("CreationTime")),
+        started=seconds(description.get(kind.started)),
         ended=_ended(description, kind, state),
         transitions=tuple(_transition(item) for item in description.get("SecondaryStatusTransitions", ())),
         metrics={item["MetricName"]: item["Value"] for item in description.get("FinalMetricDataList", ())},
     )
     restarts = sum(transition.phase in ("Interrupted", "Restarting") for transition in status.transitions)
-    return _with_money(_with_failure(replace(status, restarts=restarts), description), description, now)
+    return _with_money(_with_failure(replace(status, restarts=restarts), description), description, rate, now)
 
 
 def listed_status(summary: Mapping[str, Any], kind: JobKind) -> RunStatus:
     """What a list of jobs tells about one of them."""
-    state = state_of(summary[kind.status], summary.get("SecondaryStatus"))
-    created = _seconds(summary.get("CreationTime"))
-    ended = _seconds(summary.get(kind.ended)) if state.is_final else None
+    state = job_state(summary, kind)
+    created = seconds(summary.get("CreationTime"))
+    ended = seconds(summary.get(kind.ended)) if state.is_final else None
     return RunStatus(state, created=created, started=created if ended else None, ended=ended)
 
 
@@ -110,34 +123,28 @@ def _said(description: Mapping[str, Any]) -> str | None:
     return message if message and (not reason or reason.startswith("AlgorithmError")) else reason
 
 
-def _with_money(status: RunStatus, description: Mapping[str, Any], now: float) -> RunStatus:
+def _with_money(
+    status: RunStatus, description: Mapping[str, Any], rate: float | None, now: float
+) -> RunStatus:
     billed, trained = description.get("BillableTimeInSeconds"), description.get("TrainingTimeInSeconds")
-    seconds = float(billed) if billed is not None else _metered(status, now)
-    hourly = hourly_price(description)
+    lasted = float(billed) if billed is not None else _metered(status, now)
     return replace(
         status,
-        billable_seconds=seconds,
-        cost=None if seconds is None or hourly is None else seconds / 3600 * hourly,
+        billable_seconds=lasted,
+        cost=None if lasted is None or rate is None else over(rate, lasted),
         saved=1 - billed / trained if billed is not None and trained and _is_spot(description) else None,
     )
 
 
-def hourly_price(description: Mapping[str, Any]) -> float | None:
-    """US dollars an hour for all instances of the job by the catalogue's list prices; None where one is unknown."""
+def hourly_price(description: Mapping[str, Any], overlay: Overlay) -> float | None:
+    """US dollars an hour for all instances of the job, by the user's own prices (`overlay`) and the catalogue's; None
+    where one is unknown."""
     resources = description.get("ResourceConfig") or description.get("ProcessingResources", {}).get("ClusterConfig", {})
     groups = resources.get("InstanceGroups") or [resources]
-    total = 0.0
-    for group in groups:
-        price = _price(group.get("InstanceType"))
-        if price is None:
-            return None
-        total += price * float(group.get("InstanceCount", 1))
-    return total
-
-
-def _price(instance_type: str | None) -> float | None:
-    known = instance_named("sagemaker", instance_type) if instance_type else None
-    return known.price if known is not None else None
+    return hourly(
+        (type_named("sagemaker", group.get("InstanceType") or "", overlay), group.get("InstanceCount", 1))
+        for group in groups
+    )
 
 
 def _metered(status: RunStatus, now: float) -> float | None:
@@ -156,13 +163,13 @@ def _ended(description: Mapping[str, Any], kind: JobKind, state: RunState) -> fl
     """A job that never started has no end of its own; the last change is it."""
     if not state.is_final:
         return None
-    return _seconds(description.get(kind.ended) or description.get("LastModifiedTime"))
+    return seconds(description.get(kind.ended) or description.get("LastModifiedTime"))
 
 
 def _transition(item: Mapping[str, Any]) -> Transition:
-    start = _seconds(item["StartTime"])
+    start = seconds(item["StartTime"])
     assert start is not None
-    return Transition(item["Status"], start, _seconds(item.get("EndTime")), item.get("StatusMessage"))
+    return Transition(item["Status"], start, seconds(item.get("EndTime")), item.get("StatusMessage"))
 
 
 def _last_message(description: Mapping[str, Any]) -> str | None:
@@ -175,5 +182,5 @@ def _duration(seconds: int | None) -> str:
     return "the limit" if seconds is None else format_duration(seconds)
 
 
-def _seconds(moment: datetime | None) -> float | None:
+def seconds(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
