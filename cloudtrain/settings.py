@@ -21,7 +21,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -144,14 +144,24 @@ def _read(file: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        tables: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+        tables: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file} is not TOML: {error}", hint="see `cloudtrain doctor`") from None
-    known = {"target", "profiles", *TARGETS}
-    for name in tables:
-        if name not in known:
-            raise SettingsError(f"{file}: unknown table `{name}`", hint=did_you_mean(name, known))
+    named = {name: table for name, table in tables.items() if name != "target"}
+    _check_tables(file, named, {"target", "profiles", *TARGETS})
+    profiles = tables.get("profiles", {})
+    _check_tables(file, profiles, profiles.keys(), "profiles.")
+    for name, profile in profiles.items():
+        _check_tables(file, profile, TARGETS, f"profiles.{name}.")
     return tables
+
+
+def _check_tables(file: Path, tables: Mapping[str, Any], known: Collection[str], above: str = "") -> None:
+    for name, table in tables.items():
+        if name not in known:
+            raise SettingsError(f"{file}: unknown table `{above}{name}`", hint=did_you_mean(name, known))
+        if not isinstance(table, Mapping):
+            raise SettingsError(f"{file}: `{above}{name}` must be a table", hint=f"write `[{above}{name}]`")
 
 
 def _merge(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:

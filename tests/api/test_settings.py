@@ -56,6 +56,13 @@ def test_the_users_file_is_weaker_than_the_projects(project: Path, clean_environ
         ("[sagemker]\n", "unknown table `sagemker`", "did you mean `sagemaker`?"),
         ("[local]\nmax_restart = 1\n", "max_restart", "did you mean `max_restarts`?"),
         ("[local\n", "is not TOML", "cloudtrain doctor"),
+        ("[profiles.x.locl]\n", "unknown table `profiles.x.locl`", "did you mean `local`?"),
+        ("local = 3\n", "`local` must be a table", "write `[local]`"),
+        ("sagemaker = [1]\n", "`sagemaker` must be a table", "write `[sagemaker]`"),
+        ("[[local]]\n", "`local` must be a table", "write `[local]`"),
+        ("profiles = 3\n", "`profiles` must be a table", "write `[profiles]`"),
+        ("[profiles]\nx = 3\n", "`profiles.x` must be a table", "write `[profiles.x]`"),
+        ("[profiles.x]\nlocal = 3\n", "`profiles.x.local` must be a table", "write `[profiles.x.local]`"),
     ],
 )
 def test_mistakes_in_the_file_are_explained(clean_environment: Path, text: str, message: str, hint: str) -> None:
@@ -66,6 +73,12 @@ def test_mistakes_in_the_file_are_explained(clean_environment: Path, text: str, 
     assert message in caught.value.message
     assert "cloudtrain.toml" in caught.value.message
     assert hint in (caught.value.hint or "")
+
+
+def test_a_file_may_begin_with_a_mark_of_its_encoding(clean_environment: Path) -> None:
+    """As editors on Windows write it, and as job files may."""
+    (clean_environment / "cloudtrain.toml").write_text("\ufeff[local]\nmax_restarts = 2\n", encoding="utf-8")
+    assert target_named("local").max_restarts == 2  # type: ignore[union-attr]
 
 
 def test_an_unknown_profile_names_the_known_ones(project: Path) -> None:
