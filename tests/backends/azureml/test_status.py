@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.backends.azureml.backend import AzureMLBackend
-from cloudtrain.backends.azureml.money import Machines
 from cloudtrain.backends.azureml.states import STATES, seconds, state_of
 from cloudtrain.catalogue.instances import instance_named
 from cloudtrain.errors import RunNotFound, TargetError
@@ -19,6 +18,9 @@ from tests.fakes.azureml.job import STATES as SERVICE
 from tests.fakes.azureml.job import Job
 
 pytestmark = pytest.mark.lifecycle
+
+TYPE = "Standard_ND96isr_H200_v5"
+"""A type without a list price."""
 
 
 def price_of(name: str) -> float:
@@ -168,9 +170,23 @@ def test_cost_of_spot(fake: FakeAzure, backend: AzureMLBackend) -> None:
     assert backend.status(REF).cost is None
 
 
-def test_cost_of_an_unknown_type() -> None:
+def test_cost_of_an_unknown_type(fake: FakeAzure, backend: AzureMLBackend) -> None:
     """None, never zero."""
-    assert Machines("Standard_New1", 2).hourly_price is None
+    backend.submit(plan_of(resources={"instanceCount": 2, "instanceType": "Standard_New1"}))
+    fake.jobs[NAME].enter("Running")
+    assert backend.status(REF).cost is None
+
+
+@pytest.mark.parametrize("written", [TYPE, TYPE.upper()])
+def test_cost_at_a_price_of_the_users_own(
+    clean_environment: Path, fake: FakeAzure, backend: AzureMLBackend, written: str
+) -> None:
+    """That of `instances.toml`, as in the plan: also for a type that the catalogue has no price of."""
+    (clean_environment / "instances.toml").write_text(f"[azureml.{TYPE}]\nprice = 84.8\n")
+    backend.submit(plan_of(resources={"instanceCount": 2, "instanceType": written}))
+    fake.jobs[NAME].enter("Running", at=1_700_000_000.0)
+    fake.jobs[NAME].end("Completed", at=1_700_001_800.0)
+    assert backend.status(REF).cost == pytest.approx(84.8)
 
 
 def test_a_cluster_that_is_gone(fake: FakeAzure, backend: AzureMLBackend) -> None:
