@@ -14,7 +14,7 @@ from cloudtrain.jobfile.changes import Changes
 from cloudtrain.jobfile.document import Document, Positions, Unreadable, read_document
 from cloudtrain.jobfile.scalars import read_scalar
 from cloudtrain.problems.explain import unknown_field
-from cloudtrain.problems.shape import Path, Shape, shape_of_model
+from cloudtrain.problems.shape import Kind, Path, Shape, shape_of_model
 from cloudtrain.resources import PerTarget
 
 _PART = re.compile(
@@ -22,6 +22,10 @@ _PART = re.compile(
 )
 _SYNTAX = "write `--set resources.instance_count=4`"
 _REMOVE = "null"
+_MAX_DIGITS = 9
+"""Of an index; Python itself reads no number without end."""
+_CONTAINERS: dict[Kind, type | tuple[type, ...]] = {"list": list, "json": (dict, list)}
+"""What can be below a place of each kind, where it is not a mapping."""
 Data = dict[str, Any]
 
 
@@ -60,9 +64,9 @@ def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = Trai
     return data, Changes(origins, texts, tuple(problems))
 
 
-def _split(text: str) -> tuple[list[str | int], str]:
+def _split(text: str) -> tuple[list[str], str]:
     """`a."b.c"[0]=value` into its parts and the text of the value."""
-    parts: list[str | int] = []
+    parts: list[str] = []
     offset = 0
     while True:
         match = _PART.match(text, offset)
@@ -71,7 +75,7 @@ def _split(text: str) -> tuple[list[str | int], str]:
         offset = match.end()
         name = match["double"] if match["double"] is not None else match["single"]
         name = re.sub(r"\\(.)", r"\1", name) if match["double"] is not None else name
-        parts.append(int(match["index"]) if match["index"] else name if name is not None else match["bare"].strip())
+        parts.append(match["index"] or (name if name is not None else match["bare"].strip()))
         if text[offset : offset + 1] == "=":
             return parts, text[offset + 1 :]
         if text[offset : offset + 1] == ".":
@@ -86,7 +90,7 @@ def _split(text: str) -> tuple[list[str | int], str]:
     )
 
 
-def _apply(data: Data, parts: list[str | int], text: str, root: type[BaseModel]) -> tuple[Path, Positions]:
+def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tuple[Path, Positions]:
     """Set one value; the containers on the way are made where they are missing, but only if all goes well."""
     shape: Shape = shape_of_model(root)
     holder: Any = data
@@ -113,7 +117,7 @@ def _apply(data: Data, parts: list[str | int], text: str, root: type[BaseModel])
     return path, found.positions
 
 
-def _step(shape: Shape, holder: Any, part: str | int, path: Path, root: type[BaseModel]) -> tuple[str | int, Shape]:
+def _step(shape: Shape, holder: Any, part: str, path: Path, root: type[BaseModel]) -> tuple[str | int, Shape]:
     """The key that `part` stands for in `holder`, and the shape of what is there.
 
     Raises:
@@ -121,26 +125,23 @@ def _step(shape: Shape, holder: Any, part: str | int, path: Path, root: type[Bas
     """
     if shape.kind == "value":
         raise _Refused(f"`{Problem(path, '').dotted}` holds one value, so nothing can be set below it", _SYNTAX, path)
-    if shape.kind == "list" or isinstance(holder, list):
+    if isinstance(holder, list):
         inner = shape.child(0)
-        assert inner is not None
+        assert inner is not None, "only a list or any JSON holds a list"
         return _index(part, len(holder), path), inner
-    name = str(part)
     tag = holder.get("type") if isinstance(holder, Mapping) else None
-    child = shape.child(name, tag)
-    if child is None or (shape.kind in ("model", "choice") and name not in shape.field_names(tag)):
-        message, hint = unknown_field((*path, name), shape, root, tag)
-        raise _Refused(message, hint, (*path, name))
-    return name, child
+    child = shape.child(part, tag)
+    if child is None or (shape.kind in ("model", "choice") and part not in shape.field_names(tag)):
+        message, hint = unknown_field((*path, part), shape, root, tag)
+        raise _Refused(message, hint, (*path, part))
+    return part, child
 
 
-def _index(part: str | int, length: int, path: Path) -> int:
-    text = str(part)
+def _index(text: str, length: int, path: Path) -> int:
+    where = Problem(path, "").dotted
     if not (text.isascii() and text.isdecimal()):
-        where = Problem(path, "").dotted
-        raise _Refused(f"`{where}` is a list, and `{part}` is not an index", f"write `{where}[0]`", path)
-    if int(text) > length:
-        where = Problem(path, "").dotted
+        raise _Refused(f"`{where}` is a list, and `{text}` is not an index", f"write `{where}[0]`", path)
+    if len(text) > _MAX_DIGITS or int(text) > length:
         raise _Refused(
             f"`{where}` has {length} entries, so there is no `[{text}]`", f"the next one is `{where}[{length}]`", path
         )
@@ -148,8 +149,8 @@ def _index(part: str | int, length: int, path: Path) -> int:
 
 
 def _opened(value: Any, shape: Shape, path: Path) -> Any:
-    """What is below a value, made where there is nothing yet; text for all targets becomes one text per target."""
-    if isinstance(value, dict | list):
+    """What is below a value, made where there is nothing of its kind; text for all targets becomes one for each."""
+    if isinstance(value, _CONTAINERS.get(shape.kind, dict)):
         return value
     if isinstance(value, str) and shape.model() is PerTarget:
         return dict.fromkeys(PerTarget.model_fields, value)

@@ -83,6 +83,23 @@ def test_groups_can_be_written_one_by_one() -> None:
     assert found.resources.instance_groups == (ct.InstanceGroup(name="a", instance_type="ml.x", instance_count=2),)
 
 
+@pytest.mark.parametrize(
+    ("line", "override", "path", "value"),
+    [("resources: []", "resources.instance_count=2", "resources.instance_count", 2),
+     ("resources: [1]", "resources.instance_count=2", "resources.instance_count", 2),
+     ("distribution: []", "distribution.type=torch", "distribution", ct.Torch()),
+     ("tags: []", "tags.team=vision", "tags", {"team": "vision"}),
+     ("resources: {instance_preferences: {}}", "resources.instance_preferences[0]=a", "resources.instance_preferences",
+      ("a",))],
+)  # fmt: skip
+def test_what_cannot_hold_the_field_is_replaced(line: str, override: str, path: str, value: Any) -> None:
+    """A list where a mapping belongs, and the reverse: as a plain value is."""
+    found: Any = job(override, text=f"name: a\nentry_point: t.py\n{line}\n")
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
 def test_later_overrides_win() -> None:
     """They are applied in their order."""
     assert job("name=b", "name=c").name == "c"
@@ -94,6 +111,8 @@ def test_the_version_of_smp_is_a_number() -> None:
 
 
 LAYOUT = "write `--set resources.instance_count=4`"
+LONG = "1" * 5000
+"""More digits than Python reads as a number."""
 WRONG: list[tuple[str, str, str, str | None]] = [
     ("resources.instance_cout=2", "resources.instance_cout", "`instance_cout` is not a field of `resources`",
      "did you mean `instance_count`?"),
@@ -115,6 +134,10 @@ WRONG: list[tuple[str, str, str, str | None]] = [
      "write `hyperparameters.layers[0]`"),
     ("hyperparameters.layers[5]=1", "hyperparameters.layers",
      "`hyperparameters.layers` has 2 entries, so there is no `[5]`", "the next one is `hyperparameters.layers[2]`"),
+    (f"hyperparameters.layers[{LONG}]=1", "hyperparameters.layers",
+     f"`hyperparameters.layers` has 2 entries, so there is no `[{LONG}]`", "the next one is `hyperparameters.layers[2]`"),
+    (f"hyperparameters.layers.{LONG}=1", "hyperparameters.layers",
+     f"`hyperparameters.layers` has 2 entries, so there is no `[{LONG}]`", "the next one is `hyperparameters.layers[2]`"),
     ("hyperparameters.lr=[1", "hyperparameters.lr", "not valid YAML: did not find expected ',' or ']'",
      "close the list with `]`"),
     ("hyperparameters.lr=.nan", "hyperparameters.lr", "`lr` cannot be `nan`: no service takes it", 'write `"nan"`, as text'),
@@ -128,7 +151,7 @@ WRONG: list[tuple[str, str, str, str | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("override", "path", "message", "hint"), WRONG, ids=[case[0] for case in WRONG])
+@pytest.mark.parametrize(("override", "path", "message", "hint"), WRONG, ids=[case[0][:60] for case in WRONG])
 def test_a_wrong_override_is_reported_at_itself(override: str, path: str, message: str, hint: str | None) -> None:
     """The place is `--set ...`, not the file."""
     place = f"--set {override}  {path}" if path else f"--set {override}"
