@@ -71,6 +71,43 @@ def as_in_the_container(value: Any, host: str) -> Any:
     return json.loads(text)
 
 
+@pytest.mark.parametrize("resources", [{"InstanceCount": 60}, {"InstanceType": None}, {"InstanceGroups": "x"}, None])
+def test_overrides_of_the_machines_do_not_count(resources: Any) -> None:
+    """The machines are this one's: what runs here is what would run without them, and the plan says so."""
+    plan = plan_of(job_of(sagemaker_overrides={"ResourceConfig": resources}))
+    assert plan.request["processes"] == plan_of(job_of()).request["processes"]
+    assert any("`sagemaker_overrides.ResourceConfig`" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "place"),
+    [
+        ({"HyperParameters": {"a": 5}}, "sagemaker_overrides.HyperParameters.a"),
+        ({"AlgorithmSpecification": None}, "sagemaker_overrides.AlgorithmSpecification"),
+        ({"AlgorithmSpecification": {"ContainerEntrypoint": 3}}, "sagemaker_overrides.AlgorithmSpecification"),
+        ({"Environment": {"A": 1}}, "sagemaker_overrides.Environment.A"),
+        ({"TrainingJobName": None}, "sagemaker_overrides.TrainingJobName"),
+        (
+            {"HyperParameters": {"sagemaker_distribution_instance_groups": "3"}},
+            "sagemaker_overrides.HyperParameters.sagemaker_distribution_instance_groups",
+        ),
+    ],
+)
+@pytest.mark.parametrize("launch", ["toolkit", "entrypoint"])
+def test_overrides_that_leave_no_request(overrides: dict[str, Any], place: str, launch: str) -> None:
+    """They are refused here as they are for SageMaker, each at its place."""
+    image = {} if launch == "toolkit" else {"environment": {"image": {"sagemaker": "own.example/train:1"}}}
+    with pytest.raises(ct.JobError) as caught:
+        plan_of(job_of(sagemaker_overrides=overrides, **image))
+    assert any(problem.dotted.startswith(place) for problem in caught.value.problems)
+
+
+def test_an_override_without_an_image() -> None:
+    """Nothing of the image is used here."""
+    overrides = {"AlgorithmSpecification": {"TrainingImage": None, "AlgorithmName": "mine"}}
+    assert dict(plan_of(job_of(sagemaker_overrides=overrides)).summary)["processes"] == "4"
+
+
 def test_plain_scripts_are_numbered_by_the_names_of_their_hosts() -> None:
     """As in SM_HOSTS, where `algo-10` is the second of twelve."""
     plan = plan_of(job_of(distribution=ct.NoDistribution()), instance_count=12)

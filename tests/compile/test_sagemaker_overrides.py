@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ def plan(overrides: dict[str, Any], **fields: Any) -> Plan:
     job = ct.TrainingJob(
         name="job",
         entry_point="train.py",
-        distribution=ct.Torch(),
+        distribution=fields.pop("distribution", ct.Torch()),
         resources=fields.pop("resources", {"instance_type": {"sagemaker": "ml.g5.12xlarge"}}),
         environment={"framework": "pytorch", "version": "2.8"},
         sagemaker_overrides=overrides,
@@ -72,6 +73,7 @@ def test_the_job_s_own_preferences_cost_what_the_dearest_does() -> None:
     ("overrides", "place"),
     [
         ({"StoppingCondition": None}, "sagemaker_overrides.StoppingCondition"),
+        ({"TrainingJobName": None}, "sagemaker_overrides.TrainingJobName"),
         ({"OutputDataConfig": None}, "sagemaker_overrides.OutputDataConfig"),
         ({"ResourceConfig": "x"}, "sagemaker_overrides.ResourceConfig"),
         ({"HyperParameters": "x"}, "sagemaker_overrides.HyperParameters"),
@@ -90,6 +92,33 @@ def test_no_request_left(overrides: dict[str, Any], place: str) -> None:
     with pytest.raises(ct.JobError) as caught:
         plan(overrides)
     assert place in [problem.dotted for problem in caught.value.problems]
+
+
+UNREADABLE = {
+    "sagemaker_distribution_instance_groups": 3,
+    "sagemaker_instance_type": ["ml.p4d.24xlarge"],
+    "sagemaker_mpi_num_of_processes_per_host": [1],
+    "sagemaker_mpi_num_processes": "all",
+    "sagemaker_mpi_custom_mpi_options": 3,
+    "sagemaker_distributed_dataparallel_custom_mpi_options": {"a": 1},
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_launchers_hyperparameter_that_it_cannot_read(name: str) -> None:
+    """Written as a hyperparameter or as an override, it is refused at its place."""
+    with pytest.raises(ct.JobError, match=name) as caught:
+        plan({}, hyperparameters={name: UNREADABLE[name]}, distribution=ct.NoDistribution())
+    assert [problem.dotted for problem in caught.value.problems] == [f"hyperparameters.{name}"]
+    with pytest.raises(ct.JobError, match=name) as caught:
+        plan({"HyperParameters": {name: json.dumps(UNREADABLE[name])}})
+    assert [problem.dotted for problem in caught.value.problems] == [f"sagemaker_overrides.HyperParameters.{name}"]
+
+
+def test_a_number_of_processes_in_quotes() -> None:
+    """The toolkit takes it, and so does the plan."""
+    shown = plan({"HyperParameters": {"sagemaker_mpi_num_of_processes_per_host": '"2"'}})
+    assert dict(shown.summary)["processes"] == "2"
 
 
 json_values = st.recursive(

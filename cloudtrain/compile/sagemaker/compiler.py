@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cloudtrain.catalogue.images import image_of_uri
@@ -11,6 +12,7 @@ from cloudtrain.compile.sagemaker.modes import launch_of
 from cloudtrain.compile.sagemaker.overrides import overridden
 from cloudtrain.compile.sagemaker.places import bundle_uri
 from cloudtrain.compile.sagemaker.request import Parts, request_of
+from cloudtrain.compile.sagemaker.settings import refuse_unreadable
 from cloudtrain.compile.sagemaker.summary import summary
 from cloudtrain.job import TrainingJob
 from cloudtrain.launch import sagemaker_container as container
@@ -26,7 +28,7 @@ def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileConte
         JobError: the job asks for something that SageMaker does not have, with the alternative.
     """
     parts = parts_of(job, target, context)
-    request = overridden(request_of(parts), job.sagemaker_overrides)
+    request = finished_request(parts, job.sagemaker_overrides)
     machines = machines_in(request["ResourceConfig"], parts.account)
     processes = _processes(parts, machines, request)
     bundle = context.bundle
@@ -41,6 +43,17 @@ def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileConte
         summary=tuple(summary(parts, machines, request, processes)),
         notes=() if parts.image.assumed is None else (f"the image is for {parts.image.assumed}",),
     )
+
+
+def finished_request(parts: Parts, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The request with the user's overrides, such that whoever starts the job can read it.
+
+    Raises:
+        JobError: it is not.
+    """
+    request = overridden(request_of(parts), overrides)
+    refuse_unreadable(request, parts.job)
+    return request
 
 
 def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext) -> Parts:

@@ -11,7 +11,7 @@ from cloudtrain.errors import JobError, Problem
 
 FIELD = "sagemaker_overrides"
 
-_NEEDED = ("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "StoppingCondition")
+_NEEDED = ("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "StoppingCondition", "TrainingJobName")
 """What a plan reads of its request: it can be changed, and not be taken away."""
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-from cloudtrain.compile.common import merged
 from cloudtrain.compile.emulation.sagemaker.entrypoint import entrypoint_host
 from cloudtrain.compile.emulation.sagemaker.rerooted import port_name, with_loopback
 from cloudtrain.compile.emulation.sagemaker.stage import HostLaunch, Stage
 from cloudtrain.compile.emulation.sagemaker.toolkit import toolkit_host
 from cloudtrain.compile.emulation.scaled import scaled_job
-from cloudtrain.compile.sagemaker.compiler import parts_of
+from cloudtrain.compile.sagemaker.compiler import finished_request, parts_of
 from cloudtrain.compile.sagemaker.images import contents_of
-from cloudtrain.compile.sagemaker.request import Parts, request_of
+from cloudtrain.compile.sagemaker.overrides import FIELD
+from cloudtrain.compile.sagemaker.request import Parts
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import TrainingJob
 from cloudtrain.launch.sagemaker_container import Container, Host, files, is_entrypoint
@@ -37,6 +37,9 @@ _REPEATED = ("SM_RESOURCE_CONFIG", "SM_TRAINING_ENV")
 
 _LAUNCHERS = ("torchrun", "mpirun")
 
+_MACHINES = "ResourceConfig"
+"""What of a request is about machines."""
+
 
 def compile_as_sagemaker(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
     """The plan of a job that runs here as SageMaker would run it. `context.account` is a `LocalAccount`.
@@ -53,7 +56,7 @@ def compile_as_sagemaker(job: TrainingJob, target: Local, context: CompileContex
     run_dir = f"{account.state_dir}/runs/{context.run_name}"
     python = target.python or account.python
     stage = Stage(
-        request=merged(request_of(parts), job.sagemaker_overrides),
+        request=finished_request(parts, _without_machines(job.sagemaker_overrides)),
         container=_container(parts, python),
         account=account,
         python=python,
@@ -81,8 +84,20 @@ def compile_as_sagemaker(job: TrainingJob, target: Local, context: CompileContex
         uploads=(Upload("code", bundle.sha256, archive, bundle.size, bundle.file_count),),
         processes=tuple(_shown(launches, started)),
         summary=tuple(_summary(stage, parts, job, len(_ranks_of(launches, started)))),
-        notes=tuple(dict.fromkeys(note for made in launches.values() for note in made.notes)),
+        notes=tuple(dict.fromkeys(_notes(job, launches))),
     )
+
+
+def _without_machines(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The machines are this one's, and their number is what it can carry."""
+    return {key: value for key, value in overrides.items() if key != _MACHINES}
+
+
+def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
+    if _MACHINES in job.sagemaker_overrides:
+        yield f"`{FIELD}.{_MACHINES}` does not count here: the machines are this one's"
+    for made in launches.values():
+        yield from made.notes
 
 
 def _container(parts: Parts, python: str) -> Container:
@@ -231,7 +246,9 @@ def _summary(stage: Stage, parts: Parts, job: TrainingJob, world_size: int) -> I
     yield "processes", str(world_size)
     starter = "cloudtrain's own launcher" if is_entrypoint(stage.request) else "the image's toolkit"
     yield "started by", f"{starter}: {parts.launch.reason}"
-    yield "image", f"{stage.request['AlgorithmSpecification']['TrainingImage']} (not used here)"
+    image = stage.request["AlgorithmSpecification"].get("TrainingImage")
+    if image:
+        yield "image", f"{image} (not used here)"
     yield "script", job.entry_point or job.command or ""
     yield "/opt/ml", f"{stage.run_dir}/hosts/algo-N/opt/ml"
     if job.max_runtime:
