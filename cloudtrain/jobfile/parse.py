@@ -80,7 +80,7 @@ def _readable(text: str, format: Format, file: str) -> Document:
         if not text.strip("\ufeff \t\r\n"):
             raise Unreadable("the job file is empty", _START[format])
         document = read_document(text, format)
-        if document.data is None or document.data == {}:
+        if document.data in (None, {}) and not document.problems:
             raise Unreadable("the job file is empty", _START[format])
         if not isinstance(document.data, dict):
             message = f"a job file holds a mapping at the top, not {shown(document.data)}"

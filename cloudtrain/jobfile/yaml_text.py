@@ -51,12 +51,11 @@ def read(text: str) -> Document:
     Raises:
         Unreadable: it is not YAML, holds several documents, or repeats itself without end.
     """
-    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
-        raise RecursionError
     import yaml
 
     loader = _loader()(text)
     try:
+        _check_depth(text)
         node = loader.get_single_node()
     except yaml.YAMLError as error:
         raise _unreadable(error, text) from None
@@ -68,13 +67,24 @@ def read(text: str) -> Document:
     return reader.notes.document(reader.value(node, ()))
 
 
-def _depth(text: str) -> int:
-    """No less than the depth of flow brackets: the C parser has no bound of its own."""
-    depth = most = 0
-    for char in text:
-        depth += (char in "[{") - (char in "]}")
-        most = max(most, depth)
-    return most
+def _check_depth(text: str) -> None:
+    """Refuse deep nesting before PyYAML's composer, which goes down on the C stack without a bound, meets it.
+
+    Every level needs one of a few signs, so that most texts are not looked through for it.
+
+    Raises:
+        RecursionError: the text is nested too deeply.
+        YAMLError: it is not YAML.
+    """
+    if sum(map(text.count, "[{-?:")) <= MAX_DEPTH:
+        return
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, _loader()):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise RecursionError
 
 
 def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
@@ -127,8 +137,8 @@ class _Reader:
         self._open.discard(id(node))
         return value
 
-    def _enter(self, node: yaml.Node, path: Path) -> None:
-        self._count += 1
+    def _enter(self, node: yaml.Node, path: Path, values: int = 1) -> None:
+        self._count += values
         if id(node) in self._open:
             raise Unreadable("the text holds an anchor that refers to itself", None, _place(node))
         if self._count > _MAX_NODES or len(path) > MAX_DEPTH:
@@ -200,12 +210,13 @@ class _Reader:
                     self.notes.problem(path, _place(source), message, "write `<<: *name`, where `&name` is a mapping")
 
     def _flat(self, node: yaml.MappingNode, path: Path) -> dict[str, tuple[Place, yaml.Node]]:
-        self._enter(node, path)
+        self._enter(node, path, 1 + len(node.value))
         self._open.add(id(node))
         own = ((self._key(key, path), key, value) for key, value in self._own(node))
         result = {name: (_place(key), value) for name, key, value in own if name is not None}
         for merged in self._merges(node, path):
-            result = {**merged, **result}
+            for name, found in merged.items():
+                result.setdefault(name, found)
         self._open.discard(id(node))
         return result
 

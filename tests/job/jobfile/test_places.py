@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -126,6 +126,18 @@ def test_a_file_without_entries_is_empty_too(format: Format, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "problem"),
+    [("1: 2\n", (1, 1, "a key must be text, not `1`", 'write `"1"`, in quotes')),
+     ("? [a]\n", (1, 3, "a key must be text, not a list or a mapping", "write a name before the colon"))],
+)  # fmt: skip
+def test_a_file_with_mistakes_alone_is_not_empty(text: str, problem: tuple[Any, ...]) -> None:
+    """Its mistakes are told, and what a job needs."""
+    found = told(text)
+    assert problem in found
+    assert "`name` is missing" in {message for *_, message, _ in found}
+
+
+@pytest.mark.parametrize(
     ("format", "text", "what"),
     [("yaml", "\n- a\n", "a list"), ("yaml", "hello", '`"hello"`'), ("json", "[]", "a list"), ("json", " 3", "`3`")],
 )
@@ -159,7 +171,9 @@ def test_line_ends_of_windows(format: Format) -> None:
 @pytest.mark.parametrize(
     ("format", "text"),
     [("yaml", "a: " + "[" * 60_000), ("json", "[" * 60_000), ("toml", "a = " + "[" * 5_000), ("yaml", "- " * 3_000),
-     ("yaml", "\n".join("  " * depth + "a:" for depth in range(2_000)))],
+     ("yaml", "\n".join("  " * depth + "a:" for depth in range(2_000))), ("yaml", "- " * 200_000), ("yaml", "? " * 200_000),
+     ("yaml", "a: " + "{b: " * 200_000)],
+    ids=lambda value: value[:20],
 )  # fmt: skip
 def test_deep_nesting_is_refused(format: Format, text: str) -> None:
     """Without a crash of the parser."""

@@ -144,3 +144,17 @@ def test_aliases_cannot_blow_a_file_up() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
     assert told("\n".join(lines))[0][2] == "the text is too large or too deep to be a job"
+
+
+def test_merges_cannot_blow_a_file_up() -> None:
+    """Ten kilobytes that stand for half a million merged keys."""
+    keys = ", ".join(f"k{number}: 1" for number in range(800))
+    text = f"a: &a {{{keys}}}\nb: {{<<: [{', '.join(['*a'] * 800)}]}}"
+    assert told(text)[0][2] == "the text is too large or too deep to be a job"
+
+
+@pytest.mark.parametrize("written", ["1" * 4000, "0x" + "f" * 4000, "0o" + "7" * 5000])
+def test_a_number_too_long_for_python_stays_text(written: str) -> None:
+    """Python neither reads nor writes whole numbers of more than 4300 digits."""
+    assert read(f"a: {written}") == {"a": written}
+    assert str(read(f"a: {written[:3500]}")["a"]).isdecimal()
