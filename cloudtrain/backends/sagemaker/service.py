@@ -36,7 +36,7 @@ class SageMakerService:
     """The service of one process. A run is a training job (or a processing job) of the run's name."""
 
     def __init__(self, environ: Mapping[str, str], pace: Pace | None, overlay: Callable[[], Overlay] = tuple) -> None:
-        """`overlay` gives the user's corrections of the catalogue, for prices."""
+        """`overlay` gives the user's corrections of the catalogue: prices, and types of their own."""
         self._environ = environ
         self._pace = pace or Pace()
         self._overlay = cache(overlay)
@@ -207,7 +207,7 @@ class SageMakerService:
         return True
 
     def _log(self, ref: RunRef, kind: JobKind, description: Mapping[str, Any], instance: int | None) -> JobLog:
-        ranks = ranks_of(description)
+        ranks = ranks_of(description, self._overlay())
         return JobLog(self._at(ref.place), kind.log_group, ref.name, ranks=ranks, instance=instance)
 
     def _followed(

@@ -123,9 +123,7 @@ def _said(description: Mapping[str, Any]) -> str | None:
     return message if message and (not reason or reason.startswith("AlgorithmError")) else reason
 
 
-def _with_money(
-    status: RunStatus, description: Mapping[str, Any], rate: float | None, now: float
-) -> RunStatus:
+def _with_money(status: RunStatus, description: Mapping[str, Any], rate: float | None, now: float) -> RunStatus:
     billed, trained = description.get("BillableTimeInSeconds"), description.get("TrainingTimeInSeconds")
     lasted = float(billed) if billed is not None else _metered(status, now)
     return replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cloudtrain.catalogue.instances import instance_named
+from cloudtrain.catalogue.overlay import Overlay, type_named
 from cloudtrain.launch.sagemaker import keys
 from cloudtrain.launch.sagemaker.hosts import Host, hosts, hyperparameters_file
 from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
@@ -15,10 +15,10 @@ Settings = Mapping[str, Any]
 """A job's hyperparameters, decoded."""
 
 
-def ranks_of(description: Mapping[str, Any]) -> dict[int, range]:
+def ranks_of(description: Mapping[str, Any], overlay: Overlay) -> dict[int, range]:
     """Instance to its ranks, in the order in which launchers number hosts: by name, so `algo-10` before `algo-2`.
 
-    An instance is left out where the job does not say how many ranks it has.
+    An instance is left out where the job does not say how many ranks it has. `overlay` has the user's own types.
     """
     given = _settings(description)
     if given is None or "ResourceConfig" not in description:
@@ -27,7 +27,7 @@ def ranks_of(description: Mapping[str, Any]) -> dict[int, range]:
     for world in _worlds(given, hosts(description)):
         first = 0
         for host in world:
-            count = _count(given, host)
+            count = _count(given, host, overlay)
             if count is None:
                 break
             found[host.index] = range(first, first + count)
@@ -41,7 +41,7 @@ def _settings(description: Mapping[str, Any]) -> Settings | None:
     return given if isinstance(given.get(LAUNCH_KEY), dict) or keys.PROGRAM in given else None
 
 
-def _count(given: Settings, host: Host) -> int | None:
+def _count(given: Settings, host: Host, overlay: Overlay) -> int | None:
     """How many ranks a host has."""
     if launch := given.get(LAUNCH_KEY):
         alone, asked = launch.get("launcher") == "single", launch.get("processes_per_instance")
@@ -49,7 +49,7 @@ def _count(given: Settings, host: Host) -> int | None:
         alone, asked = not _asks_for_launcher(given), given.get(keys.PROCESSES)
     if alone:
         return 1
-    return _number(asked) if asked else _devices(host.instance_type)
+    return _number(asked) if asked else _devices(host.instance_type, overlay)
 
 
 def _asks_for_launcher(given: Settings) -> bool:
@@ -87,6 +87,6 @@ def _number(value: Any) -> int | None:
         return None
 
 
-def _devices(instance_type: str) -> int | None:
-    known = instance_named("sagemaker", instance_type)
+def _devices(instance_type: str, overlay: Overlay) -> int | None:
+    known = type_named("sagemaker", instance_type, overlay)
     return known.devices if known is not None else None

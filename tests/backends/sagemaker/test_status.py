@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import botocore.session  # noqa: TID253
 import pytest
 
 from cloudtrain.backends.sagemaker.backend import SageMakerBackend
 from cloudtrain.backends.sagemaker.states import PRIMARY, SECONDARY, state_of
+from cloudtrain.errors import SettingsError
 from cloudtrain.states import RunState
 from tests.backends.sagemaker.conftest import NAME, REF, plan_of
 from tests.fakes.sagemaker.jobs import Job
@@ -176,6 +179,57 @@ def test_cost_of_an_unknown_type(fake: FakeAws, backend: SageMakerBackend) -> No
     fake.jobs[NAME].end("Completed", BillableTimeInSeconds=900)
     status = backend.status(REF)
     assert (status.billable_seconds, status.cost) == (900, None)
+
+
+OWN = """
+[sagemaker."ml.g5.12xlarge"]
+price = 1.0
+[sagemaker."ml.new1.xlarge"]
+vcpus = 4
+memory_gib = 16
+gpus = 4
+gpu = "A10G-24GB"
+price = 3.0
+"""
+
+
+@pytest.mark.parametrize(("name", "cost"), [("ml.g5.12xlarge", 0.5), ("ml.new1.xlarge", 1.5)])
+def test_cost_by_the_users_own_prices(
+    fake: FakeAws, backend: SageMakerBackend, folder: Path, name: str, cost: float
+) -> None:
+    """`instances.toml` counts in a status as it does in a plan: two instances for a quarter of an hour."""
+    (folder / "instances.toml").write_text(OWN)
+    backend.submit(plan_of(ResourceConfig={"InstanceCount": 2, "InstanceType": name, "VolumeSizeInGB": 1}))
+    fake.jobs[NAME].end("Completed", BillableTimeInSeconds=900)
+    assert backend.status(REF).cost == pytest.approx(cost)
+
+
+def test_ranks_of_the_users_own_types(fake: FakeAws, backend: SageMakerBackend, folder: Path) -> None:
+    """A type that only `instances.toml` has starts one process for each of its GPUs."""
+    (folder / "instances.toml").write_text(OWN)
+    config = {"InstanceCount": 2, "InstanceType": "ml.new1.xlarge", "VolumeSizeInGB": 1}
+    torch = {"sagemaker_program": '"train.py"', "sagemaker_torch_distributed_enabled": "true"}
+    backend.submit(plan_of(ResourceConfig=config, HyperParameters=torch))
+    fake.logs.write(f"{NAME}/algo-2-17", "[default1]: hello")
+    assert [line.rank for line in backend.logs(REF)] == [5]
+
+
+def test_prices_that_cannot_be_read_do_not_keep_a_job_running(
+    backend: SageMakerBackend, folder: Path, job: Job
+) -> None:
+    """A broken `instances.toml` is told by a status; a stop needs no prices."""
+    (folder / "instances.toml").write_text("[broken")
+    with pytest.raises(SettingsError, match=r"instances\.toml is not TOML"):
+        backend.status(REF)
+    backend.stop(REF)
+    assert job.status == "Stopping"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The project's folder, in which a person works."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def test_metrics(backend: SageMakerBackend, job: Job) -> None:
