@@ -5,7 +5,9 @@ What a plan does not need is imported by the functions that do, because a plan m
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -187,6 +189,8 @@ def run(name: str) -> Run:
     from cloudtrain.handle import Run
     from cloudtrain.store.store import read_store
 
+    if not name.strip():  # the beginning of every run's name, as an unset variable of a script is
+        raise RunNotFound("the name of the run is empty", hint="`cloudtrain ps` lists the runs; `last` is the newest")
     settings = load_settings()
     _recover_if_needed()
     with read_store(settings.state_dir) as store:
@@ -224,19 +228,16 @@ def runs(
     from cloudtrain.handle import Run
     from cloudtrain.store.store import read_store
 
-    settings = load_settings()
+    settings, limit = load_settings(), None if limit is None else min(limit, sys.maxsize)
     if target is not None:
         model = settings.target(target, profile=profile) if isinstance(target, str) else target
         there = (Run.attached(item, settings) for item in _at(model, settings))
         return list(islice((item for item in there if _wanted(item, states, job)), limit))
     _recover_if_needed()
-    asked = [] if not states else [*states, *(state for state in RunState if not state.is_final)]
     with read_store(settings.state_dir) as store:
-        rows = [] if store is None else store.newest(limit=limit, states=asked, job=job)
-    found = [Run(row, settings) for row in rows]
-    for item in found:
-        _refresh(item)
-    return [item for item in found if not states or item.last_status.state in states]
+        rows = [] if store is None else _perhaps(store, states, job, limit)
+    here = (_refreshed(Run(row, settings)) for row in rows)
+    return list(islice((item for item in here if _wanted(item, states, job)), limit))
 
 
 def recover() -> list[Recovered]:
@@ -315,9 +316,17 @@ def _at(model: Local | SageMaker | AzureML, settings: Settings) -> Iterator[List
 
 
 def _wanted(item: Run, states: Sequence[RunState], job: str | None) -> bool:
-    from cloudtrain.handle import job_name_of
+    return (not states or item.last_status.state in states) and job in (None, item.job_name)
 
-    return (not states or item.last_status.state in states) and job in (None, job_name_of(item.name))
+
+def _perhaps(store: Store, states: Sequence[RunState], job: str | None, limit: int | None) -> list[Row]:
+    """The rows among which the wanted runs are, newest first. Those that had not ended may be in any state by now."""
+    if not states:
+        return store.newest(limit=limit, job=job)
+    ended = [state for state in states if state.is_final]
+    rows = store.newest(limit=limit, states=ended, job=job) if ended else []
+    rows += store.newest(states=[state for state in RunState if not state.is_final], job=job)
+    return sorted(rows, key=lambda row: (-row.created, row.name))
 
 
 def _of_reference(store: Store, ref: RunRef) -> list[Row]:
@@ -328,10 +337,9 @@ def _of_reference(store: Store, ref: RunRef) -> list[Row]:
     return [row]
 
 
-def _refresh(item: Run) -> None:
-    """Ask the target for the state of a run that has not ended; one that cannot be reached leaves what is known."""
+def _refreshed(item: Run) -> Run:
+    """A run that has not ended is asked for its state; a target that cannot be reached leaves what is known."""
     if not item.last_status.state.is_final:
-        try:
+        with suppress(TargetError, RunNotFound):
             item.status()
-        except (TargetError, RunNotFound):
-            return
+    return item

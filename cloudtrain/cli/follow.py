@@ -46,7 +46,7 @@ def print_logs(
     try:
         if not follow:
             lines = run.logs(rank=rank, instance=instance)
-            _write(lines if tail is None else deque(lines, maxlen=tail), form, sys.stdout)
+            _write(lines if tail is None else deque(lines, maxlen=min(tail, sys.maxsize)), form, sys.stdout)
             return 0
         skipped = 0 if tail is None else max(0, sum(1 for _ in run.logs(rank=rank, instance=instance)) - tail)
         lines = run.logs(follow=True, rank=rank, instance=instance)

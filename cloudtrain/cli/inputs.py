@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,7 @@ def instance_number(text: str) -> int:
         UsageError: the text is neither.
     """
     host = text.removeprefix("algo-")
-    if host.isdigit() and (host == text or int(host) > 0):
+    if re.fullmatch("[0-9]{1,9}", host) and (host == text or int(host) > 0):
         return int(host) - (host != text)
     raise UsageError(f"`{text}` is no instance", hint="a number from 0 on, or `algo-1` for the first one on SageMaker")
 

@@ -13,7 +13,7 @@ from tests.fakes.file_backend import FileBackend
 
 
 class ScriptedBackend(FileBackend):
-    """`fate.json`: {"state": ..., "lines": [[rank, text], ...], "interrupt": bool, ...fields of RunStatus}."""
+    """`fate.json`: {"state": ..., "states": {run: state, ...}, "lines": [[rank, text], ...], "interrupt": bool, ...fields of RunStatus}."""
 
     @property
     def _fate(self) -> dict[str, Any]:
@@ -26,7 +26,7 @@ class ScriptedBackend(FileBackend):
         fate = self._fate
         fields = {key: fate[key] for key in ("reason", "failed_rank", "exit_code") if key in fate}
         return RunStatus(
-            RunState(fate.get("state", "succeeded")),
+            RunState(fate.get("states", {}).get(ref.name, fate.get("state", "succeeded"))),
             started=100.0,
             ended=112.0,
             details=tuple(fate.get("details", ())),

@@ -175,6 +175,33 @@ def test_ps(cli: Cli, scripted: Path, job: str) -> None:
     assert json.loads(cli("ps", "--job", "other", "--json").out) == []
 
 
+def test_ps_looks_past_the_newest_for_a_state(cli: Cli, scripted: Path, job: str) -> None:
+    """N runs in the state that is asked for, however many newer ones are in another, or turn out to be."""
+    fate(scripted, state="failed")
+    failed = [submitted(cli), submitted(cli)]
+    assert json.loads(cli("ps", "--json").out)[0]["state"] == "failed"
+    fate(scripted, state="running")
+    running = [submitted(cli) for _ in range(3)]
+    listed = json.loads(cli("ps", "-n", "1", "--state", "failed", "--json").out)
+    assert [run["name"] for run in listed] == [failed[1]]
+    fate(scripted, state="running", states=dict.fromkeys(running[1:], "succeeded"))
+    listed = json.loads(cli("ps", "-n", "1", "--active", "--json").out)
+    assert [run["name"] for run in listed] == [running[0]]
+    listed = json.loads(cli("ps", "-n", "2", "--state", "succeeded", "--json").out)
+    assert [run["name"] for run in listed] == running[:0:-1]
+
+
+def test_more_than_there_can_be_is_all(cli: Cli, scripted: Path, job: str) -> None:
+    """A count that no machine word holds is no defect."""
+    fate(scripted, lines=METRICS)
+    submitted(cli)
+    many = "9" * 20
+    assert cli("ps", "-n", many).out == cli("ps", "--all").out != ""
+    assert cli("ps", "-n", many, "--state", "succeeded").out == cli("ps", "--all").out
+    assert cli("ps", "-n", many, "--target", "local").code == 0
+    assert cli("logs", "last", "--tail", many).out == cli("logs", "last").out != ""
+
+
 def test_status(cli: Cli, scripted: Path, job: str) -> None:
     """State, reason and last output; code 0 whatever the state; the same in JSON."""
     fate(scripted, state="failed", reason="rank 1 exited with 1: ValueError: no", details=TRACEBACK)
@@ -220,6 +247,18 @@ def test_stop(cli: Cli, scripted: Path, job: str) -> None:
     assert (scripted / "stopped").read_text() == name
     fate(scripted, state="stopped")
     assert "has ended already: stopped" in cli("stop", name).err
+
+
+@pytest.mark.parametrize("name", ["", " "])
+@pytest.mark.parametrize("command", ["status", "logs", "wait", "stop", "download", "rehearse"])
+def test_an_empty_name_is_no_run(cli: Cli, scripted: Path, job: str, command: str, name: str) -> None:
+    """`cloudtrain stop "$UNSET"` means nothing, not the only run that there is."""
+    fate(scripted, state="running")
+    submitted(cli)
+    result = cli(command, name)
+    assert (result.code, result.out) == (3, "")
+    assert result.err.startswith("error: the name of the run is empty\n\nhint: `cloudtrain ps` lists the runs")
+    assert not (scripted / "stopped").exists()
 
 
 def test_download_prints_what_it_copied(cli: Cli, scripted: Path, job: str, clean_environment: Path) -> None:
