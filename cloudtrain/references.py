@@ -35,7 +35,7 @@ def reference_problems(job: Mapping[str, Any], implicit: Sequence[str] = IMPLICI
                 fault = _fault(match[1], job, implicit)
                 if fault is not None:
                     problems.append(Problem(path, f"`{match[0]}` refers to nothing: {fault[0]}", fault[1]))
-    return [*problems, *_run_problems(job.get("inputs"))]
+    return [*problems, *_value_problems(job.get("inputs")), *_run_problems(job.get("inputs"))]
 
 
 RUN_SCHEME = "run:"
@@ -70,6 +70,14 @@ def run_input(place: str) -> RunInput | None:
         return None
     what = match["own"] or f"outputs/{match['output']}"
     return RunInput(match["run"], what, match["below"] or "")
+
+
+def _value_problems(inputs: Any) -> Iterator[Problem]:
+    """References in plain values, which Azure ML would hand over as they are written."""
+    for path, text in _texts(inputs, ("inputs",)):
+        for match in _REFERENCE.finditer(text) if path[2:] == ("value",) else ():
+            message = f"`{match[0]}` stands in a plain value, in which nothing is replaced"
+            yield Problem(path, message, f"write it where `${{{{inputs.{path[1]}}}}}` is used")
 
 
 def _run_problems(inputs: Any) -> Iterator[Problem]:

@@ -77,7 +77,7 @@ def _type_hint(shape: Shape, name: str, value: Any, written: str | None) -> str 
     if shape.words == "text" and isinstance(value, bool | int | float):
         text = written or (str(value).lower() if isinstance(value, bool) else str(value))
         return f'write `"{text}"`, in quotes'
-    if shape.type is int and isinstance(value, str) and value.strip().isdecimal():
+    if shape.type is int and isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
         return f"write `{int(value)}`, without quotes"
     if shape.type is bool and isinstance(value, str | int):
         word = str(value).casefold()
