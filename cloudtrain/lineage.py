@@ -161,10 +161,12 @@ class _Search:
         return (of_job, True) if of_job else (self._here(self._store.starting_with(name)), False)
 
     def _best(self, rows: Sequence[Row]) -> Row:
-        states = [(row, self._state(row)) for row in rows]
-        for row, state in states:
+        states = list[tuple[Row, RunState]]()
+        for row in rows:
+            state = self._state(row)
             if state is RunState.SUCCEEDED:
                 return row
+            states.append((row, state))
         for row, state in states:
             if not state.is_final:
                 return self._ready(row, state)
@@ -180,11 +182,14 @@ class _Search:
         return row
 
     def _state(self, row: Row) -> RunState:
-        """As last seen; on this machine, as it is."""
+        """As last seen; on this machine, as it is: lost where nothing is left of the run."""
         state = RunState(row.state)
         if state.is_final or self._target != "local":
             return state
-        return backend_of(row.target, self._settings).status(row.ref).state
+        try:
+            return backend_of(row.target, self._settings).status(row.ref).state
+        except RunNotFound:
+            return RunState.LOST
 
     def _here(self, rows: Sequence[Row]) -> list[Row]:
         return [row for row in rows if row.target == self._target and row.stage in _SENT]

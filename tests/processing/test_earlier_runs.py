@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +105,21 @@ def test_of_a_job_the_newest_run_that_succeeded_counts(prepare: Callable[..., ct
     second = prepare(tags={"a": "2"})
     prepare(code=3)
     assert second.name in ct.plan(use("run:prep/model"), "local").notes[0]
+
+
+@pytest.mark.parametrize("forgotten", [0, 1], ids=["older", "newer"])
+def test_a_run_of_which_nothing_is_left_hides_no_other(
+    prepare: Callable[..., ct.Run], state_dir: Path, forgotten: int
+) -> None:
+    """Its folder is gone, and it was last seen before its end: another run of the job has succeeded all the same."""
+    runs = [prepare(tags={"a": "1"}), prepare(tags={"a": "2"})]
+    gone = runs.pop(forgotten)
+    assert gone.directory is not None
+    shutil.rmtree(gone.directory)
+    with open_store(state_dir) as store:
+        store.record(gone.name, RunStatus(RunState.PENDING))
+    assert runs[0].name in ct.plan(use("run:prep/model"), "local").notes[0]
+    assert f"`{gone.name}` is lost" in problem_of(use(f"run:{gone.name}/model"))[0]
 
 
 def test_a_run_that_failed_is_an_error(prepare: Callable[..., ct.Run]) -> None:
