@@ -33,7 +33,7 @@ RETRIES: dict[str, float] = {"retry_total": 3, "initial_backoff": 0.3, "incremen
 """How often a request is tried again, and after how long: 2.3, 4.3 and 8.3 seconds, each 0.2 more or less. The package
 counts before it waits, so the first pause is `initial_backoff` and `increment_base` to the power of one."""
 
-_UNCHANGED, _NOTHING_BEYOND = 304, 416
+_UNCHANGED, _ANOTHER, _NOTHING_BEYOND = 304, 412, 416
 
 _REFUSED = (Denied, Expired)
 
@@ -199,24 +199,28 @@ class Container:
             return operation(made)
 
 
-def read(blob: Any, offset: int, *, unless: str | None = None, length: int = READ) -> Piece | None:
+def read(
+    blob: Any, offset: int, *, unless: str | None = None, only: str | None = None, length: int = READ
+) -> Piece | None:
     """What azure-storage-blob's BlobClient has from a byte on; no more than `length`, and nothing beyond its end.
 
     Args:
         unless: an ETag; None is returned where the blob still has it.
+        only: an ETag; None is returned where the blob has it no more.
 
     Raises:
         AzureError: of azure-core.
     """
     core = require("azure.core", extra="azureml")
     exceptions = require("azure.core.exceptions", extra="azureml")
-    condition = {"etag": unless, "match_condition": core.MatchConditions.IfModified} if unless else {}
+    match = core.MatchConditions.IfModified if unless else core.MatchConditions.IfNotModified
+    condition = {"etag": unless or only, "match_condition": match} if unless or only else {}
     try:
         found = blob.download_blob(offset=offset, length=length, **condition)
         size = int(found.properties.content_range.rpartition("/")[2])
         return _piece(found.readall(), size, found.properties)
     except exceptions.HttpResponseError as error:
-        if error.status_code == _UNCHANGED:
+        if error.status_code in (_UNCHANGED, _ANOTHER):
             return None
         if error.status_code != _NOTHING_BEYOND:
             raise

@@ -1,21 +1,22 @@
 """Copies of what a job wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything.
 
 `outputs/` also has what a script left in its own folder `./outputs`, which the service keeps without being asked to.
-Files come in parts, several at once; a part whose connection breaks is asked for again, not the file.
+Files come in parts, several at once; a part whose connection breaks, or whose key expires, is asked for again, not the
+file.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
-from cloudtrain._extras import require
-from cloudtrain.backends.azureml.blobs import Blobs
+from cloudtrain.backends.azureml.at_once import Check, at_once
+from cloudtrain.backends.azureml.blobs import READ, Blobs, Piece, read
 from cloudtrain.backends.azureml.lines import Layout
 from cloudtrain.backends.azureml.logs import RunLog, artifact_place
 from cloudtrain.backends.azureml.outputs import OWN, places_of, resolved_place
@@ -28,8 +29,11 @@ OUTPUTS, LOGS = "outputs", "logs"
 _FILES, _PARTS = 4, 4
 """How many files are copied at once, and how many parts of each."""
 
-Open = Callable[[Callable[[Any], None]], None]
-"""Calls the function with azure-storage-blob's client of the file."""
+_TRIES = 2
+"""How often a file is begun that is written anew while it is copied."""
+
+Open = Callable[[Callable[[Any], "Piece | None"]], "Piece | None"]
+"""Calls the function with azure-storage-blob's client of the file, with new keys where the old ones have expired."""
 
 
 class File(NamedTuple):
@@ -171,25 +175,16 @@ def _inside(destination: Path, name: str) -> Path:
 
 
 def _fetch_all(targets: Mapping[Path, File]) -> list[Path]:
-    with ThreadPoolExecutor(max_workers=_FILES) as pool:
-        fetched = [pool.submit(_fetch, file, target) for target, file in targets.items()]
-        try:
-            return [item.result() for item in fetched]
-        finally:
-            _cancel(fetched)
+    return at_once(_FILES, lambda one, check: _fetch(*one, check), targets.items())
 
 
-def _cancel(items: Iterable[Any]) -> None:
-    for item in items:
-        item.cancel()
-
-
-def _fetch(file: File, target: Path) -> Path:
+def _fetch(target: Path, file: File, check: Check) -> Path:
     """Copy one file; it appears whole or not at all."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        file.open(lambda blob: _copy(blob, temporary, file.name))
+        if not any(_copied(file, temporary, check) for _ in range(_TRIES)):
+            raise TargetError(f"`{file.name}` changes while it is copied", hint="try again when the run has ended")
         temporary.replace(target)
     except OSError as error:
         raise TargetError(f"`{target}` cannot be written: {error}", hint="name another folder with `--to`") from error
@@ -198,14 +193,24 @@ def _fetch(file: File, target: Path) -> Path:
     return target
 
 
-def _copy(blob: Any, temporary: Path, name: str) -> None:
-    """All parts are of the same version of the file: storage refuses those of another, and then it is begun again."""
-    modified = require("azure.core.exceptions", extra="azureml").ResourceModifiedError
-    for _ in range(2):
-        try:
-            with temporary.open("wb") as file:
-                blob.download_blob(max_concurrency=_PARTS).readinto(file)
-        except modified:
-            continue
-        return
-    raise TargetError(f"`{name}` changes while it is copied", hint="try again when the run has ended")
+def _copied(file: File, temporary: Path, check: Check) -> bool:
+    """Copy all parts, each opened by itself; False where they are not all of one version of the file."""
+    first = file.open(partial(read, offset=0))
+    assert first is not None, "no ETag was named"
+    lock = Lock()
+
+    def copied(start: int, check: Check) -> bool:
+        """Every so many parts, from the byte where the first of them starts."""
+        for offset in range(start, first.size, READ * _PARTS):
+            check()
+            part = file.open(partial(read, offset=offset, only=first.etag))
+            if part is None or part.etag != first.etag:
+                return False
+            with lock:
+                content.seek(offset)
+                content.write(part.data)
+        return True
+
+    with temporary.open("wb") as content:
+        content.write(first.data)
+        return all(at_once(_PARTS, copied, range(READ, first.size, READ)[:_PARTS], check))

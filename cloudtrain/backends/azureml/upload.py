@@ -6,16 +6,15 @@ two submits of the same code do not meet; what an upload that broke off has left
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
 from cloudtrain._extras import require
+from cloudtrain.backends.azureml.at_once import Check, at_once
 from cloudtrain.backends.azureml.blobs import Blobs
 from cloudtrain.backends.azureml.client import Client
 from cloudtrain.backends.azureml.places import DatastorePlace
@@ -89,14 +88,22 @@ def _unpacked(bundle: BundleWriter) -> Iterator[Path]:
         yield source
 
 
-def _files(root: Path) -> Iterator[_File]:
-    """Every file below a folder. Links become copies of what they lead to: blobs have none."""
-    for folder, below, names in os.walk(root, followlinks=True):
-        here = Path(folder).resolve()
-        below[:] = [name for name in below if not here.is_relative_to((here / name).resolve())]
-        for name in names:
-            place = Path(folder, name)
-            yield _File(_text(place.relative_to(root).as_posix()), place, place.stat().st_size)
+def _files(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[_File]:
+    """Every file below a folder. Links become copies of what they lead to, as blobs have none; one that leads to a
+    folder on the way to it ends there.
+
+    Args:
+        above: the folders that the way has come through, without links.
+    """
+    here = folder.resolve()
+    if here in above:
+        return
+    for place in folder.iterdir():
+        name = f"{prefix}{place.name}"
+        if place.is_dir():
+            yield from _files(place, f"{name}/", (*above, here))
+        else:
+            yield _File(_text(name), place, place.stat().st_size)
 
 
 def _text(name: str) -> str:
@@ -125,7 +132,11 @@ def _container(client: Client, given: dict[str, Any]) -> Any:
 def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: Callable[[_File, int], None]) -> None:
     """All files; the first that fails ends it."""
 
-    def send(file: _File) -> None:
+    def send(file: _File, check: Check) -> None:
+        def report(sent: int, _: int) -> None:
+            check()
+            count(file, sent)
+
         with file.place.open("rb") as content, blobs.translating(file.name):
             container.upload_blob(
                 f"{folder}/{file.name}",
@@ -133,27 +144,24 @@ def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: 
                 length=file.size,
                 overwrite=True,
                 max_concurrency=_BLOCKS_AT_ONCE,
-                progress_hook=lambda sent, _: count(file, sent),
+                progress_hook=report,
             )
         count(file, file.size)
 
-    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        try:
-            for done in as_completed([pool.submit(send, file) for file in files]):
-                done.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    at_once(_FILES_AT_ONCE, send, files)
 
 
 def _counting(files: list[_File], on_bytes: OnBytes | None) -> Callable[[_File, int], None]:
     """Reports of single files made one of all."""
     total, sent, lock = sum(file.size for file in files), dict.fromkeys(files, 0), Lock()
+    sent_of_all = 0
 
     def count(file: _File, amount: int) -> None:
+        nonlocal sent_of_all
         if on_bytes is not None:
             with lock:
+                sent_of_all += amount - sent[file]
                 sent[file] = amount
-                on_bytes(sum(sent.values()), total)
+                on_bytes(sent_of_all, total)
 
     return count

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +67,30 @@ def environment_plan() -> Plan:
     """A plan that needs an environment of its own."""
     upload = Upload("environment", "cd" * 32, ENVIRONMENT, len(CONTENT), 1, CONTENT)
     return plan_of(uploads=(upload,), environmentId=ENVIRONMENT)
+
+
+def hold_back(fake: FakeAzure, method: str, pattern: str, *, interrupt: bool = False) -> None:
+    """Such requests, from the second on, wait for the main thread to leave its pool of threads: for an error, or for
+    Ctrl-C, which is pressed at the second."""
+    main, numbers = threading.main_thread().ident, count(1)
+    assert main is not None, "it runs"
+
+    def hold(_: object) -> None:
+        number = next(numbers)
+        if interrupt and number == 2:
+            signal.pthread_kill(main, signal.SIGINT)
+        until = time.monotonic() + 60
+        while number >= 2 and not _is_in(main, "shutdown") and time.monotonic() < until:
+            time.sleep(0.01)
+
+    fake.before(method, pattern, hold)
+
+
+def _is_in(thread: int, function: str) -> bool:
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame is not None
 
 
 @dataclass

@@ -13,12 +13,13 @@ from cloudtrain.backends.azureml.blobs import READ
 from cloudtrain.backends.azureml.outputs import places_of
 from cloudtrain.backends.azureml.places import BlobPlace, DatastorePlace, place_of
 from cloudtrain.errors import TargetError, UsageError
-from tests.backends.azureml.conftest import NAME, REF, WORKSPACE, plan_of
+from tests.backends.azureml.conftest import NAME, REF, WORKSPACE, hold_back, plan_of
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml import history as run_history
 from tests.fakes.azureml.datastores import Datastore
 from tests.fakes.azureml.files import ARTIFACTS, OUTPUTS, artifact
 from tests.fakes.azureml.job import Job
+from tests.fakes.azureml.messages import Refused, Request
 
 LONG = "azureml://subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/rg/workspaces/ws"
 CHECKPOINT = f"cloudtrain/checkpoints/{NAME}"
@@ -103,6 +104,12 @@ def test_a_declared_output_comes_before_an_artifact_of_its_name(
     assert fake.received("*", "workspaceartifactstore") == []
 
 
+def test_an_empty_file(fake: FakeAzure, finished: Job, backend: AzureMLBackend, tmp_path: Path) -> None:
+    """Storage has no byte of it to begin with, and it is a result all the same."""
+    fake.outputs.write(NAME, "plots", "empty", b"")
+    assert got(backend.download(REF, "outputs/plots", tmp_path), tmp_path) == {"a.png": b"a", "empty": b""}
+
+
 @pytest.mark.parametrize("secrets", ["sas", "key", "none"])
 def test_whatever_opens_the_datastore(
     fake: FakeAzure, finished: Job, backend: AzureMLBackend, secrets: Any, tmp_path: Path
@@ -137,6 +144,57 @@ def test_a_large_file_comes_in_parts(fake: FakeAzure, finished: Job, backend: Az
     ranges = [request.headers["x-ms-range"] for request in fake.received("GET", r"big\.bin")]
     assert {text.split("=")[1].split("-")[0] for text in ranges} == {str(start) for start in (0, READ, 2 * READ)}
     assert len(ranges) == 3 + 3
+
+
+def test_keys_that_expire_while_a_file_is_copied(
+    fake: FakeAzure,
+    finished: Job,
+    backend: AzureMLBackend,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with a file of many hours: a new one goes on where the old one ended."""
+    data = b"".join(b"%015d\n" % number for number in range(10 * READ // 16))
+    fake.outputs.write(NAME, "model", "big.bin", data)
+    expiring = {f"bytes={start * READ}-{(start + 1) * READ - 1}" for start in (2, 5, 9)}
+    authorize = fake.blobs.authorize
+
+    def expire(request: Request, *rest: Any) -> None:
+        authorize(request, *rest)
+        part = request.headers.get("x-ms-range", "")
+        if part in expiring:
+            expiring.remove(part)
+            raise Refused(403, "AuthenticationFailed", "Signature not valid in the specified time frame")
+
+    monkeypatch.setattr(fake.blobs, "authorize", expire)
+    (file,) = backend.download(REF, "model/big.bin", tmp_path)
+    assert file.read_bytes() == data
+    assert expiring == set()
+    assert len(fake.received("GET", r"big\.bin")) == 10 + 3
+
+
+def test_ctrl_c_does_not_wait_for_the_rest_of_a_file(
+    fake: FakeAzure, finished: Job, backend: AzureMLBackend, tmp_path: Path
+) -> None:
+    """Parts that are on their way come to their end; no other is asked for, and nothing is left in the folder."""
+    fake.outputs.write(NAME, "model", "big.bin", bytes(10 * READ))
+    hold_back(fake, "GET", r"big\.bin", interrupt=True)
+    with pytest.raises(KeyboardInterrupt):
+        backend.download(REF, "model", tmp_path)
+    assert len(fake.received("GET", r"big\.bin")) <= 1 + 4
+    assert not [path.name for path in tmp_path.rglob("*") if "big.bin" in path.name]
+
+
+def test_a_file_that_may_not_be_read_ends_the_others(
+    fake: FakeAzure, finished: Job, backend: AzureMLBackend, tmp_path: Path
+) -> None:
+    """The error is that file's, and a large one beside it is not copied to its end first."""
+    fake.outputs.write(NAME, "model", "big.bin", bytes(10 * READ))
+    fake.faults.refuse("GET", r"weights\.pt", 403, "AuthorizationFailure", times=99)
+    hold_back(fake, "GET", r"big\.bin")
+    with pytest.raises(TargetError, match="storage account"):
+        backend.download(REF, "model", tmp_path)
+    assert len(fake.received("GET", r"big\.bin")) <= 1 + 4
 
 
 def test_a_file_that_changes_while_it_is_copied(

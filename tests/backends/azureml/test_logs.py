@@ -109,7 +109,7 @@ def test_half_a_line_waits(fake: FakeAzure, client: Client, job: Job) -> None:
 def test_a_long_file_comes_in_parts(fake: FakeAzure, client: Client, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """No request asks for more than a part, and no byte is asked for twice."""
     monkeypatch.setattr(storage, "READ", 64)
-    monkeypatch.setattr(storage.read, "__kwdefaults__", {"unless": None, "length": 64})
+    monkeypatch.setitem(storage.read.__kwdefaults__, "length", 64)
     fake.logs.write(NAME, file_of(0), *(f"line {number}" for number in range(50)))
     assert texts(log_of(client).new_lines()) == [f"line {number}" for number in range(50)]
     found = [re.findall(r"\d+", text) for text in ranges(fake)]
