@@ -89,12 +89,21 @@ def format_duration(seconds: float) -> str:
     """`2h`, `1h30m`, `45s`, the two largest units; under ten seconds with one decimal: `2.4s`."""
     if seconds < 10 and seconds != int(seconds):
         return f"{seconds:.1f}s"
-    left, parts = round(seconds), []
+    return "".join(_parts(round(seconds))[:2])
+
+
+def exact_duration(seconds: int) -> str:
+    """`1h1m30s`, all units: what a job can say, and is told to."""
+    return "".join(_parts(seconds))
+
+
+def _parts(seconds: int) -> list[str]:
+    left, parts = seconds, []
     for unit in ("d", "h", "m", "s"):
         count, left = divmod(left, _SECONDS[unit])
         if count:
             parts.append(f"{count}{unit}")
-    return "".join(parts[:2]) or "0s"
+    return parts or ["0s"]
 
 
 def format_size(size: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from cloudtrain.checks.rule import Fault, Subject, rule
 from cloudtrain.distribution import TensorFlow
 from cloudtrain.plans import Level
-from cloudtrain.units import format_duration
+from cloudtrain.units import exact_duration
 
 LAUNCHER_VARIABLES = frozenset(
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK MASTER_ADDR MASTER_PORT TF_CONFIG".split()
@@ -147,12 +147,13 @@ def wait_shorter_than_run(subject: Subject) -> Iterator[Fault]:
     """
     job = subject.job
     if job.spot and job.spot.max_wait and job.max_runtime and job.spot.max_wait < job.max_runtime:
-        yield Fault(
-            f"`spot.max_wait` ({format_duration(job.spot.max_wait)}) is shorter than `max_runtime` "
-            f"({format_duration(job.max_runtime)})",
-            f"set `spot.max_wait` to at least `{format_duration(job.max_runtime)}`",
-            ("spot", "max_wait"),
-        )
+        run = exact_duration(job.max_runtime)
+        yield Fault(short_wait(job.spot.max_wait, run), f"set `spot.max_wait` to at least `{run}`", ("spot", "max_wait"))
+
+
+def short_wait(wait: int, run: str) -> str:
+    """What is wrong with a wait for spot capacity that is shorter than the run."""
+    return f"`spot.max_wait` ({exact_duration(wait)}) is shorter than `max_runtime` ({run})"
 
 
 @rule("CT501", Level.WARNING)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cloudtrain.checks.job_rules import short_wait, wait_shorter_than_run
 from cloudtrain.checks.rule import Fault, Subject, rule
 from cloudtrain.checks.sagemaker_view import cluster, overridden, seconds, text
 from cloudtrain.plans import Level
-from cloudtrain.units import format_duration
+from cloudtrain.units import exact_duration, format_duration
 
 _LONGEST_RUN = 28 * 86_400
 """Seconds: API reference, StoppingCondition. The service's model does not have it."""
@@ -26,7 +27,7 @@ def spot_without_limit(subject: Subject) -> Iterator[Fault]:
     if _spot(subject) and seconds(subject, "MaxWaitTimeInSeconds") is None:
         run = seconds(subject, "MaxRuntimeInSeconds") or 0
         message = "a spot job needs a limit for waiting and running together"
-        yield Fault(message, f"write `spot: {{max_wait: {format_duration(2 * run)}}}`", ("spot",))
+        yield Fault(message, f"write `spot: {{max_wait: {exact_duration(2 * run)}}}`", ("spot",))
 
 
 @rule("SM402", Level.ERROR)
@@ -51,17 +52,12 @@ def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
     unless the job says otherwise. The service refuses such a job; the SageMaker SDK sends it.
     """
     wait, run = seconds(subject, "MaxWaitTimeInSeconds"), seconds(subject, "MaxRuntimeInSeconds")
-    job = subject.job
-    if job.spot and job.spot.max_wait and job.max_runtime and job.spot.max_wait < job.max_runtime:
-        return  # CT402 has seen it
+    if any(wait_shorter_than_run(subject)):
+        return  # CT402 has told it
     if wait is not None and run is not None and wait < run:
-        default = ", the default" if job.max_runtime is None else ""
-        yield Fault(
-            f"`spot.max_wait` ({format_duration(wait)}) is shorter than `max_runtime` "
-            f"({format_duration(run)}{default})",
-            f"set `max_runtime` to at most `{format_duration(wait)}`",
-            ("spot", "max_wait"),
-        )
+        default = ", the default" if subject.job.max_runtime is None else ""
+        hint = f"set `max_runtime` to at most `{exact_duration(wait)}`"
+        yield Fault(short_wait(wait, exact_duration(run) + default), hint, ("spot", "max_wait"))
 
 
 @rule("SM404", Level.ERROR)

@@ -173,6 +173,14 @@ def test_ignoring_an_unknown_rule_is_an_error(make_source: Callable[..., Path]) 
     assert caught.value.hint == "did you mean `CT101`?"
 
 
+def test_a_wait_is_told_to_the_second(make_source: Callable[..., Path]) -> None:
+    """An hour and a minute would still be too short for a run of half a minute more."""
+    case = Case({"spot": {"max_wait": "1h1m"}, "max_runtime": 3690})
+    (found,) = (item for item in check(case, make_source) if item.code == "CT402")
+    assert found.message == "`spot.max_wait` (1h1m) is shorter than `max_runtime` (1h1m30s)"
+    assert found.hint == "set `spot.max_wait` to at least `1h1m30s`"
+
+
 def test_large_bundles_are_found_before_they_are_uploaded(tmp_path: Path, make_source: Callable[..., Path]) -> None:
     """Over 50 MiB a warning, over 300 MiB an error; both name the largest files. The file is sparse: no disk is used."""
     for size, expected in ((40, set()), (60, {"CT303"}), (310, {"CT302"})):

@@ -11,6 +11,7 @@ from cloudtrain.units import (
     MAX_DURATION,
     MAX_SIZE,
     Duration,
+    exact_duration,
     format_duration,
     format_size,
     parse_duration,
@@ -122,3 +123,9 @@ def test_the_field_says_what_to_write() -> None:
 def test_how_durations_are_shown(seconds: float, text: str) -> None:
     """The two largest units; short ones with a decimal."""
     assert format_duration(seconds) == text
+
+
+@given(st.integers(1, 2**31 - 1))
+def test_exact_durations_read_back(seconds: int) -> None:
+    """With all their units."""
+    assert parse_duration(exact_duration(seconds)) == seconds
