@@ -23,8 +23,12 @@ from typing import Any
 import sagemaker_instance_facts as facts
 
 from cloudtrain.catalogue.instances import COLUMNS, DATA
+from cloudtrain.launch.sagemaker_container import Container
 
 TABLE = DATA / "sagemaker_instances.csv"
+
+TOOLKIT = Container("pytorch", "5.1.4")
+"""Its lists of types with EFA, SM_EFA_NCCL_INSTANCES and SM_EFA_RDMA_INSTANCES, are those that plans show, too."""
 
 HEADER = [column for column in COLUMNS if column not in ("gpu_slice", "retires", "quota_vcpus")]
 """The columns of this table; no type of SageMaker's has anything in the others."""
@@ -60,8 +64,8 @@ def row(name: str, ec2: Mapping[str, Any], source: str) -> dict[str, Any]:
     cells |= {
         "name": f"ml.{name}",
         "family": name.partition(".")[0],
-        "efa_in_toolkit": name in facts.EFA_IN_TOOLKIT,
-        "rdma_in_toolkit": name in facts.RDMA_IN_TOOLKIT,
+        "efa_in_toolkit": TOOLKIT.sets_efa(f"ml.{name}"),
+        "rdma_in_toolkit": TOOLKIT.sets_rdma(f"ml.{name}"),
         "smddp": name in facts.SMDDP,
         "smddp_in_sdk": name in facts.SMDDP_IN_SDK,
     }

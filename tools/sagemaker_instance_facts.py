@@ -56,21 +56,6 @@ GPU_NAMES: dict[tuple[str, int], str] = {
 }
 """EC2's GPU name and MiB to the name that the maker sells it under, which is what people write."""
 
-EFA_IN_TOOLKIT = frozenset(
-    """
-    g4dn.8xlarge g4dn.12xlarge g5.48xlarge p3dn.24xlarge p4d.24xlarge p4de.24xlarge p5.48xlarge p5e.48xlarge
-    p6e-gb200.36xlarge trn1.32xlarge
-""".split()
-)
-"""sagemaker-training 5.1.4, SM_EFA_NCCL_INSTANCES: it sets FI_PROVIDER=efa on these."""
-
-RDMA_IN_TOOLKIT = frozenset(
-    """
-    p4d.24xlarge p4de.24xlarge p5.48xlarge p5e.48xlarge p6e-gb200.36xlarge trn1.32xlarge
-""".split()
-)
-"""sagemaker-training 5.1.4, SM_EFA_RDMA_INSTANCES: it sets FI_EFA_USE_DEVICE_RDMA=1 on these."""
-
 SMDDP = frozenset({"p4d.24xlarge", "p4de.24xlarge"})
 """AWS's SMDDP documentation: "supports P4 and P4de instances"."""
 
