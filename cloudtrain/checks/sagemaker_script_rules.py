@@ -9,10 +9,8 @@ from posixpath import normpath
 from cloudtrain.checks.rule import Fault, Subject, rule
 from cloudtrain.checks.sagemaker_view import launcher, mode, or_by_us
 from cloudtrain.compile.sagemaker.modes import REQUIREMENTS
+from cloudtrain.launch.sagemaker.program import is_plain_name
 from cloudtrain.plans import Level
-
-_ENTRY_POINT = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._][A-Za-z0-9._+-]*)*")
-"""What sagemaker-training 5.1.4 takes; to a shell, which older ones use, the same characters mean themselves."""
 
 
 @rule("SM341", Level.ERROR)
@@ -53,9 +51,10 @@ def entry_point_refused(subject: Subject) -> Iterator[Fault]:
     Newer toolkits take letters, digits and `. _ + -` (sagemaker-training 5.1.4); older ones hand the name to a shell,
     which splits it at blanks and runs what stands behind a `;`.
     """
-    script = subject.job.entry_point
-    if mode(subject) == "toolkit" and script is not None and not _ENTRY_POINT.fullmatch(normpath(script)):
-        better = re.sub(r"[^A-Za-z0-9._/+-]+", "_", script)
+    script = subject.job.entry_point or ""
+    name = normpath(script)
+    if mode(subject) == "toolkit" and name in _files(subject) and not is_plain_name(name):
+        better = re.sub(r"[^A-Za-z0-9._/+-]+", "_", script).lstrip("+-")
         yield Fault(
             f"the toolkit refuses the name `{script}`", f"rename it, to `{better}` for example", ("entry_point",)
         )

@@ -36,7 +36,18 @@ MakeSource = Callable[..., Path]
 EARLIER = {"sagemaker": {"ml.p5e.48xlarge": {"price": 60.0}, "ml.g9.xlarge": {"vcpus": 4, "memory_gib": 16}}}
 OVERLAY = account(overlay=read_overlay(EARLIER, "instances.toml"))
 
+
+def script(name: str) -> Case:
+    return Case({"entry_point": name}, {"launch": "toolkit"}, files={name: ""})
+
+
 RIGHT: dict[str, tuple[str, Case]] = {
+    "a sign at the start of a file's name": ("SM343", script("a/+b.py")),
+    "a path from here": ("SM343", script("./train.py")),
+    "a script out of the bundle, which CT101 says": (
+        "SM343",
+        Case({"entry_point": "../a b.py"}, {"launch": "toolkit"}),
+    ),
     "a bucket of 2010 in us-east-1": (
         "SM501",
         Case({"inputs": reads(sagemaker="s3://My_Bucket/x")}, account=account(region="us-east-1")),
@@ -165,6 +176,8 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     ),
     "a family without its letter": ("SM201", job(resources=on("ml.p4.24xlarge")), "did you mean `ml.p4d.24xlarge`?"),
     "a size that the family lacks": ("SM201", job(resources=on("ml.p5.24xlarge")), "did you mean `ml.p5.4xlarge`?"),
+    "a sign at the start of the path": ("SM343", script("-train.py"), "to `train.py`"),
+    "a letter that is none of ASCII's": ("SM343", script("trän.py"), "to `tr_n.py`"),
     "half a network": ("SM701", settings(security_group_ids=["sg-1"]), "subnets = "),
     "no bucket at all": ("SM501", job(inputs=reads(sagemaker="s3:///x")), "s3://BUCKET/KEY"),
 }

@@ -54,6 +54,11 @@ def script_argv(
     return ("/bin/sh", "-c", outer + line + outer)
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether all versions of the toolkit take a name: a path in the bundle that a shell leaves as it is, too."""
+    return bool(_NAME.fullmatch(name)) and not {".", ".."} & set(name.split("/"))
+
+
 def refused_name(site: Site) -> str | None:
     """Why the toolkit does not take the entry point's name; None where it does."""
     name, toolkit = site.entry_point, site.container.toolkit
@@ -62,6 +67,6 @@ def refused_name(site: Site) -> str | None:
     shell = kind_of(name, package=site.package) == "shell"
     if site.container.version < (_SHELL_NAMES_SINCE if shell else _ALL_NAMES_SINCE):
         return None
-    if _NAME.fullmatch(name) and not {".", ".."} & set(name.split("/")):
+    if is_plain_name(name):
         return None
     return f"toolkit {toolkit} does not take `{name}`: a path in the bundle, of letters, digits and `. _ + - /` only"
