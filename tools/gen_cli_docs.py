@@ -23,7 +23,8 @@ INTRODUCTION = """\
 <!-- Written by tools/gen_cli_docs.py from the help texts. Change those, then run `make docs`. -->
 
 Data goes to stdout; progress, messages and errors go to stderr. `--json` prints one JSON document (for `logs`, one
-object a line). Colour appears only on a terminal, and never when `NO_COLOR` is set. `-h` is `--help`.
+object a line), in which a metric that is NaN or infinite is `null`. Colour appears only on a terminal, and never when
+`NO_COLOR` is set. `-h` is `--help`.
 
 Wherever a run is asked for, its full name, the beginning of a name that only one run has, its reference
 (`local://host/name`) or `last`, the newest run, will do.

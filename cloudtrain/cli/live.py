@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cloudtrain.cli.lines import LineFormat
@@ -20,6 +21,9 @@ _RANK_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "b
 
 _BARS = "▁▂▃▄▅▆▇█"
 _TREND_WIDTH = 24
+_MOST_KEPT = 32 * _TREND_WIDTH
+"""Values of a metric that are kept for its trend."""
+
 _PLACES = ("epoch", "step")
 """Where a value was measured, rather than a value: shown above the table."""
 
@@ -34,7 +38,8 @@ class LiveMetrics:
         from rich.console import Console
 
         self.latest: dict[str, float] = {}
-        self._history: dict[str, list[float]] = defaultdict(list)
+        self._courses: dict[str, _Course] = defaultdict(_Course)
+        self._changing = Lock()
         self._form = form
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
         self._bars = (getattr(stream, "encoding", None) or "").lower().startswith("utf")
@@ -45,7 +50,6 @@ class LiveMetrics:
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.update(self._table(), refresh=True)
             self._live.stop()
 
     def show(self, line: LogLine) -> None:
@@ -54,23 +58,25 @@ class LiveMetrics:
         if values is None:
             self._console.print(self._styled(line), soft_wrap=True)
             return
-        self.latest |= values
-        for name, value in values.items():
-            self._history[name].append(value)
-        self._refresh()
+        with self._changing:
+            self.latest |= values
+            for name, value in values.items():
+                self._courses[name].add(value)
+        if self._live is None:
+            self._live = self._started()
 
-    def _refresh(self) -> None:
+    def _started(self) -> Live:
+        """The table is built when it is drawn, by a thread of its own, not with every value."""
         from rich.live import Live
 
-        if self._live is None:
-            self._live = Live(
-                self._table(),
-                console=self._console,
-                refresh_per_second=_REFRESHES_PER_SECOND,
-                vertical_overflow="visible",
-            )
-            self._live.start()
-        self._live.update(self._table())
+        live = Live(
+            get_renderable=self._table,
+            console=self._console,
+            refresh_per_second=_REFRESHES_PER_SECOND,
+            vertical_overflow="visible",
+        )
+        live.start()
+        return live
 
     def _styled(self, line: LogLine) -> Any:
         from rich.text import Text
@@ -88,12 +94,45 @@ class LiveMetrics:
         table.add_column("MIN", justify="right", no_wrap=True)
         table.add_column("MAX", justify="right", no_wrap=True)
         table.add_column(where, no_wrap=True)
-        for name, values in self._history.items():
-            if name not in _PLACES:
-                real = [value for value in values if math.isfinite(value)] or [values[-1]]
-                trend = sparkline(values) if self._bars else ""
-                table.add_row(name, number(values[-1]), number(min(real)), number(max(real)), trend)
+        with self._changing:
+            for name, course in self._courses.items():
+                if name not in _PLACES:
+                    trend = sparkline(course.trend) if self._bars else ""
+                    table.add_row(name, *map(number, (course.last, *course.bounds)), trend)
         return table
+
+
+class _Course:
+    """All values of a metric in little room: the last one, the bounds, and enough at even distances for a trend."""
+
+    def __init__(self) -> None:
+        self.last = self._newest = math.nan
+        self._low, self._high = math.inf, -math.inf
+        self._kept: list[float] = []
+        self._count, self._distance = 0, 1
+
+    def add(self, value: float) -> None:
+        """The next value. One that is not finite is the last one, and nothing else."""
+        self.last = value
+        if not math.isfinite(value):
+            return
+        self._newest, self._low, self._high = value, min(self._low, value), max(self._high, value)
+        if self._count % self._distance == 0:
+            self._kept.append(value)
+        self._count += 1
+        if len(self._kept) > _MOST_KEPT:
+            del self._kept[1::2]
+            self._distance *= 2
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The smallest and the largest value."""
+        return (self._low, self._high) if self._count else (self.last, self.last)
+
+    @property
+    def trend(self) -> list[float]:
+        """Some of the values in their order, from the first to the newest."""
+        return self._kept if (self._count - 1) % self._distance == 0 else [*self._kept, self._newest]
 
 
 def sparkline(values: Sequence[float], width: int = _TREND_WIDTH) -> str:
@@ -103,6 +142,6 @@ def sparkline(values: Sequence[float], width: int = _TREND_WIDTH) -> str:
         real = [real[index * (len(real) - 1) // (width - 1)] for index in range(width)]
     if not real:
         return ""
-    low, high = min(real), max(real)
+    low, high = min(real) / 2, max(real) / 2  # halves, because the whole distance may be more than a float holds
     steps = (high - low) or 1.0
-    return "".join(_BARS[int((value - low) / steps * (len(_BARS) - 1))] for value in real)
+    return "".join(_BARS[int((value / 2 - low) / steps * (len(_BARS) - 1))] for value in real)

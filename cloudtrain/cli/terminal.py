@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -24,10 +25,19 @@ def say(*lines: str) -> None:
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """One JSON document on stdout, or with `indent=None` one line of JSON."""
+    """One JSON document on stdout, or with `indent=None` one line of JSON. JSON has no NaN and no infinity: they are
+    null."""
     import json
 
-    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def width_of(stream: TextIO) -> int | None:

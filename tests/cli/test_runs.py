@@ -214,6 +214,19 @@ def test_status(cli: Cli, scripted: Path, job: str) -> None:
     assert (data["name"], data["state"], data["details"]) == (name, "failed", TRACEBACK)
 
 
+def test_a_loss_that_diverged_is_null_in_json(cli: Cli, scripted: Path, job: str) -> None:
+    """JSON has no NaN: strict readers get null, and other values stay."""
+    fate(scripted, metrics={"loss": float("nan"), "acc": float("inf"), "step": 3.0})
+    submitted(cli)
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"`{word}` is not JSON")
+
+    for command in (["status", "last"], ["wait", "last"], ["submit", job]):
+        data = json.loads(cli(*command, "--json").out, parse_constant=refuse)
+        assert data["metrics"] == {"loss": None, "acc": None, "step": 3.0}
+
+
 def test_a_run_is_found_by_prefix_reference_and_last(cli: Cli, scripted: Path, job: str) -> None:
     """Four ways to name the same run; a misspelt name is corrected."""
     name = submitted(cli)

@@ -29,8 +29,8 @@ def test_init_writes_a_job_that_plans(cli: Cli, clean_environment: Path) -> None
     assert (set(job.inputs), job.max_runtime, job.checkpoint is not None) == ({"train"}, 7200, True)
 
 
-@pytest.mark.parametrize("folder", ["my project", "1st_try", "日本", "a" * 60, "--"])
-@pytest.mark.parametrize("script", ["train.py", "my script.py", "tr:ain #1.py"])
+@pytest.mark.parametrize("folder", ["my project", "1st_try", "日本", "a" * 60, "--", "2024", "true", "null", "1e3"])
+@pytest.mark.parametrize("script", ["train.py", "my script.py", "tr:ain #1.py", "12"])
 def test_init_takes_any_names(cli: Cli, clean_environment: Path, folder: str, script: str) -> None:
     """Folders and scripts with blanks, colons or no letters still give a job file that loads."""
     here = clean_environment / folder
@@ -39,6 +39,7 @@ def test_init_takes_any_names(cli: Cli, clean_environment: Path, folder: str, sc
     assert cli("init", str(here / "job.yaml"), "--script", str(here / script)).code == 0
     job = ct.load_job(here / "job.yaml")
     assert job.entry_point == script
+    assert job.name == folder or folder not in ("2024", "true", "null", "1e3")
     assert Path(job.source_dir) == here or (here / job.source_dir).resolve() == here
 
 
@@ -60,6 +61,12 @@ def test_init_never_overwrites(cli: Cli, clean_environment: Path) -> None:
     assert file.read_text() == "mine"
     assert cli("init", "--force").code == 0
     assert file.read_text() != "mine"
+
+
+def test_init_keeps_a_name_that_looks_like_a_number(cli: Cli) -> None:
+    """`--name 2024` is text in the file."""
+    assert cli("init", "--name", "2024").code == 0
+    assert ct.load_job("job.yaml").name == "2024"
 
 
 def test_init_says_what_is_wrong_with_a_name(cli: Cli) -> None:

@@ -109,7 +109,10 @@ def _name_from(folder: str) -> str:
 
 
 def _yaml(text: str) -> str:
-    """`text` as a YAML scalar; JSON's strings are YAML."""
+    """`text` as a YAML scalar that is read as text, whatever it looks like; JSON's strings are YAML."""
     import json
 
-    return text if re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*", text) else json.dumps(text, ensure_ascii=False)
+    from cloudtrain.jobfile.scalars import read_scalar
+
+    plain = re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*", text) and read_scalar(text) == text
+    return text if plain else json.dumps(text, ensure_ascii=False)
