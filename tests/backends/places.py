@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,19 @@ def eventually(condition: Callable[[], Any], what: str = "", deadline: float = D
         assert time.monotonic() < end, f"not within {deadline} s: {what or condition}"
         time.sleep(0.02)
     return value
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """This process and those that it starts inside cannot write files longer than that: the nearest thing to a full
+    disk without root.
+    """
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @dataclass

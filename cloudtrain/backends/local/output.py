@@ -58,12 +58,16 @@ class Output:
         return self._finder.restarts
 
     def resume(self) -> None:
-        """Go on where the journal of a dead supervisor ends."""
+        """Go on behind the last whole batch in the journal of a dead supervisor. What it wrote of another one goes."""
+        size = whole = 0
         with open(self._folder.journal, "rb") as journal:
             for line in journal:
+                size += len(line)
                 if line.startswith(b'{"file"') and line.endswith(b"}\n"):
                     record = json.loads(line)
                     self._places[record["file"]] = record
+                    whole = size
+        os.ftruncate(self._journal, whole)
 
     def pump(self, *, at_once: bool = False) -> bool:
         """Read what is there, a bounded amount. True when there is more.
@@ -152,6 +156,13 @@ class Output:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
+    """Append all of it; on a full disk the lines that fit, so that no half record stays in front of the next one."""
     view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except OSError:
+        written = len(data) - len(view)
+        whole = data.rfind(b"\n", 0, written) + 1
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - (written - whole))
+        raise

@@ -35,9 +35,13 @@ class JournalReader:
                 for record in chunk[:end].splitlines(keepends=True):
                     self._offset += len(record)
                     if record.startswith(b'{"time"') and (wanted is None or wanted in record):
-                        yield _line(record)
+                        yield from _line(record)
 
 
-def _line(record: bytes) -> LogLine:
-    data = json.loads(record)
-    return LogLine(data["time"], data["instance"], data["rank"], data["stream"], data["text"])
+def _line(record: bytes) -> Iterator[LogLine]:
+    """The line of a record; none of one that a power cut has torn."""
+    try:
+        data = json.loads(record)
+    except ValueError:
+        return
+    yield LogLine(data["time"], data["instance"], data["rank"], data["stream"], data["text"])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-import resource
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil  # noqa: TID253 - tests may start slowly
@@ -15,7 +13,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.states import RunState
-from tests.backends.places import Place
+from tests.backends.places import Place, files_of_at_most
 
 pytestmark = pytest.mark.lifecycle
 
@@ -141,17 +139,6 @@ def test_missing_archive(place: Place) -> None:
     assert "No such file" in str(run.wait().reason)
 
 
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """Processes started inside cannot write files longer than that: the nearest thing to a full disk without root."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def test_full_disk(place: Place) -> None:
     """When the journal cannot be written, the run fails and says so, instead of hanging; nothing is left."""
     plan, bundle = place.plan("import time\nfor n in range(9000): print(n, flush=True)\ntime.sleep(300)")
@@ -163,6 +150,25 @@ def test_full_disk(place: Place) -> None:
     assert status.reason is not None
     assert "File too large" in status.reason
     assert run.nothing_is_left()
+
+
+@pytest.mark.parametrize("then", ["time.sleep(300)", ""])
+def test_full_disk_that_takes_no_message_either(place: Place, then: str) -> None:
+    """Where not even supervisor.log can be written, the status still says `failed` and why; ended or not, it is no
+    death of the supervisor.
+    """
+    plan, bundle = place.plan(f"import sys, time\nsys.stdout.write('line\\n' * 9000); sys.stdout.flush()\n{then}")
+    place.backend.upload(plan, bundle)
+    folder = Path(plan.request["run_dir"])
+    folder.mkdir(parents=True)
+    (folder / "supervisor.log").write_bytes(b"x" * 200_000)
+    with files_of_at_most(200_000):
+        run = place.send(plan)
+    status = run.wait()
+    assert status.state is RunState.FAILED
+    assert "File too large" in str(status.reason)
+    assert run.nothing_is_left()
+    assert all(json.loads(line) for line in (folder / "output.jsonl").read_bytes().splitlines(keepends=True))
 
 
 def test_failure_is_not_forgotten(place: Place) -> None:

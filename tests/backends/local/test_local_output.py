@@ -14,7 +14,7 @@ from cloudtrain.backends.local.folder import RunFolder
 from cloudtrain.backends.local.output import Output
 from cloudtrain.backends.local.reading import JournalReader
 from cloudtrain.errors import TargetError, UsageError
-from tests.backends.places import Place
+from tests.backends.places import Place, files_of_at_most
 
 
 def test_burst(place: Place) -> None:
@@ -106,6 +106,53 @@ def test_resume(tmp_path: Path) -> None:
     second.close()
     texts = [line.text for line in JournalReader(tmp_path / "output.jsonl").new_lines(rank=1)]
     assert texts == ["one", "two", "half", "last"]
+
+
+@pytest.mark.parametrize("part", [0.1, 0.4, 0.99])
+def test_resume_behind_a_batch_that_was_cut(tmp_path: Path, part: float) -> None:
+    """Of a batch that a killed supervisor wrote half, nothing stays: every line is there once, and every record whole."""
+    attempt(tmp_path / "logs", 0, 0, "")
+    file = tmp_path / "logs/instance_0/run_x7f/attempt_0/1/stdout.log"
+    file.write_text("".join(f"line {n}\n" for n in range(5)))
+    first = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    first.pump(at_once=True)
+    first.close()
+    journal = tmp_path / "output.jsonl"
+    journal.write_bytes(journal.read_bytes()[: int(journal.stat().st_size * part)])
+    second = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    second.resume()
+    second.drain()
+    second.close()
+    assert [line.text for line in JournalReader(journal).new_lines(rank=1)] == [f"line {n}" for n in range(5)]
+    assert all(json.loads(record) for record in journal.read_bytes().splitlines())
+
+
+def test_a_full_disk_tears_no_record(tmp_path: Path) -> None:
+    """The lines that fit are in the journal, whole, and what is written once there is room again can be read."""
+    attempt(tmp_path / "logs", 0, 0, "first")
+    output = Output(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
+    output.pump(at_once=True)
+    journal, rank_0 = tmp_path / "output.jsonl", tmp_path / "logs/instance_0/run_x7f/attempt_0/0/stdout.log"
+    whole = journal.read_bytes()
+    with rank_0.open("a") as more:
+        more.write("too much\n" * 100)
+    with files_of_at_most(len(whole) + 1000), pytest.raises(OSError, match="File too large"):
+        output.drain()
+    assert len(whole) + 800 < journal.stat().st_size <= len(whole) + 1000
+    with rank_0.open("a") as more:
+        more.write("room again\n")
+    output.drain()
+    output.close()
+    texts = [line.text for line in JournalReader(journal).new_lines(rank=0)]
+    assert list(dict.fromkeys(texts)) == ["first 0", "too much", "room again"]
+    assert all(json.loads(record) for record in journal.read_bytes().splitlines())
+
+
+def test_a_torn_record_is_left_out(tmp_path: Path) -> None:
+    """A power cut tears what was written last; the lines around it can still be read."""
+    record = json.dumps({"time": 1.0, "instance": 0, "rank": 0, "stream": "stdout", "attempt": 0, "text": "whole"})
+    (tmp_path / "output.jsonl").write_text(f"{record}\n{record[:20]}{record}\n{record[:30]}\0\0\n{record}\n")
+    assert [line.text for line in JournalReader(tmp_path / "output.jsonl").new_lines()] == ["whole", "whole"]
 
 
 def test_record_still_being_written(tmp_path: Path) -> None:
