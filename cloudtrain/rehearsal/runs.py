@@ -48,7 +48,7 @@ class Original:
         """
         try:
             spec = RunFolder(str(run.directory)).read_launch()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise TargetError(f"the folder of `{run.name}` cannot be read: {error}", hint="rehearse the job") from error
         return cls(spec, job_name, run.ref)
 

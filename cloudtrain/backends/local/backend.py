@@ -191,7 +191,12 @@ class LocalBackend:
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the run wrote; see `cloudtrain.backends.local.download`."""
-        return download(self._known(ref).read_launch(), path, destination)
+        try:
+            spec = self._known(ref).read_launch()
+        except (OSError, ValueError) as error:
+            hint = f"look into its folder: `{self._folder(ref.name).path}`"
+            raise TargetError(f"where the run has written cannot be read: {error}", hint=hint) from error
+        return download(spec, path, destination)
 
     def _folder(self, run_name: str) -> RunFolder:
         return RunFolder(f"{self._state_dir}/runs/{run_name}")

@@ -14,7 +14,7 @@ Whoever reads the status may find the supervisor gone: nobody holds the lock, an
 """
 
 # Paths are strings here: this has to start, and to poll, in no time.
-# ruff: noqa: PTH105, PTH108, PTH123
+# ruff: noqa: PTH105, PTH108, PTH116, PTH123
 from __future__ import annotations
 
 import json
@@ -59,12 +59,16 @@ class RunFolder:
         return spec
 
     def read_status(self) -> dict[str, Any] | None:
-        """The status, or None where no supervisor ever took the run over."""
+        """The status, or None where no supervisor ever took the run over. A broken one, after a power cut, is final."""
         try:
             with open(self.status, "rb") as file:
                 status: dict[str, Any] = json.load(file)
         except FileNotFoundError:
             return None
+        except ValueError as error:
+            written = os.stat(self.status).st_mtime
+            reason = f"its status cannot be read: {error}"
+            return {**new_status(0, written), "state": "lost", "ended": written, "reason": reason}
         return status
 
     def write_status(self, status: dict[str, Any]) -> None:
@@ -77,6 +81,9 @@ class RunFolder:
         try:
             with open(temporary, "wb") as file:
                 file.write(json.dumps(status).encode())
+                if status["state"] in FINAL:
+                    file.flush()
+                    os.fsync(file.fileno())  # nobody would write it again after a power cut
             os.replace(temporary, self.status)
         except OSError:
             _remove(temporary)
@@ -88,8 +95,7 @@ class RunFolder:
         assert len(content) < _SHORT, "everything long was left out"
         descriptor = os.open(self.status, os.O_WRONLY)
         try:
-            os.pwrite(descriptor, content, 0)
-            os.ftruncate(descriptor, len(content))
+            os.pwrite(descriptor, content.ljust(os.fstat(descriptor).st_size), 0)  # whole JSON for every reader
         finally:
             os.close(descriptor)
 

@@ -32,8 +32,11 @@ def finish(run_dir: str, known: Iterable[int] = ()) -> None:
         status = folder.read_status()
         if status is not None and status["state"] not in FINAL:
             kill_run(run_dir, known)
-            _complete_output(folder)
             reason = f"the supervisor (process {status['pid']}) was killed, and with it every process of the run"
+            try:
+                _complete_output(folder)
+            except (OSError, ValueError, LookupError, TypeError) as error:  # of the disk, or of a broken launch.json
+                reason += f"; its output is not whole: {error}"
             folder.write_status({**status, "state": "lost", "ended": time.time(), "reason": reason})
     finally:
         lock.release()

@@ -9,7 +9,7 @@ It has to be quick to start: whatever is not needed to start the processes is im
 """
 
 # Paths are strings here: this has to start, and to poll, in no time.
-# ruff: noqa: PTH110
+# ruff: noqa: PTH108, PTH110
 from __future__ import annotations
 
 import os
@@ -89,16 +89,15 @@ class Supervisor:
             self._guard = _start_guard(self.folder.path)
             self._start()
             self._watch()
+            self._conclude()
         except CannotStart as error:
             self._close("failed", reason=str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, no process may be left and the run must end
             import traceback
 
-            traceback.print_exc()
+            _say(traceback.format_exc())
             reason = f"the supervisor had to give up: {_words(error)}"
             self._close("failed", reason=reason, details=traceback.format_exc().splitlines()[-5:])
-        else:
-            self._conclude()
 
     # preparing
 
@@ -264,7 +263,7 @@ class Supervisor:
                 self.output.drain()
                 changes.update(metrics=self.output.metrics, restarts=self.output.restarts)
         except OSError as error:
-            print(f"the output is not whole: {error}", file=sys.stderr)  # noqa: T201 - goes to supervisor.log
+            _say(f"the output is not whole: {error}")
         self._publish(state=state, ended=time.time(), **changes)
         self._tell_guard("done")
 
@@ -316,13 +315,24 @@ def main(arguments: list[str]) -> None:
         signal.signal(ignored, lambda *_: None)  # not SIG_IGN, which the run's processes would inherit
     lock = ProcessLock.take(Path(folder.lock))
     if lock is None or os.path.exists(folder.status):
-        os.write(ready, b"0")
+        _answer(ready, b"0")
         return
     folder.write_status(supervisor.status)
-    os.write(ready, b"1")
+    if not _answer(ready, b"1"):
+        os.unlink(folder.status)  # the submitter was interrupted, and takes the run for one that never began
+        return
     os.close(ready)
     supervisor.run()
     lock.release()
+
+
+def _answer(ready: int, word: bytes) -> bool:
+    """Tell the submitter; False where nobody listens any more."""
+    try:
+        os.write(ready, word)
+    except BrokenPipeError:
+        return False
+    return True
 
 
 def _start_guard(run_dir: str) -> int:
@@ -341,6 +351,14 @@ def _start_guard(run_dir: str) -> int:
     )
     os.close(reader)
     return writer
+
+
+def _say(text: str) -> None:
+    """Into supervisor.log, unless the disk is so full that not even that is possible."""
+    try:
+        sys.stderr.write(f"{text}\n")
+    except OSError:
+        return
 
 
 def _words(error: Exception) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
+from cloudtrain.backends.local.children import command
 from cloudtrain.errors import RunNotFound, TargetError
 from cloudtrain.states import RunRef, RunState
 from tests.backends.places import Place, eventually
@@ -74,6 +75,70 @@ def test_log_of_a_lost_run_is_whole(place: Place) -> None:
     assert run.status.state is RunState.LOST
     assert followed == [str(n) for n in range(400)]
     assert (run.folder / "logs/rank_0.log").read_text().split() == followed
+
+
+@pytest.mark.parametrize("broken", ["output.jsonl", "launch.json"])
+def test_lost_although_its_output_cannot_be_completed(place: Place, broken: str) -> None:
+    """A journal that cannot be written, or a specification that is no longer whole, does not keep a run from ending."""
+    run = place.submit(TREE)
+    run.wait_for_line("up")
+    supervisor, guard = run.ours("supervisor"), run.ours("guard")
+    supervisor.suspend()
+    guard.kill()
+    (run.folder / broken).unlink()
+    make = Path.mkdir if broken == "output.jsonl" else Path.touch
+    make(run.folder / broken)
+    supervisor.kill()
+    eventually(lambda: run.status.state.is_final, "the run is lost")
+    assert run.status.state is RunState.LOST
+    assert "was killed, and with it every process of the run; its output is not whole: " in str(run.status.reason)
+    assert run.nothing_is_left()
+
+
+@pytest.mark.parametrize("content", [b"", b'{"state": "runn'])
+def test_a_status_that_a_power_cut_has_torn(place: Place, content: bytes) -> None:
+    """The run is `lost` and says why; the other runs are listed as ever."""
+    torn, other = place.submit("", name="torn-1"), place.submit("", name="other-1")
+    torn.wait()
+    other.wait()
+    (torn.folder / "status.json").write_bytes(content)
+    assert {listed.ref.name: listed.status.state for listed in place.backend.runs()} == {
+        "torn-1": RunState.LOST,
+        "other-1": RunState.SUCCEEDED,
+    }
+    assert str(torn.status.reason).startswith("its status cannot be read: ")
+    torn.backend.stop(torn.ref)
+
+
+def test_download_of_a_run_whose_specification_is_torn(place: Place) -> None:
+    """Nobody knows where it has written; its folder is named."""
+    run = place.submit("")
+    run.wait()
+    (run.folder / "launch.json").write_bytes(b"")
+    with pytest.raises(TargetError, match="cannot be read") as caught:
+        run.backend.download(run.ref, "model", place.root / "got")
+    assert str(run.folder) in str(caught.value.hint)
+
+
+def test_submitter_gone_before_the_supervisor_took_over(place: Place) -> None:
+    """Ctrl-C at that moment: there is no run, because its submitter has said so, and the next submission starts it."""
+    plan, bundle = place.plan("print('ran')")
+    place.backend.upload(plan, bundle)
+    folder = Path(plan.request["run_dir"])
+    folder.mkdir(parents=True)
+    (folder / "launch.json").write_text(plan.request_json)
+    reader, writer = os.pipe()
+    os.close(reader)
+    lives, held = os.pipe()  # by every process of the supervisor, until its end
+    subprocess.run(command("supervisor", str(folder), str(writer)), pass_fds=(writer, held), check=True)
+    os.close(writer)
+    os.close(held)
+    assert os.read(lives, 1) == b""
+    os.close(lives)
+    assert not place.backend.has(plan.ref)
+    run = place.send(plan)
+    assert run.wait().state is RunState.SUCCEEDED
+    assert run.texts() == ["ran"]
 
 
 def test_lost_run_stays_lost(place: Place) -> None:
