@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -11,13 +11,16 @@ from cloudtrain._model import Model, all_at_once
 from cloudtrain.errors import Problem
 from cloudtrain.problems.collect import KeyProblem
 
+Text = Annotated[str, Field(min_length=1)]
+"""Text that is not empty: an empty place would be the folder of the job file itself."""
+
 
 class _Places(Model):
-    sagemaker: str | None = None
+    sagemaker: Text | None = None
     """An `s3://` URI; for inputs also `fsx://FILE_SYSTEM_ID/PATH` or `efs://FILE_SYSTEM_ID/PATH`."""
-    azureml: str | None = None
+    azureml: Text | None = None
     """`azureml:name:version`, an `azureml://` datastore path, or an `https://` blob address."""
-    local: str | None = None
+    local: Text | None = None
     """A path on this machine, relative to the job file."""
 
     def of(self, target: str) -> str | None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, JsonValue
 
 from cloudtrain._model import Model, all_at_once
-from cloudtrain.data import Checkpoint, Input, Output
+from cloudtrain.data import Checkpoint, Input, Output, Text
 from cloudtrain.distribution import Distribution, NoDistribution
 from cloudtrain.errors import Problem
 from cloudtrain.problems.names import JOB_NAME, PLACE_NAME
@@ -138,9 +138,9 @@ class TrainingJob(Model):
     """Letters, digits and hyphens; at most 40, so that a run name with hash and counter fits every target."""
     source_dir: str = "."
     """The folder with the user's code, relative to the job file; or `bundled:NAME`."""
-    entry_point: str | None = None
+    entry_point: Text | None = None
     """The script inside `source_dir`. With neither this nor `command`, the image's own entry point runs (SageMaker)."""
-    command: str | None = None
+    command: Text | None = None
     """A shell command line, instead of `entry_point`."""
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
     """Reach the script as `--key value`, keys sorted, the same on every target."""

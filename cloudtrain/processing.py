@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from cloudtrain._model import Model, all_at_once
-from cloudtrain.data import Input, Output
+from cloudtrain.data import Input, Output, Text
 from cloudtrain.errors import Problem
 from cloudtrain.job import Environment, Name, TrainingJob, one_thing_to_run, same_names, unsendable
 from cloudtrain.problems.collect import shown
@@ -105,9 +105,9 @@ class ProcessingJob(Model):
     """Letters, digits and hyphens; at most 40, so that a run name with hash and counter fits every target."""
     source_dir: str = "."
     """The folder with the user's code, relative to the job file; or `bundled:NAME`."""
-    entry_point: str | None = None
+    entry_point: Text | None = None
     """The script inside `source_dir`. With neither this nor `command`, the image's own entry point runs (SageMaker)."""
-    command: str | None = None
+    command: Text | None = None
     """A shell command line, instead of `entry_point`."""
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
     """Reach the script as `--key value`, keys sorted, the same on every target."""

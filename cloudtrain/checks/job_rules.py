@@ -148,7 +148,9 @@ def wait_shorter_than_run(subject: Subject) -> Iterator[Fault]:
     job = subject.job
     if job.spot and job.spot.max_wait and job.max_runtime and job.spot.max_wait < job.max_runtime:
         run = exact_duration(job.max_runtime)
-        yield Fault(short_wait(job.spot.max_wait, run), f"set `spot.max_wait` to at least `{run}`", ("spot", "max_wait"))
+        yield Fault(
+            short_wait(job.spot.max_wait, run), f"set `spot.max_wait` to at least `{run}`", ("spot", "max_wait")
+        )
 
 
 def short_wait(wait: int, run: str) -> str:

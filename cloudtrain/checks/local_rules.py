@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -51,6 +52,29 @@ def torch_is_missing(subject: Subject) -> Iterator[Fault]:
             "pip install 'cloudtrain[torch]', or name an interpreter that has it: `--python PATH`",
             ("distribution", "type"),
         )
+
+
+@rule("LO104", Level.ERROR)
+def place_is_a_file(subject: Subject) -> Iterator[Fault]:
+    """An output or the checkpoint is to be written to a file.
+
+    `outputs.NAME.local` and `checkpoint.local` are folders, which the run makes where they are missing. It cannot make
+    one where a file lies, or below a file.
+    """
+    job, folders = subject.job, subject.plan.request["directories"]
+    places: dict[tuple[str, ...], str | None] = {("outputs", name): item.local for name, item in job.outputs.items()}
+    places["checkpoint",] = job.checkpoint.local if job.checkpoint else None
+    for path, place in places.items():
+        file = _file_on_the_way(place) if place is not None and place in folders else None
+        if file is not None:
+            hint = f"name a folder: `--set {'.'.join(path)}.local=PATH`"
+            yield Fault(f"`{file}` is a file, and `{path[-1]}` needs a folder", hint, (*path, "local"))
+
+
+def _file_on_the_way(folder: str) -> str | None:
+    """The file that lies where the folder is to be, or above; what cannot be looked at counts as not there."""
+    there = next(name for place in (Path(folder), *Path(folder).parents) if os.path.exists(name := str(place)))  # noqa: PTH110
+    return None if Path(there).is_dir() else there
 
 
 @rule("LO201", Level.NOTICE)

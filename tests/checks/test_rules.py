@@ -103,6 +103,10 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         "--set inputs.train.local=PATH",
     ),
     "LO102": (Case(target=ct.Local(python="/no/such/python")), Case(target=ct.Local(python="sh")), "--python"),
+    "LO104": (
+        Case({"outputs": {"d": {"local": "/dev/null/d"}}}), Case({"outputs": {"d": {"local": "/no/such"}}}),
+        "--set outputs.d.local=PATH",
+    ),
     "LO201": (
         Case({"resources": EIGHT, "distribution": TORCH}, machine=Machine(cpus=2)),
         Case({"resources": EIGHT, "distribution": TORCH}, machine=Machine(cpus=8)),
@@ -179,6 +183,13 @@ def test_a_wait_is_told_to_the_second(make_source: Callable[..., Path]) -> None:
     (found,) = (item for item in check(case, make_source) if item.code == "CT402")
     assert found.message == "`spot.max_wait` (1h1m) is shorter than `max_runtime` (1h1m30s)"
     assert found.hint == "set `spot.max_wait` to at least `1h1m30s`"
+
+
+def test_checkpoints_do_not_go_to_a_file(make_source: Callable[..., Path]) -> None:
+    """The file itself is named."""
+    found = check(Case({"checkpoint": {"local": "/dev/null"}}), make_source)
+    told = [(item.message, item.path) for item in found if item.code == "LO104"]
+    assert told == [("`/dev/null` is a file, and `checkpoint` needs a folder", ("checkpoint", "local"))]
 
 
 def test_large_bundles_are_found_before_they_are_uploaded(tmp_path: Path, make_source: Callable[..., Path]) -> None:
