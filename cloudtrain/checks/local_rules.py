@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cloudtrain.checks.rule import Fault, Subject, rule
-from cloudtrain.compile.scaling import local_shape, requested_shape
+from cloudtrain.compile.scaling import local_shape, requested_shape, requested_tasks
+from cloudtrain.distribution import TensorFlow
 from cloudtrain.plans import Level
 
 _TORCHRUN = ("torch", "smddp", "deepspeed")
@@ -84,16 +85,30 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
     Instances and processes are scaled down to the GPUs of this machine, or to its CPUs where there is no GPU, so
     that a job for sixteen GPUs can be rehearsed on a laptop. `--instances` and `--processes-per-instance` override.
     """
-    machine = subject.account.machine
-    asked, here = requested_shape(subject.job, machine), local_shape(subject.job, subject.target, machine)
-    by_flag = subject.target.instance_count or subject.target.processes_per_instance
-    if asked != here and not by_flag and subject.job.distribution.type != "tensorflow":
+    job, target, machine = subject.job, subject.target, subject.account.machine
+    if isinstance(job.distribution, TensorFlow):
+        yield from _fewer_tasks(subject)
+        return
+    asked, here = requested_shape(job, machine), local_shape(job, target, machine)
+    if asked != here and not (target.instance_count or target.processes_per_instance):
         yield Fault(
             f"scaled down to this machine ({machine}): {here} processes instead of {asked} (instances x processes)",
             f"run it at full size with `--instances {asked.instances} "
             f"--processes-per-instance {asked.processes_per_instance}`",
             ("resources",),
         )
+
+
+def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
+    """The same for TensorFlow, whose emulated hosts have a task each."""
+    asked, request = requested_tasks(subject.job), subject.plan.request
+    instances, tasks, here = asked.workers, sum(asked), request["world_size"]
+    if subject.target.emulate is not None:
+        instances = tasks = subject.job.resources.instance_count
+        here = request["instances"]
+    if here < tasks and subject.target.instance_count is None:
+        message = f"scaled down to this machine ({subject.account.machine}): {here} tasks instead of {tasks}"
+        yield Fault(message, f"run it at full size with `--instances {instances}`", ("resources",))
 
 
 @rule("LO202", Level.WARNING)

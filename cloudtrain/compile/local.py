@@ -35,8 +35,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.compile.common import hyperparameter_argv, resolve_hyperparameters, resolve_text
-from cloudtrain.compile.scaling import Shape, gpu_share, local_shape
-from cloudtrain.distribution import MPI, DeepSpeed, Horovod, TensorFlow
+from cloudtrain.compile.scaling import Shape, gpu_share, local_shape, local_tasks
+from cloudtrain.distribution import MPI, DeepSpeed, Horovod
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import TrainingJob
 from cloudtrain.launch import fork, mpirun, tensorflow, torchrun
@@ -269,14 +269,7 @@ def _mpirun(site: _Site) -> _Launch:
 
 
 def _tensorflow(site: _Site) -> _Launch:
-    distribution = site.job.distribution
-    assert isinstance(distribution, TensorFlow)
-    servers = (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
-    asked = site.target.instance_count or distribution.workers or site.job.resources.instance_count
-    capacity = site.account.machine.gpus or site.account.machine.cpus
-    workers = asked if site.target.instance_count else min(asked, capacity)
-    if servers:
-        workers = max(workers, 2)  # the chief only coordinates; one more must work
+    workers, servers = local_tasks(site.job, site.target, site.account.machine)
     tasks = tensorflow.tasks(workers=workers, parameter_servers=servers)
     started = tuple(
         Process(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from cloudtrain.distribution import TensorFlow
 from cloudtrain.job import TrainingJob
 from cloudtrain.plans import Machine
 from cloudtrain.targets import Local
@@ -57,6 +59,35 @@ def local_shape(job: TrainingJob, target: Local, machine: Machine) -> Shape:
     else:
         processes = min(wanted.processes_per_instance, max(1, capacity // instances))
     return Shape(instances, processes)
+
+
+class Tasks(NamedTuple):
+    """The processes of a TensorFlow job. The chief is one of the workers."""
+
+    workers: int
+    servers: int
+
+
+def requested_tasks(job: TrainingJob) -> Tasks:
+    """What a TensorFlow job asks for: a worker per instance unless it says otherwise."""
+    distribution = job.distribution
+    assert isinstance(distribution, TensorFlow)
+    servers = (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
+    return _working(distribution.workers or job.resources.instance_count, servers)
+
+
+def local_tasks(job: TrainingJob, target: Local, machine: Machine) -> Tasks:
+    """What will run here: as many workers as the target says, else no more of either kind than the machine can hold."""
+    wanted = requested_tasks(job)
+    if target.instance_count is not None:
+        return _working(target.instance_count, wanted.servers)
+    capacity = machine.gpus or machine.cpus
+    return _working(min(wanted.workers, capacity), min(wanted.servers, capacity))
+
+
+def _working(workers: int, servers: int) -> Tasks:
+    """With parameter servers the chief only coordinates, so that one more must work."""
+    return Tasks(max(workers, 2) if servers else workers, servers)
 
 
 def gpu_share(gpu_ids: Sequence[str], instances: int, instance: int) -> tuple[str, ...]:

@@ -185,6 +185,34 @@ def test_a_wait_is_told_to_the_second(make_source: Callable[..., Path]) -> None:
     assert found.hint == "set `spot.max_wait` to at least `1h1m30s`"
 
 
+SERVERS = {"type": "tensorflow", "strategy": "parameter_server", "workers": 40, "parameter_servers": 40}
+
+
+@pytest.mark.parametrize(
+    ("job", "target", "message", "hint"),
+    [
+        ({"distribution": SERVERS}, ct.Local(), "16 tasks instead of 80", "--instances 40"),
+        ({"distribution": SERVERS}, ct.Local(instance_count=40), None, None),
+        ({"distribution": SERVERS | {"workers": 2, "parameter_servers": 1}}, ct.Local(), None, None),
+        (
+            {
+                "distribution": SERVERS, "resources": {"instance_count": 40, "instance_type": "ml.m5.xlarge"},
+                "environment": {"framework": "tensorflow", "version": "2.19"},
+            },
+            ct.Local(emulate="sagemaker"), "8 tasks instead of 40", "--instances 40",
+        ),
+    ],
+)  # fmt: skip
+def test_fewer_tasks_of_tensorflow_are_told(
+    make_source: Callable[..., Path], job: dict[str, Any], target: ct.Local, message: str | None, hint: str | None
+) -> None:
+    """On a machine with eight CPUs: workers and servers together, or the hosts of an emulation."""
+    found = [item for item in check(Case(job, target), make_source) if item.code == "LO201"]
+    assert [(item.message, item.hint) for item in found] == (
+        [(f"scaled down to this machine (8 CPUs, no GPU): {message}", f"run it at full size with `{hint}`")] if message else []
+    )
+
+
 def test_checkpoints_do_not_go_to_a_file(make_source: Callable[..., Path]) -> None:
     """The file itself is named."""
     found = check(Case({"checkpoint": {"local": "/dev/null"}}), make_source)

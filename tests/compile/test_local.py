@@ -215,6 +215,23 @@ def test_scaling_never_exceeds_machine_or_job(instances: int, processes: int, cp
     assert here.world_size <= (gpus or cpus)
 
 
+@pytest.mark.parametrize(
+    ("workers", "servers", "target", "tasks"),
+    [
+        (40, 40, ct.Local(), ["chief", "worker", "ps", "ps"]),
+        (40, None, ct.Local(), ["chief", "worker", "ps"]),
+        (None, 3, ct.Local(instance_count=3), ["chief", "worker", "worker", "ps", "ps", "ps"]),
+    ],
+)
+def test_workers_and_servers_are_scaled_to_the_machine(
+    workers: int | None, servers: int | None, target: ct.Local, tasks: list[str]
+) -> None:
+    """Neither kind exceeds the CPUs of a machine without GPUs, unless the target says how many there are to be."""
+    counts = {"workers": workers, "parameter_servers": servers}
+    plan = compiled({"distribution": {"type": "tensorflow", "strategy": "parameter_server", **counts}}, target)
+    assert [process["role"] for process in plan.request["processes"]] == tasks
+
+
 def test_each_simulated_instance_sees_its_own_gpus() -> None:
     """Four GPUs on two instances: two each, and no GPU twice."""
     plan = compiled(*CASES["torch_gpus_two_instances"])
