@@ -208,9 +208,8 @@ def test_fewer_tasks_of_tensorflow_are_told(
 ) -> None:
     """On a machine with eight CPUs: workers and servers together, or the hosts of an emulation."""
     found = [item for item in check(Case(job, target), make_source) if item.code == "LO201"]
-    assert [(item.message, item.hint) for item in found] == (
-        [(f"scaled down to this machine (8 CPUs, no GPU): {message}", f"run it at full size with `{hint}`")] if message else []
-    )
+    told = f"scaled down to this machine (8 CPUs, no GPU): {message}", f"run it at full size with `{hint}`"
+    assert [(item.message, item.hint) for item in found] == ([told] if message else [])
 
 
 def test_checkpoints_do_not_go_to_a_file(make_source: Callable[..., Path]) -> None:
