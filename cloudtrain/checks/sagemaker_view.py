@@ -17,6 +17,7 @@ from cloudtrain.checks.rule import Subject
 from cloudtrain.compile.sagemaker.machines import DEFAULT_GROUP, Group, known_type
 from cloudtrain.distribution import SMDDP, SMP, DeepSpeed
 from cloudtrain.job import TrainingJob
+from cloudtrain.launch.sagemaker.keys import PROGRAM
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT, LAUNCH_KEY
 
 Path = tuple[str | int, ...]
@@ -151,7 +152,7 @@ def mode(subject: Subject) -> Mode:
     parameters = mapping(subject, "HyperParameters")
     if LAUNCH_KEY in parameters and entrypoint == list(CONTAINER_ENTRYPOINT):
         return "entrypoint"
-    return "toolkit" if entrypoint is None and "sagemaker_program" in parameters else "image"
+    return "toolkit" if entrypoint is None and PROGRAM in parameters else "image"
 
 
 def image(subject: Subject) -> Image | None:

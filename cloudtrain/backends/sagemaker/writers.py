@@ -38,7 +38,9 @@ def ranks_of(description: Mapping[str, Any], overlay: Overlay) -> dict[int, rang
 def _settings(description: Mapping[str, Any]) -> Settings | None:
     """What says how a script starts; None for a job that runs an image's own program, or is no training job."""
     given = decoded(hyperparameters_file(description))
-    return given if isinstance(given.get(LAUNCH_KEY), dict) or keys.PROGRAM in given else None
+    if not isinstance(given.get(LAUNCH_KEY), dict):
+        given.pop(LAUNCH_KEY, None)
+    return given if given.keys() & {LAUNCH_KEY, keys.PROGRAM} else None
 
 
 def _count(given: Settings, host: Host, overlay: Overlay) -> int | None:

@@ -249,6 +249,7 @@ JOBS = {
     ),
     "all groups of the own launcher": (launcher(launcher="torchrun"), GROUPS, {1: 0, 2: 1, 3: 5}),
     "a number in quotes": (toolkit(mpi_enabled=True, mpi_num_of_processes_per_host="2"), TWELVE, {1: 0, 10: 2}),
+    "somebody else's launch": (toolkit() | {"cloudtrain_launch": "mine"}, TWELVE, {1: 0, 10: 1}),
     "no number": (toolkit(mpi_enabled=True, mpi_num_of_processes_per_host=[1]), TWELVE, {1: None, 10: None}),
 }  # fmt: skip
 
