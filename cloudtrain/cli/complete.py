@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-JOB_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
-
 _MOST_RUNS = 50
 
 Completion = Callable[[str], list[str]]
@@ -40,6 +38,7 @@ def runs(_: str) -> list[str]:
 @_silent
 def jobs(incomplete: str) -> list[str]:
     """Job files and folders under what is typed already, and the bundled scripts."""
+    from cloudtrain.jobfile import SUFFIXES
     from cloudtrain.scripts import script_names
 
     typed = Path(incomplete or ".")
@@ -49,7 +48,7 @@ def jobs(incomplete: str) -> list[str]:
     found = [
         f"{start}{entry.name}/" if entry.is_dir() else f"{start}{entry.name}"
         for entry in entries
-        if not entry.name.startswith(".") and (entry.is_dir() or entry.suffix in JOB_SUFFIXES)
+        if not entry.name.startswith(".") and (entry.is_dir() or entry.suffix.lower() in SUFFIXES)
     ]
     return [*found, *(f"bundled:{name}" for name in script_names())]
 

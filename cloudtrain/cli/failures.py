@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -16,6 +18,9 @@ from cloudtrain.errors import CloudtrainError, JobError, PreflightError, UsageEr
 EXIT_DEFECT = 70
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
+
+_SHOWN = 40
+"""Characters of an endless name that a message shows."""
 
 _BadCommandLine: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 """The base of Typer's complaints about the command line; where it lives differs between Typer's versions."""
@@ -49,7 +54,11 @@ def _run(command: Callable[[], object]) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 - the last line of defence, which says what to do about it
-        return _report_defect(error)
+        mistake = _found_by_the_system(error)
+        if mistake is None:
+            return _report_defect(error)
+        report(mistake)
+        return mistake.exit_code
     return result if isinstance(result, int) else 0
 
 
@@ -111,6 +120,21 @@ def _in_our_words(error: Any) -> UsageError:
 def _options(ctx: Any) -> list[str]:
     names = [name for param in ctx.command.get_params(ctx) for name in (*param.opts, *param.secondary_opts)]
     return [name for name in names if name.startswith("--")]
+
+
+def _found_by_the_system(error: Exception) -> UsageError | None:
+    """A user's mistake that the operating system sees first, at whatever place it is met; None for anything else."""
+    if not isinstance(error, OSError):
+        return None
+    if error.errno == errno.ENAMETOOLONG:
+        longest = max(os.fsdecode(error.filename or "").split("/"), key=len)
+        message = f"a path is too long for this machine: `{longest[:_SHOWN]}{'...' if longest[_SHOWN:] else ''}`"
+        return UsageError(message, hint="a name in a path has at most 255 bytes, and the whole path 4096")
+    try:
+        Path.cwd()
+    except OSError:
+        return UsageError("the working directory has been deleted", hint="go to one that exists: `cd`")
+    return None
 
 
 def _report_defect(error: Exception) -> int:

@@ -25,9 +25,11 @@ def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
     from cloudtrain.api import load_job_file
     from cloudtrain.job import BUNDLED
 
-    if not job.startswith(BUNDLED) and not Path(job).is_file():
-        message, hint = _missing(job)
-        raise UsageError(message, hint=hint)
+    if not job.startswith(BUNDLED) and not Path(job).exists():
+        from cloudtrain.scripts import script_names
+
+        if job in script_names():
+            raise UsageError(f"there is no file `{job}`", hint=f"did you mean `{BUNDLED}{job}`?")
     return load_job_file(job, list(overrides or ()))
 
 
@@ -108,24 +110,6 @@ def _as_fields(flags: dict[str, Any]) -> dict[str, Any]:
     """The flags as fields of the target; an interpreter given as a path follows the working directory."""
     python = flags.get("python")
     if python is not None and os.sep in python:
-        flags = flags | {"python": str(Path(python).expanduser().absolute())}
+        home = os.path.expanduser(python)  # noqa: PTH111 - `~somebody` whom this machine does not know stays as it is
+        flags = flags | {"python": str(Path(home).absolute())}
     return flags
-
-
-def _missing(job: str) -> tuple[str, str]:
-    from cloudtrain.errors import did_you_mean
-    from cloudtrain.scripts import script_names
-
-    path = Path(job)
-    if path.is_dir():
-        return f"`{job}` is a folder, not a job file", "name the file: `job.yaml`; `cloudtrain init` writes one"
-    if job in script_names():
-        return f"there is no file `{job}`", f"did you mean `bundled:{job}`?"
-    folder = path.parent
-    files = [str(folder / name.name) for name in folder.iterdir() if _is_job(name)] if folder.is_dir() else []
-    near = did_you_mean(job, files)
-    return f"there is no file `{job}`", near or "`cloudtrain init` writes a first job.yaml"
-
-
-def _is_job(path: Path) -> bool:
-    return path.suffix in (".yaml", ".yml", ".toml", ".json")

@@ -46,7 +46,7 @@ def format_of(path: Path) -> Format:
     """
     if path.is_dir():
         inside = sorted(_job_files(path), key=lambda name: (Path(name).stem != "job", name))
-        hint = f"did you mean `{path / inside[0]}`?" if inside else "name a job file"
+        hint = f"did you mean `{path / inside[0]}`?" if inside else f"`cloudtrain init {path / 'job.yaml'}` writes one"
         raise UsageError(f"`{path}` is a folder, not a job file", hint=hint)
     known = SUFFIXES.get(path.suffix.lower())
     if known is None:
@@ -89,7 +89,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        hint = did_you_mean(path.name, _job_files(path.parent))
+        hint = did_you_mean(str(path), [str(path.parent / name) for name in _job_files(path.parent)])
         missing = f"there is no folder `{path.parent}`" if not path.parent.is_dir() else None
         raise UsageError(
             f"there is no job file `{path}`", hint=hint or missing or "`cloudtrain init` writes one"

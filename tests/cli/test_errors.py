@@ -47,7 +47,7 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
         (["submit", "j.yaml", "--insances", "2"], "has no option `--insances`", "did you mean `--instances`?"),
         (["ps", "-n", "0"], "invalid value for `-n` / `--limit`", "see `cloudtrain ps --help`"),
         (["ps", "--state", "finished"], "there is no state `finished`", "use one of"),
-        (["submit", "nowhere.yaml"], "there is no file `nowhere.yaml`", "`cloudtrain init`"),
+        (["submit", "nowhere.yaml"], "there is no job file `nowhere.yaml`", "`cloudtrain init`"),
         (["submit", "digits_ddp"], "there is no file `digits_ddp`", "did you mean `bundled:digits_ddp`?"),
         (["submit", "bundled:digits_dpd"], "no bundled script `digits_dpd`", "did you mean `digits_ddp`?"),
         (["submit", "."], "`.` is a folder", "job.yaml"),
@@ -72,6 +72,53 @@ def test_wrong_command_lines(cli: Cli, arguments: list[str], message: str, hint:
 def test_a_near_file_name_is_offered(cli: Cli, job: str) -> None:
     """A misspelt job file is offered by its real name."""
     assert "did you mean `job.yaml`?" in cli("submit", "jop.yaml").err
+
+
+def test_a_near_file_is_offered_with_its_folder(cli: Cli, job: str, clean_environment: Path) -> None:
+    """The hint can be typed: it has the folder too; and a suffix in capitals is one."""
+    (clean_environment / "jobs").mkdir()
+    (clean_environment / job).rename(clean_environment / "jobs" / "digits.YAML")
+    assert "did you mean `jobs/digits.YAML`?" in cli("submit", "jobs/digit.yaml").err
+    assert cli("plan", "jobs/digits.YAML", "--set", "source_dir=..").code == 0
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plan", f"{LONG}.yaml"],
+        ["check", f"{LONG}/job.yaml"],
+        ["plan", "job.yaml", "--set", f"source_dir={LONG}"],
+        ["plan", "job.yaml", "--set", f"inputs.x.local={LONG}"],
+        ["plan", "job.yaml", "--python", "~nobodyx/bin/python"],
+        ["rehearse", f"{LONG}.yaml"],
+        ["init", LONG],
+        ["scripts", "copy", "digits_ddp", LONG],
+    ],
+    ids=lambda arguments: " ".join(arguments).replace(LONG, "LONG"),
+)
+def test_names_that_no_file_can_have(cli: Cli, job: str, arguments: list[str]) -> None:
+    """A name that the disk refuses, or a home that nobody has, is a mistake with a code of its own: no defect."""
+    result = cli(*arguments)
+    assert result.code == 2
+    assert "a defect" not in result.err
+    assert "error" in result.out + result.err
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["ps"], ["plan", "{job}"], ["init"]], ids=" ".join)
+def test_a_deleted_working_directory(
+    cli: Cli, job: str, clean_environment: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody deleted the folder that the shell is in: the user is told, and to go elsewhere."""
+    gone = clean_environment / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    result = cli(*(word.format(job=clean_environment / job) for word in arguments))
+    assert (result.code, result.out) == (2, "")
+    assert result.err == "error: the working directory has been deleted\n\nhint: go to one that exists: `cd`\n"
 
 
 def test_flags_of_the_local_target_are_refused_elsewhere(cli: Cli, job: str) -> None:

@@ -272,7 +272,7 @@ def test_command(cli: Cli, clean_environment: Path) -> None:  # noqa: F811
     ("arguments", "code", "message"),
     [
         (("nothing-here",), 3, "there is no run `nothing-here`"),
-        (("nothing.yaml",), 2, "there is no file `nothing.yaml`"),
+        (("nothing.yaml",), 2, "there is no job file `nothing.yaml`"),
         (("some-run", "--set", "hyperparameters.x=1"), 2, "`--set` belongs to a job, and `some-run` is a run"),
         (("some-run", "--instances", "2"), 2, "`--instances` belongs to a job"),
     ],

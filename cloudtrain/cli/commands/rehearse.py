@@ -107,10 +107,10 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
 def _is_job(what: str) -> bool:
     """Anything that is or looks like a file; a run's reference has `://`."""
     from cloudtrain.job import BUNDLED
+    from cloudtrain.jobfile import SUFFIXES
 
-    path = Path(what)
-    like_file = path.suffix in complete.JOB_SUFFIXES or ("/" in what and "://" not in what)
-    return what.startswith(BUNDLED) or like_file or path.is_file()
+    like_file = Path(what).suffix.lower() in SUFFIXES or ("/" in what and "://" not in what)
+    return what.startswith(BUNDLED) or like_file or Path(what).is_file()
 
 
 _STAGES = {

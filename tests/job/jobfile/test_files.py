@@ -72,11 +72,11 @@ def usage(path: Path) -> tuple[str, str | None]:
 
 
 def test_a_missing_file_offers_its_neighbours(tmp_path: Path) -> None:
-    """The job file whose name is nearest."""
+    """The job file whose name is nearest, with its folder, so that the hint can be typed."""
     write(tmp_path, "train.yaml")
     write(tmp_path, "other.txt")
     path = tmp_path / "trian.yaml"
-    assert usage(path) == (f"there is no job file `{path}`", "did you mean `train.yaml`?")
+    assert usage(path) == (f"there is no job file `{path}`", f"did you mean `{tmp_path / 'train.yaml'}`?")
 
 
 def test_a_missing_file_in_an_empty_folder(tmp_path: Path) -> None:
