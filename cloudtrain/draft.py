@@ -15,13 +15,14 @@ from cloudtrain.bundle.tree import Tree, scan
 from cloudtrain.compile.common import run_name, without_literals
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job import BUNDLED, TrainingJob
+from cloudtrain.jobfile.files import anchored
 from cloudtrain.plans import CompileContext, Finding, Plan
 from cloudtrain.references import is_run_input
 from cloudtrain.settings import Settings
 from cloudtrain.targets import AzureML, Local, SageMaker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from cloudtrain.lineage import Awaited
     from cloudtrain.processing import AnyJob
@@ -64,8 +65,9 @@ class Draft:
         """Read what compile needs: the settings, the source folder, the account."""
         model = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
         backend = backend_of(model.type, settings)
-        source, (job, notes, awaited) = _source_of(job, settings.cwd), _with_runs(job, model.type, settings)
-        job = _absolute(job if model.type == "azureml" else without_literals(job), settings.cwd)
+        job = anchored(job, settings.cwd)
+        source, (job, notes, awaited) = _source_of(job), _with_runs(job, model.type, settings)
+        job = job if model.type == "azureml" else without_literals(job)
         tree, account = scan(source), backend.account(model)
         return cls(job, model, backend, account, tree, settings.submitter, tuple(ignore), place_of, notes, awaited)
 
@@ -146,27 +148,9 @@ def _with_runs(job: AnyJob, target: str, settings: Settings) -> tuple[AnyJob, tu
     return with_runs(job, target, settings)
 
 
-def _source_of(job: AnyJob, cwd: Path) -> Path:
+def _source_of(job: AnyJob) -> Path:
     if job.source_dir.startswith(BUNDLED):
         from cloudtrain.scripts import script_path
 
         return script_path(job.source_dir.removeprefix(BUNDLED))
-    return cwd / Path(job.source_dir).expanduser()
-
-
-def _absolute(job: AnyJob, cwd: Path) -> AnyJob:
-    """The job with its local places made absolute, as the processes of a run need them."""
-
-    def fixed(places: Any) -> Any:
-        if places.local is None or is_run_input(places.local):
-            return places
-        return places.model_copy(update={"local": str(cwd / Path(places.local).expanduser())})
-
-    def all_fixed(named: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: fixed(places) for name, places in named.items()}
-
-    update: dict[str, Any] = {"inputs": all_fixed(job.inputs), "outputs": all_fixed(job.outputs)}
-    checkpoint = getattr(job, "checkpoint", None)
-    if checkpoint is not None:
-        update["checkpoint"] = fixed(checkpoint)
-    return job.model_copy(update=update)
+    return Path(job.source_dir)

@@ -113,3 +113,14 @@ def test_misspelt_targets_are_a_clear_error(job_file: Path) -> None:
         with pytest.raises(SettingsError) as misspelt:
             verb(job, "sagmaker")
         assert misspelt.value.hint == "did you mean `sagemaker`?"
+
+
+@pytest.mark.parametrize("place", ["data/../ckpt", "~/ckpt", "~nobody-of-this-name/ckpt"])
+def test_a_place_means_the_same_in_a_file_and_in_python(
+    make_source: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Dots are resolved, `~` is the home folder, and a home that this machine does not know is a name."""
+    text = f"name: job\nentry_point: train.py\ncheckpoint: {{local: {place}}}\n"
+    monkeypatch.chdir(make_source({"train.py": "", "job.yaml": text}))
+    written = ct.TrainingJob(name="job", entry_point="train.py", checkpoint=ct.Checkpoint(local=place))
+    assert ct.plan(written, "local").request == ct.plan(ct.load_job("job.yaml"), "local").request
