@@ -11,6 +11,7 @@ goes to one folder per output, as it goes to one prefix in S3.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from cloudtrain.compile.local import compile_local
@@ -34,14 +35,14 @@ def compile_local_processing(job: ProcessingJob, target: Local, context: Compile
         message = f"`--emulate {target.emulate}` rehearses training jobs, and this is a processing job"
         raise JobError([Problem(("kind",), message, "leave it out: each instance gets its shard all the same")])
     view = job.as_training()
-    whole = compile_local(view, target, context)
-    count, run_dir = whole.request["instances"], whole.request["run_dir"]
     sharded = [name for name, item in view.inputs.items() if item.shard]
-    plans = [compile_local(_seen_by(view, run_dir, instance), target, context) for instance in range(count)]
-    numbered = [_numbered(plan.processes[instance], count) for instance, plan in enumerate(plans)]
-    specified = [plan.request["processes"][instance] for instance, plan in enumerate(plans)]
+    whole = compile_local(_marked(view), target, context)
+    count, run_dir = whole.request["instances"], whole.request["run_dir"]
+    shares = [{_mark(name): _share(run_dir, instance, name) for name in sharded} for instance in range(count)]
+    processes = tuple(_seen(process, shares[process.instance], count) for process in whole.processes)
+    specified = zip(whole.request["processes"], processes, strict=True)
     request = whole.request | {
-        "processes": [{**item, "env": process.env} for item, process in zip(specified, numbered, strict=True)],
+        "processes": [{**item, "argv": list(process.argv), "env": process.env} for item, process in specified],
         "links": [
             {
                 "path": _share(run_dir, instance, name),
@@ -55,25 +56,38 @@ def compile_local_processing(job: ProcessingJob, target: Local, context: Compile
             f"outputs/{name}": [whole.processes[0].env[f"CLOUDTRAIN_OUTPUT_{name.upper()}"]] for name in job.outputs
         },
     }
-    return replace(whole, request=request, processes=tuple(numbered), summary=_summary(whole, sharded, count))
+    return replace(whole, request=request, processes=processes, summary=_summary(whole, sharded, count))
 
 
 def _share(run_dir: str, instance: int, name: str) -> str:
     return f"{run_dir}/instances/{instance}/input/{name}"
 
 
-def _seen_by(view: TrainingJob, run_dir: str, instance: int) -> TrainingJob:
-    """The job as one instance sees it: its sharded inputs are its own shares."""
+def _mark(name: str) -> str:
+    """Stands for an instance's share of an input while the job is compiled, once for all instances. No text of a
+    compiled job holds a reference any more."""
+    return f"${{{{shares.{name}}}}}"
+
+
+def _marked(view: TrainingJob) -> TrainingJob:
     inputs = {
-        name: item.model_copy(update={"local": _share(run_dir, instance, name)}) if item.shard else item
+        name: item.model_copy(update={"local": _mark(name)}) if item.shard and item.local is not None else item
         for name, item in view.inputs.items()
     }
     return view.model_copy(update={"inputs": inputs})
 
 
-def _numbered(process: Process, count: int) -> Process:
-    own = {"CLOUDTRAIN_INSTANCE": str(process.instance), "CLOUDTRAIN_INSTANCE_COUNT": str(count)}
-    return replace(process, env=dict(sorted((process.env | own).items())))
+def _seen(process: Process, shares: Mapping[str, str], count: int) -> Process:
+    """The process with its instance's own shares and number."""
+
+    def filled(text: str) -> str:
+        for mark, share in shares.items():
+            text = text.replace(mark, share)
+        return text
+
+    env = {name: filled(text) for name, text in process.env.items()}
+    env |= {"CLOUDTRAIN_INSTANCE": str(process.instance), "CLOUDTRAIN_INSTANCE_COUNT": str(count)}
+    return replace(process, argv=tuple(map(filled, process.argv)), env=dict(sorted(env.items())))
 
 
 def _summary(whole: Plan, sharded: list[str], count: int) -> tuple[tuple[str, str], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -197,3 +198,25 @@ def test_the_example_prepares_data_on_four_instances(tmp_path: Path) -> None:
         inputs={"train": {"local": "run:prepare-data/output/clean"}},
     )
     assert str(run.directory) in ct.plan(reading, "local").request["processes"][0]["argv"][-1]
+
+
+def test_twice_the_instances_are_twice_the_work(job: Callable[..., ct.ProcessingJob]) -> None:
+    """A plan of many instances is not compiled once for each of them: counted in calls, not in seconds."""
+
+    def calls(instances: int) -> int:
+        count = 0
+
+        def counted(*_: Any) -> None:
+            nonlocal count
+            count += 1
+
+        sys.setprofile(counted)
+        try:
+            plan = ct.plan(job(), ct.Local(instance_count=instances))
+        finally:
+            sys.setprofile(None)
+        assert len(plan.processes) == instances
+        return count
+
+    calls(1)  # imports
+    assert calls(200) < 2.5 * calls(100)
