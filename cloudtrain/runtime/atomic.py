@@ -12,6 +12,9 @@ from typing import Any, BinaryIO, cast
 
 MANIFEST = "checkpoint.json"
 
+ASIDE = ".writing-"
+"""What the name of a folder begins with that is not whole yet."""
+
 
 class HashingFile:
     """A binary file that knows length and digest of what was written, without reading it again."""

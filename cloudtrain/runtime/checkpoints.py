@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, SupportsIndex
 
 from . import plain_pickle
-from .atomic import entries, is_whole, publish, read_manifest, write_hashed
+from .atomic import ASIDE, entries, is_whole, publish, read_manifest, write_hashed
 from .directories import checkpoint_dir
 from .environment import detect_environment
 from .errors import SetupError
@@ -32,8 +32,6 @@ from .steps import whole_step
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
 _REFUSED = re.compile(r"Unsupported (?:global: GLOBAL|class) (\S+)")
 """How torch, since 2.4 and before, names a type that it does not load."""
-
-_ASIDE = ".writing-"
 _TORCH, _PICKLE = "state.pt", "state.pickle"
 
 
@@ -89,7 +87,7 @@ class Checkpoints:
         it. Rank 0 returns the path.
         """
         step, main = whole_step(step), detect_environment().is_main
-        aside = self._make_aside(step) if main else self.directory / f"{_ASIDE}{step}"
+        aside = self._make_aside(step) if main else self.directory / f"{ASIDE}{step}"
         wait_for_all()
         write(aside)
         wait_for_all()
@@ -135,9 +133,9 @@ class Checkpoints:
 
     def _make_aside(self, step: int) -> Path:
         self.directory.mkdir(parents=True, exist_ok=True)
-        for left in self.directory.glob(f"{_ASIDE}*"):  # of a save that was killed
+        for left in self.directory.glob(f"{ASIDE}*"):  # of a save that was killed
             shutil.rmtree(left, ignore_errors=True)
-        aside = self.directory / f"{_ASIDE}{step}"
+        aside = self.directory / f"{ASIDE}{step}"
         aside.mkdir()
         return aside
 

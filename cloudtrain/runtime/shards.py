@@ -54,12 +54,18 @@ def keys_in(folder: str) -> list[str]:
 
     found = []
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
-        folders[:] = [name for name in folders if not _leads_back(parent, name)]
+        folders[:] = [name for name in folders if not leads_back(parent, name)]
         found += [os.path.relpath(os.path.join(parent, name), folder) for name in names]
     return found
 
 
-def _leads_back(parent: str, name: str) -> bool:
-    """Whether a folder is a link to one that it lies in, where there would be no end."""
+def leads_back(parent: str, name: str) -> bool:
+    """Whether a folder is a link to one that the way to it leads through, where there would be no end."""
     path = os.path.join(parent, name)
-    return os.path.islink(path) and (os.path.realpath(parent) + os.sep).startswith(os.path.realpath(path) + os.sep)
+    if not os.path.islink(path):
+        return False
+    target = os.path.join(os.path.realpath(path), "")
+    while not os.path.join(os.path.realpath(parent), "").startswith(target):
+        if parent == (parent := os.path.dirname(parent)):
+            return False
+    return True

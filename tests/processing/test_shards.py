@@ -71,6 +71,15 @@ def test_linked_folders_are_followed_once(tmp_path: Path) -> None:
     assert sorted(keys_in(str(tmp_path / "raw"))) == ["in/y", "linked/x"]
 
 
+def test_folders_that_link_to_each_other_have_an_end(tmp_path: Path) -> None:
+    """Each is followed through the other, and neither back to where the way began."""
+    for name, other in (("a", "b"), ("b", "a")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"of_{name}").touch()
+        (tmp_path / name / "other").symlink_to(tmp_path / other)
+    assert sorted(keys_in(str(tmp_path))) == ["a/of_a", "a/other/of_b", "b/of_b", "b/other/of_a"]
+
+
 def test_an_input_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     """A folder that vanished is no empty shard."""
     with pytest.raises(FileNotFoundError):

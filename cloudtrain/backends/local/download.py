@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import TargetError, UsageError, did_you_mean
+from cloudtrain.runtime.shards import leads_back
 
 _OUTPUT = "CLOUDTRAIN_OUTPUT_"
 
@@ -72,26 +73,34 @@ def _copy_all(sources: Iterable[Path], destination: Path) -> list[Path]:
 
 
 def _copy(source: Path, destination: Path) -> list[Path]:
+    from cloudtrain.runtime.atomic import ASIDE
+
     if source.is_file():
-        return [_copy_file(source, destination / source.name)]
+        return _copy_file(source, destination / source.name)
     written = []
-    for folder, _, names in os.walk(source, followlinks=True):
+    for folder, folders, names in os.walk(source, followlinks=True):
+        folders[:] = [name for name in folders if not (name.startswith(ASIDE) or leads_back(folder, name))]
         for name in sorted(names):
             file = Path(folder, name)
             if file.is_file():  # not a socket, not a link to nowhere
-                written.append(_copy_file(file, destination / file.relative_to(source)))
+                written += _copy_file(file, destination / file.relative_to(source))
     return written
 
 
-def _copy_file(source: Path, destination: Path) -> Path:
+def _copy_file(source: Path, destination: Path) -> list[Path]:
+    """The copy; none of a file that a running script has removed meanwhile."""
     destination.parent.mkdir(parents=True, exist_ok=True)
     temporary = destination.with_name(f".{destination.name}.{os.getpid()}")
     try:
         shutil.copy2(source, temporary)
         temporary.replace(destination)
+    except FileNotFoundError:
+        if source.exists():
+            raise
+        return []
     finally:
         temporary.unlink(missing_ok=True)
-    return destination
+    return [destination]
 
 
 def _as_written(name: str, path: str) -> str:

@@ -226,6 +226,53 @@ def test_download_of_what_is_no_place(place: Place, path: str) -> None:
     assert caught.value.hint
 
 
+def test_download_of_links_that_lead_back(place: Place) -> None:
+    """A link to a folder on the way to it is not followed, however many there are; one to another folder is."""
+    run = place.submit(LINKS)
+    run.wait()
+    got = place.root / "got"
+    written = run.backend.download(run.ref, "model", got)
+    assert {file.relative_to(got).as_posix() for file in written} == {
+        "a/one", "a/there/two", "b/two", "b/back/one", "kept/weights"
+    }  # fmt: skip
+
+
+def test_download_while_checkpoints_are_pruned(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is removed before it was copied is not missed, and a save that is not finished is not copied."""
+    run = place.submit(CHECKPOINTS)
+    run.wait()
+    copy = shutil.copy2
+
+    def prune_then_copy(source: Path, destination: Path) -> object:
+        if source.parent.name == "000001-step-1":
+            shutil.rmtree(source.parent)
+        return copy(source, destination)
+
+    monkeypatch.setattr(shutil, "copy2", prune_then_copy)
+    got = place.root / "got"
+    written = run.backend.download(run.ref, "checkpoint", got)
+    assert {file.relative_to(got).as_posix() for file in written} == {"000002-step-2/state.pt"}
+
+
+LINKS = """\
+import os
+os.chdir(os.environ["CLOUDTRAIN_MODEL_DIR"])
+for folder, file in (("a", "one"), ("b", "two"), ("../kept", "weights")):
+    os.mkdir(folder)
+    open(f"{folder}/{file}", "w").close()
+for link, to in (("latest", "."), ("b/newest", "../.."), ("a/there", "../b"), ("b/back", "../a"), ("kept", "../kept")):
+    os.symlink(to, link)
+"""
+
+CHECKPOINTS = """\
+import os
+os.chdir(os.environ["CLOUDTRAIN_CHECKPOINT_DIR"])
+for folder in ("000001-step-1", "000002-step-2", ".writing-3"):
+    os.mkdir(folder)
+    open(f"{folder}/state.pt", "w").close()
+"""
+
+
 def test_download_of_what_was_not_written(place: Place) -> None:
     """A file that the script has not written is not an empty success."""
     run = place.submit("")
