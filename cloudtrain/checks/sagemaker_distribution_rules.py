@@ -95,6 +95,27 @@ def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
             )
 
 
+@rule("SM328", Level.WARNING)
+def idle_instances(subject: Subject) -> Iterator[Fault]:
+    """There are fewer workers and parameter servers than instances.
+
+    cloudtrain's launcher deals the workers out over the instances, one on each, and the servers likewise. Instances
+    that are left without either are paid for, and do nothing.
+    """
+    distribution, count = subject.job.distribution, cluster(subject).spanned_instances
+    if mode(subject) != "entrypoint" or not isinstance(distribution, TensorFlow):
+        return
+    workers = distribution.workers or count
+    if distribution.strategy == "parameter_server":  # a chief, and one more to work
+        workers = max(workers, 2, distribution.parameter_servers or 1)
+    if workers < count:
+        yield Fault(
+            f"the tasks are dealt out over {workers} of {count} instances: {count - workers} would be idle",
+            f"set `resources.instance_count` to {workers}, or `distribution.workers` to {count}",
+            ("distribution", "workers"),
+        )
+
+
 @rule("SM325", Level.WARNING)
 def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
     """A TensorFlow strategy for several instances runs on one.

@@ -49,6 +49,11 @@ def toolkit(**fields: Any) -> Case:
     return Case(fields, {"launch": "toolkit"})
 
 
+def entrypoint(**fields: Any) -> Case:
+    """The same, started by cloudtrain's own launcher."""
+    return Case(fields, {"launch": "entrypoint"})
+
+
 def settings(**fields: Any) -> Case:
     """A small job with settings of the target."""
     return Case({}, fields)
@@ -288,6 +293,11 @@ DISTRIBUTION_CASES: dict[str, tuple[Case, Case, str]] = {
         job(resources=P5EN, distribution=SMP2 | {"parameters": {"hybrid_shard_degree": 2}}, environment=pytorch("2.5.1")),
         job(resources=P5EN, distribution=SMP2, environment=pytorch("2.5.1")),
         "parse_known_args",
+    ),
+    "SM328": (
+        entrypoint(resources=on("ml.g5.xlarge", 3), distribution=WORKERS | {"workers": 2}, environment=tensorflow()),
+        entrypoint(resources=on("ml.g5.xlarge", 3), distribution=WORKERS | {"workers": 3}, environment=tensorflow()),
+        "`resources.instance_count` to 2",
     ),
     "SM331": (job(resources=P4D), job(resources=P4D, distribution=TORCH), "type: torch"),
     "SM332": (

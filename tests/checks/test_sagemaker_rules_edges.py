@@ -17,8 +17,10 @@ from tests.checks.sagemaker_rule_cases import (
     SMDDP,
     TORCH,
     TRN,
+    WORKERS,
     Case,
     account,
+    entrypoint,
     groups,
     image,
     job,
@@ -27,6 +29,7 @@ from tests.checks.sagemaker_rule_cases import (
     reads,
     retired,
     settings,
+    tensorflow,
     toolkit,
 )
 from tests.checks.test_sagemaker_rules import check
@@ -42,6 +45,18 @@ def script(name: str) -> Case:
 
 
 RIGHT: dict[str, tuple[str, Case]] = {
+    "servers on the instances without workers": (
+        "SM328",
+        entrypoint(
+            resources=on("ml.g5.xlarge", 3),
+            distribution=PS | {"workers": 2, "parameter_servers": 3},
+            environment=tensorflow(),
+        ),
+    ),
+    "workers that the toolkit decides on, which SM324 says": (
+        "SM328",
+        toolkit(resources=on("ml.g5.xlarge", 3), distribution=WORKERS | {"workers": 2}, environment=tensorflow()),
+    ),
     "a sign at the start of a file's name": ("SM343", script("a/+b.py")),
     "a path from here": ("SM343", script("./train.py")),
     "a script out of the bundle, which CT101 says": (
