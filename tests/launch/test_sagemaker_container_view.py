@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.catalogue.overlay import read_overlay, type_named
 from cloudtrain.errors import JobError
 from cloudtrain.launch.sagemaker_container import Container, commands, is_entrypoint, view
 from cloudtrain.plans import Plan, Process
@@ -171,6 +172,7 @@ def ours(launch: dict[str, Any], instance_type: str = "ml.p4d.24xlarge", count: 
             2,
             {"chief": 1, "worker": 1, "ps": 1},
         ),
+        ({"launcher": "tensorflow", "entry_point": "train.py", "workers": 2}, 3, {"worker": 2}),
     ],
 )
 def test_our_own_launcher(launch: dict[str, Any], count: int, roles: dict[str, int]) -> None:
@@ -213,3 +215,15 @@ def test_any_other_entry_point() -> None:
     algorithm = body["AlgorithmSpecification"]
     (process,) = view(body, pytorch(), eight)
     assert list(process.argv) == algorithm["ContainerEntrypoint"] + algorithm.get("ContainerArguments", [])
+
+
+def test_a_type_of_the_users_own_has_what_they_say() -> None:
+    """`instances.toml` may add a type; our launcher is shown with its network and its CPUs."""
+    own = read_overlay(
+        {"sagemaker": {"ml.new1.xlarge": {"vcpus": 96, "memory_gib": 16, "interfaces": 4}}}, "instances.toml"
+    )
+    body = ours({"launcher": "single", "entry_point": "train.py"}, "ml.new1.xlarge")
+    known = {"ml.new1.xlarge": type_named("sagemaker", "ml.new1.xlarge", own)}
+    found = view(body, pytorch(), lambda _: 0, known=known.get)
+    assert [process.env["FI_PROVIDER"] for process in found] == ["efa", "efa"]
+    assert "FI_PROVIDER" not in view(body, pytorch(), lambda _: 0)[0].env

@@ -81,4 +81,5 @@ def _processes(parts: Parts, machines: Machines, request: dict[str, Any]) -> tup
     devices = {group.instance_type: group.accelerators for group in machines.groups}
     image = request["AlgorithmSpecification"].get("TrainingImage")
     known = parts.image.known if image == parts.image.uri else image_of_uri(image or "")
-    return container.view(request, contents_of(known), devices.__getitem__)
+    rows = {group.instance_type: group.known for group in machines.groups}
+    return container.view(request, contents_of(known), devices.__getitem__, known=rows.get)

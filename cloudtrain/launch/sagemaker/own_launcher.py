@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from shlex import split
 
-from cloudtrain.catalogue.instances import instance_named
+from cloudtrain.catalogue.instances import InstanceType, instance_named
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.launch import torchrun
 from cloudtrain.launch.sagemaker.hosts import Host, Request, hosts, hyperparameters_file, input_data_config
@@ -22,6 +22,13 @@ from cloudtrain.runtime.sagemaker_launcher.spec import Launch, read_launch
 
 Devices = Callable[[str], tuple[int, int]]
 """Instance type to its GPUs and Neuron cores."""
+
+Known = Callable[[str], InstanceType | None]
+"""Instance type to its row in the catalogue, with the user's own corrections."""
+
+
+def _in_the_catalogue(name: str) -> InstanceType | None:
+    return instance_named("sagemaker", name)
 
 
 @dataclass(frozen=True)
@@ -38,14 +45,17 @@ class Started:
         return Process(self.host.index, program.role, program.argv, env, rank, None if rank is None else 0)
 
 
-def launched(request: Request, devices: Devices) -> tuple[Process, ...]:
+def launched(request: Request, devices: Devices, known: Known = _in_the_catalogue) -> tuple[Process, ...]:
     """All processes of the job: those that each host starts, then the ranks of its launchers.
 
     Raises:
         JobError: the launcher would stop, with its own words.
     """
     launch = _launch(request)
-    found = [_started(request, host, devices) for host in sorted(hosts(request), key=lambda host: host.index)]
+    found = [
+        _started(request, host, devices, known(host.instance_type))
+        for host in sorted(hosts(request), key=lambda host: host.index)
+    ]
     number = {host.name: place for place, host in enumerate(hosts(request))}
     first = [
         started.process(program, _rank(launch, program, number[started.host.name]))
@@ -62,9 +72,8 @@ def _launch(request: Request) -> Launch:
         raise _problem(error) from None
 
 
-def _started(request: Request, host: Host, devices: Devices) -> Started:
+def _started(request: Request, host: Host, devices: Devices, known: InstanceType | None) -> Started:
     gpus, neurons = devices(host.instance_type)
-    known = instance_named("sagemaker", host.instance_type)
     given = dict(request.get("Environment") or {})
     variables = {"TRAINING_JOB_NAME": request["TrainingJobName"], **given}
     efa = bool(known and known.interfaces)
@@ -96,8 +105,8 @@ def _ranks(launch: Launch, found: list[Started]) -> Iterator[Process]:
     indices = {started.host.name: started.host.index for started in found}
     done: set[tuple[str, ...]] = set()
     for started in found:
-        program, hosts_of = started.plan.programs[0], started.plan.hosts
-        if program.role not in ("torchrun", "mpirun") or hosts_of in done:
+        program, hosts_of = next(iter(started.plan.programs), None), started.plan.hosts
+        if program is None or program.role not in ("torchrun", "mpirun") or hosts_of in done:
             continue
         done.add(hosts_of)
         count = started.plan.processes_per_instance

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cloudtrain.launch import torchrun
 from cloudtrain.launch.sagemaker.commands import Command, site_command
@@ -14,6 +15,9 @@ from cloudtrain.launch.sagemaker.site import Site
 from cloudtrain.launch.sagemaker.tf_config import mirrors, serves_parameters, task_of
 from cloudtrain.launch.sagemaker.variables import MASTER_PORT, site_environment
 from cloudtrain.plans import Process
+
+if TYPE_CHECKING:
+    from cloudtrain.catalogue.instances import InstanceType
 
 Accelerators = Callable[[str], int]
 """Instance type to its GPUs, or to its Neuron cores where it has those; 0 for neither."""
@@ -27,7 +31,12 @@ _TRN2_CORES = 64
 
 
 def view(
-    request: Request, container: Container, accelerators: Accelerators, *, package: bool = False
+    request: Request,
+    container: Container,
+    accelerators: Accelerators,
+    *,
+    package: bool = False,
+    known: Callable[[str], InstanceType | None] | None = None,
 ) -> tuple[Process, ...]:
     """What will run, for `Plan.processes`. `instance` 0 is the host `algo-1`.
 
@@ -35,6 +44,7 @@ def view(
         request: the body of CreateTrainingJob.
         container: what its image contains.
         accelerators: what each instance type has.
+        known: its row in the catalogue, with the user's own corrections; the bare catalogue's unless given.
         package: whether a `setup.py` stands at the top of the bundle.
 
     Raises:
@@ -43,7 +53,8 @@ def view(
     if is_entrypoint(request):
         from cloudtrain.launch.sagemaker.own_launcher import launched
 
-        return tuple(map(_shortened, launched(request, lambda name: devices(name, accelerators))))
+        own = {} if known is None else {"known": known}
+        return tuple(map(_shortened, launched(request, lambda name: devices(name, accelerators), **own)))
     if request["AlgorithmSpecification"].get("ContainerEntrypoint"):
         return tuple(_own_entrypoint(request))
     found = [_Started(site, site_command(site)) for site in _sites(request, container, accelerators, package)]
