@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .process_group import destroy_process_group as destroy_process_group
     from .process_group import init_process_group as init_process_group
     from .stopping import exit_preempted as exit_preempted
+    from .stopping import leave_stops_to_the_parent as leave_stops_to_the_parent
     from .stopping import should_stop as should_stop
     from .stopping import watch_for_stop as watch_for_stop
     from .tf_config import apply_tf_config as apply_tf_config
@@ -53,6 +54,7 @@ _HOME = {
     "destroy_process_group": "process_group",
     "init_process_group": "process_group",
     "exit_preempted": "stopping",
+    "leave_stops_to_the_parent": "stopping",
     "should_stop": "stopping",
     "watch_for_stop": "stopping",
     "apply_tf_config": "tf_config",

@@ -19,12 +19,12 @@ from .environment import detect_environment
 from .errors import SetupError
 from .notices import notice
 from .uncaught import tell_setup_errors
-from .values import convert, is_container, kind_of
+from .values import CONTAINERS, SEQUENCES, convert, is_one_of, kind_of
 
 T = TypeVar("T")
 
 Least = Mapping[str, float]
-"""Hyperparameter to the smallest value that it may have. None, where its type allows it, is no number and passes."""
+"""Hyperparameter to the smallest value that it may have, in a list each of them. None is no number, and passes."""
 
 NO_BOUNDS: Least = {}
 
@@ -98,9 +98,10 @@ def read_arguments(
             problems.append(f"`--{name}`: {error}")
     problems += [f"`--{name}` is required" for name, value in values.items() if value is _REQUIRED]
     problems += [
-        f"`--{name}`: `{values[name]}` is not {least} or more"
+        f"`--{name}`: `{number}` is not {least} or more"
         for name, least in at_least.items()
-        if isinstance(values[name], (int, float)) and not values[name] >= least
+        for number in (values[name] if isinstance(values[name], (list, tuple)) else [values[name]])
+        if isinstance(number, (int, float)) and not number >= least
     ]
     if problems:
         raise SetupError("; ".join(problems), hint="`--help` lists the arguments, their types and defaults")
@@ -154,11 +155,15 @@ def _is_key(token: str) -> bool:
     return len(token) >= 2 and token[0] == "-" and token[1].isalpha() and (len(token) == 2 or token[2] == "=")
 
 
-def _text_of(texts: list[str], kind: Any) -> str:
+def _text_of(texts: list[str], kind: Any) -> str | list[str]:
+    """The text of one value; of a list written as `--key a b c` its items."""
     if not texts:
         return "True" if kind is bool else _empty(kind)
-    if len(texts) > 1 and not is_container(kind):
+    if len(texts) > 1 and not is_one_of(kind, CONTAINERS):
         raise ValueError(f"takes one value, not {len(texts)}: `{' '.join(texts)}`")
+    is_together = any(text[:1] in ("[", "(") or "," in text for text in texts)
+    if len(texts) > 1 and is_one_of(kind, SEQUENCES) and not is_together:
+        return texts
     return " ".join(texts)  # older SageMaker toolkits take `[1, 2]` apart at the space
 
 

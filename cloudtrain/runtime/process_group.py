@@ -11,6 +11,7 @@ from .backend import AUTO, choose_backend
 from .environment import Environment, detect_environment
 from .errors import SetupError
 from .notices import notice
+from .uncaught import tell_setup_errors
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +72,7 @@ def init_process_group(backend: str = AUTO, *, timeout: float | None = None) -> 
     _distributed().init_process_group(
         chosen, store=store, rank=environment.rank, world_size=environment.world_size, **rest
     )
+    tell_setup_errors()  # torch has just put a hook around the one that was there, which marks every line with a rank
     return ProcessGroup(environment, chosen, device)
 
 

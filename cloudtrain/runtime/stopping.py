@@ -50,6 +50,12 @@ def should_stop() -> bool:
     return any_rank(bool(_received))
 
 
+def leave_stops_to_the_parent(_worker: int = 0) -> None:
+    """For a process that works for this one, such as a `DataLoader`'s worker (`worker_init_fn`): SIGTERM, which
+    launchers send to it as well, must not end it before its parent has saved. It ends with its parent."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def exit_preempted(step: SupportsIndex | None = None) -> NoReturn:
     """Write the marker, wait for all ranks, leave with exit code 0. Save before calling it."""
     step = None if step is None else whole_step(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +32,10 @@ class Config:
     precision: Literal["fp32", "bf16"] = "fp32"
     data: Path = Path("data")
     k: int = 1
+    tags: list[str] = field(default_factory=list)
+    pair: tuple[str, int] = ("", 0)
+    maybe: list[str] | None = None
+    anything: list[Any] = field(default_factory=list)
 
 
 SCALARS = {
@@ -42,6 +46,7 @@ SCALARS = {
     "precision": st.sampled_from(["fp32", "bf16"]),
     "name": st.text(st.characters(exclude_categories=["Cs"]), max_size=8).filter(lambda text: not text.startswith("-")),
     "layers": st.lists(st.integers(), max_size=4),
+    "tags": st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), max_size=4),
 }
 
 
@@ -92,6 +97,21 @@ def test_any_command_line_is_values_or_one_error(argv: list[str]) -> None:
         (["--layers", "[1,", "2]"], "layers", [1, 2]),
         (["--layers", "1,2"], "layers", [1, 2]),
         (["--layers", ""], "layers", []),
+        (["--layers", "1", "2", "3"], "layers", [1, 2, 3]),
+        (["--layers", "(1,", "2)"], "layers", [1, 2]),
+        (["--layers", "1,", "2"], "layers", [1, 2]),
+        (["--tags", "3.10,3.11"], "tags", ["3.10", "3.11"]),
+        (["--tags", "1e3, 0x10"], "tags", ["1e3", "0x10"]),
+        (["--tags", "a", "b c", "3.10"], "tags", ["a", "b c", "3.10"]),
+        (["--tags", "['3.10',", "'b']"], "tags", ["3.10", "b"]),
+        (["--tags", "3.10"], "tags", ["3.10"]),
+        (["--tags", "None"], "tags", ["None"]),
+        (["--tags", ""], "tags", []),
+        (["--pair", "3.10,2"], "pair", ("3.10", 2)),
+        (["--pair", "3.10", "2"], "pair", ("3.10", 2)),
+        (["--pair", "('3.10',", "2)"], "pair", ("3.10", 2)),
+        (["--maybe", "3.10,a"], "maybe", ["3.10", "a"]),
+        (["--anything", "a,1"], "anything", ["a", 1]),
         (["--options", "a=1,b=2.5"], "options", {"a": 1.0, "b": 2.5}),
         (["--options", '{"a": 1}'], "options", {"a": 1.0}),
         (["--precision", "bf16"], "precision", "bf16"),
@@ -159,19 +179,21 @@ def test_all_mistakes_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_value_below_its_bound_is_one_of_the_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
     """What would divide by zero later is told with the rest, before anything is computed. No number at all is below."""
-    given = ["--epochs", "0", "--lr", "nan", "--k", "-1", "--warmup", "", "--flag", "maybe"]
+    given = ["--epochs", "0", "--lr", "nan", "--k", "-1", "--layers", "2,0", "--flag", "maybe"]
     with pytest.raises(SystemExit) as left:
-        arguments(Config, given, at_least={"epochs": 1, "lr": 0, "k": 0, "warmup": 1})
+        arguments(Config, given, at_least={"epochs": 1, "lr": 0, "k": 0, "layers": 1})
     assert left.value.code == 2
     assert capsys.readouterr().err.partition("\n")[0] == (
         "error: `--flag`: `maybe` is neither `True` nor `False`; "
-        "`--epochs`: `0` is not 1 or more; `--lr`: `nan` is not 0 or more; `--k`: `-1` is not 0 or more"
+        "`--epochs`: `0` is not 1 or more; `--lr`: `nan` is not 0 or more; `--k`: `-1` is not 0 or more; "
+        "`--layers`: `0` is not 1 or more"
     )
 
 
 def test_the_bound_itself_and_none_are_within() -> None:
     """A bound is the smallest value that is possible; None is the type's own way to say nothing."""
-    found = arguments(Config, ["--epochs", "0", "--warmup", ""], at_least={"epochs": 0, "warmup": 1, "k": 1})
+    bounds = {"epochs": 0, "warmup": 1, "k": 1, "layers": 1}
+    found = arguments(Config, ["--epochs", "0", "--warmup", ""], at_least=bounds)
     assert (found.epochs, found.warmup, found.k) == (0, None, 1)
 
 
@@ -231,6 +253,13 @@ def test_a_value_that_a_shell_took_apart_is_an_error() -> None:
         read_arguments(Config, ["--name", "two", "words"])
 
 
+@pytest.mark.parametrize("text", ["[1e999]", "1e999", "[1,"])
+def test_what_is_no_list_of_whole_numbers_is_an_error(text: str) -> None:
+    """Infinity, which Python reads as a number, is none of them."""
+    with pytest.raises(SetupError, match="is not a whole number"):
+        read_arguments(Config, ["--layers", text])
+
+
 def test_a_required_value_must_be_given() -> None:
     """A dataclass field without a default is required."""
 
@@ -259,7 +288,7 @@ def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert left.value.code == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["--epochs", "int", "default", "3"]
-    assert len(lines) == 10
+    assert len(lines) == len(fields(Config))
 
 
 @pytest.mark.parametrize(

@@ -143,3 +143,17 @@ def test_what_is_no_step_leaves_no_marker(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(runtime.SetupError, match="is not a whole number from 0 on"):
         runtime.exit_preempted(step)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_works_for_another_leaves_stops_to_it(tmp_path: Path) -> None:
+    """SIGTERM, which a launcher sends to all, does not end it."""
+    code = (
+        "import os, signal\n"
+        "from cloudtrain import runtime\n"
+        "runtime.leave_stops_to_the_parent(0)\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print('still here')\n"
+    )
+    env = os.environ | {"PYTHONPATH": str(Path(cloudtrain.__file__).parents[1])}
+    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "still here\n")
