@@ -68,8 +68,8 @@ class Comparison:
 
     @property
     def stopped_at(self) -> int:
-        """The last step that the interrupted run reported."""
-        return max(self.interrupted)
+        """The last step that the interrupted run reported; 0 where it reported none."""
+        return max(self.interrupted, default=0)
 
     @property
     def resumed_at(self) -> int | None:
@@ -114,6 +114,9 @@ class Comparison:
         return Verdict("same", f"the {self.compared} values {largest}")
 
     def _does_not_repeat(self) -> Verdict | None:
+        if not self.interrupted:
+            words = "the interrupted run reported nothing, and the same job without an interruption did"
+            return Verdict("unrepeatable", words, ("reports: every run of the job must report its losses",))
         difference = self.first_difference(self.interrupted)
         if difference is None:
             return None

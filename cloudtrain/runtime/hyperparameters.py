@@ -155,15 +155,14 @@ def _is_key(token: str) -> bool:
     return len(token) >= 2 and token[0] == "-" and token[1].isalpha() and (len(token) == 2 or token[2] == "=")
 
 
-def _text_of(texts: list[str], kind: Any) -> str | list[str]:
-    """The text of one value; of a list written as `--key a b c` its items."""
+def _text_of(texts: list[str], kind: Any) -> str:
+    """The text of one value. `--key a b c` is a list, as `--key a,b,c` is."""
     if not texts:
         return "True" if kind is bool else _empty(kind)
     if len(texts) > 1 and not is_one_of(kind, CONTAINERS):
         raise ValueError(f"takes one value, not {len(texts)}: `{' '.join(texts)}`")
-    is_together = any(text[:1] in ("[", "(") or "," in text for text in texts)
-    if len(texts) > 1 and is_one_of(kind, SEQUENCES) and not is_together:
-        return texts
+    if len(texts) > 1 and is_one_of(kind, SEQUENCES) and texts[0][:1] not in ("[", "(", "{"):
+        return ",".join(text.strip(",") for text in texts)
     return " ".join(texts)  # older SageMaker toolkits take `[1, 2]` apart at the space
 
 

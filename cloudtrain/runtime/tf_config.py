@@ -28,7 +28,7 @@ def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any]
     """`TF_CONFIG` with the table above applied; None when it is not set.
 
     Raises:
-        SetupError: it is not a JSON object, or its task has no number.
+        SetupError: it or a part of it is not a JSON object, or its task has no number.
     """
     text = (os.environ if variables is None else variables).get("TF_CONFIG", "")
     if not text.strip():
@@ -39,8 +39,9 @@ def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any]
         raise SetupError(f"`TF_CONFIG` is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise SetupError("`TF_CONFIG` is not a JSON object")
-    cluster = {ROLES.get(role, role): places for role, places in (config.get("cluster") or {}).items() if places}
-    return {**config, "cluster": cluster, "task": _task(config.get("task") or {})}
+    cluster, task = (_object(config, member) for member in ("cluster", "task"))
+    known = {ROLES.get(role, role): places for role, places in cluster.items() if places}
+    return {**config, "cluster": known, "task": _task(task)}
 
 
 def apply_tf_config(variables: MutableMapping[str, str] | None = None) -> None:
@@ -49,6 +50,13 @@ def apply_tf_config(variables: MutableMapping[str, str] | None = None) -> None:
     config = read_tf_config(target)
     if config is not None:
         target["TF_CONFIG"] = json.dumps(config)
+
+
+def _object(config: Mapping[str, Any], member: str) -> dict[str, Any]:
+    found = config.get(member) or {}
+    if not isinstance(found, dict):
+        raise SetupError(f"`{member}` in `TF_CONFIG` is not a JSON object")
+    return found
 
 
 def _task(written: Mapping[str, Any]) -> dict[str, Any]:

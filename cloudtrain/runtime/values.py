@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import ast
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
 _NONE = frozenset({"", "none", "null"})
+SEQUENCES = (list, tuple)
+CONTAINERS = (*SEQUENCES, dict)
+"""Types whose text may hold spaces that a shell took apart."""
+
+_TEXTS = (str, Path, Literal)
 _UNIONS: tuple[object, ...] = (Union, getattr(types, "UnionType", Union))  # written `int | None` from Python 3.10 on
 
 
 def convert(value: Any, kind: Any) -> Any:
     """`value`, text or JSON data, as a `kind`: a plain type, `list[int]`, `dict`, `Literal[...]` or `X | None`.
 
-    Containers are read as Python (`[1, 2]`, how SageMaker passes a list), as JSON, or as `1,2` and `a=1,b=2`.
+    Containers are read as Python (`[1, 2]`, how SageMaker passes a list), as JSON, or as `1,2` and `a=1,b=2`. Of the
+    texts in `3.10,3.11` none is taken for a number.
 
     Raises:
         ValueError: the value does not fit; the text says what would.
@@ -36,11 +42,11 @@ def convert(value: Any, kind: Any) -> Any:
     return _SCALARS[kind](value)
 
 
-def is_container(kind: Any) -> bool:
-    """True for lists, tuples and dicts, whose text may hold spaces that a shell took apart."""
+def is_one_of(kind: Any, kinds: Collection[Any]) -> bool:
+    """Whether it is, or in a union may be, one of these types, whatever it contains."""
     if get_origin(kind) in _UNIONS:
-        return any(is_container(option) for option in get_args(kind))
-    return (get_origin(kind) or kind) in _CONTAINERS
+        return any(is_one_of(option, kinds) for option in get_args(kind))
+    return (get_origin(kind) or kind) in kinds
 
 
 def kind_of(value: Any) -> Any:
@@ -82,7 +88,7 @@ def _int(value: Any) -> int:
         raise ValueError(f"`{value}` is not a whole number")
     try:
         return int(value) if not isinstance(value, float) else _whole(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     try:
         return _whole(float(value))  # 1e4
@@ -117,17 +123,22 @@ def _choice(value: Any, options: tuple[Any, ...]) -> Any:
 
 
 def _list(value: Any, element: tuple[Any, ...]) -> list[Any]:
-    items = _literal(value) if isinstance(value, str) else value
-    if items is None:
-        items = [item.strip() for item in value.split(",")] if value.strip() else []
-    if not isinstance(items, (list, tuple)):
-        items = [items]
-    return [convert(item, element[0] if element else Any) for item in items]
+    return [convert(item, element[0] if element else Any) for item in _items(value, element)]
+
+
+def _items(value: Any, elements: tuple[Any, ...]) -> Sequence[Any]:
+    if not isinstance(value, str):
+        return value if isinstance(value, SEQUENCES) else [value]
+    are_texts = any(is_one_of(element, _TEXTS) for element in elements)
+    found = None if are_texts and value.strip()[:1] not in ("[", "(") else _literal(value)
+    if found is None:
+        return [item.strip() for item in value.split(",")] if value.strip() else []
+    return found if isinstance(found, SEQUENCES) else [found]
 
 
 def _tuple(value: Any, elements: tuple[Any, ...]) -> tuple[Any, ...]:
     if elements and elements[-1] is not Ellipsis:
-        items = _list(value, ())
+        items = _items(value, elements)
         if len(items) != len(elements):
             raise ValueError(f"`{value}` has {len(items)} values instead of {len(elements)}")
         return tuple(convert(item, kind) for item, kind in zip(items, elements))  # noqa: B905 Python 3.9

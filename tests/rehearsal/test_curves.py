@@ -24,10 +24,13 @@ def compared(
     return Comparison(losses(1, 12) if whole is None else whole, interrupted, resumed, ("loss",), saved_at=saved_at)
 
 
-DATA, OPTIMIZER = "data order", "optimizer state"
+DATA, OPTIMIZER, REPORTS = "data order", "optimizer state", "reports"
 
 CASES = {
     "goes on": (compared(losses(1, 6), losses(7, 12)), "same", "all 12 values are exactly", ()),
+    "without a word before its interruption": (
+        compared({}, losses(1, 12)), "unrepeatable", "the interrupted run reported nothing", (REPORTS,),
+    ),
     "some steps twice": (compared(losses(1, 6), losses(5, 12)), "same", "all 12 values are exactly", ()),
     "within the tolerance": (
         compared(losses(1, 6), losses(7, 12, plus=1e-6)), "same", "the 12 values differ by at most 1e-06", (),

@@ -104,6 +104,7 @@ def test_any_command_line_is_values_or_one_error(argv: list[str]) -> None:
         (["--tags", "1e3, 0x10"], "tags", ["1e3", "0x10"]),
         (["--tags", "a", "b c", "3.10"], "tags", ["a", "b c", "3.10"]),
         (["--tags", "['3.10',", "'b']"], "tags", ["3.10", "b"]),
+        (["--tags", "a,b", "c"], "tags", ["a", "b", "c"]),
         (["--tags", "3.10"], "tags", ["3.10"]),
         (["--tags", "None"], "tags", ["None"]),
         (["--tags", ""], "tags", []),

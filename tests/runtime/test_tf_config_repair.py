@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cloudtrain.runtime import apply_tf_config, read_tf_config
+import pytest
+
+from cloudtrain.runtime import SetupError, apply_tf_config, read_tf_config
 
 
 def test_an_empty_ps_list_is_dropped() -> None:
@@ -62,3 +64,11 @@ def test_without_tf_config_nothing_is_written() -> None:
     apply_tf_config(variables)
     assert variables == {}
     assert read_tf_config(variables) is None
+
+
+@pytest.mark.parametrize("member", ["cluster", "task"])
+@pytest.mark.parametrize("value", [[1], "x", 3])
+def test_what_is_no_object_is_named(member: str, value: object) -> None:
+    """One line says which part of a `TF_CONFIG` makes no sense."""
+    with pytest.raises(SetupError, match=f"`{member}` in `TF_CONFIG` is not a JSON object"):
+        read_tf_config({"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1"]}, "task": {}, member: value})})

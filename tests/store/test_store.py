@@ -240,3 +240,12 @@ def test_a_full_disk_is_named(state_dir: Path) -> None:
         store._db.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(sqlite3.OperationalError, match="disk is full"):
             store.reserve(row(reason="x" * 100_000))
+
+
+def test_a_full_disk_during_a_migration_is_named() -> None:
+    """The same for a database that is being made."""
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    db.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+        migrate(db)
+    db.close()
