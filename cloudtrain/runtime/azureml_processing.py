@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         if program is None:
             raise SetupError(f"`{argv[0]}` is not on the PATH", hint="use an environment that has it")
     except SetupError as error:
-        sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
+        error.tell()
         raise SystemExit(1) from None
     sys.stderr.flush()
     os.execve(program, argv, environment)

@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
             hint = "add `deepspeed` to the job's `requirements`, or use an environment that has it"
             raise SetupError("`deepspeed` is not on the PATH", hint=hint)
     except SetupError as error:
-        sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
+        error.tell()
         raise SystemExit(1) from None
     sys.stderr.write("cloudtrain: starting " + " ".join(argv) + "\n")
     sys.stderr.flush()

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str], root: Path | None = None) -> int:
     try:
         return _run(list(arguments), root, children)
     except SetupError as error:
-        sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
+        error.tell()
         _write_message(root, fitting(str(error), []))
         return 1
     finally:
@@ -128,15 +128,11 @@ def _explained(failed: Child, own: Mapping[str, str]) -> str:
 
 
 def _write_message(root: Path, text: str) -> None:
-    """The script's own message, if it has written one, stays. Messages of several instances are joined."""
-    path = root / "output" / "message"
+    """A line, because the service joins those of several instances."""
+    from cloudtrain.runtime.sagemaker_launcher.failure import write_once
+
     whole = text.encode("utf-8", "replace")[: MESSAGE_LIMIT - 1].decode("utf-8", "ignore") + "\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            path.write_text(whole, "utf-8")
-    except OSError as error:
-        _tell(f"the reason cannot be written to `{path}`: {error}; it is: {text}")
+    write_once(root / "output" / "message", whole.encode())
 
 
 def _tell(text: str) -> None:

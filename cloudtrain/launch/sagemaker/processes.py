@@ -15,6 +15,7 @@ from cloudtrain.launch.sagemaker.site import Site
 from cloudtrain.launch.sagemaker.tf_config import mirrors, serves_parameters, task_of
 from cloudtrain.launch.sagemaker.variables import MASTER_PORT, site_environment
 from cloudtrain.plans import Process
+from cloudtrain.runtime.sagemaker_launcher import TRN2_CORES
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceType
@@ -25,9 +26,6 @@ Accelerators = Callable[[str], int]
 LONG = ("SM_TRAINING_ENV", "SM_RESOURCE_CONFIG", "SM_NUM_CPUS")
 """Left out of a plan's processes: kilobytes for each host that repeat what the other variables say, and the number of
 CPUs, which the request does not tell."""
-
-_TRN2_CORES = 64
-"""What the toolkit counts on ml.trn2.48xlarge, whatever `neuron-ls` says."""
 
 
 def view(
@@ -72,7 +70,7 @@ def commands(
 def devices(instance_type: str, accelerators: Accelerators) -> tuple[int, int]:
     """GPUs, and logical Neuron cores."""
     if "trn2.48xlarge" in instance_type:
-        return 0, _TRN2_CORES
+        return 0, TRN2_CORES
     count = accelerators(instance_type)
     return (0, count) if instance_type.startswith(("ml.trn", "ml.inf")) else (count, 0)
 

@@ -7,7 +7,6 @@ the recorded runs called the framework's toolkit directly.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from cloudtrain.launch.sagemaker.site import Site
 from cloudtrain.launch.sagemaker.tf_config import tf_config
 from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
+from cloudtrain.runtime.sagemaker_launcher.variables import text_of
 
 MASTER_PORT = "7777"
 _INFO = 20
@@ -86,7 +86,7 @@ def script_variables(site: Site) -> dict[str, str]:
     in_order = {name: variables[name] for name in _ORDER}
     in_order |= {f"CHANNEL_{name.upper()}": path for name, path in facts["channel_input_dirs"].items()}
     in_order |= {f"HP_{key.upper()}": value for key, value in site.user.items()}
-    return {f"SM_{name}": _text(value) for name, value in in_order.items()} | tf_config(site)
+    return {f"SM_{name}": text_of(value) for name, value in in_order.items()} | tf_config(site)
 
 
 def _facts(site: Site) -> dict[str, Any]:
@@ -184,12 +184,3 @@ _OWN_VARIABLE = {name: name.lower() for name in _ORDER} | {
     "FRAMEWORK_PARAMS": "additional_framework_parameters",
 }
 """Variable to its key in `_facts`."""
-
-
-def _text(value: Any) -> str:
-    """None as nothing, text as it is, the rest as compact JSON with sorted keys (the toolkit's `to_env_vars`)."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))

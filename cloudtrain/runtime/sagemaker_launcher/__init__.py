@@ -29,6 +29,9 @@ LAUNCH_KEY = "cloudtrain_launch"
 CODE_CHANNEL = "code"
 """The channel that holds `sourcedir.tar.gz`, in File mode. It is not one of the script's."""
 
+TRN2_CORES = 64
+"""Logical Neuron cores of ml.trn2.48xlarge; `neuron-ls` counts the physical ones, as sagemaker-training 5.1.4 knows."""
+
 FIND_PYTHON = "$(command -v python3||command -v python)"
 """In a shell line: the image's own Python."""
 _LINE = (

@@ -13,7 +13,7 @@ from cloudtrain.runtime.errors import SetupError
 from . import ROOT
 from .children import Child, Children
 from .config import read_config
-from .failure import failure_text, fitting
+from .failure import failure_text, fitting, write_once
 from .machine import this_machine
 from .network import EMULATION, LATECOMERS, Beacon, Network, wait_for_name, watch_chief
 from .plan import WATCH_PORT, LaunchPlan, launch_plan
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     try:
         return _run(root, children, dict(os.environ))
     except SetupError as error:
-        sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
+        error.tell()
         _write_failure(root, fitting(str(error), []))
         return 1
     finally:
@@ -95,14 +95,7 @@ def _explained(failed: Child | None, environment: Mapping[str, str]) -> str:
 
 
 def _write_failure(root: Path, text: str) -> None:
-    """The script's own file, if it has written one, stays."""
-    path = root / "output" / "failure"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            path.write_text(text, "utf-8", "replace")
-    except OSError as error:
-        _tell(f"the reason cannot be written to `{path}`: {error}; it is: {text}")
+    write_once(root / "output" / "failure", text.encode("utf-8", "replace"))
 
 
 def _tell(text: str) -> None:

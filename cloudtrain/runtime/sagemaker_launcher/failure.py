@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from pathlib import Path
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
@@ -86,6 +87,17 @@ def fitting(head: str, details: Sequence[str]) -> str:
             break
         kept += 1
     return "\n".join([head, *details[len(details) - kept :]])
+
+
+def write_once(path: Path, content: bytes) -> None:
+    """Write the reason, unless the script has written its own. Where that is impossible, it goes to stderr."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_bytes(content)
+    except OSError as error:
+        text = content.decode("utf-8", "replace").rstrip()
+        sys.stderr.write(f"cloudtrain: the reason cannot be written to `{path}`: {error}; it is: {text}\n")
 
 
 def _lines_of_rank(lines: Sequence[str], rank: str) -> list[str]:

@@ -11,12 +11,11 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import TRN2_CORES
+
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_TRN2_CORES = 64
-"""Logical Neuron cores of ml.trn2.48xlarge; `neuron-ls` counts the physical ones, as sagemaker-training 5.1.4 knows."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def _neurons(instance_type: str, devices: Path) -> int:
     if not any(re.fullmatch(r"neuron\d+", name) for name in _names(devices)):
         return 0
     if instance_type == "ml.trn2.48xlarge":
-        return _TRN2_CORES
+        return TRN2_CORES
     try:
         said = subprocess.run(["neuron-ls", "-j"], stdout=subprocess.PIPE, check=True, timeout=60).stdout
         return sum(int(device.get("nc_count", 0)) for device in json.loads(said.decode()))

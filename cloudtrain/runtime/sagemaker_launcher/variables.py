@@ -120,10 +120,11 @@ def sm_variables(
         plain["topology"] = resource["topology"]
     plain.update({f"channel_{name}": path for name, path in same["channel_input_dirs"].items()})
     plain.update({f"hp_{key}": value for key, value in user.items() if "=" not in key})
-    return {f"SM_{name.upper()}": _text(value) for name, value in plain.items()}
+    return {f"SM_{name.upper()}": text_of(value) for name, value in plain.items()}
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """None as nothing, text as it is, the rest as compact JSON with sorted keys (the toolkit's `to_env_vars`)."""
     if value is None:
         return ""
     if isinstance(value, str):
