@@ -104,14 +104,16 @@ def test_shell_script_and_command(tmp_path: Path) -> None:
 
 def test_failure_file(host: Host) -> None:
     """A failing script ends the host with its exit code; the reason names the error and keeps within the limit."""
-    script = "import sys\ndef deep(n):\n    if n: deep(n - 1)\n    raise ValueError('no such column: ' + 'y' * 20)\ndeep(400)"
+    steps = [f"def step_{n}():\n    step_{n + 1}()\n" for n in range(40)]
+    script = "".join(steps) + "def step_40():\n    raise ValueError('no such column: ' + 'y' * 20)\nstep_0()"
     host.fill({"train.py": script}, {}, entry_point="train.py")
     assert host.run() == 1
     assert host.failure is not None
     first, *rest = host.failure.splitlines()
     assert first == f"process failed with exit code 1: ValueError: no such column: {'y' * 20}"
     assert rest[-1] == f"ValueError: no such column: {'y' * 20}"
-    assert 0.8 * LIMIT < len(host.failure) <= LIMIT
+    frame = max(len(line) for line in host.err.splitlines()) + len("\n    step_10()\n")
+    assert LIMIT - frame <= len(host.failure) <= LIMIT
     assert "Traceback (most recent call last):" in host.err
 
 
