@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.runtime import SetupError
+
 pytestmark = pytest.mark.torch
 
 SCRIPTS = Path(__file__).parents[2] / "training_scripts"
@@ -55,8 +57,8 @@ def folder(tmp_path: Path, digits: dict[str, bytes]) -> Path:
 
 
 def refusal(call: Callable[[], object]) -> str:
-    """The sentence with which a call ends the process."""
-    with pytest.raises(SystemExit) as ended:
+    """The sentence with which a call ends the script."""
+    with pytest.raises(SetupError) as ended:
         call()
     return str(ended.value)
 
@@ -196,6 +198,13 @@ def test_a_batch_that_is_not_one_is_named(
     assert said in refusal(lambda: parts.cifar.read_cifar(folder))
 
 
+@pytest.mark.parametrize("names", [5, [1, 2], None])
+def test_names_that_are_none_are_said(parts: Any, folder: Path, names: Any) -> None:
+    """`batches.meta` of something else."""
+    (folder / "batches.meta").write_bytes(pickle.dumps({b"label_names": names}, protocol=2))
+    assert "`label_names` of `batches.meta`" in refusal(lambda: parts.cifar.read_cifar(folder))
+
+
 @pytest.mark.parametrize("cut", [0, 100, 20_000])
 def test_an_archive_that_was_cut_off_is_no_archive(parts: Any, tmp_path: Path, cut: int) -> None:
     """A download that broke off: said in one sentence."""
@@ -236,6 +245,15 @@ def test_the_shares_of_all_processes_are_the_batch(batches: Callable[..., Any], 
             assert found_pixels.equal(pixels[rank::processes])
             assert found_labels.equal(labels[rank::processes])
         assert torch.cat([share.numbers(step) for share in shares]).sort()[0].equal(alone.numbers(step).sort()[0])
+
+
+@pytest.mark.parametrize(
+    ("batch", "processes"), [(1439, 1), (2, 3)], ids=["more than the images", "fewer than the processes"]
+)
+def test_a_batch_that_cannot_be_is_refused(batches: Callable[..., Any], batch: int, processes: int) -> None:
+    """Otherwise an epoch had no step, and a training of nothing would succeed; or a process had no image."""
+    message = refusal(lambda: batches(global_batch=batch, world_size=processes))
+    assert f"a batch of {batch} for {processes} processes and 1438 images" in message
 
 
 def test_an_epoch_shows_an_image_at_most_once_and_the_next_in_another_order(batches: Callable[..., Any]) -> None:
@@ -306,6 +324,15 @@ def test_group_norm_sees_images_and_batch_norm_sees_batches(parts: Any) -> None:
             far[norm] = (network(images) - torch.cat([network(half) for half in images.split(4)])).abs().max().item()
     assert far["group"] < 1e-12
     assert far["batch"] > 0.01
+
+
+@pytest.mark.parametrize(("width", "groups"), [(2, 1), (6, 1), (8, 2), (13, 1), (14, 2), (18, 3)])
+def test_any_width_has_groups(parts: Any, width: int, groups: int) -> None:
+    """Groups of four channels, or of a few more where four do not divide them."""
+    network = parts.network.ResNet(width, 1)
+    norms = [module for module in network.body.modules() if hasattr(module, "num_groups")]
+    assert norms[0].num_groups == groups
+    assert all(norm.num_channels // norm.num_groups >= min(4, norm.num_channels) for norm in norms)
 
 
 def test_every_parameter_is_decayed_or_not(parts: Any) -> None:

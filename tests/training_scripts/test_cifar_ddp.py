@@ -67,6 +67,14 @@ def test_without_cifar_it_learns_digits_and_says_so(script: Path, tmp_path: Path
     assert found.lines[-1].startswith(f"test accuracy {accuracy:.4f} after 88 steps")
 
 
+def test_it_can_do_without_momentum(script: Path, archive: Path, tmp_path: Path) -> None:
+    """Plain gradient descent, here of no step: Nesterov's look ahead needs a momentum and is left out."""
+    none = ("--momentum", "0", "--epochs", "0", "--workers", "0")
+    found = run(tmp_path, sys.executable, script, *SMALL, *none, CLOUDTRAIN_INPUT_CIFAR=str(archive))
+    assert found.exit_code == 0, found.errors
+    assert sum(of for _, of in classes(found)) == 359
+
+
 def test_accuracy_per_class_counts_every_test_image(alone: Run) -> None:
     """As many images per class as the test batch has, and their sum is the accuracy that was reported."""
     assert [of for _, of in classes(alone)] == [38, 31, 51, 31, 34, 39, 33, 32, 40, 30]

@@ -101,6 +101,12 @@ def test_each_stage_holds_less(zero: Any) -> None:
     assert [zero.bytes_per_parameter(stage, 4) for stage in (0, 1, 2, 3)] == [16, 10, 7, 4]
 
 
+def test_in_bf16_the_optimizer_holds_most(zero: Any) -> None:
+    """Two bytes each for weight and gradient, and twelve for the weight in fp32 and its moments: the paper's table."""
+    assert [zero.bytes_per_parameter(stage, 1, bf16=True) for stage in (0, 1, 2, 3)] == [16, 16, 16, 16]
+    assert [zero.bytes_per_parameter(stage, 4, bf16=True) for stage in (0, 1, 2, 3)] == [16, 7, 5.5, 4]
+
+
 def test_the_job_files_are_the_three_forms() -> None:
     """Processes started by torchrun, by MPI, and by DeepSpeed's launcher with its tuner; files they name are there."""
     forms = {}

@@ -21,14 +21,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from cloudtrain import TrainingJob
-from cloudtrain.runtime import parse_metrics
+from cloudtrain.runtime import SetupError, parse_metrics
 from tests.training_scripts.runs import REPOSITORY, check_out
 
 FOLDER = REPOSITORY / "training_scripts" / "mnist_tensorflow"
@@ -108,8 +108,25 @@ def test_a_server_waits_for_the_chief_and_leaves_with_it(monkeypatch: pytest.Mon
         assert cluster.answers(address)
         cluster.wait_for(address)
     assert not cluster.answers(address)
+
+
+def test_a_server_whose_chief_does_not_come_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Had it left with success, a late chief would wait for it for ever."""
+    cluster = module("cluster")
     monkeypatch.setattr(cluster, "PATIENCE", 0.0)
-    cluster.wait_for(address)
+    no_server = SimpleNamespace(distribute=SimpleNamespace(Server=lambda *_, **__: None))
+    monkeypatch.setitem(sys.modules, "tensorflow", no_server)
+    (port,) = free_ports(1)
+    with pytest.raises(SetupError, match=f"no chief at `127.0.0.1:{port}` after 0 s"):
+        cluster.serve({"cluster": {"chief": [f"127.0.0.1:{port}"]}, "task": {"type": "ps", "index": 0}})
+
+
+def test_a_server_that_is_to_stop_leaves_without_a_chief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop before the chief came is no failure."""
+    cluster = module("cluster")
+    monkeypatch.setattr(cluster.runtime, "should_stop", lambda: True)
+    (port,) = free_ports(1)
+    assert cluster.wait_for(f"127.0.0.1:{port}") is None
 
 
 # The data
@@ -170,6 +187,12 @@ def broken_files(folder: Path) -> Iterator[str]:
     whole = images.read_bytes()
     images.write_bytes(gzip.compress(gzip.decompress(whole)[:-1]))
     yield "is cut off"
+    images.write_bytes(whole[:-100])
+    yield "cannot be read: Compressed file ended"
+    images.write_bytes(whole[:1000] + bytes(1000) + whole[2000:])
+    yield "cannot be read: "
+    images.write_bytes(whole[:-8] + bytes(8))
+    yield "cannot be read: CRC check failed"
     images.write_bytes(b"\x00\x00\x0d\x03" + bytes(12))
     yield "is not an idx file of bytes with 3 axes"
     images.write_bytes(whole)
@@ -182,13 +205,29 @@ def broken_files(folder: Path) -> Iterator[str]:
     yield "is not MNIST"
 
 
+def broken_archives(folder: Path) -> Iterator[str]:
+    """The same for `mnist.npz`: damaged inside, and with labels that are no whole numbers."""
+    np = pytest.importorskip("numpy")
+    arrays = write_mnist(folder, "npz")
+    archive = folder / "mnist.npz"
+    np.savez_compressed(archive, **arrays)
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:1000] + b"\xff" * 1000 + whole[2000:])
+    yield "is not MNIST: Error -3"
+    np.savez(archive, **{**arrays, "y_test": arrays["y_test"] + 0.5})
+    yield "labels are float64"
+
+
 def test_what_is_not_mnist_is_said(tmp_path: Path) -> None:
     """A file that is cut off, of another type, with other labels, or missing ends the run with its name."""
     write_mnist(tmp_path / "data", "idx")
     mnist = module("mnist")
     for said in broken_files(tmp_path / "data"):
-        with pytest.raises(SystemExit, match=re.escape(said)):
+        with pytest.raises(SetupError, match=re.escape(said)):
             mnist.read_mnist(tmp_path / "data")
+    for said in broken_archives(tmp_path / "archive"):
+        with pytest.raises(SetupError, match=re.escape(said)):
+            mnist.read_mnist(tmp_path / "archive")
 
 
 def test_the_job_files_are_the_two_strategies() -> None:
@@ -321,6 +360,41 @@ def test_one_process_learns_the_digits(alone: Run) -> None:
     assert alone.accuracies[230] >= 0.95
     assert alone.lines[-1].startswith(f"test accuracy {alone.accuracies[230]:.4f} after 230 steps")
     assert alone.losses[10] > 1.0 > 0.2 > alone.losses[230]
+
+
+@needs_tensorflow
+@pytest.mark.torch
+def test_run_once_more_it_says_the_same(script: Path, tmp_path: Path) -> None:
+    """Resumed at its last step nothing is left to train, and what was learned is tested again."""
+    first, second = (run(tmp_path, script, "--epochs", "1") for _ in range(2))
+    assert_succeeded(second)
+    assert "resumed from step 23" in second.errors
+    assert second.losses == {}
+    assert second.lines[-1].split(",")[0] == first.lines[-1].split(",")[0] != "test accuracy 0.0000 after 23 steps"
+
+
+STOPPED_EARLY = """
+import json, os, runpy, signal, sys
+
+if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "chief":
+    from cloudtrain import runtime
+    watch = runtime.watch_for_stop
+    runtime.watch_for_stop = lambda: (watch(), os.kill(os.getpid(), signal.SIGTERM))
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+@needs_tensorflow
+@pytest.mark.torch
+def test_a_chief_that_is_stopped_before_its_first_step_leaves_well(script: Path, tmp_path: Path) -> None:
+    """It saves what there is, leaves the marker, and all end with 0."""
+    early = tmp_path / "early.py"
+    early.write_text(STOPPED_EARLY.format(script=str(script)))
+    paths = os.pathsep.join([str(script.parent), str(script.parents[2])])
+    found = run(tmp_path / "run", early, workers=2, servers=1, PYTHONPATH=paths)
+    assert_succeeded(found)
+    assert json.loads((tmp_path / "run" / "checkpoint" / "preempted").read_text())["step"] == 0
+    assert found.losses == {}
 
 
 @needs_tensorflow

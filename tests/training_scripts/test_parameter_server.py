@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloudtrain.runtime import SetupError
+
 FOLDER = Path(__file__).parents[2] / "training_scripts" / "parameter_server"
 
 
@@ -27,6 +29,7 @@ def server_module() -> Iterator[ModuleType]:
     finally:
         sys.path.remove(str(FOLDER))
         sys.modules.pop("server", None)
+        sys.modules.pop("worker", None)
 
 
 class Play:
@@ -143,6 +146,27 @@ def test_the_bound_on_staleness_is_reached(server_module: ModuleType) -> None:
         play.move(2)
     play.move(1)
     assert max(row.staleness for row in play.server.seen) == server_module.largest_staleness(2, 1) == 3
+
+
+def test_a_schedule_that_has_become_shorter_is_over(server_module: ModuleType) -> None:
+    """A run of 20 updates is stopped at 18 and resumed with one of 8: no batch is handed out, and all leave."""
+    long = Play(server_module, workers=2, last=20)
+    while long.server.updates < 18:
+        long.move(1)
+    state = long.server.state_dict()
+    assert (state["next_number"], state["again"]) == (20, [1, 19])
+    short = Play(server_module, workers=2, last=8, state=state)
+    assert short.ready() == []
+    assert (short.workers, short.server.here, short.server.updates) == ([], [], 18)
+
+
+def test_a_batch_larger_than_the_data_is_refused(server_module: ModuleType) -> None:
+    """It would make an epoch without a batch, and a training of nothing that succeeds."""
+    import torch
+
+    worker: Any = importlib.import_module("worker")
+    with pytest.raises(SetupError, match="`--batch 2000` of 1438 images"):
+        worker.Digits(hidden=4, batch=2000, seed=1, device=torch.device("cpu"))
 
 
 def test_a_stop_takes_what_is_under_way_and_lets_all_leave(server_module: ModuleType) -> None:

@@ -119,12 +119,12 @@ def test_the_experiment_prints_its_table_and_draws_its_picture(script: Path, tmp
 
 def test_what_cannot_be_is_one_line(script: Path, tmp_path: Path) -> None:
     """All of it at once, and no traceback."""
-    wrong = ["--max_staleness", "-1", "--slow_worker", "3", "--experiment"]
+    wrong = ["--epochs", "0", "--slow_worker", "3", "--experiment"]
     code, lines, errors = run(tmp_path, sys.executable, script, *wrong)
     assert (code, lines) == (1, [])
     assert errors == (
-        "error: `--max_staleness` is negative; `--slow_worker` is 3, and the workers are 1 to 1; "
-        "`--experiment` needs a server and two workers, so 3 processes\n"
+        "error: `--slow_worker` is 3, and the workers are 1 to 1; "
+        "`--experiment` needs a server and two workers, so 3 processes; `--experiment` needs an epoch\n"
     )
 
 

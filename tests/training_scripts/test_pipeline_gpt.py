@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloudtrain.runtime import SetupError
+
 FOLDER = Path(__file__).parents[2] / "training_scripts" / "pipeline_gpt"
 PARTS = ("schedules", "balance", "timeline", "gpt", "pipeline")
 
@@ -239,6 +241,7 @@ def test_what_a_block_keeps_grows_with_the_microbatch(parts: dict[str, ModuleTyp
 @pytest.mark.parametrize(
     ("changes", "world_size", "message"),
     [
+        ({"heads": 3}, 4, "`width` 128 is no multiple of `heads` 3"),
         ({"replicas": 3}, 4, "4 processes cannot hold 3 replicas"),
         ({"global_batch": 12}, 2, "12 windows cannot be cut into 1 x 8 equal parts"),
         ({"layers": 5, "schedule": "interleaved"}, 4, "7 blocks are too few for 8 stages"),
@@ -251,8 +254,50 @@ def test_what_cannot_run_is_said_before_anything_is_computed(
 ) -> None:
     """Each with a hint."""
     pipeline: Any = importlib.import_module("pipeline")
-    usual = {"layers": 8, "replicas": 1, "global_batch": 16, "microbatches": 8, "schedule": "1f1b", "chunks": 2}
+    usual: dict[str, Any] = {
+        "layers": 8,
+        "width": 128,
+        "heads": 4,
+        "replicas": 1,
+        "global_batch": 16,
+        "microbatches": 8,
+        "schedule": "1f1b",
+        "chunks": 2,
+    }
     pipeline.check(SimpleNamespace(**usual), world_size)
     with pytest.raises(pipeline.SetupError, match=message) as caught:
         pipeline.check(SimpleNamespace(**{**usual, **changes}), world_size)
     assert caught.value.hint
+
+
+# The text
+
+
+@pytest.mark.torch
+def test_a_text_that_is_not_there_is_an_error(
+    parts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A path with a typing error is named; only where nobody gave a text is the demonstration's used, and that said."""
+    pipeline: Any = importlib.import_module("pipeline")
+    monkeypatch.chdir(tmp_path)
+    assert pipeline.text_folder() is None
+    assert capsys.readouterr().err == "cloudtrain: no input `text`: training on the English of Python's own help\n"
+    (tmp_path / "data" / "text").mkdir(parents=True)
+    assert pipeline.text_folder() == Path("data", "text")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("CLOUDTRAIN_INPUT_TEXT", "/data/typo")
+    with pytest.raises(SetupError, match="the input `text` is not there: `/data/typo` does not exist"):
+        pipeline.text_folder()
+
+
+@pytest.mark.torch
+def test_a_text_that_is_too_short_is_said_at_the_start(parts: dict[str, ModuleType], tmp_path: Path) -> None:
+    """Its last tenth must hold a window, or the test after the training would fail; and there must be a text."""
+    gpt: Any = importlib.import_module("gpt")
+    with pytest.raises(SetupError, match="there is no text in"):
+        gpt.read_text(tmp_path)
+    (tmp_path / "a.txt").write_text("a" * 900)
+    with pytest.raises(SetupError, match="the text has 900 bytes, and its last tenth no window of `--context` 128"):
+        gpt.divided(gpt.read_text(tmp_path), 128)
+    train, test = gpt.divided(gpt.read_text(tmp_path), 89)
+    assert (len(train), len(test)) == (810, 90)

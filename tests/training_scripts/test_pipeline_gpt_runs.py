@@ -93,7 +93,7 @@ def test_measured_schedules_agree_with_one_process_and_with_theory(script: Path,
         assert -0.03 < float(measured) - float(ideal) < 0.2, name  # on a busy machine processes also wait for a core
         assert formula == ("-" if name.startswith("zero") else ideal)
     for simple, *_, zero_bubble, zero_bubble_v in (rows[5:10], rows[10:]):
-        assert max(float(zero_bubble[3]), float(zero_bubble_v[3])) < float(simple[3])
+        assert max(float(zero_bubble[2]), float(zero_bubble_v[2])) < float(simple[2])
     timeline = [line for line in found.lines if re.fullmatch(r"[01] \|[0-9a-jw.]{100}\|", line)]
     assert len(timeline) == 2 * len(names)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import yaml
 
 from cloudtrain import TrainingJob
+from cloudtrain.runtime import arguments
 
 FOLDERS = sorted(path.parent for path in (Path(__file__).parents[2] / "training_scripts").glob("*/train.py"))
 
@@ -46,3 +49,39 @@ def test_the_docstring_holds_the_commands(folder: Path) -> None:
     assert len(docstring.splitlines()[0]) <= 100
     assert "cloudtrain submit job.yaml" in docstring
     assert (folder / "README.md").is_file()
+
+
+def declared_in(folder: Path) -> tuple[Any, dict[str, float]]:
+    """`Config` and `AT_LEAST` of a script, without the script."""
+    names = {"Config", "AT_LEAST"}
+    nodes = [
+        node
+        for node in ast.parse((folder / "train.py").read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef | ast.Assign)
+        and names & {getattr(node, "name", ""), *(getattr(name, "id", "") for name in getattr(node, "targets", ()))}
+    ]
+    found: dict[str, Any] = {"dataclass": dataclass, "field": field, "Literal": Literal, "Path": Path}
+    exec(compile(ast.Module(nodes, []), "train.py", "exec", dont_inherit=True), found)
+    return found["Config"], found["AT_LEAST"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_every_count_has_a_smallest_value(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A script divides by most whole numbers that it takes, so each is refused below its bound, all in one line."""
+    config, at_least = declared_in(folder)
+    kinds = {one.name: str(getattr(one.type, "__name__", one.type)) for one in fields(config)}
+    free = {"seed", "local_rank", "zero_stage"}  # seeds may be anything; the last has a message of its own
+    assert {name for name, kind in kinds.items() if kind in ("int", "int | None", "list[int]")} - free <= set(at_least)
+    assert vars(arguments(config, [], at_least=at_least)) == vars(config())
+    with pytest.raises(SystemExit) as left:
+        arguments(config, [f"--{name}={least - 1:g}" for name, least in at_least.items()], at_least=at_least)
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert [name for name, least in at_least.items() if f"`--{name}`: `{least - 1:g}" not in said] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_smallest_values_are_asked_for(folder: Path) -> None:
+    """Whenever a script reads its arguments."""
+    text = (folder / "train.py").read_text("utf-8")
+    assert text.count("runtime.arguments(") == text.count("at_least=AT_LEAST") >= 1

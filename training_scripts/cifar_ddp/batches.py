@@ -15,6 +15,8 @@ from cifar import Images
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from cloudtrain.runtime import SetupError
+
 PADDING = 4
 """Pixels of black around an image, before a window of its old size is cut out."""
 
@@ -34,6 +36,13 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
     world_size: int = 1
     augment: bool = True
     mirror: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.world_size <= self.global_batch <= len(self.images.labels):
+            raise SetupError(
+                f"a batch of {self.global_batch} for {self.world_size} processes and {len(self.images.labels)} images",
+                hint="each process needs at least one image of a batch, and an epoch at least one batch",
+            )
 
     @property
     def steps_per_epoch(self) -> int:

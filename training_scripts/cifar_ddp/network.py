@@ -14,12 +14,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 GROUP = 4
-"""Channels that GroupNorm normalises together."""
+"""Channels that GroupNorm normalises together, at least: more where their number is no multiple."""
 
 GRID = 4
 """The last averages are taken over each place of a grid of 4 x 4."""
 
-NORMS = {"group": lambda channels: nn.GroupNorm(max(1, channels // GROUP), channels), "batch": nn.BatchNorm2d}
+
+def group_norm(channels: int) -> nn.GroupNorm:
+    """As many groups of equal size as there can be with `GROUP` channels or more."""
+    most = max(1, channels // GROUP)
+    return nn.GroupNorm(max(groups for groups in range(1, most + 1) if channels % groups == 0), channels)
+
+
+NORMS = {"group": group_norm, "batch": nn.BatchNorm2d}
 """GroupNorm looks at one image at a time, BatchNorm at the images that this process happens to have."""
 
 Norm = Literal["group", "batch"]

@@ -21,7 +21,6 @@ last checkpoint, and the losses are those of a run that was never stopped.
 
 import math
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -42,7 +41,7 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     from cloudtrain import runtime
 
 from batches import Batches
-from cifar import Cifar, read_cifar, refuse
+from cifar import Cifar, read_cifar
 from make_digits import write_digits
 from network import ResNet, decayed_and_not
 
@@ -73,7 +72,12 @@ class Config:
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
 
 
-config = runtime.arguments(Config)
+AT_LEAST = {
+    "epochs": 0, "global_batch": 1, "warmup_epochs": 0, "momentum": 0, "width": 1, "blocks": 1, "workers": 0,
+    "prefetch": 1, "report_every": 1, "checkpoint_every": 1, "step_delay": 0,
+}  # fmt: skip
+
+config = runtime.arguments(Config, at_least=AT_LEAST)
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
 torch.use_deterministic_algorithms(True)
 torch.manual_seed(config.seed)  # the same initial weights everywhere
@@ -101,11 +105,6 @@ def load_images() -> tuple[Cifar, bool]:
 
 
 (train, test, names), is_cifar = load_images()
-if not group.world_size <= config.global_batch <= len(train.labels):
-    refuse(
-        f"`--global_batch {config.global_batch}` for {group.world_size} processes and {len(train.labels)} images",
-        "each process needs at least one image of a batch, and an epoch at least one batch",
-    )
 if group.is_main:
     print(
         f"processes={group.world_size} device={group.device.type} backend={group.backend} precision={precision} "
@@ -176,7 +175,10 @@ network = ResNet(config.width, config.blocks, len(names), config.norm)
 network.to(group.device, dtype, memory_format=torch.channels_last)
 model = DistributedDataParallel(network, device_ids=[group.device.index] if on_gpu else None)
 optimizer = torch.optim.SGD(
-    decayed_and_not(network, config.weight_decay), lr=config.learning_rate, momentum=config.momentum, nesterov=True
+    decayed_and_not(network, config.weight_decay),
+    lr=config.learning_rate,
+    momentum=config.momentum,
+    nesterov=config.momentum > 0,
 )
 
 # Resume: the checkpoint has all that is not a function of the step.
@@ -193,13 +195,6 @@ def save(step: int) -> None:
     checkpoints.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, step)
 
 
-def leave_signals_to_the_parent(_worker: int) -> None:
-    """torchrun sends SIGTERM to workers, too. One that obeyed would take the training down before it can save; they
-    end with the process that they work for."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    torch.set_num_threads(1)
-
-
 # Forked workers share the images' memory; `spawn` would copy them, and run this file again in each worker.
 loader = DataLoader(
     batches,
@@ -208,7 +203,7 @@ loader = DataLoader(
     num_workers=config.workers,
     prefetch_factor=config.prefetch if config.workers else None,
     multiprocessing_context="fork" if config.workers else None,
-    worker_init_fn=leave_signals_to_the_parent,
+    worker_init_fn=runtime.leave_stops_to_the_parent,
     pin_memory=on_gpu,
 )
 

@@ -14,14 +14,15 @@ from __future__ import annotations
 import codecs
 import io
 import pickle
-import sys
 import tarfile
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from cloudtrain.runtime import SetupError
 
 META, TRAIN, TEST = "batches.meta", "data_batch_", "test_batch"
 SHAPE = (3, 32, 32)
@@ -49,12 +50,14 @@ def read_cifar(place: Path) -> Cifar:
     """The images in `place`: the folder, one above it, the archive, or a folder with the archive.
 
     Raises:
-        SystemExit: something is missing or is not what it should be; the message names it.
+        SetupError: something is missing or is not what it should be; the message names it.
     """
     files = read_files(place)
     batches = sorted(name for name in files if name.startswith(TRAIN))
     if not batches or TEST not in files:
-        refuse(f"`{place}` has no `{TRAIN}1` or no `{TEST}`", "it should hold the python version of CIFAR-10")
+        raise SetupError(
+            f"`{place}` has no `{TRAIN}1` or no `{TEST}`", hint="it should hold the python version of CIFAR-10"
+        )
     names = label_names(files.get(META))
     train = [images_of(name, files[name], len(names)) for name in batches]
     both = Images(torch.cat([part.pixels for part in train]), torch.cat([part.labels for part in train]))
@@ -70,7 +73,9 @@ def read_files(place: Path) -> dict[str, bytes]:
             return {path.name: limited(path.name, path.open("rb"), path.stat().st_size) for path in paths}
     archives = sorted(place.rglob("*.tar.gz")) if place.is_dir() else [place]
     if not archives or not archives[0].is_file():
-        refuse(f"`{place}` holds neither `{TEST}` nor a `.tar.gz` archive", "give the folder `cifar-10-batches-py`")
+        raise SetupError(
+            f"`{place}` holds neither `{TEST}` nor a `.tar.gz` archive", hint="give the folder `cifar-10-batches-py`"
+        )
     return read_archive(archives[0])
 
 
@@ -86,7 +91,7 @@ def read_archive(path: Path) -> dict[str, bytes]:
                     assert content is not None  # it is a regular file
                     found[name] = limited(name, content, member.size)
     except (tarfile.TarError, EOFError, OSError) as error:
-        refuse(f"`{path}` is not a whole `.tar.gz` archive: {error}", "fetch it again")
+        raise SetupError(f"`{path}` is not a whole `.tar.gz` archive: {error}", hint="fetch it again") from None
     return found
 
 
@@ -99,7 +104,9 @@ def limited(name: str, file: Any, size: int) -> bytes:
     """The content, unless it is larger than any file of the layout."""
     with file:
         if size > LARGEST:
-            refuse(f"`{name}` has {size:,} bytes, and a batch has at most {LARGEST:,}", "is it CIFAR-10?")
+            raise SetupError(
+                f"`{name}` has {size:,} bytes, and a batch has at most {LARGEST:,}", hint="is it CIFAR-10?"
+            )
         content: bytes = file.read(LARGEST)
     return content
 
@@ -134,14 +141,19 @@ def unpickled(name: str, file: BinaryIO) -> dict[str, Any]:
         value = Numbers(file, encoding="bytes").load()
         return {as_text(key): entry for key, entry in value.items()}
     except Exception as error:  # noqa: BLE001  a pickle that was cut off or tampered with fails in any way
-        refuse(f"`{name}` is no batch of CIFAR-10: {error}", "fetch it again, from a source that you trust")
+        raise SetupError(
+            f"`{name}` is no batch of CIFAR-10: {error}", hint="fetch it again, from a source that you trust"
+        ) from None
 
 
 def label_names(content: bytes | None) -> list[str]:
     """The classes' names; without `batches.meta` they are ten numbers."""
     if content is None:
         return [str(number) for number in range(10)]
-    return [as_text(name) for name in unpickled(META, io.BytesIO(content)).get("label_names", [])]
+    names = unpickled(META, io.BytesIO(content)).get("label_names")
+    if not isinstance(names, list) or not all(isinstance(name, (bytes, str)) for name in names):
+        raise SetupError(f"`label_names` of `{META}` are no list of names", hint="is it CIFAR-10?")
+    return [as_text(name) for name in names]
 
 
 def images_of(name: str, content: bytes, classes: int) -> Images:
@@ -149,17 +161,12 @@ def images_of(name: str, content: bytes, classes: int) -> Images:
     batch = unpickled(name, io.BytesIO(content))
     data, labels = batch.get("data"), batch.get("labels")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
-        refuse(f"`data` of `{name}` is no uint8 array of shape (images, {PIXELS})", "is it CIFAR-10?")
+        raise SetupError(f"`data` of `{name}` is no uint8 array of shape (images, {PIXELS})", hint="is it CIFAR-10?")
     if not isinstance(labels, list) or len(labels) != len(data) or not all(label in range(classes) for label in labels):
-        refuse(f"`labels` of `{name}` are not {len(data)} numbers below {classes}", "is it CIFAR-10?")
+        raise SetupError(f"`labels` of `{name}` are not {len(data)} numbers below {classes}", hint="is it CIFAR-10?")
     return Images(torch.from_numpy(data.copy()).view(-1, *SHAPE), torch.tensor([int(label) for label in labels]))
 
 
 def as_text(value: bytes | str) -> str:
     """Text, as which Python 2 and 3 have written it."""
     return value.decode() if isinstance(value, bytes) else value
-
-
-def refuse(problem: str, hint: str) -> NoReturn:
-    """End the process with one sentence, and what to do."""
-    sys.exit(f"error: {problem}\n\nhint: {hint}")

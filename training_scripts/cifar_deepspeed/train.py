@@ -41,7 +41,7 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     from cloudtrain import runtime
 
 from batches import Batches
-from cifar import Cifar, read_cifar, refuse
+from cifar import Cifar, read_cifar
 from make_digits import write_digits
 from network import ResNet
 from zero import bytes_per_parameter, read_settings, settings_for
@@ -68,11 +68,18 @@ class Config:
     local_rank: int = 0  # DeepSpeed's launcher passes it; the environment says the same
 
 
-config = runtime.arguments(Config)
+AT_LEAST = {
+    "epochs": 1, "global_batch": 1, "accumulate": 1, "width": 1, "blocks": 1, "report_every": 1,
+    "checkpoint_every": 1, "step_delay": 0,
+}  # fmt: skip
+
+config = runtime.arguments(Config, at_least=AT_LEAST)
 try:
     import deepspeed
 except ModuleNotFoundError:
-    refuse("this script needs DeepSpeed", "pip install -r requirements.txt, into an environment that has torch")
+    raise runtime.SetupError(
+        "this script needs DeepSpeed", hint="pip install -r requirements.txt, into an environment that has torch"
+    ) from None
 
 torch.manual_seed(config.seed)
 if not torch.cuda.is_available():
@@ -116,7 +123,9 @@ if not settings:
             bf16=group.device.type == "cuda" and torch.cuda.is_bf16_supported(),
         )
     except ValueError as error:
-        refuse(str(error), "see `--help` for `--zero_stage`, `--global_batch` and `--accumulate`")
+        raise runtime.SetupError(
+            str(error), hint="see `--help` for `--zero_stage`, `--global_batch` and `--accumulate`"
+        ) from None
 
 network = ResNet(config.width, config.blocks, len(names))
 parameter_count = sum(parameter.numel() for parameter in network.parameters())
@@ -129,7 +138,8 @@ if group.is_main:
     print(
         f"processes={group.world_size} device={group.device.type} backend={group.backend} zero={stage} "
         f"batch={engine.train_batch_size()} micro={engine.train_micro_batch_size_per_gpu()} parts={accumulate} "
-        f"parameters={parameter_count} bytes_per_parameter={bytes_per_parameter(stage, group.world_size):.1f}",
+        f"parameters={parameter_count} "
+        f"bytes_per_parameter={bytes_per_parameter(stage, group.world_size, dtype == torch.bfloat16):.1f}",
         flush=True,
     )
 

@@ -1,12 +1,13 @@
 """DeepSpeed's configuration for one run: ds_config.json, and what stage, batch, schedule and device make of it.
 
-What the four ZeRO stages divide among N processes. Bytes per parameter with Adam, P for what all hold, fp32 here:
+What the four ZeRO stages divide among N processes, P for what all hold, and bytes per parameter with Adam. In bf16 the
+optimizer keeps the weights in fp32 beside its two moments:
 
-    stage  weights  gradients  Adam's two moments    bytes per parameter
-    0      P        P          P                     16
-    1      P        P          / N                   8 + 8 / N
-    2      P        / N        / N                   4 + 12 / N
-    3      / N      / N        / N                   16 / N
+    stage  weights  gradients  optimizer    bytes in fp32    in bf16
+    0      P        P          P            16               16
+    1      P        P          / N          8 + 8 / N        4 + 12 / N
+    2      P        / N        / N          4 + 12 / N       2 + 14 / N
+    3      / N      / N        / N          16 / N           16 / N
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from pathlib import Path
 from typing import Any
 
 STAGES = (0, 1, 2, 3)
-FROM_STAGE = {"gradients": 2, "weights": 3, "moments": 1}
+FROM_STAGE = {"gradients": 2, "weights": 3, "optimizer": 1}
 """The stage from which on a part is divided among the processes."""
 
-BYTES = {"weights": 4, "gradients": 4, "moments": 8}
-"""Of one parameter in fp32, with Adam."""
+BYTES = {
+    False: {"weights": 4, "gradients": 4, "optimizer": 8},
+    True: {"weights": 2, "gradients": 2, "optimizer": 12},
+}
+"""Of one parameter with Adam, by whether it is computed with in bf16."""
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -62,6 +66,6 @@ def settings_for(
     return settings
 
 
-def bytes_per_parameter(stage: int, processes: int) -> float:
+def bytes_per_parameter(stage: int, processes: int, bf16: bool = False) -> float:
     """What one process keeps for each parameter of the model, beside activations and buffers."""
-    return sum(size / (processes if stage >= FROM_STAGE[part] else 1) for part, size in BYTES.items())
+    return sum(size / (processes if stage >= FROM_STAGE[part] else 1) for part, size in BYTES[bf16].items())

@@ -45,6 +45,9 @@ class Config:
     seed: int = 1
 
 
+AT_LEAST = {"hidden": 1, "layers": 1, "batch": 1, "buckets": 1e-3, "accumulate": 1, "shares": 1, "rounds": 1}
+
+
 # The exchanges. Each turns the sum's parts, one flat tensor on every process, into the sum, in place.
 
 
@@ -155,7 +158,9 @@ def load_digits() -> tuple[Tensor, Tensor]:
     """1,797 scans as 64 grey values from 0 to 1, and their digits, out of scikit-learn."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        sys.exit("error: the digits come with scikit-learn, which is not installed\n\nhint: pip install scikit-learn")
+        raise runtime.SetupError(
+            "the digits come with scikit-learn, which is not installed", hint="pip install scikit-learn"
+        )
     path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     rows = [line.split(b",") for line in gzip.decompress(path.read_bytes()).splitlines()]
     table = torch.tensor([[float(cell) for cell in row] for row in rows])
@@ -307,7 +312,7 @@ def no_sync_table(config: Config, mine: tuple[Tensor, Tensor]) -> None:
 
 
 def main() -> None:
-    config = runtime.arguments(Config)
+    config = runtime.arguments(Config, at_least=AT_LEAST)
     torch.set_num_threads(1)
     group = runtime.init_process_group("gloo")
     images, labels = load_digits()

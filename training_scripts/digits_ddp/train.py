@@ -58,7 +58,12 @@ class Config:
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
 
 
-config = runtime.arguments(Config)
+AT_LEAST = {
+    "epochs": 0, "global_batch": 1, "accumulate": 1, "hidden": 1, "report_every": 1, "checkpoint_every": 1,
+    "step_delay": 0,
+}  # fmt: skip
+
+config = runtime.arguments(Config, at_least=AT_LEAST)
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
 torch.use_deterministic_algorithms(True)
 torch.manual_seed(config.seed)  # the same initial weights everywhere
@@ -76,7 +81,9 @@ def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
     unimported because that takes a second."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        sys.exit("error: the digits come with scikit-learn, which is not installed\n\nhint: pip install scikit-learn")
+        raise runtime.SetupError(
+            "the digits come with scikit-learn, which is not installed", hint="pip install scikit-learn"
+        )
     path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     rows = [line.split(b",") for line in gzip.decompress(path.read_bytes()).splitlines()]
     table = torch.tensor([[float(cell) for cell in row] for row in rows])

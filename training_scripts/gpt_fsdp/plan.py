@@ -6,7 +6,6 @@ is arranged by the same code as for training, so what cannot be cut fails here.
 
 from __future__ import annotations
 
-import sys
 from math import prod
 from typing import Any
 
@@ -15,18 +14,12 @@ import torch.distributed as dist
 from gpt import Shape, parameters_of
 from layouts import Grid, arrange, grid_of, make_mesh
 
-from cloudtrain.runtime import SetupError
-
 BYTES = {"fp32": 4, "bf16": 2}
 
 
-def print_plan(config: Any) -> int:
-    """The plan of rank 0, who holds as much as anybody. Returns the exit code."""
-    try:
-        grid = grid_of(config, config.world)
-    except SetupError as error:
-        sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
-        return 2
+def print_plan(config: Any) -> None:
+    """The plan of rank 0, who holds as much as anybody."""
+    grid = grid_of(config, config.world)
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=config.world)
@@ -35,7 +28,6 @@ def print_plan(config: Any) -> int:
     model = arrange(shape, config, grid, make_mesh(grid, torch.device("cpu")))
     print("\n".join([*shapes(model, shape), "", *memory(model, config, grid)]))
     dist.destroy_process_group()
-    return 0
 
 
 def shapes(model: Any, shape: Shape) -> list[str]:

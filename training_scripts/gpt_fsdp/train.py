@@ -45,7 +45,7 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
-from gpt import read_text, starts_at, windows_at
+from gpt import divided, read_text, starts_at, windows_at
 from layouts import Grid, Spread, grid_of, whole
 
 
@@ -101,13 +101,20 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-config = runtime.arguments(Config)
+AT_LEAST = {
+    "layers": 1, "heads": 1, "width": 1, "context": 1, "vocabulary": 256, "steps": 0, "global_batch": 1,
+    "accumulate": 1, "replicas": 1, "tensor": 1, "keep": 1, "checkpoint_every": 0, "report_every": 1,
+    "step_delay": 0, "world": 1,
+}  # fmt: skip
+
+config = runtime.arguments(Config, at_least=AT_LEAST)
 if config.preset:
-    config = runtime.arguments(replace(Config(), **PRESETS[config.preset]))
+    config = runtime.arguments(replace(Config(), **PRESETS[config.preset]), at_least=AT_LEAST)
 if config.dry_run:
     from plan import print_plan
 
-    sys.exit(print_plan(config))
+    print_plan(config)
+    sys.exit()
 
 if config.deterministic:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
@@ -123,8 +130,7 @@ if device.type == "cuda" and group.backend == "gloo" and group.world_size > 1:
 
 
 # The data: the last tenth of the text is for the test.
-text = read_text()
-train_text, test_text = text[: -len(text) // 10], text[-len(text) // 10 :]
+train_text, test_text = divided(read_text(), config.context)
 
 
 def share_at(step: int, grid: Grid, source: torch.Tensor = train_text) -> tuple[torch.Tensor, torch.Tensor]:
@@ -175,15 +181,10 @@ from meter import Meter  # noqa: E402
 from saving import Saving  # noqa: E402
 
 runtime.watch_for_stop()
-try:
-    grid = grid_of(config, group.world_size)
-    spread = Spread(config, grid, device)
-    optimizer = make_optimizer(spread)
-    saving = Saving(spread.model, optimizer, keep=config.keep, is_async=config.async_checkpoints)
-except runtime.SetupError as error:
-    if group.is_main:
-        sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
-    sys.exit(2)
+grid = grid_of(config, group.world_size)
+spread = Spread(config, grid, device)
+optimizer = make_optimizer(spread)
+saving = Saving(spread.model, optimizer, keep=config.keep, is_async=config.async_checkpoints)
 if group.is_main:
     print(
         f"processes={group.world_size} layout={config.layout} replicate={grid.replicate} shard={grid.shard} "

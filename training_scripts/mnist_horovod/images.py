@@ -13,13 +13,13 @@ import gzip
 import importlib.util
 import math
 import struct
-import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import torch
+
+from cloudtrain.runtime import SetupError
 
 IMAGES, LABELS = 2051, 2049
 LARGEST = 2**28
@@ -44,7 +44,7 @@ def read_mnist(folder: Path) -> tuple[Images, Images]:
     """Training and test images, of the folder with the four files.
 
     Raises:
-        SystemExit: something is missing or is not what it should be; the message names it.
+        SetupError: something is missing or is not what it should be; the message names it.
     """
     return read_part(folder, "train"), read_part(folder, "t10k")
 
@@ -53,9 +53,13 @@ def read_part(folder: Path, part: str) -> Images:
     (count, rows, columns), pixels = read_idx(folder, f"{part}-images-idx3-ubyte", IMAGES)
     (label_count,), labels = read_idx(folder, f"{part}-labels-idx1-ubyte", LABELS)
     if count != label_count or count == 0:
-        refuse(f"`{folder}` has {count} images and {label_count} labels in its `{part}` files", "fetch them again")
+        raise SetupError(
+            f"`{folder}` has {count} images and {label_count} labels in its `{part}` files", hint="fetch them again"
+        )
     if labels.max() > 9:
-        refuse(f"`{part}-labels-idx1-ubyte` has the label {labels.max()}, and there are ten classes", "is it MNIST?")
+        raise SetupError(
+            f"`{part}-labels-idx1-ubyte` has the label {labels.max()}, and there are ten classes", hint="is it MNIST?"
+        )
     return Images(pixels.view(count, 1, rows, columns), labels.long())
 
 
@@ -63,19 +67,23 @@ def read_idx(folder: Path, name: str, magic: int) -> tuple[tuple[int, ...], torc
     """The dimensions that an idx file declares, and as many bytes as they need."""
     found = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
     if found is None:
-        refuse(f"`{folder}` has neither `{name}` nor `{name}.gz`", "it should hold the four files of MNIST")
+        raise SetupError(
+            f"`{folder}` has neither `{name}` nor `{name}.gz`", hint="it should hold the four files of MNIST"
+        )
     try:
         with gzip.open(found) if found.suffix == ".gz" else found.open("rb") as file:
             content = file.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
-        refuse(f"`{found}` cannot be read: {error}", "fetch it again")
+        raise SetupError(f"`{found}` cannot be read: {error}", hint="fetch it again") from None
     dimensions = 3 if magic == IMAGES else 1
     start = 4 + 4 * dimensions
     if len(content) < start or struct.unpack_from(">I", content)[0] != magic:
-        refuse(f"`{found}` does not begin with the number {magic}", "is it an idx file of MNIST?")
+        raise SetupError(f"`{found}` does not begin with the number {magic}", hint="is it an idx file of MNIST?")
     sizes = struct.unpack_from(f">{dimensions}I", content, 4)
     if math.prod(sizes) != len(content) - start:
-        refuse(f"`{found}` declares {math.prod(sizes):,} bytes and has {len(content) - start:,}", "fetch it again")
+        raise SetupError(
+            f"`{found}` declares {math.prod(sizes):,} bytes and has {len(content) - start:,}", hint="fetch it again"
+        )
     return sizes, torch.frombuffer(bytearray(content[start:]), dtype=torch.uint8)
 
 
@@ -86,7 +94,9 @@ def read_digits() -> tuple[Images, Images]:
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        refuse("there is no MNIST in `data/mnist`, and no scikit-learn with its digits", "pip install scikit-learn")
+        raise SetupError(
+            "there is no MNIST in `data/mnist`, and no scikit-learn with its digits", hint="pip install scikit-learn"
+        )
     path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     rows = [line.split(b",") for line in gzip.decompress(path.read_bytes()).splitlines()]
     table = torch.tensor([[float(cell) for cell in row] for row in rows])
@@ -94,8 +104,3 @@ def read_digits() -> tuple[Images, Images]:
     pixels, labels = (table[:, :64] * 255 / 16).round().byte().view(-1, 1, 8, 8), table[:, 64].long()
     fifth = len(table) // 5
     return Images(pixels[fifth:], labels[fifth:]), Images(pixels[:fifth], labels[:fifth])
-
-
-def refuse(problem: str, hint: str) -> NoReturn:
-    """End the process with one sentence, and what to do."""
-    sys.exit(f"error: {problem}\n\nhint: {hint}")

@@ -32,7 +32,7 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
-from images import read_digits, read_mnist, refuse
+from images import read_digits, read_mnist
 
 
 @dataclass
@@ -49,16 +49,19 @@ class Config:
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
 
 
-config = runtime.arguments(Config)
+AT_LEAST = {"epochs": 0, "global_batch": 1, "channels": 1, "report_every": 1, "checkpoint_every": 1, "step_delay": 0}
+
+config = runtime.arguments(Config, at_least=AT_LEAST)
 started_processes = runtime.detect_environment().world_size  # as mpirun tells; 1 where nobody does
 try:
     import horovod.torch as hvd
 except ModuleNotFoundError as error:
     if started_processes > 1:
-        refuse(
+        raise runtime.SetupError(
             f"`{error.name}` is not installed, and {started_processes} processes need it",
-            "pip install --no-build-isolation -r requirements.txt; digits_ddp is the same training without Horovod",
-        )
+            hint="pip install --no-build-isolation -r requirements.txt; "
+            "digits_ddp is the same training without Horovod",
+        ) from None
     import alone as hvd
 
     runtime.notice(f"`{error.name}` is not installed: training in one process, without Horovod")
@@ -67,9 +70,10 @@ except ModuleNotFoundError as error:
 # and every process would train for itself.
 hvd.init()
 if started_processes not in (1, hvd.size()):
-    refuse(
+    raise runtime.SetupError(
         f"{started_processes} processes were started, and Horovod finds {hvd.size()}",
-        "`horovodrun --check-build` should list MPI, and mpirun should start the processes; or use `horovodrun -np N`",
+        hint="`horovodrun --check-build` should list MPI, and mpirun should start the processes; "
+        "or use `horovodrun -np N`",
     )
 # The runtime must agree about ranks, whoever started them: rank 0 alone reports, and writes checkpoints.
 for name, number in (

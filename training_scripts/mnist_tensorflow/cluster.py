@@ -72,11 +72,18 @@ def serve(config: dict[str, Any]) -> None:
 
 
 def wait_for(address: str) -> None:
-    """Until somebody listens there, for as long as is patient; or until this process is to stop."""
+    """Until the chief listens there, or this process is to stop.
+
+    Raises:
+        SetupError: the chief did not come. It may still do, and must not find that its servers have left with success.
+    """
     deadline = time.monotonic() + PATIENCE
-    while not answers(address):
-        if time.monotonic() > deadline or runtime.should_stop():
-            return
+    while not answers(address) and not runtime.should_stop():
+        if time.monotonic() > deadline:
+            raise runtime.SetupError(
+                f"no chief at `{address}` after {PATIENCE:g} s",
+                hint="see what the chief's log says; `PATIENCE` in cluster.py is how long its servers wait",
+            )
         time.sleep(POLL)
 
 

@@ -15,13 +15,15 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import math
-import sys
 import zipfile
+import zlib
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cloudtrain.runtime import SetupError
 
 Bytes = NDArray[np.uint8]
 
@@ -49,7 +51,7 @@ def read_mnist(place: Path) -> Mnist:
     """MNIST from a folder in one of the two layouts, or from `mnist.npz`.
 
     Raises:
-        SystemExit: something is missing or is not what it should be; the message names it.
+        SetupError: something is missing or is not what it should be; the message names it.
     """
     archive = place / "mnist.npz" if place.is_dir() else place
     if archive.is_file():
@@ -62,7 +64,9 @@ def read_digits() -> Mnist:
     unimported, because that takes a second."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        refuse("the digits come with scikit-learn, which is not installed", "pip install scikit-learn, or give MNIST")
+        raise SetupError(
+            "the digits come with scikit-learn, which is not installed", hint="pip install scikit-learn, or give MNIST"
+        )
     path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     table = np.loadtxt(gzip.decompress(path.read_bytes()).splitlines(), np.uint8, delimiter=",")
     shuffled = table[np.random.RandomState(0).permutation(len(table))]
@@ -73,20 +77,22 @@ def read_digits() -> Mnist:
 
 def read_idx(path: Path, axes: int) -> Bytes:
     """The values of one idx file, in its own shape."""
-    data = path.read_bytes()
-    data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    try:
+        data = path.read_bytes()
+        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    except (OSError, EOFError, zlib.error) as error:
+        raise SetupError(f"`{path}` cannot be read: {error}", hint="copy it again") from None
     header = 4 + 4 * axes
     if data[:4] != bytes((0, 0, 8, axes)) or len(data) < header:
-        refuse(f"`{path}` is not an idx file of bytes with {axes} axes", "give the four files of MNIST as they are")
+        raise SetupError(
+            f"`{path}` is not an idx file of bytes with {axes} axes", hint="give the four files of MNIST as they are"
+        )
     shape = np.frombuffer(data, ">u4", axes, 4).astype(int).tolist()
     if len(data) != header + math.prod(shape):
-        refuse(f"`{path}` is cut off: it holds {len(data) - header:,} values, not {shape}", "copy it again")
+        raise SetupError(
+            f"`{path}` is cut off: it holds {len(data) - header:,} values, not {shape}", hint="copy it again"
+        )
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
-
-
-def refuse(message: str, hint: str) -> NoReturn:
-    """End the process with one line that says what is wrong and one that says what to do."""
-    sys.exit(f"error: {message}\n\nhint: {hint}")
 
 
 def _from_idx(folder: Path, part: str) -> Images:
@@ -95,7 +101,7 @@ def _from_idx(folder: Path, part: str) -> Images:
         files = sorted(folder.glob(f"{part}-{kind}?idx{axes}-ubyte*"))
         if not files:
             hint = "it should hold the four idx files of MNIST, or `mnist.npz`"
-            refuse(f"`{folder}` has no `{part}-{kind}-idx{axes}-ubyte.gz`", hint)
+            raise SetupError(f"`{folder}` has no `{part}-{kind}-idx{axes}-ubyte.gz`", hint=hint)
         found[kind] = read_idx(files[0], axes)
     return _checked(f"{folder} ({part})", found["images"], found["labels"])
 
@@ -104,15 +110,23 @@ def _from_archive(path: Path) -> tuple[Images, Images]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             parts = {name: (arrays[f"x_{name}"], arrays[f"y_{name}"]) for name in ("train", "test")}
-    except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        refuse(f"`{path}` is not MNIST: {error}", "it should hold x_train, y_train, x_test and y_test")
+    except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise SetupError(
+            f"`{path}` is not MNIST: {error}", hint="it should hold x_train, y_train, x_test and y_test"
+        ) from None
     train, test = (_checked(f"{path} ({name})", *pair) for name, pair in parts.items())
     return train, test
 
 
 def _checked(name: str, pixels: NDArray[np.generic], labels: NDArray[np.generic]) -> Images:
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or labels.shape != pixels.shape[:1] or not len(labels):
-        refuse(f"{name}: images {pixels.shape} and labels {labels.shape}", "as in MNIST: bytes, (n, 28, 28) and (n,)")
+        raise SetupError(
+            f"{name}: images {pixels.shape} and labels {labels.shape}", hint="as in MNIST: bytes, (n, 28, 28) and (n,)"
+        )
+    if labels.dtype.kind not in "iu":
+        raise SetupError(f"{name}: labels are {labels.dtype}", hint="they should be whole numbers from 0 to 9")
     if labels.max() >= DIGITS or labels.min() < 0:
-        refuse(f"{name}: there are labels from {labels.min()} to {labels.max()}", "they should be 0 to 9")
+        raise SetupError(
+            f"{name}: there are labels from {labels.min()} to {labels.max()}", hint="they should be 0 to 9"
+        )
     return Images(pixels[..., np.newaxis], labels.astype(np.uint8))

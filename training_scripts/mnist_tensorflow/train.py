@@ -36,7 +36,7 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     from cloudtrain import runtime
 
 from cluster import join_cluster, serve
-from mnist import Mnist, read_digits, read_mnist, refuse
+from mnist import Mnist, read_digits, read_mnist
 
 
 @dataclass
@@ -53,11 +53,17 @@ class Config:
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
 
 
-config = runtime.arguments(Config)
+AT_LEAST = {
+    "epochs": 0, "global_batch": 1, "channels": 1, "hidden": 1, "report_every": 1, "checkpoint_every": 1,
+    "step_delay": 0,
+}  # fmt: skip
+
+config = runtime.arguments(Config, at_least=AT_LEAST)
 if importlib.util.find_spec("tensorflow") is None:
-    refuse(
+    raise runtime.SetupError(
         f"there is no TensorFlow in `{sys.executable}`",
-        "pip install tensorflow (or tensorflow-cpu), or name a Python that has it: `cloudtrain submit --python PATH`",
+        hint="pip install tensorflow (or tensorflow-cpu), "
+        "or name a Python that has it: `cloudtrain submit --python PATH`",
     )
 job = join_cluster()  # before TensorFlow reads TF_CONFIG
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -73,7 +79,9 @@ tf.config.threading.set_intra_op_parallelism_threads(cores)
 # How to train is what TF_CONFIG says. With parameter servers, workers and servers do nothing but what the chief asks.
 has_servers = "ps" in job["cluster"]
 if has_servers and "worker" not in job["cluster"]:
-    refuse("with parameter servers the chief hands out the work, and there is no worker", "start at least two workers")
+    raise runtime.SetupError(
+        "with parameter servers the chief hands out the work, and there is no worker", hint="start at least two workers"
+    )
 if has_servers and job["task"]["type"] != "chief":
     runtime.watch_for_stop()
     serve(job)
@@ -246,25 +254,28 @@ def first_steps() -> tf.Tensor:
     return strategy.gather(strategy.run(lambda: tf.constant([first_step])), axis=0)
 
 
+def accuracy_together() -> float:
+    return sum(int(count_together(tf.constant(part))) for part in range(test_parts)) / len(test.labels)
+
+
 def train_together() -> float:
     """The test accuracy at the end."""
-    accuracy = 0.0
     begins = first_steps().numpy().tolist()
     if len(set(begins)) > 1:
-        refuse(f"the workers resume from different steps: {begins}", "give a `checkpoint` place that all of them share")
+        raise runtime.SetupError(
+            f"the workers resume from different steps: {begins}",
+            hint="give a `checkpoint` place that all of them share",
+        )
     shares = strategy.distribute_datasets_from_function(lambda context: shares_of_worker(first_step, context))
     batches = iter(shares)
     for done in range(first_step + 1, last_step + 1):
         loss, votes = step_together(batches, tf.constant(float(runtime.should_stop()))).numpy()
-        ends_epoch = done % steps_per_epoch == 0
-        if ends_epoch:
-            accuracy = sum(int(count_together(tf.constant(part))) for part in range(test_parts)) / len(test.labels)
-        after(done, float(loss), accuracy if ends_epoch else None)
+        after(done, float(loss), None if done % steps_per_epoch else accuracy_together())
         time.sleep(config.step_delay)
         if votes and done < last_step:
             manager.save(done, options=by_chief)
             runtime.exit_preempted(done)
-    return accuracy
+    return accuracy_together()
 
 
 # Apart: the chief hands out steps, and each worker computes its step with the weights that it finds.
@@ -283,7 +294,12 @@ def count_alone(part: tf.Tensor) -> tf.Tensor:
 def train_apart() -> float:
     """The test accuracy at the end. Between two checkpoints or ends of epochs nobody waits for anybody."""
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    accuracy, done = 0.0, first_step
+
+    def accuracy_apart() -> float:
+        counts = [coordinator.schedule(count_alone, (tf.constant(part),)) for part in range(test_parts)]
+        return sum(coordinator.fetch(counts)) / len(test.labels)
+
+    done = first_step
     while done < last_step:
         end = min((done // every + 1) * every for every in (steps_per_epoch, config.checkpoint_every))
         losses = []
@@ -292,15 +308,13 @@ def train_apart() -> float:
             done += 1
             time.sleep(config.step_delay)
         coordinator.join()
-        ends_epoch = done % steps_per_epoch == 0
-        if ends_epoch:
-            counts = [coordinator.schedule(count_alone, (tf.constant(part),)) for part in range(test_parts)]
-            accuracy = sum(coordinator.fetch(counts)) / len(test.labels)
-        after(done, sum(coordinator.fetch(losses)) / len(losses), accuracy if ends_epoch else None)
+        if losses:  # there are none when the stop came before the first step
+            accuracy = None if done % steps_per_epoch else accuracy_apart()
+            after(done, sum(coordinator.fetch(losses)) / len(losses), accuracy)
         if runtime.should_stop() and done < last_step:
             manager.save(done, options=by_chief)
             runtime.exit_preempted(done)
-    return accuracy
+    return accuracy_apart()
 
 
 started = time.perf_counter()

@@ -172,7 +172,7 @@ class Server:
 
     def _answers(self) -> Iterator[tuple[Future[Task | None], Task | None]]:
         """The promises that can be kept now. A worker that leaves may be the one that others have waited for."""
-        finished = self.stopping or (self.next_number == self.last_update and not self.again)
+        finished = self.stopping or self._all_is_given_out()
         if not finished and len(self.arrived) < self.workers:
             return
         self.started = self.started or perf_counter()
@@ -182,7 +182,11 @@ class Server:
                 yield self.asking.pop(worker), None
             elif self.max_staleness is None or self.done[worker] - min(self.done.values()) <= self.max_staleness:
                 yield self.asking.pop(worker), self._next_task()
-                finished = self.next_number == self.last_update and not self.again
+                finished = self._all_is_given_out()
+
+    def _all_is_given_out(self) -> bool:
+        """A run that resumes with a shorter schedule may be past its end."""
+        return self.updates + len(self.under_way) >= self.last_update
 
     def _next_task(self) -> Task:
         number = self.again.pop(0) if self.again else self.next_number

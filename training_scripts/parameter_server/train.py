@@ -66,16 +66,21 @@ class Config:
     picture: str = "parameter_server.png"
 
 
-config = runtime.arguments(Config)
+AT_LEAST = {
+    "epochs": 0, "batch": 1, "hidden": 1, "max_staleness": 0, "step_seconds": 0, "slow_worker": 0, "hiccups": 0,
+    "slow_factor": 0, "report_every": 1, "checkpoint_every": 1,
+}  # fmt: skip
+
+config = runtime.arguments(Config, at_least=AT_LEAST)
 place = runtime.detect_environment()
 workers = max(1, place.world_size - 1)
 problems = {
-    "`--max_staleness` is negative": (config.max_staleness or 0) < 0,
     f"`--slow_worker` is {config.slow_worker}, and the workers are 1 to {workers}": config.slow_worker > workers,
     "`--experiment` needs a server and two workers, so 3 processes": config.experiment and place.world_size < 3,
+    "`--experiment` needs an epoch": config.experiment and config.epochs < 1,
 }
 if wrong := [text for text, found in problems.items() if found]:
-    sys.exit("error: " + "; ".join(wrong) if place.is_main else 2)
+    raise runtime.SetupError("; ".join(wrong))
 
 torch.set_num_threads(1)  # the network is too small to share among cores
 device = torch.device("cpu")
@@ -197,4 +202,4 @@ if server.seen:
     print("", *summary(server), "", sep="\n")
 accuracy = digits.accuracy(server.weights.detach())  # the network has these weights now
 torch.save(digits.network.state_dict(), runtime.model_dir() / "model.pt")
-print(f"test accuracy {accuracy:.4f} after {last_update} updates, {seconds:.1f} s", flush=True)
+print(f"test accuracy {accuracy:.4f} after {server.updates} updates, {seconds:.1f} s", flush=True)

@@ -6,7 +6,6 @@ import gzip
 import importlib.util
 import math
 import random
-import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -18,6 +17,8 @@ from server import Result, Task
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from cloudtrain.runtime import SetupError
+
 Call = Callable[[int, "Result | None", bool], "Task | None"]
 
 
@@ -26,7 +27,7 @@ def load_digits() -> tuple[Tensor, Tensor]:
     unimported because that takes a second."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        sys.exit("error: the digits come with scikit-learn, which is not installed\n\nhint: pip install scikit-learn")
+        raise SetupError("the digits come with scikit-learn, which is not installed", hint="pip install scikit-learn")
     path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     rows = [line.split(b",") for line in gzip.decompress(path.read_bytes()).splitlines()]
     table = torch.tensor([[float(cell) for cell in row] for row in rows])
@@ -44,6 +45,8 @@ class Digits:
         self.images, self.labels = (part.to(device) for part in load_digits())
         shuffled = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(0)).to(device)
         self.test, self.train = shuffled[: len(shuffled) // 5], shuffled[len(shuffled) // 5 :]
+        if batch > len(self.train):
+            raise SetupError(f"`--batch {batch}` of {len(self.train)} images", hint="give at most as many")
         self.batch, self.seed = batch, seed
         self.batches_per_epoch = len(self.train) // batch
 

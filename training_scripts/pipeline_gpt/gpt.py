@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from cloudtrain.runtime import SetupError
+
 BYTES = 256
 """The vocabulary: text is a row of bytes, so nothing has to be learned or looked up before training."""
 
@@ -193,8 +195,23 @@ def read_text(folder: Path | None = None) -> Tensor:
     else:
         content = b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*.txt")))
     if not content:
-        raise FileNotFoundError(f"there is no text in `{folder}`: put `*.txt` files there")
+        raise SetupError(f"there is no text in `{folder}`", hint="put `*.txt` files there")
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def divided(text: Tensor, context: int) -> tuple[Tensor, Tensor]:
+    """What is learned from, and the last tenth, which is for the test.
+
+    Raises:
+        SetupError: that tenth is too short for a window.
+    """
+    train, test = text[: -len(text) // 10], text[-len(text) // 10 :]
+    if len(test) <= context:
+        raise SetupError(
+            f"the text has {len(text):,} bytes, and its last tenth no window of `--context` {context}",
+            hint="give more text, or a smaller `--context`",
+        )
+    return train, test
 
 
 def windows_at(text: Tensor, starts: Sequence[int] | Tensor, context: int) -> tuple[Tensor, Tensor]:

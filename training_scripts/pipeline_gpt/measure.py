@@ -6,7 +6,6 @@ wait for each other exactly as four devices would. Computing stages show what is
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,7 +40,7 @@ from cloudtrain import runtime
 def measure(config: Any, device: torch.device) -> None:
     """All experiments asked for, one after the other; rank 0 prints."""
     if dist.get_world_size() < 2:
-        sys.exit("error: one process has no pipeline\n\nhint: `torchrun --nproc-per-node 4 train.py --measure`")
+        raise runtime.SetupError("one process has no pipeline", hint="`torchrun --nproc-per-node 4 train.py --measure`")
     torch.manual_seed(config.seed)
     experiments: dict[str, Callable[[Any, torch.device], None]] = {"exact": exact, "bubble": bubbles, "speed": speed}
     for name in config.experiments:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ def check(config: Any, world_size: int) -> None:
         raise SetupError(
             f"{world_size} processes cannot hold {config.replicas} replicas", hint="start a multiple of `--replicas`"
         )
+    if config.width % config.heads:
+        raise SetupError(f"`width` {config.width} is no multiple of `heads` {config.heads}", hint="change `--heads`")
     if config.global_batch % (config.replicas * config.microbatches):
         raise SetupError(
             f"{config.global_batch} windows cannot be cut into {config.replicas} x {config.microbatches} equal parts",
@@ -140,11 +143,13 @@ def learning_rate_at(step: int, config: Any) -> float:
 
 
 def text_folder() -> Path | None:
-    """The input `text` of the job, where it has one."""
-    try:
-        return runtime.input_dir("text")
-    except SetupError:
-        return None
+    """The input `text` of the job, else `data/text`; None where there is neither, which is said."""
+    usual, nothing = Path("data", "text"), Path(os.devnull)
+    folder = runtime.input_dir("text", default=usual if usual.exists() else nothing)
+    if folder != nothing:
+        return folder
+    runtime.notice("no input `text`: training on the English of Python's own help")
+    return None
 
 
 def average_gradients(parameters: Sequence[Tensor], place: Place) -> None:

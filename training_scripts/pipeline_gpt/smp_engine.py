@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from gpt import GPT, Shape, loss_of, read_text, starts_at, windows_at
+from gpt import GPT, Shape, divided, loss_of, read_text, starts_at, windows_at
 from pipeline import clip_gradients, learning_rate_at, text_folder
 from torch import Tensor
 
@@ -32,8 +32,7 @@ def train_with_smp(config: Any) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     shape = Shape(config.layers, config.heads, config.width, config.context)
-    text = read_text(text_folder())
-    train_text = text[: -len(text) // 10]
+    train_text, _ = divided(read_text(text_folder()), shape.context)
 
     whole = GPT(shape)
     whole.reset_parameters(config.seed)

@@ -40,7 +40,7 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     from cloudtrain import runtime
 
 from balance import choose, profile, table
-from gpt import GPT, Shape, loss_of, read_text, starts_at, windows_at
+from gpt import GPT, Shape, divided, loss_of, read_text, starts_at, windows_at
 from pipeline import (
     Alone,
     Pipeline,
@@ -88,7 +88,12 @@ class Config:
     sleep: float = 0.04  # seconds that a forward of one process takes where stages sleep instead of computing
 
 
-config = runtime.arguments(Config)
+AT_LEAST = {
+    "layers": 1, "heads": 1, "width": 1, "context": 1, "steps": 0, "global_batch": 1, "microbatches": 1,
+    "replicas": 1, "chunks": 1, "report_every": 1, "checkpoint_every": 1, "step_delay": 0, "repeat": 1, "sleep": 0,
+}  # fmt: skip
+
+config = runtime.arguments(Config, at_least=AT_LEAST)
 if config.engine == "smp":
     from smp_engine import train_with_smp
 
@@ -113,12 +118,7 @@ if config.measure:
     sys.exit()
 
 runtime.watch_for_stop()
-try:
-    check(config, group.world_size)
-except runtime.SetupError as error:
-    if group.is_main:
-        sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
-    sys.exit(2)
+check(config, group.world_size)
 shape = Shape(config.layers, config.heads, config.width, config.context)
 place = take_place(config.replicas, config.placement, device)
 chunks = chunks_of(config.schedule, config.chunks)
@@ -131,8 +131,7 @@ if group.is_main:
     )
 
 # The data: the last tenth of the text is for the test.
-text = read_text(text_folder())
-train_text, test_text = text[: -len(text) // 10], text[-len(text) // 10 :]
+train_text, test_text = divided(read_text(text_folder()), config.context)
 
 
 def share_at(step: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,12 +2,13 @@
 
 import gzip
 import importlib.util
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import nn
+
+from cloudtrain.runtime import SetupError
 
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
 
@@ -32,7 +33,7 @@ def load_digits() -> Images:
     """1,797 scans of 8 x 8 pixels (UCI, public). scikit-learn stays unimported, because that takes a second."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        sys.exit("error: the digits come with scikit-learn, which is not installed\n\nhint: pip install scikit-learn")
+        raise SetupError("the digits come with scikit-learn, which is not installed", hint="pip install scikit-learn")
     path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     rows = [line.split(b",") for line in gzip.decompress(path.read_bytes()).splitlines()]
     table = torch.tensor([[float(cell) for cell in row] for row in rows])
@@ -46,7 +47,7 @@ def load_folder(folder: Path, size: int) -> Images:
     files = [path for path in sorted(folder.glob("*/*")) if path.suffix.lower() in PICTURES]
     names = sorted({path.parent.name for path in files})
     if len(names) < 2:
-        sys.exit(f"error: `{folder}` has no pictures of two classes\n\nhint: put them into one folder for each class")
+        raise SetupError(f"`{folder}` has no pictures of two classes", hint="put them into one folder for each class")
     pixels = torch.empty(len(files), 3, size, size)
     for number, path in enumerate(files):
         with Image.open(path) as picture:

@@ -1,6 +1,5 @@
 """Which devices hold the stages here, where the chain is cut for them, and the pipeline over them."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +10,8 @@ from balance import balanced, measured, stage_costs
 from devices import DevicePipeline, Loss
 from processes import ProcessPipeline
 from torch import nn
+
+from cloudtrain.runtime import SetupError
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,11 @@ def find_place(processes: int, backend: str, device: str, stages: int | None) ->
     what there is."""
     gpus = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
     if device == "cuda" and not gpus:
-        sys.exit("error: there is no GPU here\n\nhint: leave `--device` out")
+        raise SetupError("there is no GPU here", hint="leave `--device` out")
     name = torch.cuda.get_device_name(0) if gpus else "CPU"
     if processes > 1:
         if stages not in (None, processes):
-            sys.exit(f"error: {processes} processes are {processes} stages, not {stages}\n\nhint: leave `--stages` out")
+            raise SetupError(f"{processes} processes are {processes} stages, not {stages}", hint="leave `--stages` out")
         if gpus and "nccl" in backend:  # each process has a GPU of its own
             local = torch.device("cuda", torch.cuda.current_device())
             return Place([local] * processes, True, f"{processes} processes, each with its {name}")
@@ -62,11 +63,11 @@ def cut(
     The first process measures, while the others wait, and all take its answer."""
     names, stages = list(pieces), len(place.devices)
     if unknown := [name for name in asked if name not in names[1:]]:
-        sys.exit(f"error: no stage can begin at `{unknown[0]}`\n\nhint: it can at {', '.join(names[1:])}")
+        raise SetupError(f"no stage can begin at `{unknown[0]}`", hint=f"it can at {', '.join(names[1:])}")
     if asked and len(asked) != stages - 1:
-        sys.exit(f"error: {len(asked)} cuts do not make {stages} stages\n\nhint: give {stages - 1}, or none")
+        raise SetupError(f"{len(asked)} cuts do not make {stages} stages", hint=f"give {stages - 1}, or none")
     if stages > len(pieces):
-        sys.exit(f"error: {len(pieces)} pieces do not make {stages} stages\n\nhint: use fewer stages")
+        raise SetupError(f"{len(pieces)} pieces do not make {stages} stages", hint="use fewer stages")
     costs = [0.0] * len(pieces)
     if not place.across or dist.get_rank() == 0:
         costs = measured(list(pieces.values()), microbatch.to(place.devices[0]), repeats=1 if asked else 3)

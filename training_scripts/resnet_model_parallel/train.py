@@ -74,13 +74,19 @@ class Config:
     repeats: int = 5  # with --experiment: measurements of each
 
 
-config = runtime.arguments(Config)
+AT_LEAST = {
+    "image_size": 1, "batch": 1, "split_size": 1, "stages": 1, "threads": 1, "steps": 0, "momentum": 0,
+    "report_every": 1, "checkpoint_every": 1, "step_delay": 0, "splits": 1, "repeats": 1,
+}  # fmt: skip
+
+config = runtime.arguments(Config, at_least=AT_LEAST)
 has_gpu = config.device != "cpu" and torch.cuda.is_available()
 if config.experiment:
     import experiment
 
     config = runtime.arguments(
-        replace(Config(), **experiment.SIZES["tiny" if config.tiny else "gpu" if has_gpu else "cpu"])
+        replace(Config(), **experiment.SIZES["tiny" if config.tiny else "gpu" if has_gpu else "cpu"]),
+        at_least=AT_LEAST,
     )
     if not has_gpu and runtime.detect_environment().world_size == 1:
         runtime.notice("no GPU is used: two processes stand for two devices")
@@ -97,7 +103,7 @@ group = runtime.init_process_group(config.backend)
 runtime.watch_for_stop()
 place = find_place(group.world_size, group.backend, config.device, config.stages)
 if config.batch % config.split_size:
-    sys.exit(f"error: {config.batch} images do not split into {config.split_size}s\n\nhint: give a divisor")
+    raise runtime.SetupError(f"{config.batch} images do not split into {config.split_size}s", hint="give a divisor")
 if group.is_main:
     print(f"{len(place.devices)} stages; {place.words}; backend {group.backend}", flush=True)
 
@@ -106,6 +112,8 @@ images = load_digits() if config.data == "digits" else load_folder(runtime.input
 shuffled = torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(0))
 test, train = shuffled[: len(shuffled) // 5], shuffled[len(shuffled) // 5 :]
 steps_per_epoch = len(train) // config.batch
+if not steps_per_epoch:
+    raise runtime.SetupError(f"`--batch {config.batch}` of {len(train)} images", hint="give at most as many")
 
 
 def batch_at(step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,15 +154,17 @@ optimizer = torch.optim.SGD(
     mine.values(), lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
 )
 if resumed:
-    for name, parameter in mine.items():
-        optimizer.state[parameter]["momentum_buffer"] = resumed.state["momentum"][name].to(parameter.device)
+    for name, momentum in resumed.state["momentum"].items():
+        if name in mine:
+            optimizer.state[mine[name]]["momentum_buffer"] = momentum.to(mine[name].device)
 
 
 def whole_state() -> dict[str, dict[str, torch.Tensor]] | None:
     """Weights and momentum of all stages by name, on the main process: what it holds does not depend on the cuts."""
+    momentum = {name: optimizer.state[parameter].get("momentum_buffer") for name, parameter in mine.items()}
     here = {
         "model": {name: tensor.cpu() for name, tensor in model.state_dict().items() if not tensor.is_meta},
-        "momentum": {name: optimizer.state[parameter]["momentum_buffer"].cpu() for name, parameter in mine.items()},
+        "momentum": {name: tensor.cpu() for name, tensor in momentum.items() if tensor is not None},
     }
     stages = [here] * group.world_size
     if group.world_size > 1:

@@ -35,6 +35,9 @@ class Config:
     seed: int = 1
 
 
+AT_LEAST = {"count": 1, "voxel": 0.1}
+
+
 ORIENTATIONS = ("LPS", "RAS", "LAS")
 """Which way the axes of a file point: to the left or right, back or front, feet (inferior) or head (superior)."""
 
@@ -134,7 +137,7 @@ def write_task(
 
 
 if __name__ == "__main__":
-    config = runtime.arguments(Config)
+    config = runtime.arguments(Config, at_least=AT_LEAST)
     if config.kind == "epi":
         print(write_epi(config.folder))
     else:

@@ -18,7 +18,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -37,7 +36,7 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
-from volumes import Array, Volume, refuse, write_volume
+from volumes import Array, Volume, write_volume
 
 
 @dataclass
@@ -46,6 +45,9 @@ class Config:
     spacing: list[float] = field(default_factory=lambda: [1.5, 1.5, 2.0])  # mm between voxels: right, front, head
     window: list[float] = field(default_factory=lambda: [-57.0, 164.0])  # CT: Hounsfield units that become 0 and 1
     workers: int = 0  # processes on this instance; 0: one for each core
+
+
+AT_LEAST = {"workers": 0}
 
 
 @dataclass(frozen=True)
@@ -73,16 +75,52 @@ class Case:
 
 def read_task(raw: Path) -> tuple[dict[str, Any], Path, Path]:
     """dataset.json, and the folders of images and labels: those of the task, or what a job gives as inputs."""
-    task = runtime.input_dir("dataset", default=raw / "dataset.json")
-    text = (task / "dataset.json" if task.is_dir() else task).read_text("utf-8")
+    place = runtime.input_dir("dataset", default=raw / "dataset.json")
     images = runtime.input_dir("images", default=raw / "imagesTr")
-    return json.loads(text), images, runtime.input_dir("labels", default=raw / "labelsTr")
+    labels = runtime.input_dir("labels", default=raw / "labelsTr")
+    return task_in(place / "dataset.json" if place.is_dir() else place), images, labels
+
+
+def task_in(path: Path) -> dict[str, Any]:
+    """dataset.json, with what this reads of it.
+
+    Raises:
+        SetupError: it is not what the Decathlon calls so, or names nothing to train on.
+    """
+    try:
+        task: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        pairs = [(pair["image"], pair["label"]) for pair in task["training"]]
+        task["modality"]["0"], task["labels"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise runtime.SetupError(
+            f"`{path}` cannot be read as a task: {type(error).__name__}: {error}",
+            hint="it should hold `modality`, `labels` and `training`, as in the Medical Segmentation Decathlon",
+        ) from None
+    if not pairs:
+        raise runtime.SetupError(f"`{path}` names nothing to train on", hint="list images and labels in its `training`")
+    return task
 
 
 def cases_of(task: Mapping[str, Any], images: Path, labels: Path, out: Path) -> list[Case]:
     """The scans that dataset.json names for training, by name."""
     pairs = sorted((Path(pair["image"]).name, Path(pair["label"]).name) for pair in task["training"])
     return [Case(images / image, labels / label, Volume(out, name_of(image))) for image, label in pairs]
+
+
+def dealt_out(cases: list[Case], images: Path) -> list[Case]:
+    """Those whose scan is here.
+
+    Raises:
+        SetupError: there are files, and none of them is one that dataset.json names.
+    """
+    found = [case for case in cases if case.image.exists()]
+    strangers = sorted(path.name for path in images.iterdir() if not path.name.startswith("."))
+    if strangers and not found:
+        raise runtime.SetupError(
+            f"dataset.json names none of the {len(strangers)} files in `{images}`, of which one is `{strangers[0]}`",
+            hint=f"it names `{cases[0].image.name}`: give the images that belong to it",
+        )
+    return found
 
 
 def name_of(file: str) -> str:
@@ -132,7 +170,7 @@ def digest(path: Path) -> str:
 
 def is_there(volume: Volume, made_from: Any, made_with: Any) -> bool:
     try:
-        return (volume.facts["made_from"], volume.facts["made_with"]) == (made_from, made_with)
+        return volume.is_whole and (volume.facts["made_from"], volume.facts["made_with"]) == (made_from, made_with)
     except (OSError, ValueError, KeyError):
         return False
 
@@ -248,13 +286,15 @@ def outcomes(cases: list[Case], settings: Settings, workers: int) -> Iterator[tu
     # Numerics in one thread each: the cores are shared out by volumes. Workers are new processes, which read this.
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=signal.signal, initargs=IGNORED) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=runtime.leave_stops_to_the_parent) as pool:
         running = {submitted(pool, case, settings): case for case in ordered}
         try:
             for future in as_completed(running):
                 try:
                     yield running[future], *future.result()
                 except BrokenProcessPool:
+                    for worker in multiprocessing.active_children():
+                        worker.kill()  # the pool sends SIGTERM, which they leave to their parent, and waits for them
                     yield running[future], "", "a worker was killed, perhaps for its memory: try fewer `--workers`"
         finally:
             pool.shutdown(cancel_futures=True)
@@ -270,16 +310,18 @@ def submitted(pool: ProcessPoolExecutor, case: Case, settings: Settings) -> Futu
         return broken
 
 
-IGNORED = (signal.SIGTERM, signal.SIG_IGN)
-"""A stop is the parent's business; a worker finishes the volume that it has."""
-
-
 def settings_of(config: Config, task: Mapping[str, Any]) -> Settings:
     modality = task["modality"]["0"]
     if modality not in NORMALISE:
-        refuse(f"the modality is `{modality}`", f"one of {', '.join(NORMALISE)} is understood")
+        raise runtime.SetupError(f"the modality is `{modality}`", hint=f"one of {', '.join(NORMALISE)} is understood")
     if len(config.spacing) != 3 or min(config.spacing) <= 0:
-        refuse(f"`--spacing {config.spacing}` is no size of a voxel", "three numbers of mm, such as 1.5,1.5,2")
+        raise runtime.SetupError(
+            f"`--spacing {config.spacing}` is no size of a voxel", hint="three numbers of mm, such as 1.5,1.5,2"
+        )
+    if len(config.window) != 2 or not config.window[0] < config.window[1]:
+        raise runtime.SetupError(
+            f"`--window {config.window}` has no width", hint="two numbers, the smaller one first, such as -57,164"
+        )
     spacing, window = tuple(config.spacing), tuple(config.window)
     return Settings(spacing, window, modality, task["labels"])  # type: ignore[arg-type]  # lengths are checked
 
@@ -290,7 +332,7 @@ def prepare_all(raw: Path, out: Path, spacing: tuple[float, float, float]) -> No
     Raises:
         Exception: a volume cannot be prepared.
     """
-    task = json.loads((raw / "dataset.json").read_text("utf-8"))
+    task = task_in(raw / "dataset.json")
     settings = settings_of(Config(spacing=list(spacing)), task)
     for case in cases_of(task, raw / "imagesTr", raw / "labelsTr", out):
         prepare_one(case, settings)
@@ -302,13 +344,13 @@ def cores() -> int:
 
 
 def main() -> None:
-    config = runtime.arguments(Config)
+    config = runtime.arguments(Config, at_least=AT_LEAST)
     runtime.watch_for_stop()
     here, out = runtime.detect_environment(), runtime.output_dir("volumes")
     task, images, labels = read_task(config.raw)
     settings, cases = settings_of(config, task), cases_of(task, images, labels, out)
     if here.node_count > 1:  # the service has dealt out the images: what is not here is somewhere else
-        cases = [case for case in cases if case.image.exists()]
+        cases = dealt_out(cases, images)
     mine = cases[here.rank :: here.world_size]
     workers = max(1, min(config.workers or cores(), len(mine)))
     started, failed, done = time.perf_counter(), 0, 0

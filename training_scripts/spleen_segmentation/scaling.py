@@ -49,6 +49,12 @@ class Config:
     train_efficiency: float = 1.0
 
 
+AT_LEAST = {
+    "rounds": 0, "count": 1, "voxel": 0.1, "steps": 1, "volumes": 1, "train_steps": 0, "global_batch": 1,
+    "gigabits": 0.001, "prepare_efficiency": 0.01, "train_efficiency": 0.01,
+}  # fmt: skip
+
+
 # Measuring.
 
 
@@ -164,7 +170,7 @@ def enough(limit: float, config: Config) -> int | None:
 
 
 def main() -> None:
-    config = runtime.arguments(Config)
+    config = runtime.arguments(Config, at_least=AT_LEAST)
     if config.rounds:
         prepared, trained = in_turn(config.rounds, config.count, config.voxel, config.steps)
         print(f"measured here, medians of {config.rounds}")
@@ -188,7 +194,8 @@ def main() -> None:
         total = hours(n, config)
         parts = f"{hours_of_preparation(n, config):>15.1f} {hours_of_training(n, config):>12.1f}"
         print(f"{n:>9} {parts} {total:>8.1f} {hours(1, config) / total:>9.1f}")
-    print(f"\n{hours(1, config):.0f} hours become 4 with {enough(4.0, config)} processes")
+    least = enough(4.0, config)
+    print(f"\n{hours(1, config):.0f} hours " + (f"become 4 with {least} processes" if least else "never become 4"))
 
 
 if __name__ == "__main__":

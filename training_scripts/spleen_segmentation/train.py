@@ -23,7 +23,6 @@ last checkpoint, and the losses are those of a run that was never stopped.
 
 import math
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -46,7 +45,7 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
 
 from patches import Patches
 from pictures import draw
-from volumes import Volume, read_volumes, refuse
+from volumes import Volume, read_volumes
 
 
 @dataclass
@@ -76,7 +75,13 @@ class Config:
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
 
 
-config = runtime.arguments(Config)
+AT_LEAST = {
+    "steps": 0, "global_batch": 1, "patch": 1, "channels": 1, "residual_units": 0, "warmup_steps": 0,
+    "labelled": 0, "overlap": 0, "workers": 0, "pictures": 0, "report_every": 1, "evaluate_every": 1,
+    "checkpoint_every": 1, "step_delay": 0,
+}  # fmt: skip
+
+config = runtime.arguments(Config, at_least=AT_LEAST)
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
 torch.use_deterministic_algorithms(True)
 torch.manual_seed(config.seed)  # the same initial weights everywhere
@@ -91,9 +96,14 @@ dtype = torch.float64 if precision == "fp64" else torch.float32  # of weights, g
 patch = tuple(config.patch)
 coarsest = 2 ** (len(config.channels) - 1)
 if len(patch) != 3 or any(side % coarsest or side < 2 * coarsest for side in patch):
-    refuse(f"`--patch {config.patch}` for {len(config.channels)} levels", f"three multiples of {coarsest}, two or more")
+    raise runtime.SetupError(
+        f"`--patch {config.patch}` for {len(config.channels)} levels",
+        hint=f"three multiples of {coarsest}, two or more",
+    )
 if config.global_batch < group.world_size:
-    refuse(f"`--global_batch {config.global_batch}` for {group.world_size} processes", "each needs at least one patch")
+    raise runtime.SetupError(
+        f"`--global_batch {config.global_batch}` for {group.world_size} processes", hint="each needs at least one patch"
+    )
 
 demo = tempfile.TemporaryDirectory()  # synthetic volumes, when there are no others; gone when the process ends
 
@@ -114,7 +124,7 @@ def find_volumes() -> list[Volume]:
 volumes = find_volumes()
 held_out, train = volumes[::5], [volume for number, volume in enumerate(volumes) if number % 5]
 if not train:
-    refuse(f"{len(volumes)} prepared volumes", "with two, one is held out")
+    raise runtime.SetupError(f"{len(volumes)} prepared volumes", hint="with two, one is held out")
 classes = len(volumes[0].facts["labels"])
 patches = Patches(
     train,
@@ -226,20 +236,13 @@ def save(step: int) -> None:
     checkpoints.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, step)
 
 
-def leave_signals_to_the_parent(_worker: int) -> None:
-    """torchrun sends SIGTERM to workers, too. One that obeyed would take the training down before it can save; they
-    end with the process that they work for."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    torch.set_num_threads(1)
-
-
 loader = DataLoader(
     patches,
     sampler=range(first_step, config.steps),
     batch_size=None,
     num_workers=config.workers,
     multiprocessing_context="fork" if config.workers else None,
-    worker_init_fn=leave_signals_to_the_parent,
+    worker_init_fn=runtime.leave_stops_to_the_parent,
     pin_memory=on_gpu,
 )
 

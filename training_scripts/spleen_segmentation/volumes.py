@@ -3,7 +3,7 @@
     volumes/
         spleen_10.image.npy     float16, 0 to 1, (x, y, z) from left to right, back to front, feet to head
         spleen_10.label.npy     uint8, the same shape
-        spleen_10.json          written last: a volume without it is not there
+        spleen_10.json          written last, with the sizes of both: a volume without it is not there
 
 Arrays are plain `.npy`, so that a patch is read without the rest of its volume. Sixteen bits are enough: in a window of
 221 Hounsfield units their step is a tenth of a unit.
@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from cloudtrain.runtime import SetupError
+
 Array = np.ndarray[Any, np.dtype[Any]]
+
+PARTS = ("image", "label")
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,15 @@ class Volume:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """shape, spacing (mm), affine (to the scanner's mm), labels (number to word), made_from, made_with."""
+        """shape, spacing (mm), affine (to the scanner's mm), labels (number to word), made_from, made_with, bytes."""
         return dict(json.loads(self.path("json").read_text("utf-8")))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether both files are as long as they were when they were written."""
+        paths = {part: self.path(f"{part}.npy") for part in PARTS}
+        sizes = {part: path.stat().st_size for part, path in paths.items() if path.exists()}
+        return sizes == self.facts.get("bytes")
 
     @cached_property
     def labelled(self) -> Array:
@@ -59,19 +69,29 @@ class Volume:
 
 
 def read_volumes(folder: Path) -> list[Volume]:
-    """The volumes of a folder that are whole, by name."""
+    """The volumes of a folder, by name.
+
+    Raises:
+        SetupError: there is none, or one is not whole, which training would find out when it reaches it.
+    """
     found = [Volume(path.parent, path.stem) for path in sorted(folder.glob("*.json"))]
     if not found:
-        refuse(f"there is no prepared volume in `{folder}`", "`prepare.py` makes them")
+        raise SetupError(f"there is no prepared volume in `{folder}`", hint="`prepare.py` makes them")
+    if torn := [volume.name for volume in found if not volume.is_whole]:
+        raise SetupError(
+            f"{len(torn)} of {len(found)} volumes in `{folder}` are not whole, of which one is `{torn[0]}`",
+            hint="run `prepare.py` again, which makes those anew",
+        )
     return found
 
 
 def write_volume(volume: Volume, image: Array, label: Array, facts: dict[str, Any]) -> None:
     """Write a volume such that it is whole or not there, whenever the process is killed."""
     volume.path("json").unlink(missing_ok=True)
-    for part, array in (("image", image), ("label", label)):
+    for part, array in zip(PARTS, (image, label), strict=True):
         write_aside(volume.path(f"{part}.npy"), lambda file, array=array: np.save(file, array))
-    text = json.dumps(facts, indent=1) + "\n"
+    sizes = {part: volume.path(f"{part}.npy").stat().st_size for part in PARTS}
+    text = json.dumps({**facts, "bytes": sizes}, indent=1) + "\n"
     write_aside(volume.path("json"), lambda file: file.write(text.encode()))
 
 
@@ -83,8 +103,3 @@ def write_aside(path: Path, write: Callable[[BinaryIO], object]) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
-
-
-def refuse(problem: str, hint: str) -> NoReturn:
-    """End the process with one sentence, and what to do."""
-    sys.exit(f"error: {problem}\n\nhint: {hint}")

@@ -39,7 +39,9 @@ class Config:
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
 
 
-config = runtime.arguments(Config)
+AT_LEAST = {"steps": 0, "global_batch": 1, "step_delay": 0}
+
+config = runtime.arguments(Config, at_least=AT_LEAST)
 if not torch.cuda.is_available():
     torch.set_num_threads(1)
 
@@ -54,7 +56,9 @@ if group.is_main:
 # The data: 1,797 scans as 64 grey values from 0 to 1, and their digits. The file comes with scikit-learn.
 package = importlib.util.find_spec("sklearn")
 if package is None or package.origin is None:
-    sys.exit("error: the digits come with scikit-learn, which is not installed\n\nhint: pip install scikit-learn")
+    raise runtime.SetupError(
+        "the digits come with scikit-learn, which is not installed", hint="pip install scikit-learn"
+    )
 packed = Path(package.origin).with_name("datasets").joinpath("data", "digits.csv.gz").read_bytes()
 rows = [[float(cell) for cell in line.split(b",")] for line in gzip.decompress(packed).splitlines()]
 table = torch.tensor(rows, device=group.device)[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
