@@ -107,9 +107,9 @@ def load_images() -> tuple[Cifar, bool]:
 
 
 (train, test, names), is_cifar = load_images()
-steps_per_epoch = len(train.labels) // config.global_batch
 settings: str | dict[str, Any] = config.deepspeed_config  # a path, or what the autotuner puts there: base64
 if not settings:
+    steps_per_epoch = Batches(train, config.global_batch, config.seed, group.rank, group.world_size).steps_per_epoch
     try:
         settings = settings_for(
             read_settings(Path(__file__).with_name("ds_config.json")),
