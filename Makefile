@@ -12,6 +12,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # Tests that start real training, build wheels or execute notebooks: two files at a time, because each uses many cores.
 SLOW   := torch or mpi or wheel or notebook or awscli
+# Many tests wait for a disk or for each other's processes: twice as many at a time as there are cores.
+WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( cores < 4 ? cores * 2 : 8 )))
 # Packages are compiled afterwards, on all cores; a package may hold files of other Pythons, which do not compile.
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
@@ -28,18 +30,17 @@ test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(SLOW)"
 
 test-core: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not ($(SLOW) or parity or lifecycle)"
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not ($(SLOW) or parity or lifecycle)"
 
-# These wait more than they compute.
 test-lifecycle: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 4 -m "lifecycle and not ($(SLOW) or parity)"
+	$(BIN)/python -m pytest -n $(WORKERS) -m "lifecycle and not ($(SLOW) or parity)"
 
 # Against the real SDKs of SageMaker and Azure ML, each in its own environment, because they cannot live together.
 test-parity: $(VENV)/.dev
 	$(BIN)/python tools/test_parity.py
 
 test-pythons: $(VENV)/.dev
-	$(BIN)/python tools/test_pythons.py
+	$(BIN)/python tools/test_pythons.py -n $(WORKERS)
 
 # The training scripts that need DeepSpeed or TensorFlow, each with its own environment, because these are large.
 test-scripts: $(VENV)/.dev

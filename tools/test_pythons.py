@@ -1,12 +1,13 @@
 """Run the core tests (no torch) on the oldest and the newest supported Python, where these are installed.
 
-    python tools/test_pythons.py [VERSION ...]        for example: 3.10 3.13
+    python tools/test_pythons.py [-n WORKERS] [VERSION ...]        for example: 3.10 3.13
 
 Interpreters are looked for on the PATH and under pyenv. Each gets its own virtual environment, `.venv-3.10`.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 OLDEST_AND_NEWEST = ("3.10", "3.13")
 ELSEWHERE = "torch or mpi or wheel or notebook or parity or awscli or lifecycle"
-CORE = ("-n", "auto", "--maxprocesses", "8", "-m", f"not ({ELSEWHERE})")
+CORE = ("-m", f"not ({ELSEWHERE})")
 
 
 def interpreter(version: str) -> str | None:
@@ -30,7 +31,7 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def run_tests(version: str, python: str) -> int:
+def run_tests(version: str, python: str, workers: int) -> int:
     """Install cloudtrain with its test dependencies, and run the core tests; the exit code of pytest."""
     environment = ROOT / f".venv-{version}"
     own = str(environment / "bin" / "python")
@@ -38,19 +39,23 @@ def run_tests(version: str, python: str) -> int:
         subprocess.run([python, "-m", "venv", str(environment)], check=True)
     pip = [own, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*pip, "-e", f"{ROOT}[test]"], check=True)
-    return subprocess.run([own, "-m", "pytest", "-q", *CORE], cwd=ROOT, check=False).returncode
+    return subprocess.run([own, "-m", "pytest", "-q", "-n", str(workers), *CORE], cwd=ROOT, check=False).returncode
 
 
 def main() -> int:
     """Exit code 1 when one of the suites failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("-n", "--workers", type=int, default=2)
+    parser.add_argument("versions", nargs="*", default=OLDEST_AND_NEWEST)
+    options = parser.parse_args()
     worst = 0
-    for version in sys.argv[1:] or OLDEST_AND_NEWEST:
+    for version in options.versions:
         python = interpreter(version)
         if python is None:
             print(f"Python {version} is not installed here; its core tests are not run", flush=True)
             continue
         print(f"core tests on Python {version}", flush=True)
-        worst = max(worst, run_tests(version, python))
+        worst = max(worst, run_tests(version, python, options.workers))
     return min(worst, 1)
 
 
