@@ -256,7 +256,9 @@ LINES = ["cd .; echo trains", "echo board & echo trains", "false || echo trains"
 @pytest.mark.parametrize("line", LINES)
 def test_no_part_of_a_command_without_the_requirements(code: Path, line: str) -> None:
     """A failed install ends the line, whatever its parts are joined by; a good one comes before all of them."""
-    done = ran(code, command_of(entry_point=None, command=line, environment=REQUIRING | {"requirements": "missing.txt"}))
+    done = ran(
+        code, command_of(entry_point=None, command=line, environment=REQUIRING | {"requirements": "missing.txt"})
+    )
     assert (done.returncode != 0, done.stdout) == (True, "")
     done = ran(code, command_of(entry_point=None, command=line, environment=REQUIRING))
     assert (done.returncode, "trains" in done.stdout.splitlines()) == (0, True)
