@@ -94,7 +94,7 @@ def bubble() -> Iterator[Promise]:
 
 def split() -> Iterator[Promise]:
     """ResNet50 over two processes: what splitting alone costs, and what the pipeline gains beside its own limit."""
-    output = output_of(2, "resnet_model_parallel/train.py", "--experiment")
+    output = output_of(2, "resnet_model_parallel/train.py", "--experiment", "--repeats", "7")
     overhead = float(next(cells(output, r"^split without pipelining: ([+-][\d.]+)%"))[1])
     yield Promise("ResNet50, naive split", overhead, "% more time", "under 5", overhead < 5)
     row = next(cells(output, r"^pipelined at split size (\d+): ([+-][\d.]+)% .*at most ([+-][\d.]+)%"))
