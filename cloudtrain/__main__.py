@@ -1,6 +1,6 @@
 """`python -m cloudtrain` is the `cloudtrain` command."""
 
-from cloudtrain.cli import main
+from cloudtrain.cli import command
 
 if __name__ == "__main__":
-    main()
+    command()

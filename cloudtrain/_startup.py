@@ -1,9 +1,14 @@
-"""What the command line does to its own process before anything is imported, and hides from the runs that it starts."""
+"""What the command line does to its own process: before anything is imported, hidden from its runs, and at its end."""
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _ADDED: set[str] = set()
 
@@ -22,10 +27,19 @@ def collect_rarely() -> None:
     gc.set_threshold(200_000, 20, 100)
 
 
-def leave_at_once() -> None:
-    """No garbage collection at the end: the process gives all its memory back anyway, and a last look through all
-    that was imported takes 15 ms."""
-    gc.disable()
+def leave_at_once(exit_code: int) -> NoReturn:
+    """What an interpreter does at its end, but for taking apart all that was imported: the process gives its memory
+    back anyway, and that takes 30 ms."""
+    import atexit
+    import threading
+
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads; has no public name
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(exit_code)
 
 
 def user_environment() -> dict[str, str]:

@@ -18,8 +18,18 @@ from __future__ import annotations
 import sys
 
 
+def command() -> None:
+    """The `cloudtrain` command, as a process of its own."""
+    try:
+        main()
+    except SystemExit as leaving:
+        from cloudtrain._startup import leave_at_once
+
+        leave_at_once(leaving.code)  # type: ignore[arg-type]  # `main` gives a number
+
+
 def main() -> None:
-    """The `cloudtrain` command."""
+    """Run the command line of `sys.argv`, and leave with its exit code (SystemExit)."""
     try:
         exit_code = _run(sys.argv[1:])
     except KeyboardInterrupt:  # while the program itself was still being read
@@ -28,7 +38,7 @@ def main() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    from cloudtrain._startup import collect_rarely, leave_at_once, without_pydantic_plugins
+    from cloudtrain._startup import collect_rarely, without_pydantic_plugins
 
     collect_rarely()
     without_pydantic_plugins()
@@ -37,6 +47,4 @@ def _run(arguments: list[str]) -> int:
     mend_streams()
     from cloudtrain.cli.app import run_command
 
-    exit_code = run_command(arguments)
-    leave_at_once()
-    return exit_code
+    return run_command(arguments)
