@@ -128,7 +128,7 @@ def test_scripts_train(name: str, tmp_path: Path, state_dir: Path) -> None:
     )
     if job.checkpoint is not None:
         job = job.replace(checkpoint=None, spot=None)
-    run = ct.submit(job, ct.Local(instance_count=1, processes_per_instance=2, launcher="fork"))
+    run = ct.submit(job, ct.Local(instance_count=1, processes_per_instance=2))
     status = run.wait(timeout=240)
     assert status.state is ct.RunState.SUCCEEDED, [line.text for line in run.logs()][-20:]
     last = [values for values in run.metrics() if "test_accuracy" in values][-1]
