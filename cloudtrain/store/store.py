@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -191,7 +193,7 @@ def open_store(folder: Path) -> Iterator[Store]:
             hint="set CLOUDTRAIN_STATE_DIR to a folder of yours",
         ) from error
     with _closing(db, folder):
-        db.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(db, folder)
         db.execute("PRAGMA synchronous = FULL")
         migrate(db)
         yield Store(_checked(db, folder), folder)
@@ -212,6 +214,18 @@ def read_store(folder: Path) -> Iterator[Store | None]:
             yield None  # made by an older cloudtrain, or being made right now
         else:
             yield Store(_checked(db, folder), folder)
+
+
+def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
+    """One process after the other: SQLite does not wait for the others where a new file changes its mode."""
+    if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        db.execute("PRAGMA journal_mode = WAL")
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
