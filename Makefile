@@ -1,39 +1,47 @@
 # Each target does all its own set-up in .venv, and is quick the second time.
 #   make demo    train a real model on real data in two processes
-#   make test    all tests
+#   make test    the tests that a change is likely to break
+#   make test-all  all of them
 #   make check   lint, types, and that generated documents are up to date
 #   make bench   measure the budgets of docs/budgets.md
+#   make gpu     measure the training scripts on this machine's GPU, with GPU_PYTHON's PyTorch
 #   make docs    write the generated documents
 
 # The first interpreter that really starts and is new enough; an inactive pyenv shim is not.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do "$$p" -c '$(NEW_ENOUGH)' 2>/dev/null && command -v "$$p" && break; done)
+GPU_PYTHON ?= python3
+HISTORIES ?= --count 100000
+FUZZ   ?= --seed 1 --cases 20000
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Tests that start real training, build wheels or execute notebooks: two files at a time, because each uses many cores.
-SLOW   := torch or mpi or wheel or notebook or awscli
+# Tests that start real training or a Slurm cluster, build wheels or execute notebooks: two files at a time, because each uses many cores.
+HEAVY  := torch or mpi or wheel or notebook or awscli or slurm
 # Many tests wait for a disk or for each other's processes: twice as many at a time as there are cores.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( cores < 4 ? cores * 2 : 8 )))
 # Packages are compiled afterwards, on all cores; a package may hold files of other Pythons, which do not compile.
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: demo test test-core test-lifecycle test-parity test-slow test-pythons test-scripts environments check bench docs clean
+.PHONY: gpu demo test test-all test-rest test-core test-parity test-pythons test-scripts test-torch fuzz histories environments check bench docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/cloudtrain submit training_scripts/digits_ddp/job.yaml --processes-per-instance 2
 	$(BIN)/cloudtrain ps
 
-test: test-core test-lifecycle test-slow
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(WORKERS) -m "smoke or not ($(HEAVY) or slow or parity)"
 
-test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(SLOW)"
+test-all: test test-rest
 
+# What `test` leaves out, but for what needs an environment of its own.
+test-rest: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not ($(HEAVY) or parity or smoke)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "($(HEAVY)) and not (parity or smoke)"
+
+# Without PyTorch, real processes and kills.
 test-core: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not ($(SLOW) or parity or lifecycle)"
-
-test-lifecycle: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) -m "lifecycle and not ($(SLOW) or parity)"
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not ($(HEAVY) or parity or lifecycle)"
 
 # Against the real SDKs of SageMaker and Azure ML, each in its own environment, because they cannot live together.
 test-parity: $(VENV)/.dev
@@ -46,6 +54,18 @@ test-pythons: $(VENV)/.dev
 test-scripts: $(VENV)/.dev
 	$(BIN)/python tools/test_scripts.py
 
+# The training scripts, small, on other versions of PyTorch, each with its own environment.
+test-torch: $(VENV)/.dev
+	$(BIN)/python tools/test_torch.py
+
+# 20,000 job and settings files that are changed at random, through the commands that read them.
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+# 100,000 random histories of submissions against a model of what a user may be told.
+histories: $(VENV)/.dev
+	$(BIN)/python -m tests.submission.histories $(HISTORIES)
+
 # What test-parity and test-scripts need; CI makes it while tests wait.
 environments: $(VENV)/.dev
 	$(BIN)/python tools/test_parity.py --install
@@ -57,6 +77,10 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing
 	$(BIN)/python tools/docs.py --check
+
+# On a machine with a GPU, with the PyTorch that is there; under 9 minutes. Nothing is installed or downloaded.
+gpu:
+	$(GPU_PYTHON) bench/gpu.py
 
 bench: $(VENV)/.dev
 	$(BIN)/python bench/run.py

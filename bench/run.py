@@ -192,16 +192,16 @@ def _fill_store(state: Path, count: int) -> None:
 
     from cloudtrain.store.store import FILE_NAME, open_store
 
-    with open_store(state):
-        pass
+    with open_store(state) as store:
+        salt = store.salt
     db = sqlite3.connect(state / FILE_NAME)
     rows = [
-        (f"job-{i:08d}-1", "local", "here", f"job{i % 50}", f"{i:064d}", "me@here", 1, "reported", "succeeded", None,
-         1e9 + i, 1e9 + i, 1e9 + i + 60)
+        (i + 1, f"job-{i:08d}-1", "local", "here", f"job{i % 50}", f"{i:064d}", "me@here", salt, 1, "reported",
+         "succeeded", None, 1e9 + i, 1e9 + i, 1e9 + i + 60)
         for i in range(count)
     ]  # fmt: skip
     with db:
-        db.executemany(f"INSERT INTO runs VALUES ({', '.join('?' * 13)})", rows)
+        db.executemany(f"INSERT INTO runs VALUES ({', '.join('?' * 15)})", rows)
     db.close()
 
 

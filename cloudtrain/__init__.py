@@ -7,97 +7,125 @@ costs what bare Python costs. The table below is the whole public surface.
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from cloudtrain.api import bundled_job as bundled_job
+    from cloudtrain.api import check as check
     from cloudtrain.api import load_job as load_job
     from cloudtrain.api import plan as plan
+    from cloudtrain.api import recover as recover
     from cloudtrain.api import run as run
     from cloudtrain.api import runs as runs
     from cloudtrain.api import submit as submit
-    from cloudtrain.data import Checkpoint as Checkpoint
-    from cloudtrain.data import Input as Input
-    from cloudtrain.data import Output as Output
-    from cloudtrain.distribution import MPI as MPI
-    from cloudtrain.distribution import SMDDP as SMDDP
-    from cloudtrain.distribution import SMP as SMP
-    from cloudtrain.distribution import DeepSpeed as DeepSpeed
-    from cloudtrain.distribution import Horovod as Horovod
-    from cloudtrain.distribution import NoDistribution as NoDistribution
-    from cloudtrain.distribution import TensorFlow as TensorFlow
-    from cloudtrain.distribution import Torch as Torch
+    from cloudtrain.core.data import Checkpoint as Checkpoint
+    from cloudtrain.core.data import Input as Input
+    from cloudtrain.core.data import Output as Output
+    from cloudtrain.core.distribution import MPI as MPI
+    from cloudtrain.core.distribution import SMDDP as SMDDP
+    from cloudtrain.core.distribution import SMP as SMP
+    from cloudtrain.core.distribution import DeepSpeed as DeepSpeed
+    from cloudtrain.core.distribution import Horovod as Horovod
+    from cloudtrain.core.distribution import NoDistribution as NoDistribution
+    from cloudtrain.core.distribution import TensorFlow as TensorFlow
+    from cloudtrain.core.distribution import Torch as Torch
+    from cloudtrain.core.job import Environment as Environment
+    from cloudtrain.core.job import Spot as Spot
+    from cloudtrain.core.job import TrainingJob as TrainingJob
+    from cloudtrain.core.plan import Finding as Finding
+    from cloudtrain.core.plan import Level as Level
+    from cloudtrain.core.plan import Plan as Plan
+    from cloudtrain.core.processing import ProcessingInput as ProcessingInput
+    from cloudtrain.core.processing import ProcessingJob as ProcessingJob
+    from cloudtrain.core.processing import ProcessingOutput as ProcessingOutput
+    from cloudtrain.core.resources import InstanceGroup as InstanceGroup
+    from cloudtrain.core.resources import Resources as Resources
+    from cloudtrain.core.states import LogLine as LogLine
+    from cloudtrain.core.states import RunRef as RunRef
+    from cloudtrain.core.states import RunState as RunState
+    from cloudtrain.core.states import RunStatus as RunStatus
     from cloudtrain.errors import CloudtrainError as CloudtrainError
     from cloudtrain.errors import JobError as JobError
     from cloudtrain.errors import PreflightError as PreflightError
     from cloudtrain.errors import RunNotFound as RunNotFound
-    from cloudtrain.handle import Run as Run
-    from cloudtrain.job import Environment as Environment
-    from cloudtrain.job import Spot as Spot
-    from cloudtrain.job import TrainingJob as TrainingJob
-    from cloudtrain.plans import Finding as Finding
-    from cloudtrain.plans import Plan as Plan
-    from cloudtrain.processing import ProcessingInput as ProcessingInput
-    from cloudtrain.processing import ProcessingJob as ProcessingJob
-    from cloudtrain.processing import ProcessingOutput as ProcessingOutput
-    from cloudtrain.resources import InstanceGroup as InstanceGroup
-    from cloudtrain.resources import Resources as Resources
-    from cloudtrain.states import RunRef as RunRef
-    from cloudtrain.states import RunState as RunState
-    from cloudtrain.targets import AzureML as AzureML
-    from cloudtrain.targets import Local as Local
-    from cloudtrain.targets import SageMaker as SageMaker
+    from cloudtrain.errors import SettingsError as SettingsError
+    from cloudtrain.errors import TargetError as TargetError
+    from cloudtrain.lifecycle.run import Run as Run
+    from cloudtrain.targets.azureml.settings import AzureML as AzureML
+    from cloudtrain.targets.local.settings import Local as Local
+    from cloudtrain.targets.sagemaker.settings import SageMaker as SageMaker
+    from cloudtrain.targets.slurm.settings import Slurm as Slurm
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Run": "handle",
+    "Run": "lifecycle.run",
     "bundled_job": "api",
+    "check": "api",
     "load_job": "api",
     "plan": "api",
+    "recover": "api",
     "run": "api",
     "runs": "api",
     "submit": "api",
-    "Checkpoint": "data",
-    "Input": "data",
-    "Output": "data",
-    "MPI": "distribution",
-    "SMDDP": "distribution",
-    "SMP": "distribution",
-    "DeepSpeed": "distribution",
-    "Horovod": "distribution",
-    "NoDistribution": "distribution",
-    "TensorFlow": "distribution",
-    "Torch": "distribution",
+    "Checkpoint": "core.data",
+    "Input": "core.data",
+    "Output": "core.data",
+    "MPI": "core.distribution",
+    "SMDDP": "core.distribution",
+    "SMP": "core.distribution",
+    "DeepSpeed": "core.distribution",
+    "Horovod": "core.distribution",
+    "NoDistribution": "core.distribution",
+    "TensorFlow": "core.distribution",
+    "Torch": "core.distribution",
     "CloudtrainError": "errors",
     "JobError": "errors",
     "PreflightError": "errors",
     "RunNotFound": "errors",
-    "Environment": "job",
-    "Spot": "job",
-    "TrainingJob": "job",
-    "Finding": "plans",
-    "Plan": "plans",
-    "ProcessingInput": "processing",
-    "ProcessingJob": "processing",
-    "ProcessingOutput": "processing",
-    "InstanceGroup": "resources",
-    "Resources": "resources",
-    "RunRef": "states",
-    "RunState": "states",
-    "AzureML": "targets",
-    "Local": "targets",
-    "SageMaker": "targets",
+    "SettingsError": "errors",
+    "TargetError": "errors",
+    "Environment": "core.job",
+    "Spot": "core.job",
+    "TrainingJob": "core.job",
+    "Finding": "core.plan",
+    "Level": "core.plan",
+    "Plan": "core.plan",
+    "ProcessingInput": "core.processing",
+    "ProcessingJob": "core.processing",
+    "ProcessingOutput": "core.processing",
+    "InstanceGroup": "core.resources",
+    "Resources": "core.resources",
+    "LogLine": "core.states",
+    "RunRef": "core.states",
+    "RunState": "core.states",
+    "RunStatus": "core.states",
+    "AzureML": "targets.azureml.settings",
+    "Local": "targets.local.settings",
+    "SageMaker": "targets.sagemaker.settings",
 }
 
 __all__ = sorted(_HOME)
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
 
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        value = _settings_model(name) if name not in _HOME else None
+        if name in _HOME:
+            from importlib import import_module
+
+            value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        if value is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+    def _settings_model(name: str) -> object:
+        """The settings of any installed target by the name of their class: `ct.Slurm`."""
+        if not name[:1].isupper():
+            return None
+        from cloudtrain.core.targets import all_targets
+
+        models = (target.settings_model for target in all_targets())
+        return next((model for model in models if model.__name__ == name), None)
 
 
-def __dir__() -> list[str]:
+def __dir__() -> "list[str]":  # a text, for the Python 3.7 and 3.8 of old containers
     return sorted({*globals(), *__all__})

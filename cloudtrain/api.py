@@ -6,31 +6,40 @@ What a plan does not need is imported by the functions that do, because a plan m
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.backends.base import OnBytes
-from cloudtrain.backends.registry import backend_of
-from cloudtrain.draft import Draft, PlaceOf
-from cloudtrain.errors import PreflightError, RunNotFound, SettingsError, TargetError, did_you_mean
-from cloudtrain.job import BUNDLED, TrainingJob
-from cloudtrain.plans import Plan
+from cloudtrain.core.job import BUNDLED, TrainingJob
+from cloudtrain.core.plan import Plan
+from cloudtrain.core.states import ListedRun, RunRef, RunState
+from cloudtrain.errors import (
+    PreflightError,
+    RunNotFound,
+    SettingsError,
+    StoreError,
+    TargetError,
+    UsageError,
+    did_you_mean,
+)
+from cloudtrain.lifecycle.planning import PlaceOf, PreparedJob, prepare_job
 from cloudtrain.settings import Settings, load_settings
-from cloudtrain.states import Listed, RunRef, RunState
-from cloudtrain.store import FILE_NAME as STORE_FILE
-from cloudtrain.targets import AzureML, Local, SageMaker
+from cloudtrain.targets.base import ByteProgress
+from cloudtrain.targets.registry import service_of, target_of
+from cloudtrain.targets.settings import TargetSettings
 
 if TYPE_CHECKING:
-    from cloudtrain.handle import Run
+    from cloudtrain.core.processing import AnyJob
     from cloudtrain.jobfile import JobFile
-    from cloudtrain.processing import AnyJob
-    from cloudtrain.store.store import Row, Store
-    from cloudtrain.submission import Recovered
+    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.submission import Recovered, Submitted
+    from cloudtrain.store.origin import Condition
+    from cloudtrain.store.store import RunRecord, Store
 
-AnyTarget = str | Local | SageMaker | AzureML | None
+AnyTarget = str | TargetSettings | None
 
 NEWEST = "last"
 """Stands for the newest run wherever a run name is asked for."""
@@ -55,7 +64,8 @@ def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
     from cloudtrain.scripts import script_path
 
     file = script_path(text.removeprefix(BUNDLED)) / "job.yaml"
-    return load(file, [*overrides, f"source_dir={text}"])
+    found = load(file, [*overrides, f"source_dir={text}"])
+    return replace(found, job=found.job.from_folder(None))  # it has no project: that of the working directory counts
 
 
 def bundled_job(name: str, overrides: Sequence[str] = ()) -> TrainingJob:
@@ -71,7 +81,7 @@ def bundled_job(name: str, overrides: Sequence[str] = ()) -> TrainingJob:
 
 def target_named(
     name: str | None = None, *, profile: str | None = None, near: Path | None = None, **flags: Any
-) -> Local | SageMaker | AzureML:
+) -> TargetSettings:
     """The target with its account settings from `cloudtrain.toml`; flags that are not None override.
 
     `near` is the folder of the job file, whose project's settings come first.
@@ -93,7 +103,8 @@ def plan(
     """What a submit would send, and what the checks say about it. Sends nothing, writes nothing, opens no socket.
 
     Args:
-        job: the job; relative local paths follow the working directory.
+        job: the job; relative local paths follow the working directory. One that was read from a file has the
+            settings of the file's project.
         target: a name, or a model with account settings; the settings' default target unless given.
         profile: a profile of `cloudtrain.toml`.
         ignore: codes of rules that should not speak.
@@ -103,9 +114,9 @@ def plan(
         JobError: the target lacks what the job asks for; the hint names the alternative.
         TargetUnavailable: the target cannot be used from here.
     """
-    settings = load_settings()
-    draft = Draft.of(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
-    return draft.plan(_next_counter(draft, settings))
+    settings = load_settings(job.folder)
+    prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    return _next_plan(prepared, settings)
 
 
 def check(
@@ -121,11 +132,11 @@ def check(
 
     `online` None asks the target when there are credentials for it; False is the same as `plan`.
     """
-    settings = load_settings()
-    draft = Draft.of(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
-    compiled = draft.plan(_next_counter(draft, settings))
-    wanted = draft.backend.can_check(draft.target) if online is None else online
-    return draft.asked(compiled) if wanted else compiled
+    settings = load_settings(job.folder)
+    prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    compiled = _next_plan(prepared, settings)
+    wanted = prepared.service.can_check(prepared.target) if online is None else online
+    return prepared.check_online(compiled) if wanted else compiled
 
 
 def submit(
@@ -135,77 +146,111 @@ def submit(
     profile: str | None = None,
     ignore: Sequence[str] = (),
     place_of: PlaceOf | None = None,
+    online: bool = True,
     on_plan: Callable[[Plan], None] | None = None,
-    on_bytes: OnBytes | None = None,
+    on_bytes: ByteProgress | None = None,
+    on_run: Callable[[Run], None] | None = None,
 ) -> Run:
     """Compile, check, upload, send. Sends exactly the request that `plan` shows; returns when the target has the run.
 
-    Killed at any moment and called again with the same job, it leaves exactly one run. `on_plan` sees the plan
-    before anything is sent; `on_bytes` is told how many bytes of the bundle are there, and of how many.
+    Killed at any moment and called again with the same job, it leaves exactly one run.
+
+    Args:
+        job: the job; relative local paths follow the working directory.
+        target: as for `plan`.
+        profile: as for `plan`.
+        ignore: as for `plan`.
+        place_of: as for `plan`.
+        online: ask the target about role, bucket, inputs and quota first.
+        on_plan: sees the plan before anything is sent.
+        on_bytes: is told how many bytes of the bundle are there, and of how many.
+        on_run: tells the user about the run. A process that dies before this returns has told nobody, and the next
+            submit of the same job returns the same run, with `adopted` set.
 
     Raises:
         PreflightError: a check found an error; nothing was sent.
         TargetError: the target refused or could not be reached; the next command finds out whether it has the run.
     """
-    from cloudtrain.handle import Run
+    from cloudtrain.lifecycle.inputs import outputs_of
+    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.submission import Submission, submit_once
+    from cloudtrain.store.origin import origin_here
     from cloudtrain.store.store import open_store
-    from cloudtrain.submission import Submission, adopt, resume, submit_once
-    from cloudtrain.submission import recover as recover_submissions
 
-    settings = load_settings()
-    draft = Draft.of(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    settings = load_settings(job.folder)
+    prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
 
-    def approved(counter: int) -> Plan:
-        compiled = draft.asked(draft.plan(counter))
-        if on_plan is not None:
-            on_plan(compiled)
-        _stop_on_errors(compiled)
-        return compiled
+    def run_of(submitted: Submitted) -> Run:
+        names = tuple(record.name for record in submitted.unreported)
+        return Run(submitted.record, settings, adopted=submitted.adopted, unreported=names)
+
+    def report(submitted: Submitted) -> None:
+        if on_run is not None:
+            on_run(run_of(submitted))
 
     with open_store(settings.state_dir) as store:
-        recover_submissions(store, settings)
-        row = adopt(
-            store,
-            target=draft.target.type,
-            place=draft.account.place,
-            key=draft.key,
+
+        def approved_plan(counter: int) -> Plan:
+            compiled = prepared.check_online(prepared.plan(counter, store.salt), ask=online)
+            if on_plan is not None:
+                on_plan(compiled)
+            _stop_on_errors(compiled)
+            return compiled
+
+        submission = Submission(
+            service=prepared.service,
+            key=prepared.key,
             submitter=settings.submitter,
+            plan_of=approved_plan,
+            outputs_of=outputs_of,
+            bundle=prepared.tree,
+            report=report,
+            on_bytes=on_bytes,
+            origin=origin_here(Path.cwd(), project=job.folder, labels=prepared.labels),
         )
-        if row is not None:
-            return Run(row, settings, adopted=True)
-        submission = Submission(draft.backend, draft.key, settings.submitter, approved, draft.tree, on_bytes)
-        row = resume(store, submission, place=draft.account.place) or submit_once(store, submission)
-    return Run(row, settings)
+        return run_of(submit_once(store, submission, lambda name: service_of(name, settings)))
 
 
 def run(name: str) -> Run:
-    """The run of that name, of a unique beginning of a name, of a reference, or `last` for the newest.
+    """The run of that name, of a unique beginning of a name, of a reference, or `last`.
+
+    `last` is the newest run that was submitted in the working directory or for a job file in it, one of this terminal
+    before others; where there is none, the newest of this terminal, and then the newest of all. `run.elsewhere` tells.
 
     A reference such as `sagemaker://eu-west-1/name` also attaches to a run that this machine did not submit.
 
     Raises:
         RunNotFound: no run, or more than one, is meant.
     """
-    from cloudtrain.handle import Run
+    from cloudtrain.lifecycle.run import Run
     from cloudtrain.store.store import read_store
 
     if not name.strip():  # the beginning of every run's name, as an unset variable of a script is
         raise RunNotFound("the name of the run is empty", hint="`cloudtrain ps` lists the runs; `last` is the newest")
     settings = load_settings()
     _recover_if_needed()
+    elsewhere = None
     with read_store(settings.state_dir) as store:
-        rows = [] if store is None else _matching(store, name)
+        if store is not None and name == NEWEST:
+            rows, elsewhere = _last(store)
+        else:
+            rows = [] if store is None else _matching(store, name)
         known = [] if store is None else [row.name for row in store.newest(limit=200)]
+        removed = store is not None and not rows and store.was_removed(name)
     if not rows and "://" in name:
         ref = RunRef.parse(name)
-        return Run.attached(Listed(ref, backend_of(ref.target, settings).status(ref)), settings)
+        return Run.attached(ListedRun(ref, service_of(ref.target, settings).status(ref)), settings)
+    if removed:
+        raise RunNotFound(f"the run `{name}` was removed", hint="`cloudtrain ps` lists those that are there")
     if not rows:
         hint = did_you_mean(name, known[:8]) or "submit a job first: `cloudtrain submit job.yaml`"
         raise RunNotFound(f"there is no run `{name}`", hint=hint)
     if len(rows) > 1:
         names = ", ".join(f"`{row.name}`" for row in rows[:5])
-        raise RunNotFound(f"`{name}` is the beginning of {len(rows)} runs", hint=f"write more of it: {names}")
-    return Run(rows[0], settings)
+        raise RunNotFound(
+            f"`{name}` is the beginning of {len(rows)} runs", hint=f"write more of it: {names}", code="CT932"
+        )
+    return Run(rows[0], settings, elsewhere=elsewhere)
 
 
 def runs(
@@ -215,6 +260,8 @@ def runs(
     job: str | None = None,
     target: AnyTarget = None,
     profile: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    where: Sequence[str] = (),
 ) -> list[Run]:
     """The newest runs of this user on this machine, newest first; those that have not ended are asked for their state.
 
@@ -224,10 +271,21 @@ def runs(
         job: only runs of the job of that name.
         target: the runs that this target has, whoever submitted them, instead of those of this user and machine.
         profile: a profile of `cloudtrain.toml`, for the target's account settings.
+        tags: only runs with these tags.
+        where: only runs whose hyperparameters compare so: `["learning_rate<0.01", "optimizer=adamw"]`.
+
+    Raises:
+        UsageError: a text of `where` is no comparison, or `tags` or `where` are asked of a target.
     """
-    from cloudtrain.handle import Run
+    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.store.origin import Condition, condition_of
     from cloudtrain.store.store import read_store
 
+    conditions = [Condition("tag", key, "=", value) for key, value in (tags or {}).items()]
+    conditions += [condition_of(text) for text in where]
+    if conditions and target is not None:
+        hint = "leave out the target: this machine knows the tags and hyperparameters of what it submitted"
+        raise UsageError("a target is not asked for tags or hyperparameters", hint=hint, code="CT902")
     settings, limit = load_settings(), None if limit is None else min(limit, sys.maxsize)
     if target is not None:
         model = settings.target(target, profile=profile) if isinstance(target, str) else target
@@ -235,38 +293,46 @@ def runs(
         return list(islice((item for item in there if _wanted(item, states, job)), limit))
     _recover_if_needed()
     with read_store(settings.state_dir) as store:
-        rows = [] if store is None else _perhaps(store, states, job, limit)
+        rows = [] if store is None else _perhaps(store, states, job, limit, conditions)
     here = (_refreshed(Run(row, settings)) for row in rows)
     return list(islice((item for item in here if _wanted(item, states, job)), limit))
 
 
-def recover() -> list[Recovered]:
-    """Finish or forget every submission whose process died, and report what became of it."""
+def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[Recovered]:
+    """Finish or forget every submission whose process died, and report what became of it.
+
+    Runs that no command may have reported are among them. `on_found` tells the user; a process that dies before it
+    returns has told nobody, and the runs are reported again.
+    """
+    from cloudtrain.lifecycle.submission import Recovered, report_accepted
+    from cloudtrain.lifecycle.submission import recover as recover_submissions
     from cloudtrain.store.store import open_store
-    from cloudtrain.submission import Recovered, adopt
-    from cloudtrain.submission import recover as recover_submissions
 
     settings = load_settings()
+    found: list[Recovered] = []
+
+    def report(accepted: Sequence[RunRecord]) -> None:
+        known = {item.name for item in found}
+        late = [item for item in accepted if item.name not in known]
+        found.extend(Recovered(item.name, "finished", f"`{item.target}` has the run") for item in late)
+        if on_found is not None:
+            on_found(found)
+
     with open_store(settings.state_dir) as store:
-        results = recover_submissions(store, settings)
-        waiting = [row for row in store.unfinished() if row.stage == "accepted"]
-        adopted = [
-            adopt(store, target=row.target, place=row.place, key=row.plan_sha256, submitter=row.submitter)
-            for row in waiting
-        ]
-    told = {result.name for result in results}
-    late = [row for row in adopted if row is not None and row.name not in told]
-    return [*results, *(Recovered(row.name, "finished", f"`{row.target}` has the run") for row in late)]
+        found += recover_submissions(store, lambda name: service_of(name, settings))
+        report_accepted(store, report)
+    return found
 
 
-def _next_counter(draft: Draft, settings: Settings) -> int:
-    """The number of the next run of a plan. Nothing is written where there is no store yet."""
-    if not (settings.state_dir / STORE_FILE).exists():
-        return 1
+def _next_plan(prepared: PreparedJob, settings: Settings) -> Plan:
+    """The plan of the next run of the job. Nothing is written where there is no store yet."""
+    from cloudtrain.store.identity import salt_of_new_store
     from cloudtrain.store.store import read_store
 
     with read_store(settings.state_dir) as store:
-        return store.next_counter(draft.target.type, draft.key, settings.submitter) if store else 1
+        if store is None:
+            return prepared.plan(1, salt_of_new_store(settings.state_dir))
+        return prepared.plan(store.next_counter(prepared.key, settings.submitter), store.salt)
 
 
 def _stop_on_errors(plan: Plan) -> None:
@@ -280,21 +346,33 @@ def _stop_on_errors(plan: Plan) -> None:
 
 
 def _recover_if_needed() -> None:
-    """Mend broken submissions before looking; only opens the store for writing when there is something to mend."""
+    """Settle submissions that were cut off before looking. Opens the store for writing only when there are some, and
+    where it cannot be written, as on a full disk, looks at what is known."""
+    from cloudtrain.lifecycle.submission import needs_recovery
+    from cloudtrain.lifecycle.submission import recover as recover_submissions
     from cloudtrain.store.store import open_store, read_store
-    from cloudtrain.submission import recover as recover_submissions
 
     settings = load_settings()
     with read_store(settings.state_dir) as store:
-        broken = store is not None and bool(store.unfinished())
-    if broken:
-        with open_store(settings.state_dir) as store:
-            recover_submissions(store, settings)
+        cut_off = store is not None and any(needs_recovery(store, record) for record in store.unfinished())
+    if cut_off:
+        with suppress(StoreError), open_store(settings.state_dir) as store:
+            recover_submissions(store, lambda name: service_of(name, settings))
 
 
-def _matching(store: Store, name: str) -> list[Row]:
-    if name == NEWEST:
-        return store.newest(limit=1)
+def _last(store: Store) -> tuple[list[RunRecord], str | None]:
+    """The run that `last` means, and the folder that it is from where that is not the working directory."""
+    from cloudtrain.store.origin import origin_here
+
+    here = origin_here(Path.cwd())
+    found = store.newest_from(here)
+    if found is not None:
+        return [found], None
+    others = [record for record in (store.newest_in(here.terminal), *store.newest(limit=1)) if record is not None]
+    return others[:1], store.origin_of(others[0].name).folder if others else None
+
+
+def _matching(store: Store, name: str) -> list[RunRecord]:
     if "://" in name:
         return _of_reference(store, RunRef.parse(name))
     exact = store.get(name)
@@ -305,31 +383,33 @@ _WHERE = ("region", "subscription_id", "resource_group", "workspace")
 """Settings that say where a target's runs are."""
 
 
-def _at(model: Local | SageMaker | AzureML, settings: Settings) -> Iterator[Listed]:
-    backend = backend_of(model.type, settings)
-    account = backend.account(model)
-    missing = [name for name in _WHERE if name in getattr(account, "missing", ())]
+def _at(target: TargetSettings, settings: Settings) -> Iterator[ListedRun]:
+    name = target.type
+    account = target_of(name).account(target, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
+    missing = [field for field in _WHERE if field in getattr(account, "missing", ())]
     if missing:
-        hint = f"set {', '.join(f'`{name}`' for name in missing)} in [{model.type}] of cloudtrain.toml"
-        raise SettingsError(f"it is not known where in `{model.type}` to look", hint=hint)
-    return backend.runs(account.place)
+        hint = f"set {', '.join(f'`{field}`' for field in missing)} in [{name}] of cloudtrain.toml"
+        raise SettingsError(f"it is not known where in `{name}` to look", hint=hint, code="CT915")
+    return service_of(name, settings).runs(account.place)
 
 
 def _wanted(item: Run, states: Sequence[RunState], job: str | None) -> bool:
     return (not states or item.last_status.state in states) and job in (None, item.job_name)
 
 
-def _perhaps(store: Store, states: Sequence[RunState], job: str | None, limit: int | None) -> list[Row]:
+def _perhaps(
+    store: Store, states: Sequence[RunState], job: str | None, limit: int | None, where: Sequence[Condition]
+) -> list[RunRecord]:
     """The rows among which the wanted runs are, newest first. Those that had not ended may be in any state by now."""
     if not states:
-        return store.newest(limit=limit, job=job)
+        return store.newest(limit=limit, job=job, where=where)
     ended = [state for state in states if state.is_final]
-    rows = store.newest(limit=limit, states=ended, job=job) if ended else []
-    rows += store.newest(states=[state for state in RunState if not state.is_final], job=job)
-    return sorted(rows, key=lambda row: (-row.created, row.name))
+    rows = store.newest(limit=limit, states=ended, job=job, where=where) if ended else []
+    rows += store.newest(states=[state for state in RunState if not state.is_final], job=job, where=where)
+    return sorted(rows, key=lambda row: row.seq or 0, reverse=True)
 
 
-def _of_reference(store: Store, ref: RunRef) -> list[Row]:
+def _of_reference(store: Store, ref: RunRef) -> list[RunRecord]:
     """The run of a reference, with or without the profile (`research@eu-west-1`) that it was submitted with."""
     row = store.get(ref.name)
     if row is None or row.target != ref.target or ref.place not in (row.place, (row.place or "").rpartition("@")[2]):

@@ -7,6 +7,7 @@
     ├── PreflightError      a check found an error; carries the findings                               exit 2
     ├── MissingExtra        an optional dependency is not installed                                    exit 2
     ├── RunNotFound         no run has that name                                                       exit 3
+    ├── StoreError          the run store cannot be read or written                                    exit 4
     └── TargetError         the target refused, failed or cannot be reached                            exit 4
         ├── TargetUnavailable   the target cannot be used from here at all                             exit 4
         └── TargetUnreachable   the target does not answer just now; what waits for it tries again     exit 4
@@ -16,31 +17,62 @@ Exit code 1 is kept for "the run did not succeed", 130 for Ctrl-C.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import ClassVar
 
 
 class CloudtrainError(Exception):
-    """Anything that cloudtrain can explain. `message` is one line without a final stop; `hint` says what to type."""
+    """Anything that cloudtrain can explain. `message` is one line without a final stop; `hint` says what to type.
+
+    `code` is what `cloudtrain explain` knows it by (`cloudtrain/problems/codes.py`): the class's, unless the error says
+    another.
+    """
 
     exit_code: ClassVar[int] = 4
+    code: str = ""
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.code = code or self.code
+        self.hint = hint or more_about(self.code)
 
     def __str__(self) -> str:
-        return self.message if self.hint is None else f"{self.message}\n\nhint: {self.hint}"
+        return f"{self.message}\n\nhint: {self.hint}"
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Each mistake that is reported: this one, or all that a job or a settings file has."""
+        return (Problem((), self.message, self.hint, code=self.code),)
+
+
+def more_about(code: str) -> str:
+    """The hint of an error that nothing better is known for."""
+    return f"`cloudtrain explain {code}` says what can be done"
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """`inputs.train.local`, `resources.instance_groups[0].name`, `hyperparameters."a.b"`: as `--set` takes it."""
+    text = ""
+    for part in path:
+        name = str(part) if _PLAIN_NAME.fullmatch(str(part)) else f'"{part}"'
+        text += f"[{part}]" if isinstance(part, int) else f".{name}" if text else name
+    return text
+
+
+_PLAIN_NAME = re.compile(r"[^.\[\]]+")
+"""What needs no quotes in the way to a value."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a job. `path` is the way to the value: `("resources", "instance_count")`.
+    """One mistake in a job or in settings. `path` is the way to the value: `("resources", "instance_count")`.
 
-    `line` and `column` count from 1 and are set where the job came from a file.
+    `line` and `column` count from 1 and are set where the value came from a file; `code` is that of `cloudtrain
+    explain`.
     """
 
     path: tuple[str | int, ...]
@@ -49,14 +81,12 @@ class Problem:
     file: str | None = None
     line: int | None = None
     column: int | None = None
+    code: str = field(default="", kw_only=True)
 
     @property
     def dotted(self) -> str:
         """`inputs.train.local`, `resources.instance_groups[0].name`."""
-        text = ""
-        for part in self.path:
-            text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-        return text
+        return dotted(self.path)
 
     @property
     def place(self) -> str:
@@ -64,20 +94,35 @@ class Problem:
         where = self.file or ""
         if self.line is not None:
             where += f":{self.line}:{self.column}"
-        return "  ".join(part for part in (where, self.dotted) if part)
+        return "  ".join(part for part in (where, shortened(self.dotted)) if part)
 
 
-class JobError(CloudtrainError, ValueError):
-    """The job is wrong. All `problems` are reported at once."""
+_LONGEST = 80
+"""Characters of the way to a value that a message shows: a name, or an override, can be as long as a file."""
 
-    exit_code = 2
+
+def shortened(text: str, length: int = _LONGEST) -> str:
+    """The text, or its beginning and three dots."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def _and_more(problems: Sequence[Problem]) -> str:
+    return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+
+
+class _Problems(CloudtrainError):
+    """An error that is a list of mistakes, which are reported all at once."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        assert problems, "a JobError needs at least one problem"
-        self.problems = tuple(problems)
-        first = self.problems[0]
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        super().__init__(first.message + more, hint=first.hint)
+        assert problems, "an error needs at least one problem"
+        self._problems = tuple(problems)
+        first = self._problems[0]
+        super().__init__(first.message + _and_more(problems), hint=first.hint, code=first.code)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """All mistakes, in the order of the file."""
+        return self._problems
 
     def __str__(self) -> str:
         blocks = []
@@ -91,16 +136,39 @@ class JobError(CloudtrainError, ValueError):
         return "\n".join(blocks)
 
 
+class JobError(_Problems, ValueError):
+    """The job is wrong. All `problems` are reported at once."""
+
+    exit_code = 2
+
+
 class UsageError(CloudtrainError):
     """A flag or an argument is wrong, or two of them contradict each other."""
 
     exit_code = 2
+    code = "CT901"
 
 
 class SettingsError(CloudtrainError):
     """`cloudtrain.toml`, a profile or an account setting is wrong."""
 
     exit_code = 2
+    code = "CT915"
+    _problems: tuple[Problem, ...] = ()
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem]) -> SettingsError:
+        """The error that reports all mistakes of a settings file at once."""
+        first = problems[0]
+        where = f"{first.place}: " if first.place else ""
+        error = cls(f"{where}{first.message}{_and_more(problems)}", hint=first.hint, code=first.code)
+        error._problems = tuple(problems)
+        return error
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """This error, or all mistakes of a settings file."""
+        return self._problems or super().problems
 
 
 class PreflightError(CloudtrainError):
@@ -117,30 +185,45 @@ class MissingExtra(CloudtrainError, ImportError):
     """An optional dependency is not installed; the hint is the exact pip line."""
 
     exit_code = 2
+    code = "CT921"
 
 
 class RunNotFound(CloudtrainError, LookupError):
     """No run has that name or reference."""
 
     exit_code = 3
+    code = "CT931"
+
+
+class StoreError(CloudtrainError):
+    """The run store of this machine cannot be read or written: a full disk, a broken file, a wrong folder."""
+
+    exit_code = 4
 
 
 class TargetError(CloudtrainError):
     """The target refused the job, failed, or cannot be reached."""
 
     exit_code = 4
+    code = "CT941"
 
 
 class TargetUnavailable(TargetError):
     """The target cannot be used from here: not built into this version, or not on this machine."""
 
+    code = "CT946"
+
 
 class TargetUnreachable(TargetError):
     """The target does not answer just now: no network, or it is overloaded. Trying again later may help."""
 
+    code = "CT942"
+
 
 class NameTaken(TargetError):
-    """The target has another run of that name: an earlier one, of a store that is no more, or of another machine."""
+    """The target has another run of that name: of a store that is lost, or of somebody else."""
+
+    code = "CT945"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:

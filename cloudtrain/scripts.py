@@ -6,8 +6,8 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloudtrain.errors import UsageError, did_you_mean
-from cloudtrain.job import BUNDLED
+from cloudtrain.core.job import BUNDLED
+from cloudtrain.errors import JobError, UsageError, did_you_mean
 
 _PACKAGE = Path(__file__).parent
 _FOLDERS = (_PACKAGE / "_training_scripts", _PACKAGE.parent / "training_scripts")
@@ -46,8 +46,25 @@ def script_path(name: str) -> Path:
     folders = {folder.name: folder for folder in _script_folders()}
     if name not in folders:
         hint = did_you_mean(name, folders) or "see `cloudtrain scripts list`"
-        raise UsageError(f"there is no bundled script `{name}`", hint=hint)
+        raise UsageError(f"there is no bundled script `{name}`", hint=hint, code="CT908")
     return folders[name]
+
+
+def script_files(name: str) -> dict[str, Path]:
+    """The files of one script, path in a copy to path on disk: what a bundle of its folder has.
+
+    In a checkout some of them stand in the folder of another script, which `.cloudtraininclude` names.
+
+    Raises:
+        UsageError: no bundled script has that name.
+        JobError: the installation is not whole.
+    """
+    from cloudtrain.bundle.walk import walk
+
+    found = walk(str(script_path(name)))
+    if found.problems:
+        raise JobError(found.problems)
+    return {file.path: Path(file.place) for file in found.files}
 
 
 def copy_script(name: str, destination: Path) -> Path:
@@ -61,15 +78,20 @@ def copy_script(name: str, destination: Path) -> Path:
         raise UsageError(
             f"`{destination}` exists already",
             hint=f"name another folder: `cloudtrain scripts copy {source.name} my-{source.name}`",
+            code="CT903",
         )
     import shutil
 
-    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     try:
-        shutil.copytree(source, destination, ignore=ignored, dirs_exist_ok=True)
+        destination.mkdir(parents=True, exist_ok=True)
+        for path, place in script_files(name).items():
+            (destination / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(place, destination / path)
     except OSError as error:
         raise UsageError(
-            f"cannot write to `{destination}`: {error.strerror}", hint="name a folder that you may write to"
+            f"cannot write to `{destination}`: {error.strerror}",
+            hint="name a folder that you may write to",
+            code="CT903",
         ) from None
     return destination
 

@@ -3,13 +3,13 @@
 `cloudtrain.toml`, in the user's configuration folder and in the project (the nearest one upwards from the job file,
 else from the working directory, which wins), holds one table per target, and profiles that override them:
 
-    target = "sagemaker"                    # the target when none is named; `local` unless given
+    target = "NAME"                         # the target when none is named; `local` unless given
 
-    [sagemaker]
+    [NAME]
     role = "arn:aws:iam::111122223333:role/train"
     region = "eu-west-1"
 
-    [profiles.research.sagemaker]           # cloudtrain submit job.yaml --profile research
+    [profiles.research.NAME]                # cloudtrain submit job.yaml --profile research
     bucket = "research-training"
 
 Environment variables: CLOUDTRAIN_STATE_DIR moves the run store and the local runs, CLOUDTRAIN_PROFILE names a
@@ -20,15 +20,16 @@ from __future__ import annotations
 
 import getpass
 import os
-import sys
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from cloudtrain._startup import user_environment
-from cloudtrain.errors import JobError, SettingsError, did_you_mean
-from cloudtrain.targets import TARGETS, AzureML, Local, SageMaker
+from cloudtrain.core.targets import DEFAULT_TARGET, find_target, target_names
+from cloudtrain.errors import JobError, Problem, SettingsError, did_you_mean
+from cloudtrain.settings_file import SettingsFile, place_of, read_settings
+from cloudtrain.system.startup import user_environment
+from cloudtrain.targets.settings import TargetSettings
 
 FILE_NAME = "cloudtrain.toml"
 
@@ -43,11 +44,13 @@ class Settings:
     files: tuple[Path, ...] = ()
     """The settings files in use, weakest first."""
     tables: Mapping[str, Any] | None = None
+    sources: tuple[SettingsFile, ...] = ()
+    """What the files hold, for the places of mistakes."""
 
     @property
     def default_target(self) -> str:
         """The target when none is named."""
-        return str((self.tables or {}).get("target", "local"))
+        return str((self.tables or {}).get("target", DEFAULT_TARGET))
 
     @property
     def submitter(self) -> str:
@@ -58,28 +61,34 @@ class Settings:
             user = str(os.getuid())
         return f"{user}@{os.uname().nodename}"
 
-    def target(
-        self, name: str | None = None, *, profile: str | None = None, **flags: Any
-    ) -> Local | SageMaker | AzureML:
-        """The target model: the target's table, then the profile's, then the flags that are not None.
+    def target(self, name: str | None = None, *, profile: str | None = None, **flags: Any) -> TargetSettings:
+        """The settings of a target: the target's table, then the profile's, then the flags that are not None.
 
         Raises:
             SettingsError: no such target or profile, or a wrong field in a settings file.
             JobError: a flag has a wrong value.
         """
-        name = name or self.default_target
-        if name not in TARGETS:
-            raise SettingsError(f"`{name}` is not a target", hint=did_you_mean(name, TARGETS))
+        given, name = name, name or self.default_target
+        if name not in target_names():
+            raise self._no_target(name, given=given)
         tables = self.tables or {}
         fields = dict(tables.get(name, {})) | self._profile(profile).get(name, {})
         try:
-            from_files = TARGETS[name](**fields)
+            from_files: TargetSettings = find_target(name).settings_model(**fields)
         except JobError as error:
-            where = self.files[-1] if self.files else FILE_NAME
-            problem = error.problems[0]
-            raise SettingsError(f"{where}: [{name}] {problem.message}", hint=problem.hint) from None
-        given = {key: value for key, value in flags.items() if value is not None}
-        return cast(Local | SageMaker | AzureML, from_files.replace(**given)) if given else from_files
+            chosen = profile or self.environ.get("CLOUDTRAIN_PROFILE")
+            bases = [*([("profiles", chosen, name)] if chosen else []), (name,)]
+            placed = [place_of(self.sources, bases, problem) for problem in error.problems]
+            raise SettingsError.of(placed) from None
+        flags = {key: value for key, value in flags.items() if value is not None}
+        found = from_files.replace(**flags) if flags else from_files
+        return found.from_files(tuple(map(str, self.files)))
+
+    def _no_target(self, name: str, *, given: str | None) -> SettingsError:
+        """The error about a target that does not exist; one that nobody named here stands in a file."""
+        problem = Problem(("target",), f"`{name}` is not a target", did_you_mean(name, target_names()), code="CT913")
+        placed = problem if given else place_of(self.sources, [()], problem)
+        return SettingsError.of([placed if placed.file else replace(problem, path=())])
 
     def _profile(self, name: str | None) -> Mapping[str, Any]:
         name = name or self.environ.get("CLOUDTRAIN_PROFILE")
@@ -87,8 +96,10 @@ class Settings:
             return {}
         profiles = (self.tables or {}).get("profiles", {})
         if name not in profiles:
-            hint = did_you_mean(name, profiles) or f"add a table `[profiles.{name}.sagemaker]` to {FILE_NAME}"
-            raise SettingsError(f"there is no profile `{name}`", hint=hint)
+            hint = (
+                did_you_mean(name, profiles) or f"add a table `[profiles.{name}.{self.default_target}]` to {FILE_NAME}"
+            )
+            raise SettingsError(f"there is no profile `{name}`", hint=hint, code="CT914")
         found: Mapping[str, Any] = profiles[name]
         return found
 
@@ -101,14 +112,15 @@ def load_settings(near: Path | None = None) -> Settings:
             that a job file means the same wherever one stands.
 
     Raises:
-        SettingsError: a settings file is not TOML, or holds an unknown table.
+        SettingsError: somebody else can have written a settings file, it is not TOML, or it holds an unknown table.
     """
     cwd = Path.cwd()
-    files = tuple(_files(cwd, near))
+    sources = tuple(read_settings(file) for file in _files(cwd, near))
     tables: dict[str, Any] = {}
-    for file in files:
-        tables = _merge(tables, _read(file))
-    return Settings(_state_dir(), user_environment(), cwd, files, tables)
+    for source in sources:
+        tables = _merge(tables, source.tables)
+    files = tuple(source.path for source in sources)
+    return Settings(_state_dir(), user_environment(), cwd, files, tables, sources)
 
 
 def debug_wanted() -> bool:
@@ -129,39 +141,13 @@ def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
     from platformdirs import user_config_path
 
     user = user_config_path("cloudtrain", appauthor=False) / FILE_NAME
-    if user.is_file():
+    if os.path.lexists(user):
         yield user
     start = (cwd / near) if near is not None else cwd
     for folder in (start, *start.parents, cwd, *cwd.parents):
-        if (folder / FILE_NAME).is_file():
+        if os.path.lexists(folder / FILE_NAME):
             yield folder / FILE_NAME
             return
-
-
-def _read(file: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        tables: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{file} is not TOML: {error}", hint="see `cloudtrain doctor`") from None
-    named = {name: table for name, table in tables.items() if name != "target"}
-    _check_tables(file, named, {"target", "profiles", *TARGETS})
-    profiles = tables.get("profiles", {})
-    _check_tables(file, profiles, profiles.keys(), "profiles.")
-    for name, profile in profiles.items():
-        _check_tables(file, profile, TARGETS, f"profiles.{name}.")
-    return tables
-
-
-def _check_tables(file: Path, tables: Mapping[str, Any], known: Collection[str], above: str = "") -> None:
-    for name, table in tables.items():
-        if name not in known:
-            raise SettingsError(f"{file}: unknown table `{above}{name}`", hint=did_you_mean(name, known))
-        if not isinstance(table, Mapping):
-            raise SettingsError(f"{file}: `{above}{name}` must be a table", hint=f"write `[{above}{name}]`")
 
 
 def _merge(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:

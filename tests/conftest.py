@@ -9,10 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 REPOSITORY = Path(__file__).parent.parent
 
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "COVERAGE_PROCESS_START")
+
+
+settings.register_profile("cloudtrain", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("cloudtrain")
+"""Hypothesis measures no times: a busy machine is slow."""
 
 
 def pytest_configure() -> None:

@@ -1,4 +1,4 @@
-"""Write the generated documents: docs/rules.md from the rules, docs/cli.md from the command line.
+"""Write the generated documents: docs/rules.md from the rules and errors, docs/cli.md from the command line.
 
 python tools/docs.py            write them
 python tools/docs.py --check    exit code 1 when one is out of date
@@ -8,34 +8,44 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from textwrap import wrap
 
 from gen_cli_docs import document as cli_page
 
-from cloudtrain.checks import Rule, all_rules
+from cloudtrain.problems.codes import ERROR_CODES
+from cloudtrain.rules import Rule
+from cloudtrain.rules.rule import PORTABLE
+from cloudtrain.targets.registry import all_targets
+from cloudtrain.targets.rules import all_rules
 
 DOCS = Path(__file__).parent.parent / "docs"
 
-FAMILIES = {
-    "CT": "Portable: every target",
-    "LO": "Local: this machine",
-    "SM": "Amazon SageMaker",
-    "AZ": "Azure Machine Learning",
-}
+
+def _families() -> dict[str, str]:
+    """Prefix of codes to the title of its section: the portable rules, then the targets in the order of all lists."""
+    own = {
+        target.rule_prefix: f"{target.title[0].upper()}{target.title[1:]} (`{target.name}`)" for target in all_targets()
+    }
+    return {PORTABLE: "Portable: every target"} | own
 
 
 def rules_page() -> str:
-    """Every rule, by family and code."""
+    """Every rule and every error, by family and code."""
     lines = [
-        "# Preflight rules",
+        "# Preflight rules and errors",
         "",
-        "Written by `make docs` from the rules themselves. `cloudtrain explain CODE` prints one. An error stops a",
-        "submit, a warning does not; `--ignore CODE` silences either.",
+        "Written by `make docs` from the source. `cloudtrain explain CODE` prints one. An error stops a submit, a",
+        "warning does not; `--ignore CODE` silences either. The errors at the end come before any rule looks, and",
+        "cannot be ignored.",
     ]
-    for prefix, title in FAMILIES.items():
+    for prefix, title in _families().items():
         rules = [rule for rule in all_rules() if rule.code.startswith(prefix)]
         if rules:
             lines += ["", f"## {title}"]
             lines += [line for rule in rules for line in _section(rule)]
+    lines += ["", "## Errors"]
+    for error in ERROR_CODES.values():
+        lines += ["", f"### {error.code}", "", error.summary, "", *wrap(error.explanation, 118)]
     return "\n".join(lines) + "\n"
 
 

@@ -18,11 +18,12 @@ from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 
-from cloudtrain.catalogue.instances import COLUMNS, DATA
+from cloudtrain.catalogue.instances import COLUMNS
+from cloudtrain.targets.azureml.catalogue import DATA
 
 SOURCE = Path(__file__).with_name("azureml_instances.csv")
 
-TABLE = DATA / "azureml_instances.csv"
+TABLE = DATA / "instances.csv"
 
 HEADER = (
     "name", "family", "vcpus", "memory_gib", "gpus", "gpu", "gpu_memory_gib", "gpu_slice", "architecture",

@@ -3,10 +3,10 @@
 python tools/gen_sagemaker_images.py --v2 VENV --v3 VENV            write it
 python tools/gen_sagemaker_images.py --v2 VENV --v3 VENV --check    exit code 1 when it is out of date
 
-It is cloudtrain/catalogue/data/sagemaker_images.json. VENV is a virtual environment with `sagemaker` 2 (which brings
-botocore), and one with `sagemaker-core` 2. What version 2 knows is taken as it is; version 3 adds the versions and
-regions that came after it. Images that have only Python 2 are left out. What neither SDK knows is in
-data/sagemaker_image_facts.json, written by hand.
+It is cloudtrain/targets/sagemaker/catalogue/data/images.json. VENV is a virtual environment with `sagemaker` 2
+(which brings botocore), and one with `sagemaker-core` 2. What version 2 knows is taken as it is; version 3 adds the
+versions and regions that came after it. Images that have only Python 2 are left out. What neither SDK knows is in
+data/image_facts.json, written by hand.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).parent.parent / "cloudtrain" / "catalogue" / "data" / "sagemaker_images.json"
+DATA = Path(__file__).parent.parent / "cloudtrain" / "targets" / "sagemaker" / "catalogue" / "data"
+TARGET = DATA / "images.json"
 
 LINES = {
     "pytorch": "pytorch",
     "pytorch-amzn2023": "pytorch",
     "tensorflow": "tensorflow",
     "huggingface": "huggingface",
+    "huggingface-neuronx": "huggingface",
     "pytorch-neuron": "pytorch",
     "pytorch-smp": "pytorch-smp",
 }
 """The SDKs' table to the framework of the catalogue."""
 
-NAMES = {"trn": "neuron"}
-"""The SDKs' word for a device to ours."""
+NAMES = {"trn": "neuron", "inf": "neuron"}
+"""The SDKs' words for a device to ours. Of Hugging Face's training images they say `inf`, and mean Trainium."""
 
 Table = dict[str, Any]
 

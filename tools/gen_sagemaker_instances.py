@@ -22,10 +22,11 @@ from typing import Any
 
 import sagemaker_instance_facts as facts
 
-from cloudtrain.catalogue.instances import COLUMNS, DATA
-from cloudtrain.launch.sagemaker_container import Container
+from cloudtrain.catalogue.instances import COLUMNS
+from cloudtrain.targets.sagemaker.catalogue import DATA
+from cloudtrain.targets.sagemaker.launch.job import Container
 
-TABLE = DATA / "sagemaker_instances.csv"
+TABLE = DATA / "instances.csv"
 
 TOOLKIT = Container("pytorch", "5.1.4")
 """Its lists of types with EFA, SM_EFA_NCCL_INSTANCES and SM_EFA_RDMA_INSTANCES, are those that plans show, too."""

@@ -1,6 +1,6 @@
 """Write what the SageMaker service accepts, from the service model of the installed botocore.
 
-python tools/gen_sagemaker_shapes.py            write cloudtrain/catalogue/data/sagemaker_shapes.json
+python tools/gen_sagemaker_shapes.py            write cloudtrain/targets/sagemaker/catalogue/data/shapes.json
 python tools/gen_sagemaker_shapes.py --check    exit code 1 when that file is not what botocore says
 
 Only the requests that cloudtrain sends, and of them names, types and limits; no documentation.
@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).parent.parent / "cloudtrain" / "catalogue" / "data" / "sagemaker_shapes.json"
+DATA = Path(__file__).parent.parent / "cloudtrain" / "targets" / "sagemaker" / "catalogue" / "data"
+TARGET = DATA / "shapes.json"
 
 OPERATIONS = ("CreateTrainingJob", "CreateProcessingJob")
 

@@ -24,6 +24,7 @@ class SourceChanged(CloudtrainError):
     """A file changed between the moment its bundle was named and the moment it was written."""
 
     exit_code = 2
+    code = "CT963"
 
     def __init__(self, path: str) -> None:
         super().__init__(

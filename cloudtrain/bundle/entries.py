@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import posixpath
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-_VERSION = b"cloudtrain bundle 1\n"
-"""Changes whenever the same entries would give another archive."""
+from cloudtrain.bundle.content import ContentHash
+
+
+class Secret(NamedTuple):
+    """A secret in a file. Never the value."""
+
+    rule: str
+    """What found it: `github-pat`."""
+    line: int
+    certain: bool
+    """Whether it is an error to send it; else it is a warning."""
 
 
 class Entry(NamedTuple):
@@ -26,8 +33,8 @@ class Entry(NamedTuple):
     """Hex digest of a file's bytes; empty for a link."""
     target: str | None = None
     """Where a link points: relative to the link, and `..` only at the start. None for a file."""
-    secret: str | None = None
-    """What the first bytes look like: `a private key`. Never the value."""
+    secrets: tuple[Secret, ...] = ()
+    """What in a file of the user's looks like a secret."""
 
     @property
     def kind(self) -> Literal["file", "symlink"]:
@@ -43,16 +50,14 @@ class Ignored(NamedTuple):
 
 
 def content_hash(entries: Iterable[Entry]) -> str:
-    """SHA-256 over paths, executable bits, file hashes and link targets. Entries must be sorted by path.
-
-    No path, hash or target holds a NUL byte, so no two lists of entries give the same text.
-    """
-    lines = [_VERSION]
+    """The hash of all entries, which must be sorted by path."""
+    content = ContentHash()
     for entry in entries:
-        kind = "l" if entry.target is not None else "x" if entry.executable else "f"
-        parts = (kind, entry.path, entry.sha256, entry.target or "")
-        lines.append(b"\0".join(map(os.fsencode, parts)) + b"\n")
-    return hashlib.sha256(b"".join(lines)).hexdigest()
+        if entry.target is None:
+            content.add_file(entry.path, entry.sha256, executable=entry.executable)
+        else:
+            content.add_link(entry.path, entry.target)
+    return content.hexdigest()
 
 
 def below(entries: Iterable[Entry], folder: str) -> list[Entry]:

@@ -1,41 +1,70 @@
-"""What the preflight checks can know about a bundle: secrets in it, and its size."""
+"""What the preflight checks can know about a bundle: secrets in it, its size, and names that cannot be sent."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 from cloudtrain.bundle.entries import shown
 from cloudtrain.bundle.ignore import IGNORE_FILE, ignore_line
-from cloudtrain.bundle.secret_names import secret_path
+from cloudtrain.bundle.secrets.names import secret_path
 from cloudtrain.bundle.sizes import LIMIT, NOTABLE, largest_files, size_hint
 from cloudtrain.bundle.tree import Tree
-from cloudtrain.plans import Finding, Level
-from cloudtrain.units import format_size
+from cloudtrain.core.plan import Finding, Level
+from cloudtrain.core.units import format_size
 
 _LISTED = 10
+_MOST_PLACES = 40
+
+
+_BY_NAME = ", by its name"
+
+_Place = tuple[str, str, str]
+"""The path, the place in it and what is there: `a.py`, `a.py:3`, `github-pat`."""
 
 
 def secret_findings(tree: Tree) -> list[Finding]:
-    """`CT301`: at most one warning, whose details name every file that looks like a secret. No value is shown."""
-    looks = {}
+    """`CT301`, an error: files that hold a secret. `CT304`, a warning: files that may hold one, by content or name.
+
+    At most one finding of each, whose details name every place. No value is shown.
+    """
+    certain: list[_Place] = []
+    uncertain: list[_Place] = []
     for entry in tree.entries:
-        what = entry.secret or secret_path(entry.path)
+        name = shown(entry.path)
+        is_certain = any(secret.certain for secret in entry.secrets)
+        what = None if is_certain else secret_path(entry.path)
         if what is not None:
-            looks[entry.path] = what
-    if not looks:
-        return []
-    first = next(iter(looks))
-    others = len(looks) - 1
+            uncertain.append((entry.path, name, f"{what}{_BY_NAME}"))
+        for secret in entry.secrets:
+            places = certain if secret.certain else uncertain
+            places.append((entry.path, f"{name}:{secret.line}", secret.rule))
+    found = []
+    if certain:
+        found.append(_secret("CT301", Level.ERROR, "the bundle would carry a secret", certain))
+    if uncertain:
+        found.append(_secret("CT304", Level.WARNING, "the bundle may carry a secret", uncertain))
+    return found
+
+
+def _secret(code: str, level: Level, message: str, places: list[_Place]) -> Finding:
+    path, place, what = places[0]
+    others = len({path for path, _, _ in places}) - 1
     more = f", and {others} more file{'s' if others > 1 else ''}" if others else ""
-    return [
-        Finding(
-            "CT301",
-            Level.WARNING,
-            f"the bundle would carry what looks like {looks[first]}: `{shown(first)}`{more}",
-            f"add the line `{shown(ignore_line(first))}` to `{IGNORE_FILE}` in `source_dir`; on the clouds, let the "
-            "script read secrets from the service's secret store",
-            ("source_dir",),
-            details=tuple(f"{shown(path)}: {what}" for path, what in looks.items()),
-        )
-    ]
+    details = [f"{place}: {what}" for _, place, what in places[:_MOST_PLACES]]
+    if len(places) > _MOST_PLACES:
+        details.append(f"and {len(places) - _MOST_PLACES} more")
+    named = any(what.endswith(_BY_NAME) for _, _, what in places)
+    accept = f"accept it with `--ignore {code}`" if named else "write `gitleaks:allow` into a comment in that line"
+    return Finding(
+        code,
+        level,
+        f"{message} ({what}): `{place}`{more}",
+        f"add the line `{ignore_line(path)}` to `{IGNORE_FILE}` in `source_dir`, and let the script read "
+        f"secrets from the service's secret store; if it is no secret, {accept}",
+        ("source_dir",),
+        details=tuple(details),
+    )
 
 
 def size_findings(tree: Tree, limit: int = LIMIT) -> list[Finding]:
@@ -58,3 +87,36 @@ def size_findings(tree: Tree, limit: int = LIMIT) -> list[Finding]:
             details=tuple(largest_files(own, _LISTED)),
         )
     ]
+
+
+_LONGEST_PATH = 3800
+"""Bytes. Linux takes 4,096, of which the folder that a bundle is unpacked into needs some."""
+
+
+def name_findings(tree: Tree, target: str, refuse: Callable[[str], str | None]) -> list[Finding]:
+    """`CT306`, an error: files whose names the target cannot carry. `refuse` says why, `whose path is too long`."""
+    faults = {entry.path: what for entry in tree.entries if (what := refuse(entry.path)) is not None}
+    if not faults:
+        return []
+    first, others = next(iter(faults)), len(faults) - 1
+    more = f", and {others} more file{'s' if others > 1 else ''}" if others else ""
+    details = [f"{_cut(shown(path))}: {what}" for path, what in faults.items()]
+    return [
+        Finding(
+            "CT306",
+            Level.ERROR,
+            f"`{target}` cannot carry `{_cut(shown(first))}`, {faults[first]}{more}",
+            f"rename it, or add the line `{_cut(ignore_line(first))}` to `{IGNORE_FILE}` in `source_dir`",
+            ("source_dir",),
+            details=tuple(details[:_MOST_PLACES]),
+        )
+    ]
+
+
+def refuse_archive_path(path: str) -> str | None:
+    """Why an archive cannot hold a file of this name where it is unpacked; None where it can."""
+    return "whose path is too long" if len(os.fsencode(path)) > _LONGEST_PATH else None
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= 200 else f"{name[:120]}...{name[-60:]}"

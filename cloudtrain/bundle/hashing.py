@@ -1,14 +1,15 @@
-"""Reading every file once: its hash, its true size and what its first bytes look like."""
+"""Reading every file once: its hash, its true size and the secrets in it."""
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 from collections.abc import Sequence
-from itertools import repeat
 from typing import NamedTuple
 
-from cloudtrain.bundle.secret_names import HEAD, LARGEST, secret_content
+from cloudtrain.bundle.entries import Secret
+from cloudtrain.bundle.secrets.suspects import LARGEST, suspects
 
 PIECE = 1 << 20
 """Bytes read at once."""
@@ -24,7 +25,7 @@ class Digest(NamedTuple):
 
     sha256: str
     size: int
-    secret: str | None
+    secrets: tuple[Secret, ...] = ()
 
 
 def open_regular(path: str) -> int:
@@ -42,43 +43,58 @@ def workers() -> int:
     return min(usable, 8)
 
 
-def hash_files(paths: Sequence[str], sizes: Sequence[int]) -> list[Digest | OSError]:
-    """One digest per path, in order; an error stands where a file could not be read. `sizes` are what to expect.
+def hash_files(places: Sequence[str], sizes: Sequence[int], paths: Sequence[str | None]) -> list[Digest | OSError]:
+    """One digest per place, in order; an error stands where a file could not be read.
 
     Hashing and reading let other threads run, so several files are read at a time.
+
+    Args:
+        sizes: what to expect.
+        paths: of the files in the bundle; None for one that is not searched for secrets.
     """
     if sum(sizes) <= _INLINE:
-        return list(map(_digest, paths, sizes))
+        return list(map(_digest, places, sizes, paths))
     from concurrent.futures import ThreadPoolExecutor
 
-    starts = range(0, len(paths), _BATCH)
+    def digests(start: int) -> list[Digest | OSError]:
+        window = slice(start, start + _BATCH)
+        return list(map(_digest, places[window], sizes[window], paths[window]))
+
     with ThreadPoolExecutor(workers()) as pool:
-        batches = pool.map(_digest_batch, repeat(paths), repeat(sizes), starts)
-        return [digest for batch in batches for digest in batch]
+        return [digest for batch in pool.map(digests, range(0, len(places), _BATCH)) for digest in batch]
 
 
-def _digest_batch(paths: Sequence[str], sizes: Sequence[int], start: int) -> list[Digest | OSError]:
-    window = slice(start, start + _BATCH)
-    return list(map(_digest, paths[window], sizes[window]))
-
-
-def _digest(path: str, expected: int) -> Digest | OSError:
+def _digest(place: str, expected: int, path: str | None) -> Digest | OSError:
     try:
-        descriptor = open_regular(path)
+        descriptor = open_regular(place)
     except OSError as error:
         return error
     try:
         wanted = min(expected + 1, PIECE)
-        piece = head = os.read(descriptor, wanted)
-        digest, size = hashlib.sha256(piece), len(piece)
+        piece = os.read(descriptor, wanted)
+        digest, size, pieces = hashlib.sha256(piece), len(piece), [piece]
         while len(piece) == wanted:
             wanted = PIECE
             piece = os.read(descriptor, wanted)
             digest.update(piece)
             size += len(piece)
+            if path is not None and size <= LARGEST:
+                pieces.append(piece)
     except OSError as error:
         return error
     finally:
         os.close(descriptor)
-    secret = secret_content(head[:HEAD]) if size <= LARGEST else None
-    return Digest(digest.hexdigest(), size, secret)
+    secrets = () if path is None else _secrets(b"".join(pieces) if len(pieces) > 1 else pieces[0], path)
+    return Digest(digest.hexdigest(), size, secrets)
+
+
+def _secrets(content: bytes, path: str) -> tuple[Secret, ...]:
+    """The secrets in a file; its rules are loaded with the first file that needs them."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # what Windows writes
+        content = content.decode("utf-16", "replace").encode("utf-8", "replace")
+    spans = suspects(content, path)
+    if not spans:
+        return ()
+    from cloudtrain.bundle.secrets.search import secrets_in
+
+    return secrets_in(content, spans, path)

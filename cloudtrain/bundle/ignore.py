@@ -8,18 +8,24 @@ itself left out, because such a folder is never read.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
-from typing import NamedTuple
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple, Protocol
 
-from cloudtrain.bundle.secret_names import secret_name
+from cloudtrain.bundle.patterns import NoPattern, Pattern, pattern_of
+from cloudtrain.bundle.secrets.names import secret_name
 from cloudtrain.errors import JobError, Problem
 
 IGNORE_FILE = ".cloudtrainignore"
+INCLUDE_FILE = ".cloudtraininclude"
 
 _DEFAULT_NAMES = frozenset(
     f"""
-    {IGNORE_FILE} .git .hg .svn .jj .idea .vscode .DS_Store Thumbs.db
+    {IGNORE_FILE} {INCLUDE_FILE} .git .hg .svn .jj .idea .vscode .DS_Store Thumbs.db
     __pycache__ .venv venv .tox .nox .eggs node_modules
     .mypy_cache .pytest_cache .ruff_cache .hypothesis .ipynb_checkpoints
     """.split()
@@ -37,9 +43,7 @@ class Verdict(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    pattern: re.Pattern[str]
-    ignores: bool
-    folders_only: bool
+    pattern: Pattern
     text: str
     line: int
 
@@ -49,63 +53,97 @@ class Rules:
 
     def __init__(self, folder: str, content: bytes) -> None:
         self._folder = folder
-        lines = os.fsdecode(content).removeprefix("\ufeff").split("\n")
-        rules = [_rule(text, line, folder) for line, text in enumerate(lines, 1)]
+        lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
+        rules = [_rule(text.removesuffix(b"\r"), line, folder) for line, text in enumerate(lines, 1)]
         self._rules = tuple(rule for rule in reversed(rules) if rule is not None)
 
     def judge(self, path: str, is_folder: bool) -> Verdict | None:
         """Whether the path is ignored, and by which rule; None where no rule matches.
 
-        A pattern's regular expression also matches what lies below a match, and marks that with its one group. Such
-        a match does not count: a path below an ignored folder is never judged, and a folder that was
-        brought back must not bring back all that is in it.
+        A path below an ignored folder is never judged, and a folder that was brought back does not bring back all that
+        is in it: a rule is about the path alone.
         """
-        relative = path[len(self._folder) :].replace("\n", "\0")
+        relative = os.fsencode(path[len(self._folder) :])
         for rule in self._rules:
-            match = rule.pattern.match(relative)
-            if match and match.lastgroup is None and (is_folder or not rule.folders_only):
+            if rule.pattern.matches(relative, is_folder):
                 by_name = any(character.isalnum() for character in rule.text)
-                return Verdict(rule.ignores, by_name, f"{self._folder}{IGNORE_FILE}:{rule.line} {rule.text}")
+                return Verdict(rule.pattern.ignores, by_name, f"{self._folder}{IGNORE_FILE}:{rule.line} {rule.text}")
         return None
 
 
-def _rule(text: str, line: int, folder: str) -> _Rule | None:
-    """One line as a rule; None for a blank line, a comment, and a line that git would not understand either.
+def _rule(text: bytes, line: int, folder: str) -> _Rule | None:
+    """One line as a rule; None for a blank line and a comment.
 
-    The pattern is translated without a `/` at its end, so that it matches the folder itself.
+    Raises:
+        JobError: the line can match nothing.
     """
-    from pathspec import GitIgnoreSpec
-
-    text = text.removesuffix("\r")
-    bare = text if text.endswith("\\ ") else text.rstrip(" \t")
-    folders_only = bare.endswith("/") and bare not in ("/", "!/")
+    shown = os.fsdecode(text)
     try:
-        patterns = GitIgnoreSpec.from_lines([bare[:-1] if folders_only else bare]).patterns
-    except ValueError:
-        place = f"{folder}{IGNORE_FILE}"
-        problem = Problem(
-            ("source_dir",),
-            f"line {line} of `{place}` is not a pattern: `{text}`",
-            "write it as in a .gitignore file, or begin the line with `#`",
-        )
+        pattern = pattern_of(text)
+    except NoPattern:
+        message, hint = f"`{shown}` is not a pattern", "write it as in a .gitignore file, or begin the line with `#`"
+        problem = Problem(("source_dir",), message, hint, f"{folder}{IGNORE_FILE}", line, 1, code="CT051")
         raise JobError([problem]) from None
-    for pattern in patterns:
-        if pattern.include is not None and pattern.regex is not None:
-            return _Rule(pattern.regex, pattern.include, folders_only, bare, line)
-    return None
+    return None if pattern is None else _Rule(pattern, shown.rstrip(), line)
 
 
-def default_rule(name: str) -> str | None:
-    """The default that leaves out a file or folder of that name."""
-    if name in _DEFAULT_NAMES:
-        return f"default {name}"
-    if name.endswith(_DEFAULT_SUFFIXES):
-        return f"default *{name[name.rindex('.') :]}"
-    secret = secret_name(name)
-    return None if secret is None else f"default {secret[1]}"
+class OnDisk(Protocol):
+    """A file or folder as a listing gives it."""
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        ...
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """What the system says of it."""
+        ...
 
 
-def environment_rule(folder: str) -> str | None:
+class Defaults(NamedTuple):
+    """What is left out unless an ignore file brings it back.
+
+    Attributes:
+        declared: paths that the job declares as data, each with the rule's text.
+        output: device and inode of the files that this process writes its output to.
+    """
+
+    declared: Mapping[str, str]
+    output: frozenset[tuple[int, int]]
+
+    def rule(self, path: str, item: OnDisk, *, is_folder: bool) -> str | None:
+        """The default that leaves out the file or folder at the path."""
+        name = path.rpartition("/")[2]
+        if name in _DEFAULT_NAMES:
+            return f"default {name}"
+        if name.endswith(_DEFAULT_SUFFIXES):
+            return f"default *{name[name.rindex('.') :]}"
+        if path in self.declared:
+            return self.declared[path]
+        if (secret := secret_name(path)) is not None:
+            return f"default {secret[1]}"
+        if is_folder:
+            return _environment_rule(item.path)
+        return "the output of this command" if self.output and _inode(item) in self.output else None
+
+
+def own_output() -> frozenset[tuple[int, int]]:
+    """Device and inode of the files that stdout and stderr of this process are."""
+    found = []
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode):
+                found.append((status.st_dev, status.st_ino))
+    return frozenset(found)
+
+
+def _inode(item: OnDisk) -> tuple[int, int]:
+    status = item.stat(follow_symlinks=False)
+    return status.st_dev, status.st_ino
+
+
+def _environment_rule(folder: str) -> str | None:
     """The default that leaves out a Python environment, whatever its name; `folder` is a path on disk."""
     for mark, what in _ENVIRONMENT_MARKS.items():
         if os.path.lexists(f"{folder}/{mark}"):
@@ -114,5 +152,14 @@ def environment_rule(folder: str) -> str | None:
 
 
 def ignore_line(path: str) -> str:
-    """The line of an ignore file at the root that matches this path and nothing else."""
-    return "/" + re.sub(r"([\\*?\[]|\s$)", r"\\\1", path)
+    """The line of an ignore file at the root that matches this path, and can be printed and typed.
+
+    A `?` stands for each byte of what no editor shows: line breaks, control characters, bytes that are not UTF-8.
+    """
+    letters = []
+    for letter in path:
+        if not letter.isprintable():
+            letters.append("?" * len(os.fsencode(letter)))
+        else:
+            letters.append(f"\\{letter}" if letter in "\\*?[" else letter)
+    return "/" + re.sub(r" $", r"\\ ", "".join(letters))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from cloudtrain.bundle.entries import shown
 from cloudtrain.bundle.ignore import IGNORE_FILE, ignore_line
-from cloudtrain.units import format_size
+from cloudtrain.core.units import format_size
 
 LIMIT = 300 << 20
 """Bytes. Azure ML's documented limit for a job's snapshot of code; far beyond what code needs on any target."""
@@ -31,7 +31,7 @@ def size_hint(sizes: Mapping[str, int]) -> str:
     heavy, weight = totals.most_common(1)[0]
     largest = max(sizes, key=lambda path: (sizes[path], path))
     name = largest if sizes[largest] > weight / 2 else heavy
-    line = shown(ignore_line(name))
+    line = ignore_line(name)
     return (
         f"leave out what the script does not import, for example with the line `{line}` in `{IGNORE_FILE}` in "
         "`source_dir`; data goes into the job's `inputs`"

@@ -12,9 +12,10 @@ from cloudtrain.bundle.hashing import Digest, hash_files
 from cloudtrain.bundle.links import BrokenLink, Links
 from cloudtrain.bundle.sizes import LIMIT, largest_files, size_hint
 from cloudtrain.bundle.walk import Walk, walk
+from cloudtrain.core.plan import Bundle
+from cloudtrain.core.units import format_size
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.plans import Bundle
-from cloudtrain.units import format_size
+from cloudtrain.system.paths import why_missing
 
 CEILING = 10 * LIMIT
 """Bytes beyond which a folder is refused without being hashed: reading it would take minutes."""
@@ -32,7 +33,9 @@ class Tree:
     ignored: tuple[Ignored, ...]
     identity: Bundle
     added: Mapping[str, Path] = field(default_factory=dict, hash=False)
-    """Files that do not come from `root`: path in the archive to path on disk."""
+    """cloudtrain's own files: path in the archive to path on disk."""
+    included: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The user's files that do not come from `root`: path in the archive to path on disk."""
 
     @property
     def sha256(self) -> str:
@@ -41,7 +44,7 @@ class Tree:
 
     def location(self, entry: Entry) -> str:
         """Where the entry's file is on disk."""
-        return os.fspath(self.added.get(entry.path) or self.root / entry.path)
+        return os.fspath(self.added.get(entry.path) or self.included.get(entry.path) or self.root / entry.path)
 
     def write(self, path: Path) -> None:
         """Write the archive: a tar.gz, the same bytes for the same content and the same compression library.
@@ -56,12 +59,23 @@ class Tree:
         write_archive(((entry, self.location(entry)) for entry in self.entries), path)
 
 
-def scan(source_dir: Path, *, extra: Mapping[str, Path] | None = None, ceiling: int = CEILING) -> Tree:
+def scan(
+    source_dir: Path,
+    *,
+    extra: Mapping[str, Path] | None = None,
+    declared: Mapping[str, str] | None = None,
+    beside: Mapping[str, str] | None = None,
+    alone: bool = False,
+    ceiling: int = CEILING,
+) -> Tree:
     """Read the user's folder: find what is not ignored and hash it. Nothing is written.
 
     Args:
         source_dir: the folder with the user's code.
         extra: more files, path in the archive to path on disk, beside cloudtrain's own runtime.
+        declared: paths below the folder that are the job's data and not its code, each with what it is.
+        beside: files and folders that stand elsewhere, by the name that each gets at the root of the bundle.
+        alone: they are all that there is; nothing of `source_dir` is read.
         ceiling: bytes beyond which the folder is refused unread.
 
     Raises:
@@ -69,18 +83,19 @@ def scan(source_dir: Path, *, extra: Mapping[str, Path] | None = None, ceiling: 
     """
     _check_folder(source_dir)
     root = os.path.abspath(source_dir)  # noqa: PTH100 - Path.absolute() keeps `..`
-    found = walk(root)
+    found = walk(root, declared, beside=beside, alone=alone)
     _check_ceiling(found, ceiling)
     added = {path: Path(os.path.realpath(file)) for path, file in {**runtime_files(), **(extra or {})}.items()}
     _check_names(found, extra or {})
     links = _link_entries(root, found)
-    entries = [*_file_entries(root, found, added), *links]
+    entries = [*_file_entries(found, added), *links]
     if found.problems:
         raise JobError(found.problems)
     entries.sort(key=lambda entry: os.fsencode(entry.path))
     size = sum(entry.size for entry in entries)
     identity = Bundle(content_hash(entries), size, len(entries))
-    return Tree(Path(root), tuple(entries), tuple(sorted(found.ignored)), identity, added)
+    included = {file.path: file.place for file in found.files if file.path.split("/", 1)[0] in found.included}
+    return Tree(Path(root), tuple(entries), tuple(sorted(found.ignored)), identity, added, included)
 
 
 def runtime_files() -> dict[str, Path]:
@@ -92,19 +107,20 @@ def runtime_files() -> dict[str, Path]:
     return {f"cloudtrain/{file.relative_to(package).as_posix()}": file for file in files}
 
 
-def _problem(message: str, hint: str) -> JobError:
-    return JobError([Problem(("source_dir",), message, hint)])
+def _problem(message: str, hint: str, code: str = "CT050") -> JobError:
+    return JobError([Problem(("source_dir",), message, hint, code=code)])
 
 
 def _check_folder(source_dir: Path) -> None:
-    name = shown(os.fspath(source_dir))
-    if source_dir.is_dir():
+    place = os.fspath(source_dir)
+    name, missing = shown(place), why_missing(place)
+    if os.path.isdir(place):  # noqa: PTH112 - a Path raises where the name is too long
         return
-    if source_dir.exists():
+    if missing is None:
         hint = f"write the folder that holds it: `source_dir: {shown(os.fspath(source_dir.parent))}`"
         raise _problem(f"`{name}` is a file, not a folder", hint)
     hint = "write the folder with your code, relative to the job file, or `.` for the job file's own folder"
-    raise _problem(f"the folder `{name}` does not exist", hint)
+    raise _problem(f"the folder `{name}` {missing}", hint)
 
 
 def _check_ceiling(found: Walk, ceiling: int) -> None:
@@ -113,7 +129,7 @@ def _check_ceiling(found: Walk, ceiling: int) -> None:
         sizes = {file.path: file.size for file in found.files}
         listing = ", ".join(largest_files(sizes, 3))
         message = f"`source_dir` holds {format_size(size)}, too much for a bundle of code; the largest: {listing}"
-        raise _problem(message, size_hint(sizes))
+        raise _problem(message, size_hint(sizes), "CT053")
 
 
 def _check_names(found: Walk, extra: Mapping[str, Path]) -> None:
@@ -126,15 +142,16 @@ def _check_names(found: Walk, extra: Mapping[str, Path]) -> None:
         found.refuse(path, message, remedy="give it another name")
 
 
-def _file_entries(root: str, found: Walk, added: Mapping[str, Path]) -> list[Entry]:
+def _file_entries(found: Walk, added: Mapping[str, Path]) -> list[Entry]:
     paths = [*(file.path for file in found.files), *added]
-    places = [*(f"{root}/{file.path}" for file in found.files), *map(os.fspath, added.values())]
+    places = [*(file.place for file in found.files), *map(os.fspath, added.values())]
     sizes = [*(file.size for file in found.files), *(file.stat().st_size for file in added.values())]
     executable = [*(file.executable for file in found.files), *(False for _ in added)]
     entries = []
-    for path, bit, digest in zip(paths, executable, hash_files(places, sizes), strict=True):
+    searched = [*(file.path for file in found.files), *(None for _ in added)]
+    for path, bit, digest in zip(paths, executable, hash_files(places, sizes, searched), strict=True):
         if isinstance(digest, Digest):
-            entries.append(Entry(path, digest.size, bit, digest.sha256, None, digest.secret))
+            entries.append(Entry(path, digest.size, bit, digest.sha256, None, digest.secrets))
         else:
             message = f"`{shown(path)}` cannot be read: {digest.strerror}"
             found.refuse(path, message, remedy="make it readable for you")

@@ -1,102 +1,118 @@
 """The other side: an archive becomes a folder again. Standard library only, and quick to import.
 
-Only what a bundle can hold is accepted, whoever wrote the archive: regular files, and links that stay inside. Names
-with `..`, absolute names, devices and hard links are refused. Files come first and links last, so nothing is
-ever written through a link. This does not lean on tarfile's extraction filters, which older
+An archive lies in a cache, where a full disk may have cut it and others may have written to it. Its name is the hash of
+its content, so its reader says which content it wants, and nothing else appears. Only what a bundle can hold is ever
+accepted: regular files, and links that stay inside. This does not lean on tarfile's extraction filters, which older
 patch versions of Python 3.10 and 3.11 lack.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
-import shutil
 import sys
 import tarfile
-import tempfile
 import zlib
 from pathlib import Path
 
+from cloudtrain.bundle.content import ContentHash
+from cloudtrain.system.staging import Staging, Unsafe, safe_name, safe_target
+
 _COPY = 1 << 20
-_DAMAGE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, FileExistsError, NotADirectoryError)
-"""What reading a broken archive raises; the last two where one name stands in it twice, or below a file."""
+_DAMAGE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
+"""What reading a broken archive raises."""
 
 
-def unpack(archive: Path, destination: Path) -> None:
+class DamagedBundle(Exception):
+    """An archive is not the bundle that was asked for."""
+
+
+def unpack(archive: Path, destination: Path, sha256: str) -> None:
     """Unpack a bundle into `destination`, which must not exist or be empty. All of it appears, or nothing.
 
     Raises:
-        UsageError: the archive is damaged, holds what a bundle cannot hold, or `destination` is not empty.
+        DamagedBundle: the archive cannot be read, holds what a bundle cannot hold, or is not the one of that hash.
+        UsageError: `destination` is not empty.
     """
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=destination.parent, prefix=f".{destination.name}."))
+    with Staging(destination.parent, odd_names=True) as staging:
+        _read(archive, sha256, staging)
+        try:
+            staging.become(destination)
+        except Unsafe as error:
+            raise _damaged(archive, str(error)) from None
+        except OSError:
+            from cloudtrain.errors import UsageError
+
+            message = f"`{destination}` is there already and is not an empty folder"
+            raise UsageError(message, hint="name a folder that does not exist") from None
+
+
+def verify(archive: Path, sha256: str) -> None:
+    """See that an archive, which something else will unpack, is whole and has the content that `sha256` says.
+
+    Raises:
+        DamagedBundle: it is not.
+    """
+    _read(archive, sha256, None)
+
+
+def _read(archive: Path, sha256: str, staging: Staging | None) -> None:
+    content = ContentHash()
     try:
-        temporary.chmod(0o755)
         with gzip.open(archive) as stream:
             with tarfile.open(fileobj=stream, mode="r|", encoding=sys.getfilesystemencoding()) as tar:
-                _extract(tar, str(temporary), archive)
+                for member in tar:
+                    _take(tar, member, content, staging)
             while stream.read(_COPY):  # to the end, where the checksum is
                 pass
-        _move(temporary, destination)
     except _DAMAGE as error:
-        raise _refusal(archive, f"is damaged: {error}") from None
-    finally:
-        if temporary.exists():
-            shutil.rmtree(temporary)
+        raise _damaged(archive, f"it cannot be read: {error}") from None
+    except Unsafe as error:
+        raise _damaged(archive, str(error)) from None
+    if content.hexdigest() != sha256:
+        raise _damaged(archive, "its content is another than its name says")
 
 
-def _extract(tar: tarfile.TarFile, root: str, archive: Path) -> None:
-    links: list[tuple[str, str]] = []
-    made = {root}
-    for member in tar:
-        parts = member.name.split("/")
-        if member.name.startswith("/") or not {"", ".", ".."}.isdisjoint(parts):
-            raise _refusal(archive, f"holds the name `{member.name}`, which may leave the folder")
-        place = f"{root}/{member.name}"
-        folder = os.path.dirname(place)  # noqa: PTH120 - plain strings: thousands of files
-        if folder not in made:
-            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
-            made.add(folder)
-        if member.issym() and _stays(member.linkname, len(parts) - 1):
-            links.append((member.linkname, place))
-        elif member.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
-            _write(tar, member, place)
-        else:
-            raise _refusal(archive, f"holds `{member.name}`, which is no regular file and no link inside the folder")
-    for target, place in links:
-        os.symlink(target, place)  # noqa: PTH211
-
-
-def _stays(target: str, depth: int) -> bool:
-    """Whether a link so deep in the tree points inside it. `..` may stand only at the start.
-
-    Further on, `..` could leave through another link; at the start, it walks up folders that are really there.
-    """
-    parts = target.split("/")
-    ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
-    return bool(target) and not target.startswith("/") and ups <= depth and ".." not in parts[ups:]
-
-
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: str) -> None:
-    source = tar.extractfile(member)
-    assert source is not None, "a regular file has content"
-    mode = 0o755 if member.mode & 0o100 else 0o644
-    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        shutil.copyfileobj(source, file, _COPY)
-
-
-def _move(temporary: Path, destination: Path) -> None:
+def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, content: ContentHash, staging: Staging | None) -> None:
+    if safe_name(member.name, odd=True) != member.name:
+        raise Unsafe(member.name, "is not written as a bundle has it")
+    if member.issym():
+        if safe_target(member.name, member.linkname) != member.linkname:
+            raise Unsafe(member.name, "is a link that is not written as a bundle has it")
+        content.add_link(member.name, member.linkname)
+        if staging is not None:
+            staging.link(member.name, member.linkname)
+        return
+    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+        raise Unsafe(member.name, "is neither a file nor a link")
+    executable = bool(member.mode & 0o100)
+    descriptor = None if staging is None else staging.create(member.name, 0o755 if executable else 0o644)
     try:
-        temporary.rename(destination)
-    except OSError:
-        from cloudtrain.errors import UsageError
+        sha256 = _copy(tar, member, descriptor)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+    content.add_file(member.name, sha256, executable=executable)
 
-        message = f"`{destination}` is there already and is not an empty folder"
-        raise UsageError(message, hint="name a folder that does not exist") from None
+
+def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, descriptor: int | None) -> str:
+    """The hex digest of a member's bytes, which are written, if they are to be."""
+    source, digest = tar.extractfile(member), hashlib.sha256()
+    assert source is not None, "a regular file has content"
+    left = member.size
+    while left > 0:
+        piece = source.read(min(left, _COPY))
+        if not piece:
+            raise EOFError(f"`{member.name}` is cut")
+        left -= len(piece)
+        digest.update(piece)
+        if descriptor is not None:
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(descriptor, view) :]
+    return digest.hexdigest()
 
 
-def _refusal(archive: Path, reason: str) -> Exception:
-    from cloudtrain.errors import UsageError
-
-    return UsageError(f"the archive `{archive}` {reason}", hint="remove the file and submit the job again")
+def _damaged(archive: Path, reason: str) -> DamagedBundle:
+    return DamagedBundle(f"the bundle `{archive}` is damaged: {reason}")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from cloudtrain.bundle.entries import Ignored, shown
-from cloudtrain.bundle.ignore import IGNORE_FILE, Rules, default_rule, environment_rule, ignore_line
-from cloudtrain.errors import Problem
+from cloudtrain.bundle.ignore import IGNORE_FILE, INCLUDE_FILE, Defaults, Rules, ignore_line, own_output
+from cloudtrain.bundle.include import Included, includes
+from cloudtrain.documents.limits import MAX_FILES
+from cloudtrain.documents.reading import read_bytes
+from cloudtrain.errors import JobError, Problem
 
 _SPECIAL = {
     stat.S_IFIFO: "a named pipe",
@@ -25,12 +30,16 @@ class Found(NamedTuple):
     path: str
     size: int
     executable: bool
+    place: str
+    """Where it is on disk."""
 
 
 @dataclass
 class Walk:
     """What a walk found. `links` holds each link's target as it stands on disk."""
 
+    included: tuple[str, ...] = ()
+    """Files and folders beside those of the root that stand elsewhere."""
     files: list[Found] = field(default_factory=list)
     links: dict[str, str] = field(default_factory=dict)
     ignored: list[Ignored] = field(default_factory=list)
@@ -38,68 +47,126 @@ class Walk:
 
     def refuse(self, path: str, message: str, *, remedy: str) -> None:
         """Note a problem with one path. The way out is always to ignore the path, or the remedy."""
-        line = shown(ignore_line(path))
+        line = ignore_line(path)
         hint = f"add the line `{line}` to `{IGNORE_FILE}` in `source_dir`, or {remedy}"
-        self.problems.append(Problem(("source_dir",), message, hint))
+        self.problems.append(Problem(("source_dir",), message, hint, code="CT052"))
 
 
-def walk(root: str) -> Walk:
-    """Every file and link below `root`, sorted by the bytes of their paths. Ignored folders are not read."""
-    found = Walk()
-    waiting: list[tuple[str, tuple[Rules, ...]]] = [("", ())]
+def walk(
+    root: str,
+    declared: Mapping[str, str] | None = None,
+    *,
+    beside: Mapping[str, str] | None = None,
+    alone: bool = False,
+) -> Walk:
+    """Every file and link below `root`, and of what it includes, sorted by the bytes of their paths.
+
+    Ignored folders are not read.
+
+    `declared` holds paths below `root` that are left out as the defaults are, and what each is. So is the file that
+    the output of this very process goes to, as in `cloudtrain submit job.yaml > submit.log`.
+
+    `beside` holds files and folders that stand elsewhere, by the name that each gets at the root of the bundle. With
+    `alone` there is nothing else.
+
+    Raises:
+        JobError: there are too many for a bundle, or a line of an ignore file is not a pattern.
+    """
+    found, seen, defaults = Walk(), 0, Defaults(declared or {}, own_output())
+    waiting: list[_Folder] = [] if alone else [_Folder("", root, ())]
+    for name, place in (beside or {}).items():
+        if not alone and os.path.lexists(f"{root}/{name}"):
+            message = f"`{shown(name)}` comes from elsewhere, and `source_dir` has one of that name"
+            found.problems.append(Problem(("source_dir",), message, "rename one of the two", code="CT055"))
+        else:
+            _look_at(Included(place, os.stat(place)), name, (), defaults, found, waiting)  # noqa: PTH116
+            found.included = (*found.included, name)
     while waiting:
-        folder, rules = waiting.pop()
+        folder, place, rules = waiting.pop()
         try:
-            with os.scandir(f"{root}/{folder}") as listing:
-                items = sorted(listing, key=lambda item: os.fsencode(item.name))
-            if any(item.name == IGNORE_FILE and item.is_file() for item in items):
-                rules = (Rules(folder, _read(f"{root}/{folder}{IGNORE_FILE}")), *rules)
+            with os.scandir(place) as listing:
+                some = islice(listing, MAX_FILES + 1 - seen)
+                items = sorted(some, key=lambda item: os.fsencode(item.name))
+            if any(item.name == IGNORE_FILE for item in items):
+                rules = (_rules_in(place, folder, found), *rules)
+            seen += len(items)
+            if seen > MAX_FILES:
+                raise _too_many(root)
             for item in items:
-                _look_at(item, folder, rules, found, waiting)
+                _look_at(item, folder + item.name, rules, defaults, found, waiting)
+            if not folder and any(item.name == INCLUDE_FILE for item in items):
+                others, problems = includes(root, [*(item.name for item in items), *found.included])
+                found.problems += problems
+                found.included = (*found.included, *others)
+                for name, other in others.items():
+                    _look_at(other, name, rules, defaults, found, waiting)
         except OSError as error:
             message = f"`{shown(folder.rstrip('/') or root)}` cannot be read: {error.strerror}"
             if folder:
                 found.refuse(folder, message, remedy="make it readable for you")
             else:
-                found.problems.append(Problem(("source_dir",), message, "make it readable for you"))
+                found.problems.append(Problem(("source_dir",), message, "make it readable for you", code="CT050"))
     found.files.sort(key=lambda file: os.fsencode(file.path))
     return found
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:  # noqa: PTH123 - paths are plain strings here: half the time of a walk is names
-        return file.read()
+class _Folder(NamedTuple):
+    """A folder that is still to be read."""
+
+    path: str
+    """In the bundle: `` or `a/b/`."""
+    place: str
+    rules: tuple[Rules, ...]
+
+
+def _too_many(root: str) -> JobError:
+    message = f"`{shown(root)}` holds more than {MAX_FILES:,} files, too many for a bundle of code"
+    hint = f"name the folder with your code alone, or add the folders with data to `{IGNORE_FILE}`"
+    return JobError([Problem(("source_dir",), message, hint, code="CT053")])
+
+
+def _rules_in(place: str, folder: str, found: Walk) -> Rules:
+    """The rules of a folder's ignore file; none where it cannot be read, which is a problem of its own."""
+    try:
+        return Rules(folder, read_bytes(f"{place}/{IGNORE_FILE}"))
+    except OSError as error:
+        message = f"`{shown(folder)}{IGNORE_FILE}` cannot be read: {error.strerror}"
+        hint = "make it a plain file that you may read, or remove it"
+        found.problems.append(Problem(("source_dir",), message, hint, code="CT051"))
+        return Rules(folder, b"")
 
 
 def _look_at(
-    item: os.DirEntry[str],
-    folder: str,
+    item: os.DirEntry[str] | Included,
+    path: str,
     rules: tuple[Rules, ...],
+    defaults: Defaults,
     found: Walk,
-    waiting: list[tuple[str, tuple[Rules, ...]]],
+    waiting: list[_Folder],
 ) -> None:
-    path = folder + item.name
     is_folder = item.is_dir(follow_symlinks=False)
-    rule = _ignoring_rule(item, path, is_folder, rules)
+    rule = _ignoring_rule(item, path, is_folder, rules, defaults)
     if rule is not None:
         found.ignored.append(Ignored(path, rule))
     elif is_folder:
-        waiting.append((path + "/", rules))
+        waiting.append(_Folder(path + "/", item.path, rules))
     elif item.is_symlink():
         found.links[path] = os.readlink(item.path)  # noqa: PTH115
     else:
         status = item.stat(follow_symlinks=False)
         if stat.S_ISREG(status.st_mode):
-            found.files.append(Found(path, status.st_size, bool(status.st_mode & stat.S_IXUSR)))
+            found.files.append(Found(path, status.st_size, bool(status.st_mode & stat.S_IXUSR), item.path))
         else:
             what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "no regular file")
             found.refuse(path, f"`{shown(path)}` is {what}, which cannot be in a bundle", remedy="remove it")
 
 
-def _ignoring_rule(item: os.DirEntry[str], path: str, is_folder: bool, rules: tuple[Rules, ...]) -> str | None:
+def _ignoring_rule(
+    item: os.DirEntry[str] | Included, path: str, is_folder: bool, rules: tuple[Rules, ...], defaults: Defaults
+) -> str | None:
     """The rule that leaves the path out: of the nearest ignore file that has one for it, or a default."""
     verdicts = (each.judge(path, is_folder) for each in rules)
     verdict = next((verdict for verdict in verdicts if verdict is not None), None)
     if verdict is None or not (verdict.ignores or verdict.by_name):
-        return default_rule(item.name) or (environment_rule(item.path) if is_folder else None)
+        return defaults.rule(path, item, is_folder=is_folder)
     return verdict.rule if verdict.ignores else None

@@ -86,8 +86,8 @@ def _without_rdma(gpu: str, count: int | None, same_gpu: Sequence[InstanceType])
     if not there_are:
         return message, "remove `interconnect: rdma`: instances then talk over TCP, which is slower"
     there_are.sort(key=lambda instance: _rank(instance, False))
-    return message, "these have it: " + ", ".join(f"`{t.name}` ({t.gpus} x {t.gpu})" for t in there_are)
+    return message, "these have it: " + ", ".join(f"`{t.name}` ({t.hardware})" for t in there_are)
 
 
 def _wrong(field: str, message: str, hint: str | None) -> JobError:
-    return JobError([Problem(("resources", field), message, hint)])
+    return JobError([Problem(("resources", field), message, hint, code="CT033")])

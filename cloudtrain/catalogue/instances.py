@@ -1,7 +1,6 @@
 """The instance types that a training job can ask for, one row each, and where each row comes from.
 
-The rows are CSV files under `data/`, one per target, read when first asked for. `tools/gen_sagemaker_instances.py`
-and `tools/gen_azureml_instances.py` write them.
+The rows are CSV files, one in the folder of each target that has instance types, read when first asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-DATA = Path(__file__).with_name("data")
+from cloudtrain.core.targets import all_targets, find_target, target_names
 
 Interconnect = Literal["rdma", "ethernet"]
 Fabric = Literal["efa", "infiniband", ""]
@@ -94,6 +93,13 @@ class InstanceType:
         return self.gpu.rpartition("-")[0] or self.gpu
 
     @property
+    def hardware(self) -> str:
+        """`8 x H100-80GB`, `16 Neuron cores`, or `4 vCPUs`: what the processes of an instance compute on."""
+        if self.gpus:
+            return f"{self.gpus} x {self.gpu}"
+        return f"{self.neuron_cores} Neuron cores" if self.neuron_cores else f"{self.vcpus} vCPUs"
+
+    @property
     def devices(self) -> int:
         """Processes that a distribution starts here unless told otherwise: GPUs, else Neuron cores, else one."""
         return self.gpus or self.neuron_cores or 1
@@ -119,13 +125,40 @@ COLUMNS: dict[str, str] = {field.name: str(field.type) for field in fields(Insta
 REQUIRED = tuple(field.name for field in fields(InstanceType) if field.default is MISSING)[1:]
 """Columns that every row has; the others have defaults. A table leaves out those in which none of its rows differs."""
 
-_ANY_CASE = ("azureml",)
-"""Targets whose services take a type's name in any case, and give it back in one of their own choice."""
+
+@dataclass(frozen=True)
+class InstanceTable:
+    """What a target says about its instance types."""
+
+    file: Path
+    """CSV; the columns are the fields of `InstanceType`."""
+    prefix: str = ""
+    """With what all names begin: `ml.`."""
+    any_case: bool = False
+    """Whether the service takes a name in any case, and gives it back in one of its own choice."""
+    fabric: Fabric = ""
+    """What `interconnect = "rdma"` is, where a row does not say."""
+    describe: Callable[[InstanceType], list[tuple[str, str]]] = lambda _: []
+    """What the service makes of a type, beside the table's facts: label and text."""
+    explain_unknown: Callable[[str], str | None] = lambda _: None
+    """What the name of a type that the table lacks tells, without a final stop."""
+
+
+def table_of(target: str) -> InstanceTable | None:
+    """What the target says about its instance types; None for one that has no table."""
+    table: InstanceTable | None = find_target(target).instance_table if target in target_names() else None
+    return table
+
+
+def tables() -> dict[str, InstanceTable]:
+    """Every target that has instance types, by its name."""
+    return {target.name: target.instance_table for target in all_targets() if target.instance_table is not None}
 
 
 def name_key(target: str, name: str) -> str:
     """Equal for two spellings of one type: `Standard_NC6s_v3` and `STANDARD_NC6S_V3` are the same size of Azure's."""
-    return name.casefold() if target in _ANY_CASE else name
+    table = table_of(target)
+    return name.casefold() if table is not None and table.any_case else name
 
 
 @cache
@@ -152,10 +185,10 @@ def instance_named(target: str, name: str) -> InstanceType | None:
 @cache
 def _table(target: str) -> Mapping[str, Mapping[str, str]]:
     """The table's cells by `name_key` and column."""
-    file = DATA / f"{target}_instances.csv"
-    if not file.is_file():
+    table = table_of(target)
+    if table is None:
         return {}
-    with file.open(encoding="utf-8", newline="") as lines:
+    with table.file.open(encoding="utf-8", newline="") as lines:
         return {name_key(target, row["name"]): row for row in csv.DictReader(lines, strict=True)}
 
 

@@ -18,14 +18,15 @@ other is added and needs `vcpus` and `memory_gib` at least:
     [azureml.Standard_NC96ads_A100_v4]
     price = 13.2
 
-The columns are the fields of `InstanceType`. Azure's names may be in any case.
+The columns are the fields of `InstanceType`. Azure's names may be in any case. A file counts only where nobody else
+can have written it (`cloudtrain/system/trust.py`).
 
 Below both lies what the last `cloudtrain instances --refresh` found (`refreshed.py`).
 """
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -33,16 +34,15 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.catalogue.gpus import read_gpu
-from cloudtrain.catalogue.instances import COLUMNS, REQUIRED, InstanceType, instance_named, name_key
+from cloudtrain.catalogue.instances import COLUMNS, REQUIRED, InstanceType, instance_named, name_key, table_of, tables
 from cloudtrain.catalogue.refreshed import read_refreshed, refreshed_file
-from cloudtrain.errors import SettingsError, did_you_mean
+from cloudtrain.documents.document import Place, Positions, Unreadable, read_document
+from cloudtrain.documents.reading import read_text
+from cloudtrain.errors import Problem, SettingsError, did_you_mean, shortened
+from cloudtrain.problems.source import KeyProblem, shown
+from cloudtrain.system.trust import require_trust
 
 FILE_NAME = "instances.toml"
-
-TARGETS = ("sagemaker", "azureml")
-
-FABRICS = {"sagemaker": "efa", "azureml": "infiniband"}
-"""What `interconnect = "rdma"` is on each target, where the row does not say."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,14 @@ class Correction:
     name: str
     cells: tuple[tuple[str, Any], ...]
     file: str
+    place: Place | None = None
+    """Where its table stands in the file."""
+
+    def error(self, message: str, hint: str) -> SettingsError:
+        """The error about this type."""
+        line, column = self.place or (None, None)
+        path = (self.target, self.name)
+        return SettingsError.of([Problem(path, message, hint, self.file, line, column, code=_CODE)])
 
 
 Overlay = tuple[Correction, ...]
@@ -67,12 +75,19 @@ def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Ov
     Raises:
         SettingsError: a file is not TOML, or holds a wrong target, column or value.
     """
-    project = next((folder / FILE_NAME for folder in (cwd, *cwd.parents) if (folder / FILE_NAME).is_file()), None)
+    project = next((folder / FILE_NAME for folder in (cwd, *cwd.parents) if os.path.lexists(folder / FILE_NAME)), None)
     files = [user_folder / FILE_NAME, *([project] if project else [])]
-    written = tuple(row for file in dict.fromkeys(files) if file.is_file() for row in load_overlay(file))
+    written = tuple(row for file in dict.fromkeys(files) if os.path.lexists(file) for row in load_overlay(file))
     if target is None or not (table := read_refreshed(user_folder, target)):
         return written
     return read_overlay({target: table}, str(refreshed_file(user_folder, target))) + written
+
+
+def user_overlay(cwd: Path | None = None, target: str | None = None) -> Overlay:
+    """The corrections of this user and of the project around `cwd`; default: the working directory."""
+    from platformdirs import user_config_path
+
+    return load_overlays(user_config_path("cloudtrain", appauthor=False), cwd or Path.cwd(), target)
 
 
 def load_overlay(file: Path) -> Overlay:
@@ -81,29 +96,51 @@ def load_overlay(file: Path) -> Overlay:
     Raises:
         SettingsError: it cannot be read, is not TOML, or holds a wrong target, column or value.
     """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        document = read_document(read_text(file, require_trust), "toml")
     except OSError as error:
-        raise SettingsError(f"cannot read {file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{file} is not TOML: {error}", hint=_EXAMPLE) from None
-    return read_overlay(tables, str(file))
+        hint = "make it a plain file that you may read, or remove it"
+        raise SettingsError(f"`{file}` cannot be read: {error.strerror}", hint=hint, code=_CODE) from None
+    except Unreadable as error:
+        raise SettingsError.of([replace(error.problem, file=str(file))]) from None
+    return read_overlay(document.data, str(file), document.positions)
+
+
+_CODE = "CT918"
 
 
 _EXAMPLE = 'a type\'s own table looks like `[sagemaker."ml.p5.48xlarge"]`, and below it `price = 55.04`'
 
 
-def read_overlay(tables: Mapping[str, Any], file: str) -> Overlay:
+def read_overlay(data: Mapping[str, Any], file: str, positions: Positions | None = None) -> Overlay:
     """The corrections in the tables of a file; `file` names it in errors and as the source of prices.
 
     Raises:
-        SettingsError: a wrong target, column or value.
+        SettingsError: wrong targets, columns or values; all of them.
     """
-    return tuple(_corrections(tables, file))
+    positions, problems, corrections = positions or Positions(), list[Problem](), list[Correction]()
+    for target, types in data.items():
+        if table_of(target) is None:
+            message, hint = f"`{target}` is not a target with instance types", did_you_mean(target, tables())
+            problems.append(KeyProblem((target,), message, hint, code=_CODE))
+        elif not isinstance(types, Mapping):
+            problems.append(Problem((target,), f"`{target}` must be a table", _EXAMPLE, code=_CODE))
+        else:
+            for name, cells in types.items():
+                path = (target, name)
+                found = list(_cell_problems(path, cells))
+                problems += found
+                if not found:
+                    typed = tuple((column, _typed(column, value)) for column, value in cells.items())
+                    corrections.append(Correction(target, name, typed, file, positions.of(path, key=True)))
+    if problems:
+        raise SettingsError.of([_placed(problem, file, positions) for problem in problems])
+    return tuple(corrections)
+
+
+def _placed(problem: Problem, file: str, positions: Positions) -> Problem:
+    line, column = positions.of(problem.path, key=isinstance(problem, KeyProblem)) or (None, None)
+    return replace(problem, file=file, line=line, column=column)
 
 
 def apply_overlay(
@@ -138,23 +175,6 @@ def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> 
     return next(iter(apply_overlay([known] if known else [], own, target)), None)
 
 
-def _corrections(tables: Mapping[str, Any], file: str) -> Iterator[Correction]:
-    for target, types in tables.items():
-        if target not in TARGETS:
-            raise SettingsError(f"{file}: `{target}` is not a target with instance types",
-                                hint=did_you_mean(target, TARGETS))  # fmt: skip
-        for name, cells in _table(types, f"{file}: `{target}`").items():
-            place = f'{file}: [{target}."{name}"]'
-            typed = {column: _value(column, value, place) for column, value in _table(cells, place).items()}
-            yield Correction(target, name, tuple(typed.items()), file)
-
-
-def _table(value: Any, place: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise SettingsError(f"{place} is not a table", hint=_EXAMPLE)
-    return value
-
-
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
 
@@ -175,16 +195,29 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 _DATES = ("price_date", "machine_price_date", "retired", "retires")
 
 
-def _value(column: str, value: Any, place: str) -> Any:
+def _cell_problems(path: tuple[str, str], cells: Any) -> Iterator[Problem]:
+    if not isinstance(cells, Mapping):
+        yield Problem(path, f"`{path[1]}` must be a table", _EXAMPLE, code=_CODE)
+        return
     known = COLUMNS.keys() - {"name"}
-    if column not in known:
-        raise SettingsError(f"{place} has an unknown column `{column}`", hint=did_you_mean(column, known))
-    fits, wanted = _CHECKS[COLUMNS[column]]
-    if column in _DATES and hasattr(value, "isoformat"):
-        value = value.isoformat()  # TOML has dates of its own
-    if not fits(value):
-        raise SettingsError(f"{place} `{column}` must be {wanted}, not {value!r}")
-    return float(value) if "float" in COLUMNS[column] else value
+    for column, value in cells.items():
+        if column not in known:
+            hint = did_you_mean(column, known)
+            yield KeyProblem((*path, column), f"there is no column `{shortened(column)}`", hint, code=_CODE)
+            continue
+        fits, wanted = _CHECKS[COLUMNS[column]]
+        if not fits(_plain(column, value)):
+            message = f"`{column}` must be {wanted}, not {shown(value)}"
+            yield Problem((*path, column), message, f"write {wanted}, or remove the line", code=_CODE)
+
+
+def _plain(column: str, value: Any) -> Any:
+    """TOML has dates of its own."""
+    return value.isoformat() if column in _DATES and hasattr(value, "isoformat") else value
+
+
+def _typed(column: str, value: Any) -> Any:
+    return float(value) if "float" in COLUMNS[column] else _plain(column, value)
 
 
 def _corrected(known: InstanceType, correction: Correction) -> InstanceType:
@@ -201,10 +234,9 @@ def _added(correction: Correction, known: Iterable[InstanceType]) -> InstanceTyp
     missing = " and ".join(f"`{column}`" for column in REQUIRED if column != "name" and column not in cells)
     if missing:
         near = did_you_mean(correction.name, [instance.name for instance in known]) or ""
-        raise SettingsError(
-            f"{correction.file}: `{correction.name}` is not in the catalogue, and a new type needs {missing}",
-            hint=f"{near} If it is a new type, add {missing}" if near.startswith("did you mean") else f"add {missing}",
-        )
+        hint = f"{near} If it is a new type, add {missing}" if near.startswith("did you mean") else f"add {missing}"
+        message = f"`{correction.name}` is not in the catalogue, and a new type needs {missing}"
+        raise correction.error(message, hint)
     return _whole(InstanceType(correction.target, correction.name, **cells), correction)
 
 
@@ -218,8 +250,14 @@ def _filled(correction: Correction) -> dict[str, Any]:
     if memory := read_gpu(cells.get("gpu", "")).memory:
         follows["gpu_memory_gib"] = memory
     if cells.get("interconnect") == "rdma":
-        follows["fabric"] = FABRICS[correction.target]
+        follows["fabric"] = _fabric(correction.target)
     return follows | cells
+
+
+def _fabric(target: str) -> str:
+    table = table_of(target)
+    assert table is not None, "only targets with a table have corrections"
+    return table.fabric
 
 
 _GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
@@ -227,14 +265,13 @@ _GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
 
 def _whole(instance: InstanceType, correction: Correction) -> InstanceType:
     """The row, if its parts agree."""
-    place = f'{correction.file}: [{correction.target}."{correction.name}"]'
     told = dict(correction.cells)
     named, memory = bool(instance.gpu), bool(instance.gpu_memory_gib)
     memory |= named and told.get("gpu_memory_gib") == 0  # nobody knows it, says a refresh
     if _GPU_COLUMNS & told.keys() and not bool(instance.gpus) == named == memory:
-        raise SettingsError(f"{place} needs `gpus`, `gpu` and `gpu_memory_gib` together, or none of them",
-                            hint='write for example `gpus = 8`, `gpu = "H100-80GB"`')  # fmt: skip
+        message = "a type has `gpus`, `gpu` and `gpu_memory_gib` together, or none of them"
+        raise correction.error(message, 'write for example `gpus = 8`, `gpu = "H100-80GB"`')
     if instance.interconnect == "rdma" and not instance.fabric:
-        raise SettingsError(f'{place} has `interconnect = "rdma"` but no `fabric`',
-                            hint=f'add `fabric = "{FABRICS[correction.target]}"`')  # fmt: skip
+        message, hint = '`interconnect = "rdma"` needs a `fabric`', f'add `fabric = "{_fabric(correction.target)}"`'
+        raise correction.error(message, hint)
     return instance

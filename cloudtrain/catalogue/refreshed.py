@@ -14,6 +14,8 @@ from typing import Any
 
 from cloudtrain.errors import SettingsError
 from cloudtrain.runtime.atomic import write_file
+from cloudtrain.system.private import make_private_folder
+from cloudtrain.system.trust import read_trusted
 
 
 @dataclass(frozen=True)
@@ -40,20 +42,19 @@ def read_refreshed(user_folder: Path, target: str) -> Mapping[str, Any]:
     """The table of the last refresh by name of type; empty where none was made.
 
     Raises:
-        SettingsError: the file cannot be read, or is not what a refresh writes.
+        SettingsError: somebody else can have written the file, it cannot be read, or is not what a refresh writes.
     """
     file = refreshed_file(user_folder, target)
-    try:
-        table = json.loads(file.read_text(encoding="utf-8"))[target]
-    except FileNotFoundError:
+    if not file.exists():
         return {}
-    except OSError as error:
-        raise SettingsError(f"cannot read {file}: {error.strerror}") from None
+    content = read_trusted(file)
+    try:
+        table = json.loads(content)[target]
     except (ValueError, KeyError, TypeError, IndexError):
         table = None
     if not isinstance(table, dict):
         hint = f"write it again with `cloudtrain instances --refresh --target {target}`, or delete it"
-        raise SettingsError(f"{file} is not what a refresh writes", hint=hint)
+        raise SettingsError(f"`{file}` is not what a refresh writes", hint=hint, code="CT919")
     return table
 
 
@@ -66,8 +67,10 @@ def write_refreshed(user_folder: Path, target: str, table: Mapping[str, Any], *,
     file = refreshed_file(user_folder, target)
     text = json.dumps({"about": about, target: table}, indent=1, ensure_ascii=False) + "\n"
     try:
-        user_folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(user_folder)
         write_file(file, text.encode())
+        file.chmod(0o600)  # whatever the umask is: a file that others may write would not be read again
     except OSError as error:
-        raise SettingsError(f"cannot write {file}: {error.strerror}") from None
+        hint = "make the folder writable for you"
+        raise SettingsError(f"`{file}` cannot be written: {error.strerror}", hint=hint, code="CT919") from None
     return file

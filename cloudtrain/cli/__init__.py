@@ -23,7 +23,7 @@ def command() -> None:
     try:
         main()
     except SystemExit as leaving:
-        from cloudtrain._startup import leave_at_once
+        from cloudtrain.system.startup import leave_at_once
 
         leave_at_once(leaving.code)  # type: ignore[arg-type]  # `main` gives a number
 
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    from cloudtrain._startup import collect_rarely, without_pydantic_plugins
+    from cloudtrain.system.startup import collect_rarely, without_pydantic_plugins
 
     collect_rarely()
     without_pydantic_plugins()

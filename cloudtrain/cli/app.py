@@ -29,8 +29,8 @@ COMMANDS = {
     "submit": Entry("Send a job", "Check a job, send it, and follow its run."),
     "plan": Entry("Send a job", "Show exactly what a submit would send. Sends nothing."),
     "check": Entry("Send a job", "Look for mistakes in a job before it costs money."),
-    "explain": Entry("Send a job", "Explain a finding by its code."),
-    "instances": Entry("Send a job", "List a cloud's instance types: GPUs, network, price."),
+    "explain": Entry("Send a job", "Explain a finding or an error by its code."),
+    "instances": Entry("Send a job", "List instance types, or the nodes of a cluster."),
     "rehearse": Entry("Send a job", "Rehearse a preemption here: interrupt, resume, compare."),
     "ps": Entry("Follow runs", "List runs, the newest first."),
     "status": Entry("Follow runs", "Show the state of a run, and why it failed."),
@@ -39,6 +39,8 @@ COMMANDS = {
     "stop": Entry("Follow runs", "Ask runs to save and leave."),
     "download": Entry("Follow runs", "Copy what a run wrote: model, outputs, checkpoint, logs."),
     "recover": Entry("Follow runs", "Finish or forget submissions that were cut off."),
+    "rm": Entry("Follow runs", "Remove runs that have ended from this machine."),
+    "prune": Entry("Follow runs", "Remove old, failed or large runs, and keep the best."),
     "init": Entry("Start", "Write a first job file."),
     "scripts": Entry("Start", "List, show and copy the bundled training scripts."),
     "schema": Entry("Start", "Print the JSON Schema of a job file, for editors."),
@@ -61,7 +63,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As Typer does, but with our words for a command that does not exist."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            raise UsageError(f"there is no command `{args[0]}`", hint=_nearest_command(args[0]))
+            raise UsageError(f"there is no command `{args[0]}`", hint=_nearest_command(args[0], args[1:]))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
@@ -148,11 +150,50 @@ def root(
         typer.echo(ctx.get_help(), file=sys.stdout)
 
 
+_ELSEWHERE = {
+    word: command
+    for command, words in {
+        "submit": "run create apply start launch train sbatch srun torchrun send exec",
+        "plan": "show dry-run dryrun diff render preview",
+        "check": "validate lint verify",
+        "ps": "list ls get jobs runs squeue history",
+        "status": "describe info inspect state",
+        "logs": "log tail output stream cat",
+        "stop": "cancel kill abort terminate scancel",
+        "rm": "delete remove forget",
+        "prune": "gc clean cleanup purge",
+        "download": "cp pull fetch sync artifacts",
+        "wait": "watch attach",
+        "doctor": "config login env debug",
+        "init": "new",
+        "instances": "machines types prices",
+    }.items()
+    for word in words.split()
+}
+"""What other tools call our commands: kubectl, docker, uv, slurm, terraform, and the clouds' own."""
+
+_OF_ONE = ("submit", "plan", "check", "status", "logs", "stop", "download", "wait")
+"""Commands whose argument is a job file or a run, as it is in the other tools."""
+
+
 def _named(command: Any, name: str) -> Any:
     command.name = name
     return command
 
 
-def _nearest_command(word: str) -> str:
+def _nearest_command(word: str, rest: Sequence[str]) -> str:
+    """What to type instead of a command that does not exist, with the arguments where the other tool has the same."""
+    from cloudtrain.cli.terminal import typed
+
+    if word.endswith(".py"):
+        return f"did you mean {typed(PROGRAM, 'submit', word, *rest)}?"
+    if word.endswith((".yaml", ".yml", ".toml", ".json")) or word.startswith("bundled:"):
+        return f"did you mean {typed(PROGRAM, 'submit', word)}?"
+    if word == "version":
+        return f"did you mean `{PROGRAM} --version`?"
+    command = _ELSEWHERE.get(word)
+    if command is not None:
+        same = rest if command in _OF_ONE and not any(argument.startswith("-") for argument in rest) else ()
+        return f"did you mean {typed(PROGRAM, command, *same)}?"
     near = did_you_mean(word, COMMANDS) or ""
     return near if near.startswith("did you mean") else f"see `{PROGRAM} --help`"

@@ -1,11 +1,21 @@
-"""What the shell offers after TAB. Never prints and never fails: a completion that cannot be made is empty."""
+"""What the shell offers after TAB. Never prints and never fails: a completion that cannot be made is empty.
+
+Shells put what is offered on the command line as it is. A name that a shell would take for something else, as the file
+`a;reboot.yaml`, is therefore not offered; bash then offers files itself, with quotes.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 
 _MOST_RUNS = 50
+
+_PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+"""What every shell reads as one word, and as itself."""
 
 Completion = Callable[[str], list[str]]
 
@@ -18,7 +28,9 @@ def _silent(words: Completion) -> Completion:
 
     def complete(incomplete: str) -> list[str]:
         try:
-            return [word for word in words(incomplete) if word.startswith(incomplete)]
+            with redirect_stderr(StringIO()):
+                found = [word for word in words(incomplete) if word.startswith(incomplete)]
+            return [word for word in found if _PLAIN.fullmatch(word)]
         except Exception:  # noqa: BLE001 - the user is in the middle of a line; there is nowhere to complain
             return []
 
@@ -64,23 +76,52 @@ def scripts(_: str) -> list[str]:
 @_silent
 def codes(_: str) -> list[str]:
     """Codes of the preflight rules."""
-    from cloudtrain.checks import all_rules
+    from cloudtrain.targets.rules import all_rules
 
     return [rule.code for rule in all_rules()]
 
 
 @_silent
+def all_codes(_: str) -> list[str]:
+    """Codes of the preflight rules and of errors."""
+    from cloudtrain.problems.codes import ERROR_CODES
+
+    return sorted([*codes(""), *ERROR_CODES])
+
+
+@_silent
 def targets(_: str) -> list[str]:
     """The targets."""
-    from cloudtrain.backends import BUILT_IN
+    from cloudtrain.core.targets import target_names
 
-    return [*BUILT_IN]
+    return [*target_names()]
+
+
+FORMATS = ("text", "json", "request")
+"""What every plan can be printed as."""
+
+
+@_silent
+def formats(_: str) -> list[str]:
+    """What a plan can be printed as, on one target or another."""
+    from cloudtrain.core.targets import all_targets
+
+    own = dict.fromkeys(form for target in all_targets() for form in target.plan_formats)
+    return [*FORMATS, *own]
+
+
+@_silent
+def emulated(_: str) -> list[str]:
+    """The targets whose machines this one can stand for."""
+    from cloudtrain.targets.local.settings import emulated_targets
+
+    return emulated_targets()
 
 
 @_silent
 def states(_: str) -> list[str]:
     """The states of a run."""
-    from cloudtrain.states import RunState
+    from cloudtrain.core.states import RunState
 
     return [state.value for state in RunState]
 
@@ -88,4 +129,4 @@ def states(_: str) -> list[str]:
 @_silent
 def parts(_: str) -> list[str]:
     """What of a run can be downloaded."""
-    return ["model/", "outputs/", "checkpoint/", "logs/"]
+    return ["model/", "outputs/", "checkpoint/", "logs/", "work/"]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from cloudtrain.core.units import format_size
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.units import format_size
+from cloudtrain.system.disk import folder_size
+
+if TYPE_CHECKING:
+    from cloudtrain.targets.base import Target
 
 _ENOUGH_DISK = 5 * 2**30
 _TORCH_TIMEOUT = 120
@@ -22,17 +26,9 @@ _TORCH_PROBE = (
     "print(torch.__version__, d.is_available(), torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 )
 
-_EXTRAS = {
-    "sagemaker": ("boto3",),
-    "azureml": ("azure-identity", "azure-storage-blob"),
-    "sagemaker-sdk": ("sagemaker",),
-    "azureml-sdk": ("azure-ai-ml",),
-}
-"""Extra of cloudtrain to the distributions that it brings."""
-
 
 class Diagnosis(NamedTuple):
-    """One line of the doctor: `level` is ok, warning or error."""
+    """One line of the doctor: `level` is ok, warning, error, or optional for what is not there and need not be."""
 
     subject: str
     level: str
@@ -42,7 +38,12 @@ class Diagnosis(NamedTuple):
 
 def examine() -> list[Diagnosis]:
     """Every examination, in the order of the report."""
-    return [examination() for examination in _EXAMINATIONS] + [_extra(name) for name in _EXTRAS]
+    from cloudtrain.targets.registry import all_targets
+
+    targets = all_targets()
+    accounts = [found for target in targets if (found := _account(target)) is not None]
+    extras = [_extra(name, brought) for target in targets for name, brought in target.extras.items()]
+    return [examination() for examination in _EXAMINATIONS] + accounts + extras
 
 
 def _version() -> Diagnosis:
@@ -56,12 +57,18 @@ def _python() -> Diagnosis:
 
 
 def _torch() -> Diagnosis:
-    """Imported in another process: the import takes seconds, and a broken CUDA installation can kill its process."""
+    """Imported in another process: the import takes seconds, and a broken CUDA installation can kill its process. Not
+    in the working directory, whose `torch.py` would be imported."""
     import subprocess
 
     try:
         probe = subprocess.run(
-            [sys.executable, "-c", _TORCH_PROBE], capture_output=True, text=True, timeout=_TORCH_TIMEOUT, check=False
+            [sys.executable, "-c", _TORCH_PROBE],
+            cwd=Path(sys.executable).anchor,
+            capture_output=True,
+            text=True,
+            timeout=_TORCH_TIMEOUT,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return Diagnosis("torch", "warning", f"its import takes longer than {_TORCH_TIMEOUT} s", "is the disk slow?")
@@ -81,39 +88,45 @@ def _torch() -> Diagnosis:
 
 
 def _machine() -> Diagnosis:
-    from cloudtrain.backends.registry import backend_of
     from cloudtrain.settings import load_settings
-    from cloudtrain.targets import Local
+    from cloudtrain.targets.common.machine import this_machine
 
     try:
-        machine = backend_of("local", load_settings()).account(Local()).machine
+        machine = this_machine(load_settings().environ)
     except CloudtrainError as error:
         return Diagnosis("machine", "error", error.message, error.hint)
     return Diagnosis("machine", "ok", str(machine))
 
 
 def _mpirun() -> Diagnosis:
-    path = shutil.which("mpirun")
-    if path is not None:
-        return Diagnosis("mpirun", "ok", path)
-    return Diagnosis(
-        "mpirun",
-        "ok",
-        "not installed; only jobs with `mpi`, `horovod` or `deepspeed` with `launch: mpi` need it",
+    from cloudtrain.targets.common.machine import find_mpirun
+
+    missing = (
+        "not installed; only jobs with `mpi`, `horovod` or `deepspeed` with `launch: mpi` need it: "
+        "`pip install 'cloudtrain[mpi]'`"
     )
+    found = find_mpirun(sys.executable, os.environ)
+    return Diagnosis("mpirun", "ok", found) if found else Diagnosis("mpirun", "optional", missing)
 
 
 def _state_dir() -> Diagnosis:
     from cloudtrain.settings import load_settings
+    from cloudtrain.store import KEPT
+    from cloudtrain.system.private import close_state_folder
 
+    hint = "give a folder of your own: `export CLOUDTRAIN_STATE_DIR=DIR`"
     try:
         folder = load_settings().state_dir
     except CloudtrainError as error:
         return Diagnosis("state folder", "error", error.message, error.hint)
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        hint = "give a folder that you may write to: `export CLOUDTRAIN_STATE_DIR=DIR`"
         return Diagnosis("state folder", "error", f"{folder} cannot be written to", hint)
+    try:
+        if folder.is_dir():
+            close_state_folder(folder, ours=KEPT)
+    except OSError as error:
+        return Diagnosis("state folder", "error", f"{folder}: {error}", hint)
     return Diagnosis("state folder", "ok", str(folder))
 
 
@@ -126,9 +139,13 @@ def _disk() -> Diagnosis:
         folder = Path.cwd()
     free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
     if free < _ENOUGH_DISK:
-        hint = "runs keep their code, models and checkpoints there; `export CLOUDTRAIN_STATE_DIR=DIR` moves it"
+        hint = (
+            "runs keep their code, models and checkpoints there; `cloudtrain prune --older-than 30d` removes old ones"
+        )
         return Diagnosis("disk", "warning", f"{format_size(free)} free under the state folder", hint)
-    return Diagnosis("disk", "ok", f"{format_size(free)} free under the state folder")
+    used = {name: folder_size(folder / name) for name in ("runs", "bundles")}
+    parts = ", ".join(f"{name} {format_size(size)}" for name, size in used.items())
+    return Diagnosis("disk", "ok", f"{format_size(free)} free under the state folder; {parts}")
 
 
 def _settings() -> Diagnosis:
@@ -143,6 +160,35 @@ def _settings() -> Diagnosis:
     return Diagnosis("settings", "ok", f"{files}; the default target is {settings.default_target}")
 
 
+def _instances() -> Diagnosis:
+    from platformdirs import user_config_path
+
+    from cloudtrain.catalogue.instances import tables
+    from cloudtrain.catalogue.overlay import load_overlays
+
+    folder = user_config_path("cloudtrain", appauthor=False)
+    try:
+        corrections = [item for target in tables() for item in load_overlays(folder, Path.cwd(), target)]
+    except CloudtrainError as error:
+        return Diagnosis("instance types", "error", error.message, error.hint)
+    files = ", ".join(dict.fromkeys(item.file for item in corrections))
+    return Diagnosis("instance types", "ok", f"the catalogue, corrected by {files}" if files else "the catalogue")
+
+
+def _account(target: Target) -> Diagnosis | None:
+    """What a target says about its account; None where it says nothing."""
+    from cloudtrain.settings import load_settings
+
+    try:
+        settings = load_settings()
+        own = settings.target(target.name)
+        account = target.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
+        message = target.examine(own, account)
+    except CloudtrainError as error:
+        return Diagnosis(target.title, "error", error.message, error.hint)
+    return Diagnosis(target.title, "ok", message) if message else None
+
+
 def _scripts() -> Diagnosis:
     from cloudtrain.scripts import script_names
 
@@ -152,13 +198,13 @@ def _scripts() -> Diagnosis:
     return Diagnosis("scripts", "ok", f"{_count(len(names), 'bundled training script')}")
 
 
-def _extra(name: str) -> Diagnosis:
+def _extra(name: str, brought: Sequence[str]) -> Diagnosis:
     versions = []
-    for distribution in _EXTRAS[name]:
+    for distribution in brought:
         try:
             versions.append(f"{distribution} {metadata.version(distribution)}")
         except metadata.PackageNotFoundError:
-            return Diagnosis(f"[{name}]", "ok", f"not installed: `pip install 'cloudtrain[{name}]'`")
+            return Diagnosis(f"[{name}]", "optional", f"not installed: `pip install 'cloudtrain[{name}]'`")
     return Diagnosis(f"[{name}]", "ok", ", ".join(versions))
 
 
@@ -167,5 +213,5 @@ def _count(number: int, noun: str) -> str:
 
 
 _EXAMINATIONS: tuple[Callable[[], Diagnosis], ...] = (
-    _version, _python, _machine, _torch, _mpirun, _settings, _state_dir, _disk, _scripts
+    _version, _python, _machine, _torch, _mpirun, _settings, _instances, _state_dir, _disk, _scripts
 )  # fmt: skip

@@ -13,11 +13,14 @@ from typing import Any
 import typer
 
 from cloudtrain.cli.streams import discard
-from cloudtrain.errors import CloudtrainError, JobError, PreflightError, UsageError, did_you_mean
+from cloudtrain.errors import CloudtrainError, PreflightError, UsageError, did_you_mean, more_about
 
 EXIT_DEFECT = 70
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
+
+_MOST_SHOWN = 20
+"""Errors that are printed at once: with more, the first ones are the cause of the others."""
 
 _SHOWN = 40
 """Characters of an endless name that a message shows."""
@@ -75,27 +78,28 @@ def report(error: CloudtrainError) -> None:
 def _notices(error: CloudtrainError) -> Iterator[Any]:
     from cloudtrain.render.document import Notice
 
-    if isinstance(error, JobError):
-        for problem in error.problems:
-            yield Notice("error", problem.message, None, problem.place or None, (), problem.hint)
-    elif isinstance(error, PreflightError):
+    if isinstance(error, PreflightError):
         yield from (finding.notice() for finding in error.findings)  # type: ignore[attr-defined]  # layer 0 cannot name it
-    else:
-        yield Notice("error", error.message, hint=error.hint)
+        return
+    for problem in error.problems[:_MOST_SHOWN]:
+        hint = problem.hint or more_about(problem.code)
+        yield Notice("error", problem.message, problem.code, problem.place or None, (), hint)
 
 
 def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
     """The last lines: how many problems there are, and for failed checks what to do about all of them."""
     if isinstance(error, PreflightError):
         return "\n".join(filter(None, (f"{_count(error, levels)}; nothing was sent", error.hint)))
-    return _count(error, levels) if len(levels) > 1 else ""
+    count = len(error.problems)
+    rest = f"; the first {len(levels)} are shown" if count > len(levels) else ""
+    return _count(error, ["error"] * count) + rest if count > 1 else ""
 
 
 def _count(error: CloudtrainError, levels: Sequence[str]) -> str:
     """`5 errors in job.yaml`, `1 error, 2 warnings`."""
     counts = {level: levels.count(level) for level in dict.fromkeys(levels)}
     text = ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items())
-    files = {problem.file for problem in error.problems if problem.file} if isinstance(error, JobError) else set()
+    files = {problem.file for problem in error.problems if problem.file}
     return text + (f" in {files.pop()}" if len(files) == 1 else "")
 
 
@@ -111,10 +115,37 @@ def _in_our_words(error: Any) -> UsageError:
     if type(error).__name__ == "MissingParameter" and param is not None:
         return UsageError(f"`{path}` needs {param.metavar or param.opts[0]}", hint=see_help)
     text = error.format_message().rstrip(".").replace("'", "`")
+    for theirs, ours in _SAID.items():
+        text = re.sub(theirs, ours, text)
+    see_help = _value_hint(error, text) or see_help
     extra = re.search(r"unexpected extra argument\S* \(([\w.-]+=\S*)", text)
     if extra and "--set" in _options(error.ctx):
         see_help = f"a field of the job is changed with `--set {extra[1].rstrip(')')}`"
     return UsageError(text[:1].lower() + text[1:], hint=see_help)
+
+
+_SAID = {
+    r"Value error, ": "",
+    r": Input should be a valid integer.*|: (`.*`) is not a valid int(?:eger)?( range)?$": ": it is no whole number",
+    r": Input should be a valid number.*|: (`.*`) is not a valid float( range)?$": ": it is no number",
+    r": Input should be greater than or equal to (\S+)$": r": it must be at least \1",
+    r": \S+ is not in the range x>=(\S+)$": r": it must be at least \1",
+}
+"""Words of Typer's and of what reads the values for it, which differ between its versions, and ours for them."""
+
+
+def _value_hint(error: Any, text: str) -> str | None:
+    """A value that can be typed after the option that has a wrong one."""
+    flag = next((name for name in getattr(getattr(error, "param", None), "opts", ()) if name.startswith("--")), None)
+    if flag is None:
+        return None
+    value, isnt, options = text.partition(" is not one of ")
+    if isnt:
+        return did_you_mean(value.rpartition("`: ")[2].strip("`"), re.findall(r"`([^`]+)`", options))
+    least = re.search(r"it must be at least (\S+)$", text)
+    if least:
+        return f"write `{flag} {least[1]}` or more"
+    return f"write for example `{flag} 1`" if text.endswith(("it is no whole number", "it is no number")) else None
 
 
 def _options(ctx: Any) -> list[str]:
@@ -129,11 +160,11 @@ def _found_by_the_system(error: Exception) -> UsageError | None:
     if error.errno == errno.ENAMETOOLONG:
         longest = max(os.fsdecode(error.filename or "").split("/"), key=len)
         message = f"a path is too long for this machine: `{longest[:_SHOWN]}{'...' if longest[_SHOWN:] else ''}`"
-        return UsageError(message, hint="a name in a path has at most 255 bytes, and the whole path 4096")
+        return UsageError(message, hint="a name in a path has at most 255 bytes, and the whole path 4096", code="CT906")
     try:
         Path.cwd()
     except OSError:
-        return UsageError("the working directory has been deleted", hint="go to one that exists: `cd`")
+        return UsageError("the working directory has been deleted", hint="go to one that exists: `cd`", code="CT906")
     return None
 
 
@@ -153,6 +184,7 @@ def _report_defect(error: Exception) -> int:
             f"this is a defect in cloudtrain, not a mistake of yours: {what}",
             hint="run it again with `CLOUDTRAIN_DEBUG=1` in front, and report the traceback with the output of "
             "`cloudtrain doctor`",
+            code="CT900",
         )
     )
     return EXIT_DEFECT

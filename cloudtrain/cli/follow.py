@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, TextIO
 from cloudtrain.cli.failures import EXIT_INTERRUPTED
 from cloudtrain.cli.lines import LineFormat
 from cloudtrain.cli.report import exit_code, goes_on, report_end, status_json
+from cloudtrain.cli.selection import EVERY_LINE, Selection
 from cloudtrain.cli.streams import OutputError
 from cloudtrain.cli.terminal import print_json
 
 if TYPE_CHECKING:
-    from cloudtrain.handle import Run
-    from cloudtrain.states import LogLine
+    from cloudtrain.core.states import LogLine
+    from cloudtrain.lifecycle.run import Run
 
 
 def follow(run: Run, *, as_json: bool = False) -> int:
@@ -40,17 +41,28 @@ def follow(run: Run, *, as_json: bool = False) -> int:
 
 
 def print_logs(
-    run: Run, form: LineFormat, *, follow: bool, rank: int | None, instance: int | None, tail: int | None
+    run: Run,
+    form: LineFormat,
+    *,
+    follow: bool,
+    rank: int | None,
+    instance: int | None,
+    tail: int | None,
+    selection: Selection = EVERY_LINE,
 ) -> int:
-    """Print a run's output on stdout; with `follow`, until it ends. Returns the exit code."""
+    """Print a run's output on stdout; with `follow`, until it ends. Returns the exit code. `tail` counts the lines that
+    are selected."""
+
+    def selected(*, follow: bool = False) -> Iterator[LogLine]:
+        return selection.of(run.logs(follow=follow, rank=rank, instance=instance))
+
     try:
         if not follow:
-            lines = run.logs(rank=rank, instance=instance)
+            lines = selected()
             _write(lines if tail is None else deque(lines, maxlen=min(tail, sys.maxsize)), form, sys.stdout)
             return 0
-        skipped = 0 if tail is None else max(0, sum(1 for _ in run.logs(rank=rank, instance=instance)) - tail)
-        lines = run.logs(follow=True, rank=rank, instance=instance)
-        metrics = _print(islice(lines, skipped, None), form, sys.stdout)
+        skipped = 0 if tail is None else max(0, sum(1 for _ in selected()) - tail)
+        metrics = _print(islice(selected(follow=True), skipped, None), form, sys.stdout)
         if not form.as_json:
             report_end(run, run.wait(), metrics)
         return 0
@@ -71,7 +83,7 @@ def _folded(lines: Iterable[LogLine]) -> Iterator[LogLine]:
 
 def _print(lines: Iterable[LogLine], form: LineFormat, stream: TextIO) -> dict[str, float]:
     """Print lines as they come and return the last value of each metric."""
-    if form.as_json or not stream.isatty() or os.environ.get("TERM") == "dumb":
+    if form.as_json or form.raw or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return _write(lines, form, stream)
     from cloudtrain.cli.live import LiveMetrics
 
@@ -83,12 +95,12 @@ def _print(lines: Iterable[LogLine], form: LineFormat, stream: TextIO) -> dict[s
 
 def _write(lines: Iterable[LogLine], form: LineFormat, stream: TextIO) -> dict[str, float]:
     """Every line is flushed, so that whoever reads a pipe follows too."""
-    from cloudtrain.runtime.metrics import PREFIX, parse_metrics
+    from cloudtrain.core.states import Metrics
 
     latest: dict[str, float] = {}
+    metrics = Metrics()
     for line in lines:
         stream.write(form.text(line) + "\n")
         stream.flush()
-        if PREFIX in line.text:
-            latest |= parse_metrics(line.text) or {}
+        latest |= metrics.of(line) or {}
     return latest

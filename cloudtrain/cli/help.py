@@ -33,6 +33,33 @@ class Command(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As Typer does, but what follows a Python script belongs to it, as with `python`, `torchrun` and `uv run`."""
+        if any(param.name == "arguments" for param in self.params):
+            end = self._first_argument(args)
+            if end is not None and args[end].endswith(".py") and args[end + 1 :][:1] != ["--"]:
+                args = [*args[: end + 1], "--", *args[end + 1 :]]
+        try:
+            parsed: list[str] = super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:  # then nobody could say whose `--help` tells more
+                error.ctx = ctx  # type: ignore[attr-defined]  # of Typer's own errors
+            raise
+        return parsed
+
+    def _first_argument(self, args: list[str]) -> int | None:
+        """The index of the first word that is neither an option nor an option's value."""
+        options: list[Any] = [param for param in self.params if param.param_type_name == "option"]
+        with_value = {name for option in options if not option.is_flag for name in option.opts}
+        index = 0
+        while index < len(args):
+            if not args[index].startswith("-") or args[index] == "-":
+                return index
+            if args[index] == "--":
+                return None
+            index += 2 if args[index] in with_value else 1
+        return None
+
     def _arguments(self, ctx: Any) -> list[Any]:
         return [param for param in self.get_params(ctx) if param.param_type_name == "argument"]
 

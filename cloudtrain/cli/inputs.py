@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
+    from cloudtrain.core.plan import Plan
     from cloudtrain.jobfile import JobFile
-    from cloudtrain.plans import Plan
+    from cloudtrain.lifecycle.run import Run
 
 
 def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
@@ -23,14 +25,106 @@ def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
         JobError: the file's problems, all of them.
     """
     from cloudtrain.api import load_job_file
-    from cloudtrain.job import BUNDLED
+    from cloudtrain.core.job import BUNDLED
 
     if not job.startswith(BUNDLED) and not Path(job).exists():
         from cloudtrain.scripts import script_names
 
         if job in script_names():
-            raise UsageError(f"there is no file `{job}`", hint=f"did you mean `{BUNDLED}{job}`?")
+            raise UsageError(f"there is no file `{job}`", hint=f"did you mean `{BUNDLED}{job}`?", code="CT903")
     return load_job_file(job, list(overrides or ()))
+
+
+def job_or_script(
+    job: str,
+    overrides: Sequence[str] | None,
+    arguments: Sequence[str] | None,
+    *,
+    instances: int | None = None,
+    processes_per_instance: int | None = None,
+    gpu: str | None = None,
+    save_job: Path | None = None,
+) -> JobFile:
+    """The job of a file, of a bundled script, or of a Python script with its arguments.
+
+    Raises:
+        UsageError: there is no such file, or what is for scripts is said of a job file.
+        JobError: the job's problems, all of them.
+    """
+    if not is_script(job):
+        for flag, value in (("--gpu", gpu), ("--save-job", save_job)):
+            if value:
+                hint = "a job file says it itself; `--set` changes its fields"
+                raise UsageError(f"`{flag}` is for a script, and `{job}` is a job file", hint=hint, code="CT902")
+        if arguments:
+            first = arguments[0] if re.match(r"[\w.-]+=", arguments[0]) else "hyperparameters.epochs=3"
+            hint = f"a field of the job is changed with `--set {first}`"
+            raise UsageError(f"`{job}` is a job file, and takes no arguments", hint=hint, code="CT902")
+        return job_file(job, overrides)
+    from cloudtrain.jobfile.script import job_text, load_script
+
+    script = Path(job)
+    if not script.is_file():
+        raise UsageError(f"there is no script `{job}`", hint="name a Python file, or a job file", code="CT903")
+    changes = [*_changes(instances, processes_per_instance, gpu), *(overrides or ())]
+    if processes_per_instance is not None and not any(item.startswith("distribution.type=") for item in changes):
+        _require_distribution(script)
+    found = load_script(script, arguments or (), changes)
+    if save_job is not None:
+        _save(save_job, job_text(script, arguments or (), changes))
+    return found
+
+
+def is_script(job: str) -> bool:
+    """Whether a job is named by its Python script."""
+    return job.endswith(".py")
+
+
+def _require_distribution(script: Path) -> None:
+    """Several processes need a library that lets them meet.
+
+    Raises:
+        UsageError: the script imports none.
+    """
+    from cloudtrain.core.script import distribution_of
+
+    if distribution_of(script) is None:
+        message = f"`{script}` imports no library that several processes train with"
+        hint = "say how they start, for example `--set distribution.type=torch`"
+        raise UsageError(message, hint=hint, code="CT902")
+
+
+def _changes(instances: int | None, processes_per_instance: int | None, gpu: str | None) -> list[str]:
+    """The fields that the flags of a script stand for, as overrides."""
+    model, _, count = (gpu or "").partition(":")
+    flags = {
+        "resources.instance_count": instances,
+        "distribution.processes_per_instance": processes_per_instance,
+        "resources.gpu": model or None,
+        "resources.gpus_per_instance": count or None,
+    }
+    return [f"{field}={value}" for field, value in flags.items() if value is not None]
+
+
+def _save(file: Path, text: str) -> None:
+    """Write a new job file.
+
+    Raises:
+        UsageError: it exists, or cannot be written.
+    """
+    from cloudtrain.cli.terminal import say
+    from cloudtrain.jobfile.files import format_of
+
+    if format_of(file) != "yaml":
+        raise UsageError(f"`{file}` is not the name of a YAML file", hint="use for example `--save-job job.yaml`")
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise UsageError(f"`{file}` exists already", hint="name another file, or remove it") from None
+    except OSError as error:
+        raise UsageError(f"cannot write `{file}`: {error.strerror}", hint="name another file") from None
+    say(f"wrote `{file}`")
 
 
 def target(name: str | None, profile: str | None, *, job: str | None = None, **flags: Any) -> Any:
@@ -42,17 +136,20 @@ def target(name: str | None, profile: str | None, *, job: str | None = None, **f
     """
     from cloudtrain.api import target_named
 
-    near = Path(job).parent if job is not None and Path(job).is_file() else None
+    script = job is not None and is_script(job)
+    near = Path(job).parent if job is not None and not script and Path(job).is_file() else None
     given = {key: value for key, value in flags.items() if value is not None}
     if given:
         chosen = target_named(name, profile=profile, near=near).type
-        if chosen != "local":
+        if script and chosen != DEFAULT_TARGET:  # the job has them
+            given = {key: value for key, value in given.items() if key not in _OF_THE_JOB}
+        if given and chosen != DEFAULT_TARGET:
             field, value = next(iter(given.items()))
             flag = "--" + _FLAG_OF.get(field, field).replace("_", "-")
             hint = "add `--target local`"
             if field in _OF_THE_JOB:
                 hint += f", or change the job with `--set {_OF_THE_JOB[field]}={value}`"
-            raise UsageError(f"`{flag}` is for the local target, and this is `{chosen}`", hint=hint)
+            raise UsageError(f"`{flag}` is for the local target, and this is `{chosen}`", hint=hint, code="CT902")
     return target_named(name, profile=profile, near=near, **_as_fields(given))
 
 
@@ -70,6 +167,40 @@ def checked(
     from cloudtrain.api import check
 
     return check(file.job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of, online=online)
+
+
+def run(name: str) -> Run:
+    """The run of a name. Where `last` is a run from another folder, stderr says which."""
+    import cloudtrain as ct
+    from cloudtrain.cli.terminal import say
+
+    found = ct.run(name)
+    if found.elsewhere is not None:
+        place = f"from `{found.elsewhere}`" if found.elsewhere else "from a folder that is not known"
+        say(f"no run was submitted from this folder; `{name}` is `{found.name}`, {place}")
+    return found
+
+
+def may(what: str, run: Run) -> None:
+    """Ask before something is done to a run from another folder that was named `last`.
+
+    Raises:
+        UsageError: there is nobody to ask, or the answer is no.
+    """
+    from cloudtrain.cli.terminal import typed
+
+    if run.elsewhere is not None and not confirmed(f"{what} `{run.name}`?"):
+        hint = f"{typed('cloudtrain', what, run.name)} does it"
+        raise UsageError(f"`{run.name}` is from another folder: nothing was done", hint=hint, code="CT939")
+
+
+def confirmed(question: str) -> bool:
+    """Whether a person at the terminal says yes."""
+    import sys
+
+    import typer
+
+    return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
 def instance_number(text: str) -> int:
@@ -90,7 +221,7 @@ def seconds(text: str) -> float:
     Raises:
         UsageError: the text is not a duration.
     """
-    from cloudtrain.units import parse_duration
+    from cloudtrain.core.units import parse_duration
 
     try:
         return float(parse_duration(text))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from math import isfinite
 from typing import NamedTuple
 
-from cloudtrain.states import LogLine
+from cloudtrain.core.states import LogLine
+from cloudtrain.render.escape import visible_json, visible_output
 
 
 class LineFormat(NamedTuple):
@@ -15,12 +17,25 @@ class LineFormat(NamedTuple):
     prefix: bool = True
     timestamps: bool = False
     as_json: bool = False
+    raw: bool = False
+    """As the run wrote it: a terminal obeys what it finds there."""
+    color: bool = False
+    """With the colours of the line itself."""
 
     def text(self, line: LogLine) -> str:
-        """The line without colour and without its end."""
+        """The line without its end. A service may send several as one; each gets what stands before it."""
         if self.as_json:
-            return json.dumps(line.__dict__, ensure_ascii=False)
-        return self.lead(line) + line.text
+            content = {name: value for name, value in line.__dict__.items() if name != "values"}
+            if line.values is not None:
+                content["values"] = {name: value if isfinite(value) else None for name, value in line.values.items()}
+            return visible_json(json.dumps(content, ensure_ascii=False))
+        lead = self.lead(line)
+        return "\n".join(lead + part for part in self.parts(line))
+
+    def parts(self, line: LogLine) -> list[str]:
+        """The text, line by line, as it may be shown."""
+        parts = line.text.split("\n")
+        return parts if self.raw else [visible_output(part, color=self.color) for part in parts]
 
     def lead(self, line: LogLine) -> str:
         """What stands before the text: `2026-11-21T08:13:31.250Z [rank 0] `."""

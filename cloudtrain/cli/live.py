@@ -9,9 +9,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cloudtrain.cli.lines import LineFormat
-from cloudtrain.render.status import number
-from cloudtrain.runtime.metrics import PREFIX, parse_metrics
-from cloudtrain.states import LogLine
+from cloudtrain.core.states import LogLine, Metrics
+from cloudtrain.render.escape import on_one_line
+from cloudtrain.render.status import PROGRESS, number
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -40,7 +40,8 @@ class LiveMetrics:
         self.latest: dict[str, float] = {}
         self._courses: dict[str, _Course] = defaultdict(_Course)
         self._changing = Lock()
-        self._form = form
+        self._metrics = Metrics()
+        self._form = form._replace(color=True)  # rich leaves colours out where there are none
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
         self._bars = (getattr(stream, "encoding", None) or "").lower().startswith("utf")
         self._live: Live | None = None
@@ -53,10 +54,12 @@ class LiveMetrics:
             self._live.stop()
 
     def show(self, line: LogLine) -> None:
-        """Print a line, or take the values of a metric line."""
-        values = parse_metrics(line.text) if PREFIX in line.text else None
+        """Take the values of a line, and print it, unless it is a metric line."""
+        values = self._metrics.of(line)
+        if not line.is_metrics:
+            for part in self._form.parts(line):
+                self._console.print(self._styled(line, part), soft_wrap=True)
         if values is None:
-            self._console.print(self._styled(line), soft_wrap=True)
             return
         with self._changing:
             self.latest |= values
@@ -78,11 +81,11 @@ class LiveMetrics:
         live.start()
         return live
 
-    def _styled(self, line: LogLine) -> Any:
+    def _styled(self, line: LogLine, part: str) -> Any:
         from rich.text import Text
 
         colour = "dim" if line.rank is None else _RANK_COLOURS[line.rank % len(_RANK_COLOURS)]
-        return Text(self._form.lead(line), style=colour).append_text(Text.from_ansi(line.text))
+        return Text(self._form.lead(line), style=colour).append_text(Text.from_ansi(part))
 
     def _table(self) -> Table:
         from rich.table import Table
@@ -96,9 +99,9 @@ class LiveMetrics:
         table.add_column(where, no_wrap=True)
         with self._changing:
             for name, course in self._courses.items():
-                if name not in _PLACES:
+                if name not in (*_PLACES, *PROGRESS):
                     trend = sparkline(course.trend) if self._bars else ""
-                    table.add_row(name, *map(number, (course.last, *course.bounds)), trend)
+                    table.add_row(on_one_line(name), *map(number, (course.last, *course.bounds)), trend)
         return table
 
 

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cloudtrain.cli import complete
+from cloudtrain.core.targets import DEFAULT_TARGET
 
 Job = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
-        help="A job file (YAML, TOML or JSON), or `bundled:NAME`.",
+        help="A job file (YAML, TOML or JSON), `bundled:NAME`, or a Python script.",
         autocompletion=complete.jobs,
         show_default=False,
     ),
+]
+ScriptArguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[ARGS]...", help="What comes after a script goes to the script, options too.", show_default=False
+    ),
+]
+Gpu = Annotated[
+    str | None,
+    typer.Option("--gpu", metavar="MODEL[:N]", help="Of a script: the GPU and how many an instance has, H100:8."),
+]
+SaveJob = Annotated[
+    Path | None, typer.Option("--save-job", metavar="FILE", help="Of a script: write its job file too.")
 ]
 RunName = Annotated[
     str,
@@ -32,7 +47,7 @@ TargetName = Annotated[
         "--target",
         "-t",
         metavar="TARGET",
-        help="Where to run it: local, sagemaker or azureml. Unless given: `target` in cloudtrain.toml, or local.",
+        help="Where to run it; TAB lists the targets. Default: `target` in cloudtrain.toml, or local.",
         autocompletion=complete.targets,
     ),
 ]
@@ -62,11 +77,24 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 
 Instances = Annotated[
     int | None,
-    typer.Option("--instances", min=1, metavar="N", help="Local: simulate N instances.", show_default=False),
+    typer.Option(
+        "--instances",
+        "--nnodes",
+        min=1,
+        metavar="N",
+        help="Local: simulate N instances. Of a script: the instances.",
+        show_default=False,
+    ),
 ]
 ProcessesPerInstance = Annotated[
     int | None,
-    typer.Option("--processes-per-instance", min=1, metavar="N", help="Local: N processes on each instance."),
+    typer.Option(
+        "--processes-per-instance",
+        "--nproc",
+        min=1,
+        metavar="N",
+        help="Local, or of a script: N processes on each instance.",
+    ),
 ]
 MaxRestarts = Annotated[
     int | None,
@@ -94,8 +122,8 @@ Emulate = Annotated[
     typer.Option(
         "--emulate",
         metavar="SERVICE",
-        help="Local: as `sagemaker` or `azureml` would run it: its paths, files, variables and command lines.",
-        autocompletion=lambda: ["sagemaker", "azureml"],
+        help="Local: run it as that target would, for example `sagemaker`: its paths, files and command lines.",
+        autocompletion=complete.emulated,
         show_default=False,
     ),
 ]
@@ -103,4 +131,4 @@ Emulate = Annotated[
 
 def here_if(emulate: str | None, target: str | None) -> str | None:
     """The target: an emulation runs on this machine, whatever the settings' own target is."""
-    return target or ("local" if emulate else None)
+    return target or (DEFAULT_TARGET if emulate else None)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from cloudtrain.units import format_size
+from cloudtrain.core.units import format_size
 
 _PAUSE = 0.1
 """Seconds between two drawings of the line."""

@@ -1,4 +1,4 @@
-"""`cloudtrain instances --refresh`: ask a target about its types, where its backend can."""
+"""`cloudtrain instances --refresh`: ask a target about its types, where its service can."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NAMED = 5
 
 @runtime_checkable
 class CanRefresh(Protocol):
-    """A backend that can ask its service which types there are, at what price."""
+    """A service that can tell which types there are, at what price."""
 
-    def refresh_catalogue(self, target: Any) -> Refreshed:
+    def refresh_catalogue(self, settings: Any) -> Refreshed:
         """Ask, and write the answer into the user's configuration folder.
 
         Raises:
@@ -33,20 +33,20 @@ def refresh_types(target: str, profile: str | None) -> Iterator[str]:
     """Ask the target; lines that say what has been found.
 
     Raises:
-        UsageError: its backend cannot.
+        UsageError: its service cannot.
         TargetError: it does not answer, or the credentials may not ask.
         SettingsError: account settings that it needs are missing.
     """
-    from cloudtrain.backends.registry import backend_of
     from cloudtrain.settings import load_settings
+    from cloudtrain.targets.registry import service_of
 
     settings = load_settings()
-    backend = backend_of(target, settings)
-    if not isinstance(backend, CanRefresh):
+    service = service_of(target, settings)
+    if not isinstance(service, CanRefresh):
         able = " or ".join(f"`--target {name}`" for name in _able(settings))
         message = f"the types of `{target}` cannot be asked for: its table comes with cloudtrain"
-        raise UsageError(message, hint=f"use {able}" if able else None)
-    done = backend.refresh_catalogue(settings.target(target, profile=profile))
+        raise UsageError(message, hint=f"use {able}" if able else "upgrade cloudtrain: a new version has newer tables")
+    done = service.refresh_catalogue(settings.target(target, profile=profile))
     yield f"{done.types} types of {done.location} written to {done.file}"
     if done.added:
         named = ", ".join(f"`{name}`" for name in done.added[:_NAMED])
@@ -56,8 +56,8 @@ def refresh_types(target: str, profile: str | None) -> Iterator[str]:
 
 
 def _able(settings: Settings) -> Iterator[str]:
-    """The targets whose backends can."""
-    from cloudtrain.backends import BUILT_IN
-    from cloudtrain.backends.registry import backend_of
+    """The targets whose services can."""
+    from cloudtrain.core.targets import target_names
+    from cloudtrain.targets.registry import service_of
 
-    return (name for name in BUILT_IN if isinstance(backend_of(name, settings), CanRefresh))
+    return (name for name in target_names() if isinstance(service_of(name, settings), CanRefresh))

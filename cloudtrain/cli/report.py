@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.cli.terminal import say, show
-from cloudtrain.states import RunState
+from cloudtrain.cli.terminal import say, show, typed
+from cloudtrain.core.states import RunState
+from cloudtrain.errors import CloudtrainError
 
 if TYPE_CHECKING:
-    from cloudtrain.handle import Run
-    from cloudtrain.states import RunStatus
+    from cloudtrain.core.states import RunStatus
+    from cloudtrain.lifecycle.run import Run
 
 
 def exit_code(status: RunStatus) -> int:
@@ -30,7 +32,13 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
     values = metrics_text(metrics or status.metrics)
     word = "was stopped" if status.state is RunState.STOPPED else str(status.state)
     say(f"`{run.name}` {word}{_after(status)}" + (f": {values}" if values else ""))
-    say(f"next: `cloudtrain logs {run.name}`, `cloudtrain download {run.name} {_written(run, status)}`")
+    work = _working_files(run)
+    fetched = _written(run, status, has_work=bool(work))
+    fetch = typed("cloudtrain", "download", run.name, fetched)
+    if work:
+        copy = "" if fetched == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies them"
+        say(_words_of(work) + copy)
+    say(f"next: {typed('cloudtrain', 'logs', run.name)}, {fetch}")
 
 
 def goes_on(run: Run) -> None:
@@ -38,8 +46,8 @@ def goes_on(run: Run) -> None:
     say(
         "",
         f"`{run.name}` goes on",
-        f"stop it with: `cloudtrain stop {run.name}`",
-        f"follow it with: `cloudtrain logs {run.name} -f`",
+        f"stop it with: {typed('cloudtrain', 'stop', run.name)}",
+        f"follow it with: {typed('cloudtrain', 'logs', run.name, '-f')}",
     )
 
 
@@ -73,9 +81,9 @@ def _report_failure(run: Run, status: RunStatus) -> None:
     from cloudtrain.render.document import Document, Notice
 
     word = "was lost" if status.state is RunState.LOST else "failed"
-    rank = f" --rank {status.failed_rank}" if status.failed_rank is not None else ""
+    rank = ["--rank", str(status.failed_rank)] if status.failed_rank is not None else []
     reason = f": {status.reason}" if status.reason else ""
-    hint = f"`cloudtrain logs {run.name}{rank}` prints all that it wrote"
+    hint = f"{typed('cloudtrain', 'logs', run.name, *rank)} prints all that it wrote"
     message = f"`{run.name}` {word}{_after(status)}{reason}"
     show(Document([Notice("error", message, details=status.details, hint=hint)]), sys.stderr)
 
@@ -86,9 +94,34 @@ def _after(status: RunStatus) -> str:
     return f" after {duration_of(status)}" if status.started is not None and status.ended is not None else ""
 
 
-def _written(run: Run, status: RunStatus) -> str:
-    """What there is to download: a processing run has no model."""
-    if status.state is RunState.STOPPED:
-        return "checkpoint/"
+def _working_files(run: Run) -> dict[str, Path]:
+    """Nothing where they cannot be seen: the run has ended well all the same."""
+    try:
+        return run.working_files
+    except (OSError, CloudtrainError):
+        return {}
+
+
+def _words_of(work: Mapping[str, Path]) -> str:
+    """How many files there are, and the largest: a script that keeps its model there has not lost it."""
+    from cloudtrain.core.units import format_size
+
+    sizes = {name: file.stat().st_size for name, file in work.items() if file.exists()}
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    count = "1 file" if len(sizes) == 1 else f"{len(sizes)} files"
+    named = f"{'' if len(sizes) == 1 else 'the largest is '}`{largest}`, {format_size(sizes.get(largest, 0))}"
+    return f"the script wrote {count} into its working folder: {named}"
+
+
+def _written(run: Run, status: RunStatus, *, has_work: bool) -> str:
+    """What there is to download: a processing run has no model, and that of a script may be among its working files."""
     written = run.written
-    return "model/" if not written or "model" in written else next(iter(written))
+    stopped = status.state is RunState.STOPPED
+    wanted = "checkpoint" if stopped else "model" if not written or "model" in written else next(iter(written))
+    if has_work and not _has_files(written.get(wanted, "")):
+        return "work/"
+    return f"{wanted}/" if wanted in ("checkpoint", "model") else wanted
+
+
+def _has_files(folder: str) -> bool:
+    return Path(folder).is_dir() and any(Path(folder).iterdir()) if folder else False

@@ -19,6 +19,7 @@ class OutputError(CloudtrainError):
     """stdout cannot be written, as on a full disk. What was not written yet is lost."""
 
     exit_code = 74
+    code = "CT907"
 
 
 def mend_streams() -> None:

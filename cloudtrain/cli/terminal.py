@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TextIO
 
 from cloudtrain.render.document import Document, Text
+from cloudtrain.render.escape import on_one_line, shell_word, visible_json
 
 
 def show(document: Document, stream: TextIO, *, width: int | None = None) -> None:
@@ -20,8 +21,18 @@ def show(document: Document, stream: TextIO, *, width: int | None = None) -> Non
 
 
 def say(*lines: str) -> None:
-    """A message to the person, on stderr. Literals stand in backticks."""
-    show(Document([Text("\n".join(lines))]), sys.stderr)
+    """A message to the person, on stderr, line by line. Literals stand in backticks."""
+    show(Document([Text("\n".join(map(on_one_line, lines)))]), sys.stderr)
+
+
+def typed(*words: str) -> str:
+    """A command line as a literal, which a shell reads as these words when it is copied."""
+    return f"`{' '.join(map(shell_word, words))}`"
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Data on stdout, one item a line, each as a terminal may show it. With `--json` it is exact."""
+    sys.stdout.writelines(f"{on_one_line(line)}\n" for line in lines)
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
@@ -29,7 +40,8 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
     null."""
     import json
 
-    sys.stdout.write(json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write(visible_json(text) + "\n")
 
 
 def _finite(value: Any) -> Any:

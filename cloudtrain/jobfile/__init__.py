@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.jobfile.document import Document, Format, Place, Positions, read_document
+from cloudtrain.documents.document import Document, Format, Place, Positions, read_document
 from cloudtrain.jobfile.files import SUFFIXES, format_of, load_job
 from cloudtrain.jobfile.parse import JobFile, parse, parse_job
 

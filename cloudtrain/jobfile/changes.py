@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cloudtrain.documents.document import Path
 from cloudtrain.errors import Problem
-from cloudtrain.jobfile.document import Path
 
 
 @dataclass(frozen=True)

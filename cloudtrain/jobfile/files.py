@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from os.path import normpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cloudtrain.data import Checkpoint, Input, Output
-from cloudtrain.errors import JobError, Problem, UsageError, did_you_mean
-from cloudtrain.job import BUNDLED
-from cloudtrain.jobfile.document import Format
+from cloudtrain.core.data import Checkpoint, Input, Output
+from cloudtrain.core.job import BUNDLED
+from cloudtrain.core.references import is_run_input
+from cloudtrain.core.targets import DEFAULT_TARGET
+from cloudtrain.documents.document import Format, Unreadable
+from cloudtrain.documents.reading import read_text
+from cloudtrain.errors import JobError, UsageError, did_you_mean
 from cloudtrain.jobfile.parse import JobFile, parse
-from cloudtrain.references import is_run_input
+from cloudtrain.system.paths import why_missing
 
 if TYPE_CHECKING:
-    from cloudtrain.processing import AnyJob
+    from cloudtrain.core.processing import AnyJob
 
 SUFFIXES: dict[str, Format] = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}
 """The format of a job file, by the end of its name."""
@@ -35,7 +40,8 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
     """
     format = format_of(path)
     found = parse(_read(path), format=format, file=str(path), overrides=overrides)
-    return replace(found, job=anchored(found.job, path.absolute().parent))
+    folder = path.absolute().parent
+    return replace(found, job=anchored(found.job, folder).from_folder(folder))
 
 
 def format_of(path: Path) -> Format:
@@ -44,16 +50,24 @@ def format_of(path: Path) -> Format:
     Raises:
         UsageError: the name ends in no known suffix, or the path is a folder.
     """
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 - a Path raises where the name is too long
         inside = sorted(_job_files(path), key=lambda name: (Path(name).stem != "job", name))
-        hint = f"did you mean `{path / inside[0]}`?" if inside else f"`cloudtrain init {path / 'job.yaml'}` writes one"
-        raise UsageError(f"`{path}` is a folder, not a job file", hint=hint)
+        hint = f"did you mean `{path / inside[0]}`?" if inside else f"{_init(str(path / 'job.yaml'))} writes one"
+        raise UsageError(f"`{path}` is a folder, not a job file", hint=hint, code="CT001")
     known = SUFFIXES.get(path.suffix.lower())
     if known is None:
         ends = ", ".join(f"`{suffix}`" for suffix in SUFFIXES)
         what = f"ends in `{path.suffix}`" if path.suffix else "has no suffix"
-        raise UsageError(f"`{path}` {what}, so its format is unknown", hint=f"a job file ends in one of {ends}")
+        hint = f"a job file ends in one of {ends}"
+        if path.suffix == ".py":
+            hint = f"{_init('--script', str(path))} writes a job file for it; name that"
+        raise UsageError(f"`{path}` {what}, so its format is unknown", hint=hint, code="CT001")
     return known
+
+
+def _init(*words: str) -> str:
+    """The command line that writes a job file, as a shell reads it."""
+    return f"`{shlex.join(('cloudtrain', 'init', *words))}`"
 
 
 def anchored(job: AnyJob, folder: Path) -> AnyJob:
@@ -62,7 +76,7 @@ def anchored(job: AnyJob, folder: Path) -> AnyJob:
         "inputs": {name: _at(place, folder) for name, place in job.inputs.items()},
         "outputs": {name: _at(place, folder) for name, place in job.outputs.items()},
     }
-    if not job.source_dir.startswith(BUNDLED):
+    if job.source_dir is not None and not job.source_dir.startswith(BUNDLED):
         changes["source_dir"] = _absolute(job.source_dir, folder)
     checkpoint = getattr(job, "checkpoint", None)
     if checkpoint is not None:
@@ -71,9 +85,10 @@ def anchored(job: AnyJob, folder: Path) -> AnyJob:
 
 
 def _at(place: _Places, folder: Path) -> _Places:
-    if place.local is None or is_run_input(place.local):
+    here = place.of(DEFAULT_TARGET)
+    if here is None or is_run_input(here):
         return place
-    return place.model_copy(update={"local": _absolute(place.local, folder)})
+    return place.model_copy(update={DEFAULT_TARGET: _absolute(here, folder)})
 
 
 def _absolute(text: str, folder: Path) -> str:
@@ -87,21 +102,20 @@ def _absolute(text: str, folder: Path) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
+        return read_text(path)
+    except (FileNotFoundError, NotADirectoryError):
         hint = did_you_mean(str(path), [str(path.parent / name) for name in _job_files(path.parent)])
-        missing = f"there is no folder `{path.parent}`" if not path.parent.is_dir() else None
+        missing = f"there is no folder `{path.parent}`" if why_missing(str(path.parent)) else None
         raise UsageError(
-            f"there is no job file `{path}`", hint=hint or missing or "`cloudtrain init` writes one"
+            f"there is no job file `{path}`", hint=hint or missing or "`cloudtrain init` writes one", code="CT001"
         ) from None
-    except UnicodeDecodeError as error:
-        text = error.object[: error.start].decode("utf-8", "replace")
-        line, column = text.count("\n") + 1, len(text) - (text.rfind("\n") + 1) + 1
-        message = f"the job file is not UTF-8 text: byte 0x{error.object[error.start]:02x}"
-        problem = Problem((), message, "save it as UTF-8", str(path), line, column)
-        raise JobError([problem]) from None
+    except Unreadable as error:
+        raise JobError([replace(error.problem, file=str(path))]) from None
     except OSError as error:
-        raise UsageError(f"`{path}` cannot be read: {error.strerror}") from None
+        hint = "name a plain file that you may read"
+        raise UsageError(f"`{path}` cannot be read: {error.strerror}", hint=hint, code="CT001") from None
+    except ValueError:  # a NUL character
+        raise UsageError(f"{str(path)!r} is not a path", hint="name a job file", code="CT001") from None
 
 
 def _job_files(folder: Path) -> list[str]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel
 
-from cloudtrain.errors import Problem
-from cloudtrain.job import TrainingJob
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.resources import PerTarget
+from cloudtrain.documents.document import Document, Positions, Unreadable, read_document
+from cloudtrain.documents.limits import MAX_DEPTH
+from cloudtrain.documents.scalars import read_scalar
+from cloudtrain.errors import Problem, dotted, shortened
 from cloudtrain.jobfile.changes import Changes
-from cloudtrain.jobfile.document import Document, Positions, Unreadable, read_document
-from cloudtrain.jobfile.scalars import read_scalar
 from cloudtrain.problems.explain import unknown_field
 from cloudtrain.problems.shape import Kind, Path, Shape, shape_of_model
-from cloudtrain.resources import PerTarget
 
 _PART = re.compile(
     r"""\s*(?:"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>[^']*)'|\[(?P<index>[0-9]+)\]|(?P<bare>[^.\[\]="']+))"""
@@ -32,9 +34,14 @@ Data = dict[str, Any]
 class _Refused(Exception):
     """An override cannot be applied."""
 
-    def __init__(self, message: str, hint: str | None = None, path: Path = ()) -> None:
+    def __init__(self, message: str, hint: str, path: Path = (), *, code: str = "CT022") -> None:
         super().__init__(message)
-        self.problem = Problem(path, message, hint)
+        self.problem = Problem(path, message, hint, code=code)
+
+
+def _refused(problem: Problem, path: Path) -> _Refused:
+    """A problem of the value's own text, which has no place in a file."""
+    return _Refused(problem.message, problem.hint or _SYNTAX, path, code=problem.code)
 
 
 def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = TrainingJob) -> tuple[Data, Changes]:
@@ -49,13 +56,12 @@ def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = Trai
     texts: dict[Path, str] = {}
     problems: list[Problem] = []
     for text in overrides:
-        origin = f"--set {text}"
+        origin = shortened(f"--set {text}")
         try:
             parts, written = _split(text)
             path, found = _apply(data, parts, written, model)
         except _Refused as error:
-            problem = error.problem
-            problems.append(Problem(problem.path, problem.message, problem.hint, origin))
+            problems.append(replace(error.problem, file=origin))
             continue
         for old in [old for old in texts if old[: len(path)] == path]:
             del texts[old]
@@ -75,6 +81,8 @@ def _split(text: str) -> tuple[list[str], str]:
         offset = match.end()
         name = match["double"] if match["double"] is not None else match["single"]
         name = re.sub(r"\\(.)", r"\1", name) if match["double"] is not None else name
+        if len(parts) == MAX_DEPTH:
+            raise _Refused(f"`{shortened(text)}` leads too deep", "use fewer levels: a job has about five")
         parts.append(match["index"] or (name if name is not None else match["bare"].strip()))
         if text[offset : offset + 1] == "=":
             return parts, text[offset + 1 :]
@@ -83,9 +91,9 @@ def _split(text: str) -> tuple[list[str], str]:
         elif text[offset : offset + 1] != "[":
             break
     if "=" not in text:
-        raise _Refused(f"`{text}` sets nothing: there is no `=` after the field", _SYNTAX)
+        raise _Refused(f"`{shortened(text)}` sets nothing: there is no `=` after the field", _SYNTAX)
     raise _Refused(
-        f"`{text.partition('=')[0]}` is not the way to a field",
+        f"`{shortened(text.partition('=')[0])}` is not the way to a field",
         f'{_SYNTAX}; quote a key with dots: `hyperparameters."a.b"=1`',
     )
 
@@ -124,7 +132,7 @@ def _step(shape: Shape, holder: Any, part: str, path: Path, root: type[BaseModel
         _Refused: no such field, no such index, or nothing can be below.
     """
     if shape.kind == "value":
-        raise _Refused(f"`{Problem(path, '').dotted}` holds one value, so nothing can be set below it", _SYNTAX, path)
+        raise _Refused(f"`{dotted(path)}` holds one value, so nothing can be set below it", _SYNTAX, path)
     if isinstance(holder, list):
         inner = shape.child(0)
         assert inner is not None, "only a list or any JSON holds a list"
@@ -132,19 +140,18 @@ def _step(shape: Shape, holder: Any, part: str, path: Path, root: type[BaseModel
     tag = holder.get("type") if isinstance(holder, Mapping) else None
     child = shape.child(part, tag)
     if child is None or (shape.kind in ("model", "choice") and part not in shape.field_names(tag)):
-        message, hint = unknown_field((*path, part), shape, root, tag)
-        raise _Refused(message, hint, (*path, part))
+        said = unknown_field((*path, part), shape, root, tag)
+        raise _Refused(said.message, said.hint, (*path, part), code=said.code)
     return part, child
 
 
 def _index(text: str, length: int, path: Path) -> int:
-    where = Problem(path, "").dotted
+    where = dotted(path)
     if not (text.isascii() and text.isdecimal()):
-        raise _Refused(f"`{where}` is a list, and `{text}` is not an index", f"write `{where}[0]`", path)
+        raise _Refused(f"`{where}` is a list, and `{shortened(text)}` is not an index", f"write `{where}[0]`", path)
     if len(text) > _MAX_DIGITS or int(text) > length:
-        raise _Refused(
-            f"`{where}` has {length} entries, so there is no `[{text}]`", f"the next one is `{where}[{length}]`", path
-        )
+        message = f"`{where}` has {length} entries, so there is no `[{shortened(text)}]`"
+        raise _Refused(message, f"the next one is `{where}[{length}]`", path)
     return int(text)
 
 
@@ -155,7 +162,7 @@ def _opened(value: Any, shape: Shape, path: Path) -> Any:
     if isinstance(value, str) and shape.model() is PerTarget:
         return dict.fromkeys(PerTarget.model_fields, value)
     if value is not None and shape.kind in ("value", "json"):
-        where = Problem(path, "").dotted
+        where = dotted(path)
         raise _Refused(f"`{where}` holds one value, so nothing can be set below it", _SYNTAX, path)
     return [] if shape.kind == "list" else {}
 
@@ -194,9 +201,9 @@ def _value(shape: Shape, text: str, path: Path) -> Document:
         try:
             document = read_document(text, "yaml")
         except Unreadable as error:
-            raise _Refused(error.problem.message, error.problem.hint, path) from None
+            raise _refused(error.problem, path) from None
         if document.problems:
-            raise _Refused(document.problems[0].message, document.problems[0].hint, path)
+            raise _refused(document.problems[0], path)
         return document
     if shape.options and shape.kind == "value":
         return Document(next((option for option in shape.options if str(option) == text), text), plain)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.documents.document import Document, Format, Path, Positions, Unreadable, read_document
 from cloudtrain.errors import JobError, Problem, did_you_mean
-from cloudtrain.job import TrainingJob
 from cloudtrain.jobfile.changes import Changes
-from cloudtrain.jobfile.document import Document, Format, Path, Positions, Unreadable, read_document
 from cloudtrain.problems.collect import KeyProblem, Source, problems_of, shown
 
 if TYPE_CHECKING:
-    from cloudtrain.processing import AnyJob, ProcessingJob
+    from cloudtrain.core.processing import AnyJob, ProcessingJob
 
 _START = {
     "yaml": "start with `name: my-job` and `entry_point: train.py`",
@@ -66,7 +66,7 @@ def parse(text: str, *, format: Format, file: str, overrides: Sequence[str] = ()
     except ValidationError as error:
         found += problems_of(error, model, Source((), model, _written(document.positions, changes)))
     if found:
-        raise JobError(_placed(found, file, document.positions, changes))
+        raise JobError(_placed([_in_form(item, format) for item in found], file, document.positions, changes))
     return JobFile(job, file, document.positions, changes)
 
 
@@ -78,13 +78,13 @@ def _readable(text: str, format: Format, file: str) -> Document:
     """
     try:
         if not text.strip("\ufeff \t\r\n"):
-            raise Unreadable("the job file is empty", _START[format])
+            raise Unreadable("the job file is empty", _START[format], code="CT003")
         document = read_document(text, format)
         if document.data in (None, {}) and not document.problems:
-            raise Unreadable("the job file is empty", _START[format])
+            raise Unreadable("the job file is empty", _START[format], code="CT003")
         if not isinstance(document.data, dict):
             message = f"a job file holds a mapping at the top, not {shown(document.data)}"
-            raise Unreadable(message, _START[format], document.positions.of(()))
+            raise Unreadable(message, _START[format], document.positions.of(()), code="CT003")
     except Unreadable as error:
         raise JobError([replace(error.problem, file=file)]) from None
     return document
@@ -98,13 +98,13 @@ def _model(document: Document, file: str) -> type[TrainingJob] | type[Processing
     """
     if "kind" not in document.data:
         return TrainingJob
-    from cloudtrain.processing import KINDS  # costs start-up time
+    from cloudtrain.core.processing import KINDS  # costs start-up time
 
     kind = document.data["kind"]
     model = KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
         message, hint = f"there is no kind of job {shown(kind)}", did_you_mean(str(kind), KINDS)
-        raise JobError(_placed([Problem(("kind",), message, hint)], file, document.positions, Changes()))
+        raise JobError(_placed([Problem(("kind",), message, hint, code="CT013")], file, document.positions, Changes()))
     if model is TrainingJob:
         del document.data["kind"]
     return model
@@ -123,6 +123,15 @@ def _changed(
 def _written(positions: Positions, changes: Changes) -> Any:
     """How the value at a path is written, where it stands in the file or in an override."""
     return lambda path: (changes.texts if changes.origin(path) else positions.texts).get(path)
+
+
+def _in_form(problem: Problem, format: Format) -> Problem:
+    """The problem with a hint that can be typed into the file; an override is typed as YAML."""
+    if format == "yaml" or problem.file is not None:
+        return problem
+    from cloudtrain.problems.forms import in_form  # costs start-up time
+
+    return replace(problem, hint=in_form(problem.hint, format))
 
 
 def _placed(problems: Sequence[Problem], file: str, positions: Positions, changes: Changes) -> list[Problem]:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudtrain.launch.torchrun import RENDEZVOUS_PORT
-from cloudtrain.plans import Process
+from cloudtrain.core.processes import Alike, Process
 from cloudtrain.runtime.fork_launcher import rank_environment
+
+RENDEZVOUS_PORT = "${{ports.rendezvous}}"
+"""Replaced at start by a port that is free then; the only thing about a local run that a plan cannot know."""
 
 
 def launcher_argv(
@@ -35,24 +37,18 @@ def launcher_argv(
     ]  # fmt: skip
 
 
-def ranks(
-    program: Sequence[str], *, instance_count: int, processes_per_instance: int, max_restarts: int
-) -> list[Process]:
+def ranks(program: Sequence[str], *, instance_count: int, processes_per_instance: int, max_restarts: int) -> Alike:
     """The forked processes, with every variable that the launcher gives them."""
-    return [
-        Process(
-            instance=rank // processes_per_instance,
-            role="rank",
-            rank=rank,
-            local_rank=rank % processes_per_instance,
-            argv=tuple(program),
-            env=rank_environment(
-                rank,
-                instances=instance_count,
-                processes_per_instance=processes_per_instance,
-                master_port=RENDEZVOUS_PORT,
-                max_restarts=max_restarts,
-            ),
+
+    def rank(number: int) -> Process:
+        env = rank_environment(
+            number,
+            instances=instance_count,
+            processes_per_instance=processes_per_instance,
+            master_port=RENDEZVOUS_PORT,
+            max_restarts=max_restarts,
         )
-        for rank in range(instance_count * processes_per_instance)
-    ]
+        instance, local_rank = divmod(number, processes_per_instance)
+        return Process(instance, "rank", tuple(program), env, number, local_rank)
+
+    return Alike("rank", tuple((instance, processes_per_instance) for instance in range(instance_count)), rank)

@@ -3,16 +3,22 @@
 Each rank sends its own output to files. mpirun's --tag-output would mark every piece that a rank happens to write, not
 every line, so that the lines of several ranks come out mixed (seen with Open MPI 4.1 and an unbuffered Python).
 
-On SIGTERM mpirun gives its ranks one second and then kills them, and the setting for that second also delays the
-SIGTERM; whoever stops a job has to send SIGTERM to the ranks, after which mpirun ends by itself.
+On SIGTERM mpirun gives its ranks a second (Open MPI 4) or a fifth of one (5) and then kills them, and the setting for
+that time also delays the SIGTERM. A job is stopped by a SIGTERM to the ranks, after which mpirun ends by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from shlex import split
 
-from cloudtrain.plans import Process
+from cloudtrain.core.processes import Alike, Process
+from cloudtrain.runtime.mpi_options import mpirun_options
+
+MISSING_HINT = (
+    "`pip install 'cloudtrain[mpi]'`, or install Open MPI: `apt install openmpi-bin`, `brew install open-mpi`, "
+    "`conda install -c conda-forge openmpi`"
+)
+"""What to do where there is no mpirun."""
 
 _REDIRECT = 'exec "$@" >"$0/rank_$OMPI_COMM_WORLD_RANK.stdout.log" 2>"$0/rank_$OMPI_COMM_WORLD_RANK.stderr.log"'
 """For `sh -c`: runs a program with its output in files of the folder that comes first."""
@@ -20,33 +26,24 @@ _REDIRECT = 'exec "$@" >"$0/rank_$OMPI_COMM_WORLD_RANK.stdout.log" 2>"$0/rank_$O
 
 def mpirun_argv(program: Sequence[str], *, mpirun: str, processes: int, options: str, log_dir: str) -> list[str]:
     """The argv that starts `processes` ranks on this machine, each with its output in files below `log_dir`."""
-    return [
-        mpirun,
-        "--allow-run-as-root",
-        "--oversubscribe",
-        "--bind-to", "none",
-        "-np", str(processes),
-        *split(options),
-        "sh", "-c", _REDIRECT, log_dir,
-        *program,
-    ]  # fmt: skip
+    return [mpirun, *mpirun_options(processes, options), *redirected(program, log_dir)]
 
 
-def ranks(program: Sequence[str], *, processes: int) -> list[Process]:
+def redirected(program: Sequence[str], log_dir: str) -> list[str]:
+    """The argv of a rank that writes to `rank_N.stdout.log` and `rank_N.stderr.log` below `log_dir`."""
+    return ["sh", "-c", _REDIRECT, log_dir, *program]
+
+
+def ranks(program: Sequence[str], *, processes: int) -> Alike:
     """The ranks, with the variables that Open MPI gives each."""
-    return [
-        Process(
-            instance=0,
-            role="rank",
-            rank=rank,
-            local_rank=rank,
-            argv=tuple(program),
-            env={
-                "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
-                "OMPI_COMM_WORLD_LOCAL_SIZE": str(processes),
-                "OMPI_COMM_WORLD_RANK": str(rank),
-                "OMPI_COMM_WORLD_SIZE": str(processes),
-            },
-        )
-        for rank in range(processes)
-    ]
+
+    def rank(number: int) -> Process:
+        env = {
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(number),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(processes),
+            "OMPI_COMM_WORLD_RANK": str(number),
+            "OMPI_COMM_WORLD_SIZE": str(processes),
+        }
+        return Process(0, "rank", tuple(program), env, number, number)
+
+    return Alike("rank", ((0, processes),), rank)

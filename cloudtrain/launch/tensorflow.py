@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from cloudtrain.plans import canonical_json
+from collections.abc import Iterator, Sequence
+
+from cloudtrain.core.plan import canonical_json
 
 
 def tasks(*, workers: int, parameter_servers: int) -> list[tuple[str, int]]:
@@ -21,10 +23,13 @@ def port_name(task: str, index: int) -> str:
     return f"{task}_{index}"
 
 
-def tf_config(all_tasks: list[tuple[str, int]], task: str, index: int) -> str:
-    """The `TF_CONFIG` of one task, with every task on loopback at a port that is chosen at start."""
+def tf_configs(all_tasks: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """The `TF_CONFIG` of each task, with every task on loopback at a port that is chosen at start. What they share is
+    written once: each of a thousand tasks names all thousand."""
     cluster: dict[str, list[str]] = {}
     for kind, number in all_tasks:
-        address = "127.0.0.1:${{ports." + port_name(kind, number) + "}}"
-        cluster.setdefault(kind, []).append(address)
-    return canonical_json({"cluster": cluster, "environment": "cloud", "task": {"index": index, "type": task}})
+        cluster.setdefault(kind, []).append("127.0.0.1:${{ports." + port_name(kind, number) + "}}")
+    shared = canonical_json({"cluster": cluster, "environment": "cloud"})
+    for kind, number in all_tasks:
+        own = canonical_json({"task": {"index": number, "type": kind}})
+        yield f"{shared[:-1]},{own[1:]}"

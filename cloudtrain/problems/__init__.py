@@ -3,6 +3,7 @@
     collect.py    a validation error, and a model's own rules, into problems, all at once
     explain.py    each kind of error as a message and a hint
     shape.py      which fields and values may stand where
+    forms.py      hints as a TOML or JSON file has them
     habits.py     names that people bring from other tools
     names.py      what names in a job may look like
     source.py     where a value came from, and how it was written

@@ -48,9 +48,9 @@ class ProblemsFound(ValueError):
         return [*of_fields, *(problem for problem in of_rules if problem.path not in wrong)]
 
 
-def wrong(message: str, hint: str | None = None, path: Path = ()) -> ProblemsFound:
+def wrong(message: str, hint: str, path: Path = (), *, code: str) -> ProblemsFound:
     """What a field's own parser raises: one problem."""
-    return ProblemsFound([Problem(path, message, hint)])
+    return ProblemsFound([Problem(path, message, hint, code=code)])
 
 
 def checked(rules: Rules, cls: type[BaseModel], data: Any, handler: Callable[[Any], Any]) -> Any:
@@ -78,17 +78,17 @@ def problems_of(error: ValidationError, model: type[BaseModel], source: Source |
     source = source or Source(root=model)
     problems: list[Problem] = []
     for item in error.errors(include_url=False):
-        local, shape, parent = plain_path(tuple(item["loc"]), model)
-        path = (*source.under, *local)
+        below, shape, parent = plain_path(tuple(item["loc"]), model)
+        path = (*source.under, *below)
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, ProblemsFound):
             problems += cause.all(replace(source, under=path))
         else:
-            message, hint = explain(item, path, shape, parent, source)
+            said = explain(item, path, shape, parent, source)
             at_type = item["type"] == "union_tag_invalid"
             about_key = item["type"] == "extra_forbidden" or item["loc"][-1:] == ("[key]",)
             kind = KeyProblem if about_key else MissingProblem if item["type"] == "missing" else Problem
-            problems.append(kind((*path, "type") if at_type else path, message, hint))
+            problems.append(kind((*path, "type") if at_type else path, said.message, said.hint, code=said.code))
     return _without_echoes(problems)
 
 
@@ -96,6 +96,6 @@ def _without_echoes(problems: Sequence[Problem]) -> list[Problem]:
     """Without fields that are only missing because their name is misspelt, which another problem says."""
     return [
         problem
-        for problem in problems
+        for problem in dict.fromkeys(problems)  # each option of a union says the same
         if not (isinstance(problem, MissingProblem) and any(problem.is_echo_of(other) for other in problems))
     ]

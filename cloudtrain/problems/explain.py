@@ -3,41 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
-from cloudtrain.errors import Problem, did_you_mean
-from cloudtrain.problems.habits import distribution_hint, elsewhere_hint, habit_hint, mapping_hint, training_hint
+from cloudtrain.core.targets import find_target, target_names
+from cloudtrain.errors import did_you_mean, dotted, shortened
 from cloudtrain.problems.names import mended, rule_of
+from cloudtrain.problems.other_tools import (
+    distribution_hint,
+    elsewhere_hint,
+    habit_hint,
+    mapping_hint,
+    other_type_hint,
+    training_hint,
+)
 from cloudtrain.problems.shape import Shape, plain_path, shape_of_model
 from cloudtrain.problems.source import Path, Source, shown
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["explain", "plain_path", "unknown_field"]
+__all__ = ["Said", "explain", "plain_path", "unknown_field"]
 
 
-def unknown_field(
-    path: Path, parent: Shape, root: type[BaseModel] | None = None, tag: object = None
-) -> tuple[str, str | None]:
-    """The message and the hint for a field that does not exist; `tag` is the `type` that was chosen beside it."""
+class Said(NamedTuple):
+    """What is said about one error: the message, what to type, and the code of `cloudtrain explain`."""
+
+    message: str
+    hint: str
+    code: str
+
+
+def unknown_field(path: Path, parent: Shape, root: type[BaseModel] | None = None, tag: object = None) -> Said:
+    """What is said about a field that does not exist; `tag` is the `type` that was chosen beside it."""
     name, known = str(path[-1]), parent.field_names(tag)
     whole = shape_of_model(root) if root is not None else parent
     near = did_you_mean(name, known)
     hint = training_hint(name, parent) or habit_hint(name, parent, whole, known)
     if hint is None and not (near or "").startswith("did you mean"):
-        hint = elsewhere_hint(name, parent, whole)
-    hint = hint or near
-    return f"`{name}` is not a field of {_owner(parent, path[:-1])}", hint
+        hint = other_type_hint(path, whole) or elsewhere_hint(name, parent, whole)
+    hint = hint or near or "remove it"
+    return Said(f"`{shortened(name)}` is not a field of {_owner(parent, path[:-1])}", hint, "CT010")
 
 
 def _owner(parent: Shape, path: Path) -> str:
     if path:
-        return f"`{Problem(path, '').dotted}`"
+        return f"`{shortened(dotted(path))}`"
     model = parent.model()
-    return "a job" if model is None else _TITLES.get(model.__name__, f"`{model.__name__}`")
+    if model is None:
+        return "a job"
+    tables = {find_target(name).settings_model: f"`[{name}]`" for name in target_names()}
+    return tables.get(model) or _TITLES.get(model.__name__, f"`{model.__name__}`")
 
 
 _TITLES = {"TrainingJob": "a job", "ProcessingJob": "a processing job"}
@@ -46,14 +63,11 @@ _TITLES = {"TrainingJob": "a job", "ProcessingJob": "a processing job"}
 def label(path: Path) -> str:
     """The last name of a path, with its indexes: `instance_groups[0]`."""
     start = max((i for i, part in enumerate(path) if isinstance(part, str)), default=0)
-    return Problem(path[start:], "").dotted or "the job"
+    return shortened(dotted(path[start:])) or "the job"
 
 
-_Said = tuple[str, "str | None"]
-
-
-def explain(item: ErrorDetails, path: Path, shape: Shape | None, parent: Shape | None, source: Source) -> _Said:
-    """One error of pydantic as a message and a hint."""
+def explain(item: ErrorDetails, path: Path, shape: Shape | None, parent: Shape | None, source: Source) -> Said:
+    """What is said about one error of pydantic."""
     kind, value, name = item["type"], item["input"], label(path)
     context = item.get("ctx", {})
     if kind == "extra_forbidden" and parent is not None:
@@ -63,93 +77,136 @@ def explain(item: ErrorDetails, path: Path, shape: Shape | None, parent: Shape |
     if kind in _WITH_CONTEXT:
         return _WITH_CONTEXT[kind](name, value, context)
     if shape is None or kind == "value_error":
-        return item["msg"].removeprefix("Value error, "), None
+        return Said(item["msg"].removeprefix("Value error, "), "write another value, or remove the line", "CT013")
     if value is None:
-        return f"`{name}` has no value", "give it one, or remove the line"
+        return Said(f"`{name}` has no value", "give it one, or remove the line", "CT011")
     written = source.written(path) if source.written else None
     if kind == "invalid-json-value":  # a date in TOML, or an object in Python
         words = "text, a number, `true`, `false`, a list or a mapping"
-        return f"`{name}` must be {words}, not {shown(value)}", f'write `"{written}"`, in quotes' if written else None
-    return f"`{name}` must be {shape.words}, not {shown(value, written)}", _type_hint(shape, name, value, written)
+        hint = f'write `"{shortened(written)}"`, in quotes' if written else "write it as text, or leave it out"
+        return Said(f"`{name}` must be {words}, not {shown(value)}", hint, "CT012")
+    hint = _type_hint(shape, name, value, written) or _example(shape, name)
+    return Said(f"`{name}` must be {shape.words}, not {shown(value, written)}", hint, "CT012")
+
+
+_EXAMPLES = {str: "text", int: "1", float: "1.5", bool: "true"}
+_EXAMPLES_OF_KINDS = {"map": "{NAME: VALUE}", "list": "[ONE, ANOTHER]", "json": "text", "model": "{FIELD: VALUE}"}
+
+
+def _example(shape: Shape, name: str) -> str:
+    """A hint that shows how such a field is written; an entry of a list has no name."""
+    value = _example_value(shape)
+    return f"write for example `{value}`" if name.endswith("]") else f"write for example `{name}: {value}`"
+
+
+def _example_value(shape: Shape) -> str:
+    if shape.options:
+        return f"{{type: {shape.options[0]}}}" if shape.kind == "choice" else str(shape.options[0])
+    if shape.kind == "model":
+        needed = [
+            name for model in shape.models.values() for name, field in model.model_fields.items() if field.is_required()
+        ]
+        return f"{{{', '.join(f'{name}: ...' for name in needed or shape.field_names()[:1])}}}"
+    inner = shape.child(0) if shape.kind == "list" else None
+    if inner is not None and inner.kind == "model":
+        return f"[{_example_value(inner)}]"
+    if shape.kind == "map" and shape.inner is not None and shape.inner.kind == "model":
+        return f"{{NAME: {_example_value(shape.inner)}}}"
+    return _EXAMPLES_OF_KINDS.get(shape.kind) or _EXAMPLES[shape.type]
+
+
+def _holds_mappings(shape: Shape) -> bool:
+    inner = shape.child(0)
+    return inner is not None and inner.kind in ("model", "choice", "map")
 
 
 def _type_hint(shape: Shape, name: str, value: Any, written: str | None) -> str | None:
     if shape.words == "text" and isinstance(value, bool | int | float):
-        text = written or (str(value).lower() if isinstance(value, bool) else str(value))
+        text = written or (str(value).lower() if isinstance(value, bool) else shown(value).strip("`"))
         return f'write `"{text}"`, in quotes'
     if shape.type is int and isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
         return f"write `{int(value)}`, without quotes"
+    if shape.type is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return f"write `{int(value)}`"
     if shape.type is bool and isinstance(value, str | int):
         word = str(value).casefold()
         return "write `true`" if word in ("yes", "on", "true", "1") else "write `false`" if word else None
-    if shape.kind == "list" and isinstance(value, str):
-        return f"write `{name}: [{value}]`"
+    if shape.kind == "list" and isinstance(value, str) and not _holds_mappings(shape):
+        return f"write `{name}: [{shortened(value)}]`"
     return mapping_hint(shape, name, value) if shape.kind in ("model", "choice", "map") else None
 
 
-def _missing(name: str, _: Any, __: Mapping[str, Any]) -> _Said:
-    return f"`{name}` is missing", f"add `{name}: ...`"
+def _missing(name: str, _: Any, __: Mapping[str, Any]) -> Said:
+    return Said(f"`{name}` is missing", f"add `{name}: ...`", "CT011")
 
 
-def _no_option(name: str, value: Any, options: Sequence[Any]) -> _Said:
+def _no_option(name: str, value: Any, options: Sequence[Any]) -> Said:
     texts = [str(option) for option in options]
     hint = did_you_mean(value, texts) if isinstance(value, str) else None
-    return f"`{name}` cannot be {shown(value)}", hint or did_you_mean("", texts)
+    return Said(f"`{name}` cannot be {shown(value)}", hint or did_you_mean("", texts) or "remove it", "CT013")
 
 
-def _no_tag(name: str, value: Any, context: Mapping[str, Any]) -> _Said:
+def _no_tag(name: str, value: Any, context: Mapping[str, Any]) -> Said:
     tags = [tag.strip("' ") for tag in context["expected_tags"].split(",")]
     written = value.get("type") if isinstance(value, Mapping) else context["tag"]
     if not isinstance(written, str):
         return _no_option("type", written, tags)
     kind = "an" if name[0] in "aeiou" else "a"
-    return f"`{written}` is not {kind} {name}", distribution_hint(written) or did_you_mean(written, tags)
+    hint = distribution_hint(written) or did_you_mean(written, tags) or f"write `type: {tags[0]}`"
+    return Said(f"`{shortened(written)}` is not {kind} {name}", hint, "CT013")
 
 
-def _needs_tag(name: str, _: Any, __: Mapping[str, Any]) -> _Said:
-    return f"`{name}` needs a `type`", f"add for example `type: torch` under `{name}`"
+def _needs_tag(name: str, _: Any, __: Mapping[str, Any]) -> Said:
+    return Said(f"`{name}` needs a `type`", f"add for example `type: torch` under `{name}`", "CT011")
 
 
-def _too_small(name: str, value: Any, context: Mapping[str, Any]) -> _Said:
-    return f"`{name}` must be at least {context['ge']}, not {shown(value)}", None
+def _too_small(name: str, value: Any, context: Mapping[str, Any]) -> Said:
+    least = context["ge"] if "ge" in context else context["gt"]
+    words = "at least" if "ge" in context else "more than"
+    example = least if "ge" in context else least + 1
+    return Said(f"`{name}` must be {words} {least:g}, not {shown(value)}", f"write `{example:g}` or more", "CT014")
 
 
-def _too_big(name: str, value: Any, context: Mapping[str, Any]) -> _Said:
-    return f"`{name}` must be at most {context['le']}, not {shown(value)}", None
+def _too_big(name: str, value: Any, context: Mapping[str, Any]) -> Said:
+    most = context["le"]
+    return Said(f"`{name}` must be at most {most}, not {shown(value)}", f"write `{most}` or less", "CT014")
 
 
-def _too_long(name: str, value: Any, context: Mapping[str, Any]) -> _Said:
+def _too_long(name: str, value: Any, context: Mapping[str, Any]) -> Said:
     limit = context["max_length"]
-    return f"`{name}` has {len(value)} characters, and at most {limit} are allowed", f"shorten it to {limit} characters"
+    message = f"`{name}` has {len(value)} characters, and at most {limit} are allowed"
+    return Said(message, f"shorten it to {limit} characters", "CT016")
 
 
-def _too_short(name: str, _: Any, __: Mapping[str, Any]) -> _Said:
-    return f"`{name}` is empty", "give it a text"
+def _too_short(name: str, _: Any, __: Mapping[str, Any]) -> Said:
+    return Said(f"`{name}` is empty", "give it a text", "CT016")
 
 
-def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> _Said:
+def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Said:
     pattern = context["pattern"]
-    better = mended(value, pattern, 40)
-    hint = f"write for example `{better}`" if better else None
-    return f"`{name}` may hold {rule_of(pattern) or f'what matches {pattern}'}; {shown(value)} does not fit", hint
+    hint = f"write for example `{mended(value, pattern, 40) or 'my-job'}`"
+    rule = rule_of(pattern) or f"what matches {pattern}"
+    return Said(f"`{name}` may hold {rule}; {shown(value)} does not fit", hint, "CT016")
 
 
-def _bad_key(key: str, context: Mapping[str, Any], path: Path) -> _Said:
+def _bad_key(key: str, context: Mapping[str, Any], path: Path) -> Said:
     kind = {"inputs": "an input", "outputs": "an output"}.get(str(path[0]), "an entry")
     if "max_length" in context:
-        return f"`{key}` is too long for the name of {kind}", f"use at most {context['max_length']} characters"
+        hint = f"use at most {context['max_length']} characters"
+        return Said(f"`{shortened(key)}` is too long for the name of {kind}", hint, "CT016")
     pattern = context.get("pattern", "")
     better = mended(key, pattern, 64)
-    rule = rule_of(pattern) or "text"
-    return f"`{key}` cannot name {kind}: use {rule}", f"write `{better}`" if better else None
+    message = f"`{shortened(key)}` cannot name {kind}: use {rule_of(pattern) or 'text'}"
+    return Said(message, f"write `{better}`" if better else "write for example `train`", "CT016")
 
 
-_WITH_CONTEXT: dict[str, Callable[[str, Any, Mapping[str, Any]], _Said]] = {
+_WITH_CONTEXT: dict[str, Callable[[str, Any, Mapping[str, Any]], Said]] = {
     "missing": _missing,
     "literal_error": lambda name, value, context: _no_option(name, value, _expected(context)),
     "union_tag_invalid": _no_tag,
     "union_tag_not_found": _needs_tag,
     "greater_than_equal": _too_small,
+    "greater_than": _too_small,
     "less_than_equal": _too_big,
     "string_too_long": _too_long,
     "string_too_short": _too_short,

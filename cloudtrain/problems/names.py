@@ -8,6 +8,9 @@ from typing import NamedTuple
 JOB_NAME = r"^[a-zA-Z0-9](-*[a-zA-Z0-9])*$"
 """A job's name: what a SageMaker training job name and an Azure ML job name both accept."""
 
+MAX_JOB_NAME = 40
+"""Letters of a job's name, so that a run's name with hash and counter fits every target."""
+
 PLACE_NAME = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 """A name of an input or output: what SageMaker's channels and Azure ML's keys both accept."""
 

@@ -104,9 +104,17 @@ def _union(options: list[Any], parsed: bool) -> Shape:
     if len(options) == 1:
         return _shape(options[0], parsed)
     if not any(isinstance(option, type) and issubclass(option, BaseModel) for option in options):
-        return Shape("json", "text, a number, `true` or `false`")
+        words = list(dict.fromkeys(_shape(option).words for option in options))
+        words = ["a number" if word == "a whole number" and "a number" in words else word for word in words]
+        return Shape("json", _either(list(dict.fromkeys(words))))
     models = {tag_of(option): option for option in options}
     return Shape("choice", "a mapping with a `type`", models, options=tuple(models))
+
+
+def _either(words: list[str]) -> str:
+    """`text, a number or a list`."""
+    words = sorted(words, key=lambda word: " or " in word)
+    return ", ".join(words) if " or " in words[-1] else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def tag_of(model: type[BaseModel]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cloudtrain.errors import Problem
+from cloudtrain.errors import Problem, shortened
 
 Path = tuple["str | int", ...]
 
@@ -46,6 +46,13 @@ class Source:
     written: Written | None = None
 
 
+def _digits(number: float) -> str:
+    try:
+        return str(number)
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return "a number of too many digits"
+
+
 def shown(value: Any, written: str | None = None) -> str:
     """A value as a message names it, short: `"two"`, `2.10`, a list."""
     if isinstance(value, str):
@@ -54,7 +61,7 @@ def shown(value: Any, written: str | None = None) -> str:
     if value is None or isinstance(value, bool):
         return f"`{json.dumps(value)}`"
     if isinstance(value, int | float):
-        return f"`{written or value}`"
+        return f"`{shortened(written or _digits(value))}`"
     if isinstance(value, Mapping | BaseModel):
         return "a mapping"
     return "a list" if isinstance(value, list | tuple) else f"`{type(value).__name__}`"

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
-from cloudtrain.backends.local.folder import FORCED, RunFolder
-from cloudtrain.data import Checkpoint
+from cloudtrain.core.data import Checkpoint
+from cloudtrain.core.states import Metrics, RunState, RunStatus
+from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.errors import TargetError, UsageError, did_you_mean
-from cloudtrain.handle import Run
+from cloudtrain.lifecycle.run import Run
 from cloudtrain.rehearsal.curves import TOLERANCE, Comparison, Verdict, curve_of, loss_names
 from cloudtrain.rehearsal.runs import Original, send
-from cloudtrain.runtime.metrics import parse_metrics
 from cloudtrain.settings import load_settings
-from cloudtrain.states import RunState, RunStatus
+from cloudtrain.targets.local.service.folder import FORCED, RunFolder
 
 if TYPE_CHECKING:
-    from cloudtrain.job import TrainingJob
+    from cloudtrain.core.job import TrainingJob
 
 SUFFIX = "-rehearsal"
 """Of the job name under which the runs of a rehearsal are listed."""
@@ -90,10 +90,10 @@ def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stag
     """
     update: dict[str, Any] = {
         "name": rehearsal_name(job.name),
-        "outputs": {name: item.model_copy(update={"local": None}) for name, item in job.outputs.items()},
+        "outputs": {name: item.model_copy(update={DEFAULT_TARGET: None}) for name, item in job.outputs.items()},
     }
     if job.checkpoint is not None:
-        update["checkpoint"] = Checkpoint(**{**job.checkpoint.model_dump(exclude_unset=True), "local": None})
+        update["checkpoint"] = Checkpoint(**{**job.checkpoint.model_dump(exclude_unset=True), DEFAULT_TARGET: None})
     run = submit(job.model_copy(update=update))
     on_stage("whole", run, None)
     _guarded(run, run.wait)
@@ -113,7 +113,7 @@ def rehearse(whole: Run, wishes: Wishes, *, on_stage: OnStage = lambda *_: None)
         TargetError: the run failed, so there is nothing to compare with; or a script was too fast for its signal.
     """
     if whole.directory is None:
-        raise UsageError(f"`{whole.name}` did not run on this machine", hint="rehearse its job file")
+        raise UsageError(f"`{whole.name}` did not run on this machine", hint="rehearse its job file", code="CT905")
     _must_succeed(whole)
     reports = whole.metrics()
     metrics = _chosen(whole, reports, wishes.metrics)
@@ -157,12 +157,13 @@ def _must_succeed(whole: Run) -> None:
     status = whole.status()
     if not status.state.is_final:
         hint = f"wait for it: `cloudtrain wait {whole.name}`; or rehearse its job file, which starts a run of its own"
-        raise UsageError(f"`{whole.name}` has not ended: it is {status.state}", hint=hint)
+        raise UsageError(f"`{whole.name}` has not ended: it is {status.state}", hint=hint, code="CT905")
     if status.state is not RunState.SUCCEEDED:
         raise TargetError(
             f"`{whole.name}` did not succeed, so there is nothing to compare with: it {status.state}"
             + (f": {status.reason}" if status.reason else ""),
             hint=f"`cloudtrain logs {whole.name}` prints what it wrote",
+            code="CT905",
         )
 
 
@@ -172,11 +173,13 @@ def _must_be_interrupted(run: Run, *, last_step: int, end: int) -> None:
         raise TargetError(
             f"`{run.name}` {status.state} before it could be interrupted: {status.reason or 'it does not say why'}",
             hint=f"`cloudtrain logs {run.name}` prints what it wrote",
+            code="CT905",
         )
     if last_step >= end:
         raise TargetError(
             f"`{run.name}` was at its end before SIGTERM reached it",
             hint="choose an earlier step: `--at-step N`; with `runtime.report` the script waits for the signal there",
+            code="CT905",
         )
 
 
@@ -188,16 +191,21 @@ def _chosen(whole: Run, reports: Sequence[Mapping[str, float]], asked: Sequence[
     """
     known = dict.fromkeys(name for report in reports for name in report if name != "step")
     if not known:
-        hint = "call `runtime.report(step=step, loss=loss)`, or print `[metrics] step=10 loss=0.25`"
-        raise UsageError(f"`{whole.name}` reported no metrics, and a rehearsal compares losses", hint=hint)
+        hint = (
+            "call `runtime.report(step=step, loss=loss)`, print `[metrics] step=10 loss=0.25`, or say how to read what "
+            "the script prints: `metrics: {loss: 'loss: ([0-9.]+)'}` in the job"
+        )
+        raise UsageError(
+            f"`{whole.name}` reported no metrics, and a rehearsal compares losses", hint=hint, code="CT905"
+        )
     for name in asked:
         if name not in known:
-            raise UsageError(f"`{whole.name}` reported no `{name}`", hint=did_you_mean(name, known))
+            raise UsageError(f"`{whole.name}` reported no `{name}`", hint=did_you_mean(name, known), code="CT905")
     metrics = tuple(asked) or loss_names(reports)
     if not metrics:
         names = ", ".join(f"`{name}`" for name in known)
         hint = f"compare another metric: `--metric {next(iter(known))}`"
-        raise UsageError(f"`{whole.name}` reported no loss, only {names}", hint=hint)
+        raise UsageError(f"`{whole.name}` reported no loss, only {names}", hint=hint, code="CT905")
     return metrics
 
 
@@ -209,13 +217,18 @@ def _step(whole: Run, steps: Sequence[int], asked: int | None) -> int:
     """
     if len(steps) < 2:
         what = f"at step {steps[0]} alone" if steps else "without a step"
-        hint = "call `runtime.report(step=step, loss=loss)` several times during the training"
-        raise UsageError(f"`{whole.name}` reports its loss {what}", hint=hint)
+        hint = (
+            "call `runtime.report(step=step, loss=loss)` several times during the training; with `metrics` in the job, "
+            "print the step in the same line (`step 10 loss: 0.25`), or add a pattern for it: `step: 'at ([0-9]+)'`"
+        )
+        raise UsageError(f"`{whole.name}` reports its loss {what}", hint=hint, code="CT905")
     if asked is None:
         return steps[(len(steps) - 1) // 2]
     if asked >= steps[-1]:
         hint = f"choose a step before {steps[-1]}"
-        raise UsageError(f"`{whole.name}` ends at step {steps[-1]}, so it cannot be stopped at {asked}", hint=hint)
+        raise UsageError(
+            f"`{whole.name}` ends at step {steps[-1]}, so it cannot be stopped at {asked}", hint=hint, code="CT905"
+        )
     return next(step for step in steps if step >= asked)
 
 
@@ -223,8 +236,9 @@ def _stop_at(run: Run, step: int) -> float:
     """Send SIGTERM when the step is reported. Seconds until the run was gone."""
     import time
 
+    metrics = Metrics()
     for line in run.logs(follow=True):
-        values = parse_metrics(line.text)
+        values = metrics.of(line)
         if values and values.get("step", -1) >= step:
             break
     asked = time.monotonic()

@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.backends.local.backend import LocalBackend
-from cloudtrain.backends.local.download import places
-from cloudtrain.backends.local.folder import RunFolder
-from cloudtrain.backends.registry import backend_of
-from cloudtrain.compile.common import run_name
+from cloudtrain.core.plan import Plan, Upload
+from cloudtrain.core.states import RunRef
+from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.errors import TargetError
-from cloudtrain.handle import Run
-from cloudtrain.plans import Plan, Upload
+from cloudtrain.launch.specification import LaunchSpecification
+from cloudtrain.lifecycle.inputs import outputs_of
+from cloudtrain.lifecycle.run import Run
+from cloudtrain.lifecycle.submission import Submission, submit_once
 from cloudtrain.runtime.holding import VARIABLE as HOLD_AT_STEP
 from cloudtrain.settings import Settings
-from cloudtrain.states import RunRef
 from cloudtrain.store.store import open_store
-from cloudtrain.submission import Submission, submit_once
+from cloudtrain.targets.common.compiling import run_name, submission_key
+from cloudtrain.targets.common.this_machine import LocalPlan
+from cloudtrain.targets.local.service.folder import RunFolder
+from cloudtrain.targets.registry import service_of
 
 _NAMELESS = "job-00000000-0"
 
@@ -34,7 +36,7 @@ _NAMELESS = "job-00000000-0"
 class Original:
     """A run whose launch is repeated."""
 
-    spec: Mapping[str, Any]
+    spec: LaunchSpecification
     job_name: str
     ref: RunRef
     """Where it ran: repetitions run there too."""
@@ -46,74 +48,65 @@ class Original:
         Raises:
             TargetError: its folder is gone.
         """
-        try:
-            spec = RunFolder(str(run.directory)).read_launch()
-        except (OSError, ValueError) as error:
-            raise TargetError(f"the folder of `{run.name}` cannot be read: {error}", hint="rehearse the job") from error
-        return cls(spec, job_name, run.ref)
+        return cls(RunFolder(str(run.directory)).read_launch(), job_name, run.ref)
 
-    def repeated(self, name: str, *, checkpoint_of: str | None = None, hold_at: int | None = None) -> dict[str, Any]:
+    def repeated(
+        self, name: str, *, checkpoint_of: str | None = None, hold_at: int | None = None
+    ) -> LaunchSpecification:
         """The specification under another name. `checkpoint_of` is the run whose checkpoints it finds, itself unless
         given; `hold_at` is the step at which it waits for its signal.
         """
         homes = self._homes(name, checkpoint_of or name)
         paths = "|".join(map(re.escape, homes))
-        places_or_name = re.compile(rf"(?<![\w./-])(?:{paths})(?![\w.-])|{re.escape(self.name)}(?!\d)")
-        spec: dict[str, Any] = _mapped(
-            self.spec, lambda text: places_or_name.sub(lambda found: homes.get(found[0], name), text)
+        places_or_name = re.compile(rf"(?<![\w./-])(?:{paths})(?![\w.-])|{re.escape(self.spec.name)}(?!\d)")
+        moved = _mapped(
+            self.spec.to_json(), lambda text: places_or_name.sub(lambda found: homes.get(found[0], name), text)
         )
-        if hold_at is not None:
-            for process in spec["processes"]:
-                process["env"][HOLD_AT_STEP] = str(hold_at)
-        return spec
-
-    @property
-    def name(self) -> str:
-        """The run's name, as it stands in the specification."""
-        return str(self.spec["name"])
+        spec = LaunchSpecification.from_json(moved)
+        if hold_at is None:
+            return spec
+        held = {HOLD_AT_STEP: str(hold_at)}
+        return replace(spec, processes=tuple(replace(each, env=each.env | held) for each in spec.processes))
 
     def _homes(self, name: str, checkpoint_of: str) -> dict[str, str]:
         """Where each place of the original lies now, its checkpoints and what lies outside its folder."""
-        run_dir = str(self.spec["run_dir"])
-        links = {link["path"]: link["target"] for link in self.spec.get("links", ())}
+        run_dir = self.spec.run_dir
+        links = {link.path: link.target for link in self.spec.links or ()}
         homes = {}
-        for what, folders in places(self.spec).items():
+        for what, folders in self.spec.downloads().items():
             owner = checkpoint_of if what == "checkpoint" else name
             for folder in (links.get(str(path), str(path)) for path in folders):
                 below = folder.removeprefix(f"{run_dir}/") if folder.startswith(f"{run_dir}/") else what
                 if what == "checkpoint" or below == what:
-                    homes[folder] = f"{run_dir.removesuffix(self.name)}{owner}/{below}"
+                    homes[folder] = f"{run_dir.removesuffix(self.spec.name)}{owner}/{below}"
         return homes
 
 
-def send(original: Original, settings: Settings, make: Callable[[str], dict[str, Any]]) -> Run:
+def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpecification]) -> Run:
     """Send the specification that `make` gives for a run name. Its run is like any other: `ps` lists it.
 
     Raises:
         TargetError: the original's code is no longer there.
     """
-    backend = backend_of("local", settings)
-    assert isinstance(backend, LocalBackend)
 
     def plan(name: str) -> Plan:
         spec = make(name)
-        code = spec["code"]
-        upload = Upload("code", code["sha256"], code["archive"], 0, 0)
-        return Plan("local", name, original.job_name, spec, (upload,), place=original.ref.place)
+        upload = Upload("code", spec.code.sha256, spec.code.archive, 0, 0)
+        return LocalPlan(DEFAULT_TARGET, name, original.job_name, spec.to_json(), (upload,), place=original.ref.place)
 
-    key = plan(_NAMELESS).sha256
+    key = submission_key(plan(_NAMELESS))
     with open_store(settings.state_dir) as store:
-        row = submit_once(
-            store,
-            Submission(
-                backend,
-                key,
-                settings.submitter,
-                lambda counter: plan(run_name(original.job_name, key, settings.submitter, counter)),
-                _NoBundle(),
-            ),
+        submission = Submission(
+            service=service_of(DEFAULT_TARGET, settings),
+            key=key,
+            submitter=settings.submitter,
+            plan_of=lambda number: plan(run_name(original.job_name, key, settings.submitter, store.salt, number)),
+            outputs_of=outputs_of,
+            bundle=_NoBundle(),
+            report=lambda _: None,
         )
-    return Run(row, settings)
+        submitted = submit_once(store, submission, lambda name: service_of(name, settings))
+    return Run(submitted.record, settings)
 
 
 class _NoBundle:
@@ -123,7 +116,9 @@ class _NoBundle:
 
     def write(self, path: Path) -> None:
         """Never asked for an archive that exists."""
-        raise TargetError(f"the run's code is gone: `{path}`", hint="rehearse the job's file instead of the run")
+        raise TargetError(
+            f"the run's code is gone: `{path}`", hint="rehearse the job's file instead of the run", code="CT905"
+        )
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:

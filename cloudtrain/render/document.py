@@ -68,7 +68,14 @@ class Notice(NamedTuple):
     hint: str | None = None
 
 
-Block = Heading | Text | Pairs | Table | Lines | Command | Notice
+class Section(NamedTuple):
+    """Blocks under a title, which a notebook folds away."""
+
+    title: str
+    blocks: Sequence[Heading | Text | Pairs | Table | Lines | Command | Notice]
+
+
+Block = Heading | Text | Pairs | Table | Lines | Command | Notice | Section
 
 
 class Document(NamedTuple):

@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.render.document import Block, Cell, Command, Document, Heading, Lines, Notice, Pairs, Table, Text
+from cloudtrain.render.document import (
+    Block,
+    Cell,
+    Command,
+    Document,
+    Heading,
+    Lines,
+    Notice,
+    Pairs,
+    Section,
+    Table,
+    Text,
+)
+from cloudtrain.render.escape import shell_word, visible
 from cloudtrain.render.layout import LEVEL_STYLE
-from cloudtrain.render.wrap import literals, visible
+from cloudtrain.render.wrap import literals
 
 if TYPE_CHECKING:
-    from cloudtrain.states import RunStatus
+    from cloudtrain.core.states import RunStatus
 
 _STYLE = """<style>
-.cloudtrain{font-size:13px;line-height:1.5;max-width:60em}
-.cloudtrain h4{margin:.9em 0 .2em;font-size:1.05em}
-.cloudtrain table{border-collapse:collapse;margin:.3em 0}
-.cloudtrain td,.cloudtrain th{text-align:left;vertical-align:top;padding:.15em 1.2em .15em 0}
-.cloudtrain th{font-weight:normal;opacity:.65}
-.cloudtrain pre{margin:.3em 0;padding:.5em .7em;overflow:auto;max-height:24em;border:1px solid rgba(128,128,128,.35)}
+.cloudtrain{font-size:13px;line-height:1.5;max-width:72em}
+.cloudtrain.cloudtrain h4{margin:.9em 0 .2em;font-size:1.05em;font-weight:bold}
+.cloudtrain details{margin:.6em 0}
+.cloudtrain details>:not(summary){margin-left:1.1em}
+.cloudtrain summary{cursor:pointer;font-weight:bold}
+.cloudtrain pre,.cloudtrain code,.cloudtrain .ct-place{
+ font-family:var(--jp-code-font-family,var(--vscode-editor-font-family,ui-monospace,Menlo,Consolas,monospace))}
+.cloudtrain.cloudtrain table{border-collapse:collapse;margin:.3em 0;table-layout:auto;border:0;font-size:inherit}
+.cloudtrain.cloudtrain tbody tr:nth-child(n){background:none;border:0}
+.cloudtrain.cloudtrain td,.cloudtrain.cloudtrain th{text-align:left;vertical-align:top;padding:.15em 1.2em .15em 0;
+ border:0;white-space:pre-wrap;overflow-wrap:anywhere}
+.cloudtrain.cloudtrain th{font-weight:normal;opacity:.65;white-space:nowrap}
+.cloudtrain.cloudtrain pre{margin:.3em 0;padding:.5em .7em;overflow:auto;max-height:24em;color:inherit;
+ background:none;border:1px solid rgba(128,128,128,.35);white-space:pre}
+.cloudtrain.cloudtrain code{background:rgba(128,128,128,.15);color:inherit;padding:0 .25em;border-radius:3px}
 .cloudtrain .ct-notice{margin:.5em 0;padding:.2em .8em;border-left:3px solid currentColor}
-.cloudtrain .ct-place{opacity:.65;font-family:monospace}
+.cloudtrain .ct-place{opacity:.65}
 .cloudtrain .ct-strong{font-weight:bold}.cloudtrain .ct-dim{opacity:.65}
-.cloudtrain .ct-good{color:#1a7f37}.cloudtrain .ct-bad{color:#cf222e}
-.cloudtrain .ct-warn{color:#9a6700}.cloudtrain .ct-info{color:#0969da}
+.cloudtrain .ct-good{color:var(--jp-success-color0,var(--vscode-charts-green,#1a7f37))}
+.cloudtrain .ct-bad{color:var(--jp-error-color1,var(--vscode-errorForeground,#cf222e))}
+.cloudtrain .ct-warn{color:var(--jp-warn-color0,var(--vscode-charts-yellow,#9a6700))}
+.cloudtrain .ct-info{color:var(--jp-info-color0,var(--vscode-charts-blue,#0969da))}
 </style>"""
+"""JupyterLab styles what a cell shows: tables to the right, in stripes, of columns alike. The doubled class goes before
+its rules. Colours are the theme's where there is one, in JupyterLab or in VS Code."""
 
 
 def to_html(document: Document) -> str:
@@ -67,7 +92,12 @@ def _lines(block: Lines) -> str:
 
 def _command(block: Command) -> str:
     variables = [f"  {name}={value}" for name, value in block.variables]
-    return _pre([f"$ {shlex.join(block.argv)}", *variables])
+    return _pre([f"$ {' '.join(map(shell_word, block.argv))}", *variables])
+
+
+def _section(block: Section) -> str:
+    body = "\n".join(_BLOCKS[type(inner)](inner) for inner in block.blocks)
+    return f"<details><summary>{_inline(block.title)}</summary>\n{body}\n</details>"
 
 
 def _notice(block: Notice) -> str:
@@ -113,4 +143,5 @@ _BLOCKS: dict[type[Block], Callable[[Any], str]] = {
     Lines: _lines,
     Command: _command,
     Notice: _notice,
+    Section: _section,
 }

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudtrain.catalogue.instances import InstanceType
+from cloudtrain.catalogue.instances import InstanceType, table_of
+from cloudtrain.catalogue.nodes import NodeKind
 from cloudtrain.render.document import Document, Heading, Pairs, Table
 
 HEADERS = ("NAME", "GPUS", "GPU", "vCPU", "MEMORY", "NETWORK", "USD/H")
 
-AZURE_HEADERS = ("NAME", "GPUS", "GPU", "vCPU", "GiB", "IB", "USD/H")
+INFINIBAND_HEADERS = ("NAME", "GPUS", "GPU", "vCPU", "GiB", "IB", "USD/H")
+
+NODE_HEADERS = ("NODES", "IDLE", "GPUS", "GPU", "vCPU", "MEMORY", "PARTITIONS", "FEATURES")
 
 _FABRIC = {"efa": "EFA", "infiniband": "InfiniBand", "": ""}
 
@@ -19,17 +22,44 @@ _SHORT = {"efa": "EFA", "infiniband": "IB", "": ""}
 def type_table(types: Sequence[InstanceType]) -> Document:
     """One row a type. NETWORK is Gbit/s, and the kind of RDMA.
 
-    Azure's names are long, so its table has no units: GiB of memory, and IB, InfiniBand in Gbit/s, `(no)` where it has
-    no SR-IOV and NCCL cannot use it. A type that is no longer offered says so instead of its price.
+    Where the fast network is InfiniBand, names are long and the table has no units: GiB of memory, and IB, InfiniBand
+    in Gbit/s, `(no)` where it has no SR-IOV and NCCL cannot use it. A type that is no longer offered says so instead of
+    its price.
     """
-    if types and types[0].target == "azureml":
-        return Document([Table(AZURE_HEADERS, [_azure_row(instance) for instance in types])])
+    if has_infiniband(types):
+        return Document([Table(INFINIBAND_HEADERS, [_infiniband_row(instance) for instance in types])])
     return Document([Table(HEADERS, [_row(instance) for instance in types])])
+
+
+def node_table(kinds: Sequence[NodeKind]) -> Document:
+    """One row for nodes that are alike: how many there are, how many wait for work, and what a job calls them."""
+    rows = [
+        (
+            str(kind.nodes),
+            str(kind.idle),
+            str(kind.gpus or "-"),
+            kind.gpu_type or "-",
+            str(kind.cpus),
+            f"{kind.memory / 2**30:.0f} GiB",
+            ", ".join(kind.partitions),
+            ", ".join(kind.features) or "-",
+        )
+        for kind in kinds
+    ]
+    return Document([Table(NODE_HEADERS, rows)])
+
+
+def has_infiniband(types: Sequence[InstanceType]) -> bool:
+    """Whether the target of these types joins them by InfiniBand."""
+    table = table_of(types[0].target) if types else None
+    return table is not None and table.fabric == "infiniband"
 
 
 def one_type(instance: InstanceType) -> Document:
     """All that is known of a type, with the sources."""
-    rows = [*_machine(instance), *_software(instance), *_prices(instance), ("source", instance.source)]
+    table = table_of(instance.target)
+    own = table.describe(instance) if table is not None else []
+    rows = [*_machine(instance), *own, *_prices(instance), ("source", instance.source)]
     return Document([Heading(instance.name), Pairs(rows)])
 
 
@@ -47,7 +77,7 @@ def _row(instance: InstanceType) -> tuple[str, ...]:
     )
 
 
-def _azure_row(instance: InstanceType) -> tuple[str, ...]:
+def _infiniband_row(instance: InstanceType) -> tuple[str, ...]:
     infiniband = "-"
     if instance.interconnect == "rdma":
         infiniband = f"{instance.network_gbps:g}" if instance.network_gbps else "yes"
@@ -83,8 +113,6 @@ def _machine(instance: InstanceType) -> list[tuple[str, str]]:
         ("network", instance.network + gbps if instance.network else "not known"),
         ("interconnect", _interconnect(instance)),
     ]
-    if instance.target == "sagemaker":
-        rows.append(("local disk", f"{instance.nvme_gb} GB NVMe" if instance.nvme_gb else "none"))
     if instance.quota_vcpus is not None:
         at_once = instance.quota_vcpus // instance.vcpus if instance.vcpus else 0
         rows.append(("quota", f"{instance.quota_vcpus} vCPUs of its family: {at_once} at once"))
@@ -117,30 +145,6 @@ def _interconnect(instance: InstanceType) -> str:
         gbps = f", {instance.network_gbps:g} Gbit/s{' in all' if several else ''}" if known else ""
         return f"rdma ({fabric}{number if instance.interfaces else ''}{gbps})"
     return f"ethernet ({fabric} without SR-IOV, which NCCL cannot use)" if fabric else "ethernet"
-
-
-def _software(instance: InstanceType) -> list[tuple[str, str]]:
-    """What SageMaker's own software makes of the type."""
-    if instance.target != "sagemaker":
-        return []
-    variables = [
-        name
-        for name, is_set in (
-            ("FI_PROVIDER=efa", instance.efa_in_toolkit),
-            ("FI_EFA_USE_DEVICE_RDMA=1", instance.rdma_in_toolkit),
-        )
-        if is_set
-    ]
-    toolkit = "sets " + " and ".join(variables) if variables else "sets no EFA variable"
-    named = [
-        name
-        for name, is_named in (("AWS's documentation", instance.smddp), ("SDK v2", instance.smddp_in_sdk))
-        if is_named
-    ]
-    return [
-        ("toolkit 5.1.4", toolkit),
-        ("SMDDP", "named by " + " and ".join(named) if named else "named neither by AWS's documentation nor by SDK v2"),
-    ]
 
 
 def _prices(instance: InstanceType) -> list[tuple[str, str]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from cloudtrain.render.document import (
@@ -15,26 +14,35 @@ from cloudtrain.render.document import (
     Lines,
     Notice,
     Pairs,
+    Section,
     Span,
     Style,
     Table,
     Text,
 )
-from cloudtrain.render.wrap import fill, literals, visible, width_of, wrap
+from cloudtrain.render.escape import on_one_line, shell_word
+from cloudtrain.render.wrap import fill, literals, width_of, wrap
 
 Line = list[Span]
 
 INDENT = 2
 GAP = 2
 
-LEVEL_STYLE: dict[str, Style] = {"error": "bad", "warning": "warn", "notice": "info", "hint": "info", "ok": "good"}
+LEVEL_STYLE: dict[str, Style] = {
+    "error": "bad",
+    "warning": "warn",
+    "notice": "info",
+    "hint": "info",
+    "ok": "good",
+    "optional": "dim",
+}
 
 
 def layout(document: Document, width: int | None) -> list[Line]:
     """The lines of a document. With a width, running text and cells are wrapped to it; with None, nothing is."""
     lines: list[Line] = []
     previous: Block | None = None
-    for block in document.blocks:
+    for block in _flat(document.blocks):
         if previous is not None and not isinstance(previous, Heading):
             lines.append([])
         lines += _LAYOUTS[type(block)](block, width)
@@ -42,8 +50,18 @@ def layout(document: Document, width: int | None) -> list[Line]:
     return lines
 
 
+def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Sections as their titles and what stands under them."""
+    for block in blocks:
+        if isinstance(block, Section):
+            yield Heading(block.title)
+            yield from block.blocks
+        else:
+            yield block
+
+
 def _heading(block: Heading, _: int | None) -> Iterator[Line]:
-    yield [Span(visible(block.text), "strong")]
+    yield [Span(on_one_line(block.text), "strong")]
 
 
 def _text(block: Text, width: int | None) -> Iterator[Line]:
@@ -52,24 +70,26 @@ def _text(block: Text, width: int | None) -> Iterator[Line]:
 
 
 def _pairs(block: Pairs, width: int | None) -> Iterator[Line]:
-    label_width = max((width_of(label) for label, _ in block.rows), default=0)
+    rows = [(on_one_line(label), _span(value)) for label, value in block.rows]
+    label_width = max((width_of(label) for label, _ in rows), default=0)
     taken = INDENT + label_width + GAP
-    for label, value in block.rows:
-        span = _span(value)
+    for label, span in rows:
         for number, line in enumerate(wrap(span.text, width, first=taken, rest=taken)):
-            name = visible(label) if number == 0 else ""
+            name = label if number == 0 else ""
             yield [Span(" " * INDENT), Span(_pad(name, label_width + GAP), "dim"), Span(line, span.style)]
 
 
 def _table(block: Table, width: int | None) -> Iterator[Line]:
-    rows = [[Span(visible(span.text).replace("\n", " "), span.style) for span in map(_span, row)] for row in block.rows]
+    rows = [
+        [Span(on_one_line(span.text.replace("\n", " ")), span.style) for span in map(_span, row)] for row in block.rows
+    ]
+    headers = [on_one_line(header) for header in block.headers]
     widths = [
-        max([width_of(header), *(width_of(row[column].text) for row in rows)])
-        for column, header in enumerate(block.headers)
+        max([width_of(header), *(width_of(row[column].text) for row in rows)]) for column, header in enumerate(headers)
     ]
     if width is not None:
-        widths[0] = min(widths[0], _room_for_key(block.headers, widths, width))
-    yield _row([Span(header, "dim") for header in block.headers], widths)
+        widths[0] = min(widths[0], _room_for_key(headers, widths, width))
+    yield _row([Span(header, "dim") for header in headers], widths)
     for row in rows:
         yield from _fitted(row, widths, width)
 
@@ -104,25 +124,25 @@ def _row(cells: Sequence[Span], widths: Sequence[int]) -> Line:
 
 def _lines(block: Lines, _: int | None) -> Iterator[Line]:
     for line in block.lines:
-        yield [Span(" " * INDENT), Span(visible(line))]
+        yield [Span(" " * INDENT), Span(on_one_line(line))]
 
 
 def _command(block: Command, width: int | None) -> Iterator[Line]:
-    words = [visible(shlex.quote(word)) for word in block.argv]
+    words = [shell_word(word) for word in block.argv]
     for number, line in enumerate(fill(words, width, indent=INDENT + 4)):
         yield [Span(" " * INDENT), Span("$ " if number == 0 else "    ", "dim"), Span(line)]
     for name, value in block.variables:
-        yield [Span(" " * (INDENT + 2)), Span(f"{name}=", "dim"), Span(visible(value))]
+        yield [Span(" " * (INDENT + 2)), Span(f"{on_one_line(name)}=", "dim"), Span(on_one_line(value))]
 
 
 def _notice(block: Notice, width: int | None) -> Iterator[Line]:
-    label = f"{block.level}: "
+    label = f"{on_one_line(block.level)}: "
     text = f"{block.message} [{block.code}]" if block.code else block.message
     yield from _labelled(label, text, LEVEL_STYLE.get(block.level, ""), width)
     if block.place:
-        yield [Span(" " * INDENT), Span(visible(block.place), "dim")]
+        yield [Span(" " * INDENT), Span(on_one_line(block.place), "dim")]
     for detail in block.details:
-        yield [Span(" " * INDENT), Span(visible(detail))]
+        yield [Span(" " * INDENT), Span(on_one_line(detail))]
     if block.hint:
         yield []
         yield from _labelled("hint: ", block.hint, "info", width)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from cloudtrain.core.states import RunState, RunStatus, Transition
+from cloudtrain.core.units import format_duration
 from cloudtrain.render.document import Block, Cell, Document, Heading, Lines, Pairs, Span, Style, Table
-from cloudtrain.states import RunState, RunStatus, Transition
-from cloudtrain.units import format_duration
 
 STATE_STYLE: dict[RunState, Style] = {
     RunState.PENDING: "dim",
@@ -36,6 +36,7 @@ def run_document(name: str, ref: str, status: RunStatus, more: Mapping[str, str]
     rows += [("duration", duration_of(status))] if status.started else []
     rows += [("restarts", str(status.restarts))] if status.restarts else []
     rows += [("cost", cost_text(status))] if status.billable_seconds is not None else []
+    rows += [("progress", progress)] if (progress := progress_text(status)) else []
     rows += [("metrics", metrics_text(status.metrics))] if status.metrics else []
     blocks: list[Block] = [Heading(name), Pairs(rows)]
     if status.transitions:
@@ -70,10 +71,26 @@ def _phase(item: Transition) -> tuple[Cell, ...]:
     return (item.phase, _moment(item.started), took, message or "")
 
 
+PROGRESS = ("total", "seconds_left")
+"""What `runtime.report(step=, total=)` says beside what was measured."""
+
+
+def progress_text(status: RunStatus) -> str:
+    """`45%, step 207 of 460, 3m left`; empty where the script reports no total, and without a rest once it is over."""
+    step, total = status.metrics.get("step"), status.metrics.get("total")
+    if step is None or not total:
+        return ""
+    parts = [f"{min(1.0, step / total):.0%}", f"step {number(step)} of {number(total)}"]
+    left = status.metrics.get("seconds_left")
+    if left is not None and not status.state.is_final:
+        parts.append(f"{format_duration(left)} left")
+    return ", ".join(parts)
+
+
 def metrics_text(metrics: Mapping[str, float]) -> str:
     """`loss 0.25, accuracy 0.98 (step 100)`: where they were measured comes last."""
     places = [f"{name} {number(metrics[name])}" for name in ("epoch", "step") if name in metrics]
-    values = [f"{name} {number(value)}" for name, value in metrics.items() if name not in ("epoch", "step")]
+    values = [f"{name} {number(value)}" for name, value in metrics.items() if name not in ("epoch", "step", *PROGRESS)]
     text = ", ".join(values)
     return f"{text} ({', '.join(places)})" if values and places else text or ", ".join(places)
 

@@ -6,15 +6,10 @@ import re
 from collections.abc import Sequence
 
 from cloudtrain.render.document import Span, Style
+from cloudtrain.render.escape import visible
 
 _WORD = re.compile(r"(?:`[^`]*`|[^\s`]|`)+")
 _LITERAL = re.compile(r"(`[^`]*`)")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-
-
-def visible(text: str) -> str:
-    """`text` with control characters written out, so that no value of a job can steer the terminal."""
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text.expandtabs(4))
 
 
 def width_of(text: str) -> int:

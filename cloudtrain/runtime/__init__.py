@@ -10,6 +10,9 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
+    from .accelerator import has_bf16 as has_bf16
+    from .accelerator import has_float8 as has_float8
+    from .accelerator import use_tf32 as use_tf32
     from .checkpoints import Checkpoints as Checkpoints
     from .directories import checkpoint_dir as checkpoint_dir
     from .directories import input_dir as input_dir
@@ -24,9 +27,14 @@ if TYPE_CHECKING:
     from .metrics import parse_metrics as parse_metrics
     from .metrics import report as report
     from .notices import notice as notice
+    from .observing import StepProfile as StepProfile
+    from .observing import diagnostics_dir as diagnostics_dir
+    from .preparing import prepared as prepared
     from .process_group import ProcessGroup as ProcessGroup
     from .process_group import destroy_process_group as destroy_process_group
     from .process_group import init_process_group as init_process_group
+    from .randomness import random_states as random_states
+    from .randomness import restore_random_states as restore_random_states
     from .stopping import exit_preempted as exit_preempted
     from .stopping import leave_stops_to_the_parent as leave_stops_to_the_parent
     from .stopping import should_stop as should_stop
@@ -36,6 +44,9 @@ if TYPE_CHECKING:
 
 # No name here may equal the name of a file in this folder: importing the file would replace the name.
 _HOME = {
+    "has_bf16": "accelerator",
+    "has_float8": "accelerator",
+    "use_tf32": "accelerator",
     "Checkpoints": "checkpoints",
     "checkpoint_dir": "directories",
     "input_dir": "directories",
@@ -50,9 +61,14 @@ _HOME = {
     "parse_metrics": "metrics",
     "report": "metrics",
     "notice": "notices",
+    "StepProfile": "observing",
+    "diagnostics_dir": "observing",
+    "prepared": "preparing",
     "ProcessGroup": "process_group",
     "destroy_process_group": "process_group",
     "init_process_group": "process_group",
+    "random_states": "randomness",
+    "restore_random_states": "randomness",
     "exit_preempted": "stopping",
     "leave_stops_to_the_parent": "stopping",
     "should_stop": "stopping",

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -68,14 +68,19 @@ def publish(aside: Path, final: Path, manifest: Mapping[str, Any]) -> None:
     sync_folder(final.parent)
 
 
-def entries(folder: Path) -> dict[str, dict[str, Any]]:
-    """Name to length and digest of every file under `folder`, each synced to disk."""
+def file_names(folder: Path) -> list[str]:
+    """Every file under `folder`, in one order on all ranks."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Name to length and digest of these files under `folder`, each synced to disk."""
     found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-            found[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": digest(path)}
+    for name in names:
+        path = folder / name
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        found[name] = {"size": path.stat().st_size, "sha256": digest(path)}
     return found
 
 
@@ -90,15 +95,28 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return cast(dict[str, Any], manifest) if whole else None
 
 
-def is_whole(folder: Path) -> bool:
-    """True when every file has the length and the digest that the manifest says."""
+def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
+    """True when every file has the length and the digest that the manifest says. Of several readers, each checks the
+    lengths of all files and the digests of its share."""
     manifest = read_manifest(folder)
     if manifest is None:
         return False
     try:
-        return all(digest(folder / name) == entry["sha256"] for name, entry in manifest["files"].items())
+        files = share_of(manifest["files"], reader, readers)
+        return all(digest(folder / name) == entry["sha256"] for name, entry in files.items())
     except (OSError, KeyError):
         return False
+
+
+def share_of(files: Mapping[str, Any], reader: int, readers: int) -> dict[str, Any]:
+    """The files that one of several readers takes: the largest first, each to the one who has least so far."""
+    loads = [0] * readers
+    shares: list[dict[str, Any]] = [{} for _ in range(readers)]
+    for name in sorted(files, key=lambda name: (-files[name]["size"], name)):
+        least = loads.index(min(loads))
+        loads[least] += files[name]["size"]
+        shares[least][name] = files[name]
+    return shares[reader]
 
 
 def digest(path: Path) -> str:

@@ -16,7 +16,7 @@ SMDDP_MODULE = "smdistributed.dataparallel.torch.torch_smddp"
 """Importing it registers the backend `smddp`. It ships in SageMaker's images only."""
 
 
-def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool) -> str:
+def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool, sends: bool = False) -> str:
     """The backend string for torch.distributed.
 
     Args:
@@ -24,6 +24,7 @@ def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool) -> str:
         gpus: GPUs that this process sees.
         folded: two processes share a GPU.
         alone: the job has one process.
+        sends: the script sends tensors from process to process, which smddp cannot.
 
     Raises:
         SetupError: the backend asked for cannot run here.
@@ -36,7 +37,7 @@ def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool) -> str:
                 hint="use `auto`, which falls back to what can run",
             )
         return NCCL if asked == "nccl" else asked
-    if gpus and not folded and not alone and _smddp_problem() is None:
+    if gpus and not folded and not alone and not sends and _smddp_problem() is None:
         return "smddp"
     return "gloo" if _problem("nccl", gpus=gpus, folded=folded) else NCCL
 

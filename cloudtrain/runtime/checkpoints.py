@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, SupportsIndex
 
 from . import plain_pickle
-from .atomic import ASIDE, entries, is_whole, publish, read_manifest, write_hashed
+from .atomic import ASIDE, entries, file_names, is_whole, publish, read_manifest, write_hashed
 from .directories import checkpoint_dir
 from .environment import detect_environment
 from .errors import SetupError
 from .notices import notice
-from .process_group import any_rank, from_main, wait_for_all
+from .process_group import any_rank, from_every, from_main, wait_for_all
 from .steps import whole_step
 
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
@@ -85,13 +85,20 @@ class Checkpoints:
 
         For states that no single process holds, for example with `torch.distributed.checkpoint`. Every rank must call
         it. Rank 0 returns the path.
+
+        `write` may return name to length and digest of files that it has written, as `sharded.write_shards` does, which
+        hashes while it writes. The ranks share out the other files and read each of them once.
         """
-        step, main = whole_step(step), detect_environment().is_main
-        aside = self._make_aside(step) if main else self.directory / f"{ASIDE}{step}"
+        step, environment = whole_step(step), detect_environment()
+        aside = self._make_aside(step) if environment.is_main else self.directory / f"{ASIDE}{step}"
         wait_for_all()
-        write(aside)
-        wait_for_all()
-        path = self._publish(aside, step, entries(aside)) if main else None
+        known = write(aside)
+        known = known if isinstance(known, dict) else {}
+        hashed = {name for part in from_every(sorted(known)) for name in part}
+        rest = [name for name in file_names(aside) if name not in hashed]
+        mine = rest[environment.rank :: environment.world_size]
+        files = {name: entry for part in from_every({**known, **entries(aside, mine)}) for name, entry in part.items()}
+        path = self._publish(aside, step, files) if environment.is_main else None
         wait_for_all()
         return path
 
@@ -104,11 +111,15 @@ class Checkpoints:
         return None
 
     def agree(self) -> Saved | None:
-        """The newest checkpoint that is whole on every rank. Every rank must call it."""
+        """The newest checkpoint that is whole on every rank. Every rank must call it.
+
+        The ranks of an instance share out its files, so that each instance reads every byte once.
+        """
         names = from_main([saved.path.name for saved in self._all()])
+        place = detect_environment()
         for name in names:
             saved = _parse(self.directory / name)
-            whole = saved is not None and is_whole(saved.path)
+            whole = saved is not None and is_whole(saved.path, place.local_rank, place.local_world_size)
             if not any_rank(not whole):
                 return saved
             if not whole:

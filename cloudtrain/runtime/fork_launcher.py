@@ -33,6 +33,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain.runtime.atomic import write_file
+from cloudtrain.runtime.loopback import hold_master_store
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def rank_environment(
 ) -> dict[str, str]:
     """What torchrun (torch 2.13) puts into the environment of a rank; ranks follow the instances.
 
-    Without the agent's store: rank 0 makes a store of its own, new with every attempt, so that no rank that was
-    started again can read the address of a dead one.
+    Without the agent's store: rank 0 makes a store of its own, on loopback and new with every attempt, so that no rank
+    that was started again can read the address of a dead one.
     """
     instance, local_rank = divmod(rank, processes_per_instance)
     world_size = str(instances * processes_per_instance)
@@ -178,9 +179,10 @@ def _become(environment: Mapping[str, str], folder: Path | None, program: Sequen
         os.environ.update(environment)
         if folder is not None:
             for descriptor, name in ((1, "stdout.log"), (2, "stderr.log")):
-                os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644), descriptor)
+                os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600), descriptor)
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
+        held = hold_master_store() if "torch" in sys.modules else None  # noqa: F841 - it serves until the rank ends
         exit_code = _run_script(program)
     finally:
         os._exit(exit_code)

@@ -16,12 +16,19 @@ _LINE = re.compile(re.escape(PREFIX) + r"((?: [A-Za-z_][A-Za-z0-9_./-]*=[^\s=]+)
 def report(**values: SupportsFloat) -> None:
     """Print one metric line, flushed, on rank 0 only. Tensors and numpy scalars are numbers too.
 
+    With `total`, the last step, also `seconds_left`: `cloudtrain status` shows both as progress.
+
     Raises:
         ValueError: a name would not survive the way there and back.
     """
     from .environment import detect_environment
 
     if detect_environment().is_main:
+        if "step" in values and "total" in values:
+            from .progress import LEFT, seconds_left
+
+            left = seconds_left(float(values["step"]), float(values["total"]))
+            values = {**values, **({} if left is None else {LEFT: round(left, 1)})}
         sys.stdout.write(format_metrics(values) + "\n")  # one write, so that lines of other processes stay outside
         sys.stdout.flush()
         if "step" in values and "CLOUDTRAIN_HOLD_AT_STEP" in os.environ:

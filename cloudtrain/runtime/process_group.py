@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 from .backend import AUTO, choose_backend
 from .environment import Environment, detect_environment
 from .errors import SetupError
+from .loopback import hold_master_store
+from .meeting import find_store, meet, seconds_from
 from .notices import notice
+from .observing import record_flights, watch_memory
 from .uncaught import tell_setup_errors
 
 if TYPE_CHECKING:
@@ -46,31 +49,45 @@ class ProcessGroup:
         return self.environment.is_main
 
 
-def init_process_group(backend: str = AUTO, *, timeout: float | None = None) -> ProcessGroup:
+def init_process_group(
+    backend: str = AUTO, *, timeout: float | None = None, patience: float | None = None, sends: bool = False
+) -> ProcessGroup:
     """Join the processes of this job; one process alone gets a group of one, so that a script has one path.
 
     `auto` takes smddp where its library is installed, nccl where every process has a GPU of its own (with gloo for CPU
-    tensors), else gloo. `timeout` is in seconds. On GPUs the process's device becomes the current one.
+    tensors), else gloo. On GPUs the process's device becomes the current one.
+
+    Args:
+        backend: `auto`, or one that must be used.
+        timeout: seconds after which a collective fails that not all processes joined; `CLOUDTRAIN_TIMEOUT`, else 1800.
+        patience: seconds that all processes have to come; `CLOUDTRAIN_PATIENCE`, else 300. A process that does not come
+            is named, where a collective would only time out.
+        sends: the script sends tensors from process to process, as pipelines do. smddp cannot, so `auto` takes nccl.
 
     Raises:
-        SetupError: the backend asked for cannot run here, or nobody says where rank 0 is.
+        SetupError: the backend asked for cannot run here, nobody says where rank 0 is, or not all processes came.
     """
     import torch
 
     environment = detect_environment()
-    limit = None if timeout is None else timedelta(seconds=timeout)
-    store = _fresh_store(environment, limit)
+    tell_setup_errors()
+    limit = timedelta(seconds=timeout if timeout is not None else seconds_from("CLOUDTRAIN_TIMEOUT", 1800))
+    allowed = patience if patience is not None else seconds_from("CLOUDTRAIN_PATIENCE", 300)
+    store = _fresh_store(environment, limit, allowed)
+    meet(store, environment, allowed)
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     folded = gpus > 0 and _gpu_is_shared(environment, store, environment.local_rank % gpus)
-    chosen = choose_backend(backend, gpus=gpus, folded=folded, alone=environment.world_size == 1)
+    if gpus:
+        record_flights()
+    chosen = choose_backend(backend, gpus=gpus, folded=folded, alone=environment.world_size == 1, sends=sends)
     device = torch.device("cuda", environment.local_rank % gpus) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
+        watch_memory()
     if folded:
         notice("several processes share one GPU, so they cannot be faster than one process")
-    rest: dict[str, Any] = {} if limit is None else {"timeout": limit}
     _distributed().init_process_group(
-        chosen, store=store, rank=environment.rank, world_size=environment.world_size, **rest
+        chosen, store=store, rank=environment.rank, world_size=environment.world_size, timeout=limit
     )
     tell_setup_errors()  # torch has just put a hook around the one that was there, which marks every line with a rank
     return ProcessGroup(environment, chosen, device)
@@ -91,8 +108,8 @@ def any_rank(flag: bool) -> bool:
         return flag
     import torch
 
-    votes = torch.tensor([int(flag)], device=control_device())
-    dist.all_reduce(votes, op=dist.ReduceOp.MAX)
+    votes = torch.tensor([int(flag)])
+    dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=control_group())
     return bool(votes.item())
 
 
@@ -102,8 +119,18 @@ def from_main(value: Any) -> Any:
     if dist is None or dist.get_world_size() == 1:
         return value
     box = [value]
-    dist.broadcast_object_list(box, src=0, device=control_device())
+    dist.broadcast_object_list(box, src=0, group=control_group(), device=torch_cpu())
     return box[0]
+
+
+def from_every(value: Any) -> list[Any]:
+    """Every rank's value, in the order of the ranks, on every rank. Every rank must call it."""
+    dist = _joined()
+    if dist is None or dist.get_world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value, group=control_group())
+    return values
 
 
 def wait_for_all() -> None:
@@ -125,20 +152,35 @@ def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
     import torch
 
     for _ in range(rounds if _distributed().get_world_size() > 1 else 0):
-        votes = torch.zeros(1, device=control_device())
+        votes = torch.zeros(1)
         ours = sys.getrefcount(votes)
-        _distributed().all_reduce(votes)
+        _distributed().all_reduce(votes, group=control_group())
         deadline = time.monotonic() + patience
         while sys.getrefcount(votes) > ours and time.monotonic() < deadline:
             time.sleep(0.001)
 
 
-def control_device() -> torch.device:
-    """Where small tensors that all ranks agree on must live: the CPU unless the backend knows only GPUs."""
+_beside: dict[int, Any] = {}
+"""The group of CPU tensors beside a group that knows only GPUs, by the id of that group."""
+
+
+def control_group() -> Any:
+    """The group for small CPU tensors that all ranks agree on: the process group itself, or one of gloo beside it where
+    it knows only GPUs. An agreement on a GPU would wait for all that the GPU has been given to do."""
+    dist = _distributed()
+    if str(dist.get_backend()) not in ("nccl", "cuda:nccl", "smddp"):
+        return None
+    main = id(dist.group.WORLD)
+    if main not in _beside:
+        _beside[main] = dist.new_group(backend="gloo")
+    return _beside[main]
+
+
+def torch_cpu() -> torch.device:
+    """The device of what is agreed on."""
     import torch
 
-    gpu_only = str(_distributed().get_backend()) in ("nccl", "cuda:nccl", "smddp")
-    return torch.device("cuda", torch.cuda.current_device()) if gpu_only else torch.device("cpu")
+    return torch.device("cpu")
 
 
 def _distributed() -> Any:
@@ -158,7 +200,7 @@ def _joined() -> Any:
     return dist if dist.is_available() and dist.is_initialized() else None
 
 
-def _fresh_store(environment: Environment, timeout: timedelta | None) -> Any:
+def _fresh_store(environment: Environment, timeout: timedelta, patience: float) -> Any:
     """The store through which ranks meet, without keys of an earlier attempt.
 
     torchrun restarts ranks into the store of the first attempt (pytorch issue 135712), where gloo would read the
@@ -176,9 +218,10 @@ def _fresh_store(environment: Environment, timeout: timedelta | None) -> Any:
         )
     os.environ.setdefault("MASTER_ADDR", environment.master_addr)
     os.environ.setdefault("MASTER_PORT", str(environment.master_port))
-    rest: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-    met = dist.rendezvous("env://", environment.rank, environment.world_size, **rest)
-    store, _, _ = next(met)
+    held = hold_master_store({**os.environ, "RANK": str(environment.rank)})
+    store = find_store(environment, patience)
+    del held  # the store that was met keeps its server
+    store.set_timeout(timeout)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT")
     if attempt is not None and environment.node_count == 1:
         return dist.PrefixStore(f"attempt_{attempt}", store)

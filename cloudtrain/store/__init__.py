@@ -2,3 +2,6 @@
 
 FILE_NAME = "runs.db"
 """The store in the state folder."""
+
+KEPT = (FILE_NAME, "bundles", "runs", "submitting")
+"""What cloudtrain keeps in the state folder."""

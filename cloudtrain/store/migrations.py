@@ -59,7 +59,99 @@ def _m003_written(db: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_m001_runs, _m002_journal, _m003_written)
+def _m004_order_and_identity(db: sqlite3.Connection) -> None:
+    """Runs are ordered by `seq`, which no clock can change; rows know their store, and stages their boot.
+
+    The key of earlier rows does not hold the job's name. It never equals a new key, so such a run is listed, and found
+    again when its submission was cut off, but not taken for a new submission's.
+    """
+    db.execute("ALTER TABLE runs RENAME TO runs_before")
+    db.execute(
+        """
+        CREATE TABLE runs (
+            seq       INTEGER PRIMARY KEY,  -- the order in which names were taken
+            name      TEXT NOT NULL UNIQUE,
+            target    TEXT NOT NULL,
+            place     TEXT,                 -- region, workspace or host
+            job_name  TEXT NOT NULL,
+            key       TEXT NOT NULL,        -- hash of target, place, job name and of the plan without a run name
+            submitter TEXT NOT NULL,        -- user@host
+            store     TEXT NOT NULL,        -- salt of the store that submitted it
+            counter   INTEGER NOT NULL,
+            stage     TEXT NOT NULL,        -- how far the submission came
+            state     TEXT NOT NULL,        -- of the run, as last seen
+            reason    TEXT,
+            created   REAL NOT NULL,        -- seconds since the epoch
+            started   REAL,
+            ended     REAL
+        )
+        """
+    )
+    db.execute(
+        """
+        INSERT INTO runs (seq, name, target, place, job_name, key, submitter, store, counter, stage, state, reason,
+                          created, started, ended)
+        SELECT rowid, name, target, place, job_name, plan_sha256, submitter, '', counter, stage, state, reason,
+               created, started, ended FROM runs_before
+        """
+    )
+    db.execute("DROP TABLE runs_before")
+    db.execute("CREATE INDEX runs_by_job ON runs (job_name, seq DESC)")
+    db.execute("CREATE INDEX runs_by_key ON runs (key, submitter, counter)")
+    db.execute("CREATE INDEX runs_unfinished ON runs (stage) WHERE stage != 'reported'")
+    db.execute("ALTER TABLE journal ADD COLUMN boot TEXT NOT NULL DEFAULT ''")
+    db.execute("ALTER TABLE journal ADD COLUMN uptime REAL NOT NULL DEFAULT 0")
+    db.execute("CREATE TABLE identity (salt TEXT NOT NULL, location TEXT NOT NULL)")
+
+
+def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
+    """Where each submission came from, for `last`; the words by which runs are found; and the names of removed runs,
+    which are not given again."""
+    db.execute(
+        """
+        CREATE TABLE origins (
+            name     TEXT PRIMARY KEY,  -- of the run
+            folder   TEXT NOT NULL,     -- the working directory of the submit
+            project  TEXT NOT NULL,     -- the folder of the job's file, or ''
+            terminal TEXT NOT NULL      -- the session of the submit, or ''
+        )
+        """
+    )
+    db.execute("CREATE INDEX origins_by_folder ON origins (folder)")
+    db.execute("CREATE INDEX origins_by_project ON origins (project)")
+    db.execute("CREATE INDEX origins_by_terminal ON origins (terminal)")
+    db.execute(
+        """
+        CREATE TABLE labels (
+            name  TEXT NOT NULL,        -- of the run
+            kind  TEXT NOT NULL,        -- tag, hyperparameter
+            key   TEXT NOT NULL,
+            value TEXT NOT NULL,
+            PRIMARY KEY (name, kind, key)
+        )
+        """
+    )
+    db.execute("CREATE INDEX labels_by_value ON labels (kind, key, value)")
+    db.execute(
+        """
+        CREATE TABLE removed (
+            name      TEXT PRIMARY KEY,
+            key       TEXT NOT NULL,
+            submitter TEXT NOT NULL,
+            counter   INTEGER NOT NULL
+        )
+        """
+    )
+    db.execute("CREATE INDEX removed_by_key ON removed (key, submitter, counter)")
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    _m001_runs,
+    _m002_journal,
+    _m003_written,
+    _m004_order_and_identity,
+    _m005_origins_and_removal,
+)
 """In order; the database's `user_version` counts how many were applied."""
 
 

@@ -5,34 +5,40 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from cloudtrain._lock import ProcessLock
-from cloudtrain.errors import TargetError
-from cloudtrain.states import RunRef, RunState, RunStatus
-from cloudtrain.store import FILE_NAME
+from cloudtrain.core.states import RunRef, RunState, RunStatus
+from cloudtrain.errors import StoreError
+from cloudtrain.store import FILE_NAME, KEPT
+from cloudtrain.store.identity import Identity, location_of, salt_of_new_store
 from cloudtrain.store.migrations import MIGRATIONS, migrate, version_of
+from cloudtrain.store.origin import NOWHERE, Condition, Label, Origin, number
+from cloudtrain.system.clock import Moment, read_clock
+from cloudtrain.system.lock import ProcessLock
+from cloudtrain.system.private import close_file, close_state_folder, make_state_folder
 
 STAGES = ("planned", "uploaded", "sent", "accepted", "reported")
-"""How far a submission came. planned: the name is taken. uploaded: the bundle is in place. sent: the request is
-about to leave. accepted: the target has the run. reported: the submitter was told its name, so that a later submit
-of the same plan means a new run."""
+"""How far a submission came. planned: the name is taken. uploaded: the bundle is in place. sent: the target had no run
+of that name, and the request is about to leave. accepted: the target has the run. reported: the user was told its
+name, so that a later submit of the same job means a new run."""
 
 
 @dataclass(frozen=True)
-class Row:
+class RunRecord:
     """One run in the store, as last seen. Times are seconds since the epoch."""
 
     name: str
     target: str
     place: str | None
     job_name: str
-    plan_sha256: str
+    key: str
+    """Hash of what makes two submissions the same: target, place, job name, and the plan without its run name."""
     submitter: str
+    store: str
+    """The salt of the store that submitted it; empty for runs of earlier versions."""
     counter: int
     stage: str
     state: str
@@ -40,6 +46,8 @@ class Row:
     created: float
     started: float | None
     ended: float | None
+    seq: int | None = None
+    """Its place in the order of submission, which the store gives."""
 
     @property
     def ref(self) -> RunRef:
@@ -47,86 +55,130 @@ class Row:
         return RunRef(self.target, self.place or "", self.name)
 
 
-_COLUMNS = ", ".join(field.name for field in fields(Row))
+_COLUMNS = ", ".join(field.name for field in fields(RunRecord))
 
 
 class Store:
     """The runs of this user on this machine. Opened by `open_store` (to write) or `read_store` (to look)."""
 
-    def __init__(self, db: sqlite3.Connection, folder: Path) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, folder: Path, salt: str, *, clock: Callable[[], Moment] = read_clock
+    ) -> None:
+        self.salt = salt
+        """Part of the names that this store gives."""
         self._db = db
+        db.create_function("number", 1, number, deterministic=True)
         self._folder = folder
+        self._clock = clock
+        self._location = _location_in(folder)
 
     def close(self) -> None:
         """Close the database; the last writer folds the write-ahead log back in."""
         self._db.close()
 
-    def next_counter(self, target: str, plan_sha256: str, submitter: str) -> int:
-        """One more than the earlier runs of the same plan by the same submitter."""
-        row = self._db.execute(
-            "SELECT MAX(counter) FROM runs WHERE target = ? AND plan_sha256 = ? AND submitter = ?",
-            (target, plan_sha256, submitter),
+    def next_counter(self, key: str, submitter: str) -> int:
+        """Return one more than the earlier runs of the same key by the same submitter, removed ones included."""
+        found = self._db.execute(
+            "SELECT MAX(counter) FROM (SELECT counter, key, submitter FROM runs UNION ALL"
+            " SELECT counter, key, submitter FROM removed) WHERE key = ? AND submitter = ?",
+            (key, submitter),
         ).fetchone()
-        return (row[0] or 0) + 1
+        return (found[0] or 0) + 1
 
-    def reserve(self, row: Row, written: Mapping[str, str] | None = None) -> ProcessLock | None:
+    def reserve(
+        self, record: RunRecord, outputs: Mapping[str, str] | None = None, origin: Origin = NOWHERE
+    ) -> ProcessLock | None:
         """Take a run name: stage `planned`, and a lock that lives as long as this process.
 
-        `written` is what the run will write, and where; see `written_by`.
-        None when another process was faster with that name, or holds it.
+        `outputs` says what the run will write, and where; `origin` where the submission comes from. None when another
+        process has that name, or was faster with that number of the same key.
         """
         with self._writing():
-            if self._db.execute("SELECT 1 FROM runs WHERE name = ?", (row.name,)).fetchone():
-                return None
-            lock = ProcessLock.take(self.lock_path(row.name))
+            taken = self._db.execute(
+                "SELECT 1 FROM runs WHERE name = ? OR (key = ? AND submitter = ? AND counter >= ?)",
+                (record.name, record.key, record.submitter, record.counter),
+            ).fetchone()
+            lock = None if taken else self.lock(record.name)
             if lock is None:
                 return None
-            values = [getattr(row, field.name) for field in fields(Row)]
+            values = [getattr(record, field.name) for field in fields(RunRecord)]
             marks = ", ".join("?" * len(values))
             self._db.execute(f"INSERT INTO runs ({_COLUMNS}) VALUES ({marks})", values)
-            places = [(row.name, what, place) for what, place in (written or {}).items()]
-            self._db.executemany("INSERT INTO written (name, what, place) VALUES (?, ?, ?)", places)
-            self._note(row.name, row.stage)
+            places = [(record.name, what, place) for what, place in (outputs or {}).items()]
+            self._db.executemany("INSERT OR REPLACE INTO written (name, what, place) VALUES (?, ?, ?)", places)
+            self._db.execute(
+                "INSERT OR REPLACE INTO origins (name, folder, project, terminal) VALUES (?, ?, ?, ?)",
+                (record.name, *origin[:3]),
+            )
+            labels = [(record.name, *label) for label in origin.labels]
+            self._db.executemany("INSERT OR REPLACE INTO labels (name, kind, key, value) VALUES (?, ?, ?, ?)", labels)
+            self._note(record.name, record.stage)
             return lock
 
-    def advance(self, name: str, stage: str, *, place: str | None = None) -> None:
-        """Write down that a submission reached a stage. On disk before this returns."""
+    def advance(self, name: str, stage: str) -> None:
+        """Write down that a submission reached a stage. On disk before this returns.
+
+        Raises:
+            StoreError: the store was removed or replaced meanwhile, so that another process could not know of it.
+        """
         assert stage in STAGES
+        self._check_still_there()
         with self._writing():
-            changed = self._db.execute(
-                "UPDATE runs SET stage = ?, place = COALESCE(?, place) WHERE name = ?", (stage, place, name)
-            )
+            changed = self._db.execute("UPDATE runs SET stage = ? WHERE name = ?", (stage, name))
             assert changed.rowcount == 1, "a submission is forgotten only under its lock"
             self._note(name, stage)
 
     def forget(self, name: str) -> None:
         """Remove a submission that never reached its target; its name is free again."""
         with self._writing():
-            self._db.execute("DELETE FROM runs WHERE name = ?", (name,))
-            self._db.execute("DELETE FROM written WHERE name = ?", (name,))
+            for table in ("runs", "written", "origins", "labels"):
+                self._db.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
             self._note(name, "forgotten")
 
+    def remove(self, name: str) -> None:
+        """Remove a run whose name the user was told. The name is not given again."""
+        with self._writing():
+            self._db.execute(
+                "INSERT OR REPLACE INTO removed (name, key, submitter, counter)"
+                " SELECT name, key, submitter, counter FROM runs WHERE name = ? AND stage = 'reported'",
+                (name,),
+            )
+            if self._db.execute("SELECT changes()").fetchone()[0]:
+                for table in ("runs", "written", "origins", "labels", "journal"):
+                    self._db.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
+
+    def was_removed(self, name: str) -> bool:
+        """Return whether a run of exactly that name was removed."""
+        return self._db.execute("SELECT 1 FROM removed WHERE name = ?", (name,)).fetchone() is not None
+
     def record(self, name: str, status: RunStatus) -> None:
-        """Keep what a backend said about a run."""
+        """Keep what a target said about a run."""
         with self._writing():
             self._db.execute(
                 "UPDATE runs SET state = ?, reason = ?, started = ?, ended = ? WHERE name = ?",
                 (status.state.value, status.reason, status.started, status.ended, name),
             )
 
-    def get(self, name: str) -> Row | None:
-        """The run of exactly that name."""
-        rows = self._select("WHERE name = ?", (name,))
-        return rows[0] if rows else None
+    def get(self, name: str) -> RunRecord | None:
+        """Return the run of exactly that name."""
+        found = self._select("WHERE name = ?", (name,))
+        return found[0] if found else None
 
-    def starting_with(self, prefix: str, *, limit: int = 50) -> list[Row]:
-        """Runs whose name starts with `prefix`, newest first."""
+    def starting_with(self, prefix: str, *, limit: int = 50) -> list[RunRecord]:
+        """Return the runs whose name starts with `prefix`, newest first."""
         return self._select(
-            "WHERE name >= ? AND name < ? ORDER BY created DESC, name LIMIT ?", (prefix, prefix + "\U0010ffff", limit)
+            "WHERE name >= ? AND name < ? ORDER BY seq DESC LIMIT ?", (prefix, prefix + "\U0010ffff", limit)
         )
 
-    def newest(self, *, limit: int | None = None, states: Sequence[RunState] = (), job: str | None = None) -> list[Row]:
-        """Runs, newest first, of some states and of one job if given."""
+    def newest(
+        self,
+        *,
+        limit: int | None = None,
+        states: Sequence[RunState] = (),
+        job: str | None = None,
+        where: Sequence[Condition] = (),
+    ) -> list[RunRecord]:
+        """Return runs in the reverse order of their submission, of some states, of one job and with labels if given."""
         conditions, values = ["1"], list[object]()
         if states:
             conditions.append(f"state IN ({', '.join('?' * len(states))})")
@@ -134,86 +186,226 @@ class Store:
         if job is not None:
             conditions.append("job_name = ?")
             values.append(job)
-        where = " AND ".join(conditions)
+        for condition in where:
+            conditions.append(f"EXISTS (SELECT 1 FROM labels WHERE labels.name = runs.name AND {condition.sql})")
+            values += condition.values
         values.append(-1 if limit is None else limit)
-        return self._select(f"WHERE {where} ORDER BY created DESC, name LIMIT ?", values)
+        return self._select(f"WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?", values)
 
-    def unfinished(self) -> list[Row]:
-        """Submissions whose submitter was not told the outcome yet: in progress now, or broken off."""
-        return self._select("WHERE stage != 'reported' ORDER BY created", ())
+    def newest_from(self, origin: Origin) -> RunRecord | None:
+        """Return the newest run of this folder or of a folder in it, one of this terminal before others."""
+        here, below = (
+            origin.folder,
+            (f"{origin.folder.rstrip('/')}/", f"{origin.folder.rstrip('/')}0"),
+        )  # `0` follows `/`
+        found = self._select(
+            """
+            NATURAL JOIN origins
+            WHERE folder = ? OR (folder >= ? AND folder < ?) OR project = ? OR (project >= ? AND project < ?)
+            ORDER BY terminal = ? AND terminal != '' DESC, seq DESC LIMIT 1
+            """,
+            (here, *below, here, *below, origin.terminal),
+        )
+        return found[0] if found else None
 
-    def written_by(self, name: str) -> dict[str, str]:
-        """What a run writes, and where: `model`, `checkpoint`, `outputs/NAME` to a path or URI."""
+    def newest_in(self, terminal: str) -> RunRecord | None:
+        """Return the newest run of a terminal, from whatever folder."""
+        found = self._select(
+            "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1", (terminal,)
+        )
+        return found[0] if found else None
+
+    def origin_of(self, name: str) -> Origin:
+        """Return where a run was submitted; empty where that is not known."""
+        found = self._db.execute("SELECT folder, project, terminal FROM origins WHERE name = ?", (name,)).fetchone()
+        labels = self._db.execute("SELECT kind, key, value FROM labels WHERE name = ? ORDER BY kind, key", (name,))
+        folder, project, terminal = found or NOWHERE[:3]
+        return Origin(folder, project, terminal, tuple(Label(*label) for label in labels))
+
+    def unfinished(self) -> list[RunRecord]:
+        """Return submissions whose outcome the user was not told yet: in progress now, or cut off."""
+        return self._select("WHERE stage != 'reported' ORDER BY seq", ())
+
+    def outputs_of(self, name: str) -> dict[str, str]:
+        """Return what a run writes, and where: `model`, `checkpoint`, `outputs/NAME` to a path or URI."""
         return dict(self._db.execute("SELECT what, place FROM written WHERE name = ? ORDER BY what", (name,)))
 
-    def journal(self, name: str) -> list[tuple[str, float]]:
-        """The stages of a submission with their times."""
-        found = self._db.execute("SELECT stage, at FROM journal WHERE name = ? ORDER BY id", (name,))
-        return [(stage, at) for stage, at in found]
+    def journal(self, name: str) -> list[tuple[str, Moment]]:
+        """Return the stages of a submission with their moments."""
+        found = self._db.execute("SELECT stage, at, boot, uptime FROM journal WHERE name = ? ORDER BY id", (name,))
+        return [(stage, Moment(*moment)) for stage, *moment in found]
 
-    def sent_at(self, name: str) -> float:
-        """When its request left, seconds since the epoch; the last time, if it left more than once."""
-        return max((at for stage, at in self.journal(name) if stage == "sent"), default=0.0)
+    def seconds_since(self, name: str, stage: str, *, at_least: bool = False) -> float:
+        """Return how long ago a submission last reached a stage; infinity where it never did.
 
-    def lock_path(self, name: str) -> Path:
-        """The file whose lock says that a submission's process is alive."""
-        return self._folder / "submitting" / f"{name}.lock"
+        With `at_least`, only the seconds that have passed for certain, whatever was done to the clock.
+        """
+        moments = [moment for reached, moment in self.journal(name) if reached == stage]
+        if not moments:
+            return float("inf")
+        now = self._clock()
+        return now.least_elapsed_since(moments[-1]) if at_least else now.elapsed_since(moments[-1])
+
+    def lock(self, name: str) -> ProcessLock | None:
+        """Take the lock of a submission, which says that its process is alive; None while another process has it."""
+        return ProcessLock.take(self._folder / "submitting" / f"{name}.lock")
+
+    def now(self) -> float:
+        """Return the wall clock's seconds since the epoch."""
+        return self._clock().wall
+
+    def _check_still_there(self) -> None:
+        if _location_in(self._folder) != self._location:
+            raise StoreError(
+                f"the run store in `{self._folder}` was removed or replaced while a job was being submitted",
+                hint="`cloudtrain ps` shows what is known; submit again",
+                code="CT961",
+            )
 
     def _note(self, name: str, stage: str) -> None:
-        self._db.execute("INSERT INTO journal (name, stage, at) VALUES (?, ?, ?)", (name, stage, time.time()))
+        values = (name, stage, *self._clock())
+        self._db.execute("INSERT INTO journal (name, stage, at, boot, uptime) VALUES (?, ?, ?, ?, ?)", values)
 
-    def _select(self, tail: str, values: Sequence[object]) -> list[Row]:
-        return [Row(*found) for found in self._db.execute(f"SELECT {_COLUMNS} FROM runs {tail}", tuple(values))]
+    def _select(self, tail: str, values: Sequence[object]) -> list[RunRecord]:
+        return [RunRecord(*found) for found in self._db.execute(f"SELECT {_COLUMNS} FROM runs {tail}", tuple(values))]
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            if self._db.in_transaction:  # a full disk has rolled it back already
-                self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+        with _translated(self._folder):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                if self._db.in_transaction:  # a full disk has rolled it back already
+                    self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
 
 
 @contextmanager
 def open_store(folder: Path) -> Iterator[Store]:
-    """The store in `folder`, made and brought up to date if need be, for reading and writing.
+    """Open the store in `folder` for reading and writing, made and brought up to date if need be.
 
     Raises:
-        TargetError: the folder cannot be written, or the store is broken or of a newer cloudtrain.
+        StoreError: the folder cannot be written, or the store is broken or of a newer cloudtrain.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        salt = salt_of_new_store(folder)  # before the folder is made, as a dry run sees it
+        make_state_folder(folder, ours=KEPT)
+        close_file(folder / FILE_NAME)  # SQLite gives the mode of the database to the files beside it
         db = sqlite3.connect(folder / FILE_NAME, timeout=30, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
-        raise TargetError(
-            f"the run store in `{folder}` cannot be opened: {error}",
-            hint="set CLOUDTRAIN_STATE_DIR to a folder of yours",
-        ) from error
-    with _closing(db, folder):
+        raise _unusable(folder, error) from error
+    with _translated(folder), closing(db):
         _write_ahead(db, folder)
         db.execute("PRAGMA synchronous = FULL")
-        migrate(db)
-        yield Store(_checked(db, folder), folder)
+        migrate(_checked(db, folder))
+        yield Store(db, folder, _identify(db, folder, salt))
 
 
 @contextmanager
 def read_store(folder: Path) -> Iterator[Store | None]:
-    """The store for looking only, or None when there is none yet. Nothing is created and nothing is written."""
+    """Open the store for looking only; None when there is none yet. Nothing is created and nothing is written.
+
+    Raises:
+        StoreError: there is a store, and it cannot be read.
+    """
     file = folder / FILE_NAME
-    if not file.is_file():
+    _close(folder)
+    if not _exists(file, folder):
         yield None
         return
-    # Without a write-ahead log nobody else is writing, and `immutable` keeps SQLite from making one.
-    mode = "mode=ro" if file.with_name(FILE_NAME + "-wal").exists() else "immutable=1"
-    db = sqlite3.connect(f"{file.absolute().as_uri()}?{mode}", uri=True, timeout=30, isolation_level=None)
-    with _closing(db, folder):
-        if version_of(db) < len(MIGRATIONS):
-            yield None  # made by an older cloudtrain, or being made right now
-        else:
-            yield Store(_checked(db, folder), folder)
+    with _translated(folder), closing(_open_to_read(file)) as opened:
+        if version_of(_checked(opened, folder)) == 0:
+            yield None  # empty, or being made right now
+            return
+        with closing(_up_to_date(opened)) as db:
+            yield Store(db, folder, _identity_at(db, _location_in(folder), salt_of_new_store(folder)).salt)
+
+
+def salt_in(folder: Path) -> str:
+    """Return the salt of the store in `folder`, or the one that it would get if it were made now."""
+    with read_store(folder) as store:
+        return salt_of_new_store(folder) if store is None else store.salt
+
+
+def _close(folder: Path) -> None:
+    try:
+        if folder.is_dir():
+            close_state_folder(folder, ours=KEPT)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _exists(file: Path, folder: Path) -> bool:
+    try:
+        if file.exists() and not file.is_file():
+            raise StoreError(f"`{file}` is not a file", hint=_HINT, code="CT961")
+        if folder.exists() and not folder.is_dir():
+            raise StoreError(f"the state folder `{folder}` is not a folder", hint=_HINT, code="CT961")
+        return file.exists()
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _open_to_read(file: Path) -> sqlite3.Connection:
+    """Open the database so that nothing is written.
+
+    Without a write-ahead log no process is writing, and `immutable` keeps SQLite from making one. With a log SQLite
+    needs its index, a file beside it; where that cannot be made, as on a read-only disk, the log is left out.
+    """
+
+    def connect(mode: str) -> sqlite3.Connection:
+        return sqlite3.connect(f"{file.absolute().as_uri()}?{mode}", uri=True, timeout=30, isolation_level=None)
+
+    if not file.with_name(FILE_NAME + "-wal").exists():
+        return connect("immutable=1")
+    db = connect("mode=ro")
+    try:
+        version_of(db)
+    except sqlite3.OperationalError:
+        db.close()
+        return connect("immutable=1")
+    return db
+
+
+def _up_to_date(db: sqlite3.Connection) -> sqlite3.Connection:
+    """Return the database, or for one of an earlier version a migrated copy in memory."""
+    if version_of(db) == len(MIGRATIONS):
+        return db
+    copy = sqlite3.connect(":memory:", isolation_level=None)
+    db.backup(copy)
+    migrate(copy)
+    return copy
+
+
+def _identify(db: sqlite3.Connection, folder: Path, salt_if_new: str) -> str:
+    """Return the salt of this store, written down together with where the store is now."""
+    location = _location_in(folder)
+    if _identity_at(db, location, salt_if_new) != _recorded_identity(db):
+        db.execute("BEGIN IMMEDIATE")
+        current = _identity_at(db, location, salt_if_new)  # again: another process may have been faster
+        db.execute("DELETE FROM identity")
+        db.execute("INSERT INTO identity (salt, location) VALUES (?, ?)", current)
+        db.execute("COMMIT")
+    return _identity_at(db, location, salt_if_new).salt
+
+
+def _identity_at(db: sqlite3.Connection, location: str, salt_if_new: str) -> Identity:
+    recorded = _recorded_identity(db)
+    return Identity(salt_if_new, location) if recorded is None else recorded.at(location)
+
+
+def _recorded_identity(db: sqlite3.Connection) -> Identity | None:
+    found = db.execute("SELECT salt, location FROM identity").fetchone()
+    return None if found is None else Identity(*found)
+
+
+def _location_in(folder: Path) -> str:
+    try:
+        return location_of(folder / FILE_NAME)
+    except OSError:
+        return ""
 
 
 def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
@@ -228,22 +420,30 @@ def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
         os.close(descriptor)
 
 
+_HINT = "set CLOUDTRAIN_STATE_DIR to a folder of yours"
+
+
 @contextmanager
-def _closing(db: sqlite3.Connection, folder: Path) -> Iterator[None]:
+def _translated(folder: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
-        raise TargetError(
+        raise StoreError(
             f"the run store in `{folder}` cannot be used: {error}",
             hint="free disk space, or move the folder away to start an empty store",
+            code="CT961",
         ) from error
-    finally:
-        db.close()
+
+
+def _unusable(folder: Path, error: Exception) -> StoreError:
+    return StoreError(f"the run store in `{folder}` cannot be opened: {error}", hint=_HINT, code="CT961")
 
 
 def _checked(db: sqlite3.Connection, folder: Path) -> sqlite3.Connection:
     if version_of(db) > len(MIGRATIONS):
-        raise TargetError(
-            f"the run store in `{folder}` was made by a newer cloudtrain", hint="pip install --upgrade cloudtrain"
+        raise StoreError(
+            f"the run store in `{folder}` was made by a newer cloudtrain",
+            hint="pip install --upgrade cloudtrain",
+            code="CT962",
         )
     return db

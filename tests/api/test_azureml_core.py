@@ -13,6 +13,7 @@ import pytest
 
 import cloudtrain as ct
 from tests.api.test_examples import FILES, ROOT
+from tests.deadlines import DEADLINE
 
 REFUSED = {
     "smddp_mnist.yaml": "use `distribution: {type: torch}`: the same script with NCCL",
@@ -56,7 +57,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str,
     wanted = [(str(path), form) for path in EXAMPLES for form in ("json", "az-cli")]
     env = {"PATH": "/usr/bin:/bin", "HOME": str(home), "CLOUDTRAIN_STATE_DIR": str(home / "state"), "TERM": "dumb"}
     argv = [sys.executable, "-c", ALONE, json.dumps(wanted)]
-    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
     found: dict[str, tuple[int, str, str]] = json.loads(done.stdout)
     return found
@@ -130,7 +131,7 @@ def test_a_conda_file_that_is_not_utf_8(make_source: Callable[..., Path]) -> Non
     """A problem of the job, with its place and what to do: PowerShell's `>` writes UTF-16."""
     source = make_source({"train.py": ""})
     (source / "conda.yml").write_bytes("dependencies: [python=3.11]\n".encode("utf-16"))
-    with pytest.raises(ct.JobError, match=r"`conda\.yml` is not UTF-8") as caught:
+    with pytest.raises(ct.JobError, match=r"`conda\.yml`: the file is not UTF-8") as caught:
         planned(source, image="example.azurecr.io/base:1", conda_file="conda.yml")
     (problem,) = caught.value.problems
     assert problem.path == ("environment", "conda_file")

@@ -11,6 +11,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import SettingsError
+from tests.deadlines import DEADLINE
 
 WATCHED = """
 import sys
@@ -41,7 +42,7 @@ finally:
 def dry_run(*argv: str) -> subprocess.CompletedProcess[str]:
     """Run the command line with a hook that writes down what it did to the world."""
     command = [sys.executable, "-B", "-c", WATCHED, *argv]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
 
 
 @pytest.fixture

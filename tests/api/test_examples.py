@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
+from tests.deadlines import DEADLINE
 
 ROOT = Path(__file__).parents[2]
 JOBS = (".yaml", ".toml", ".json")
@@ -129,7 +130,7 @@ def test_scripts_train(name: str, tmp_path: Path, state_dir: Path) -> None:
     if job.checkpoint is not None:
         job = job.replace(checkpoint=None, spot=None)
     run = ct.submit(job, ct.Local(instance_count=1, processes_per_instance=2))
-    status = run.wait(timeout=240)
+    status = run.wait(timeout=DEADLINE)
     assert status.state is ct.RunState.SUCCEEDED, [line.text for line in run.logs()][-20:]
     last = [values for values in run.metrics() if "test_accuracy" in values][-1]
     assert last["test_accuracy"] >= least

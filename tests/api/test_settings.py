@@ -55,7 +55,7 @@ def test_the_users_file_is_weaker_than_the_projects(project: Path, clean_environ
     [
         ("[sagemker]\n", "unknown table `sagemker`", "did you mean `sagemaker`?"),
         ("[local]\nmax_restart = 1\n", "max_restart", "did you mean `max_restarts`?"),
-        ("[local\n", "is not TOML", "cloudtrain doctor"),
+        ("[local\n", "not valid TOML", "correct the text"),
         ("[profiles.x.locl]\n", "unknown table `profiles.x.locl`", "did you mean `local`?"),
         ("local = 3\n", "`local` must be a table", "write `[local]`"),
         ("sagemaker = [1]\n", "`sagemaker` must be a table", "write `[sagemaker]`"),
@@ -92,3 +92,14 @@ def test_a_wrong_flag_is_an_error_of_the_flag(project: Path) -> None:
     """Flags are validated like fields."""
     with pytest.raises(JobError, match="max_restarts"):
         target_named("local", max_restarts=-1)
+
+
+def test_a_hint_about_settings_is_toml(clean_environment: Path) -> None:
+    """What it says to write can be written into the file, and is then read."""
+    file = clean_environment / "cloudtrain.toml"
+    file.write_text('[azureml]\nlocations = "westeurope"\n')
+    with pytest.raises(SettingsError) as caught:
+        target_named("azureml")
+    assert caught.value.hint == 'write `locations = ["westeurope"]`'
+    file.write_text('[azureml]\nlocations = ["westeurope"]\n')
+    assert target_named("azureml").locations == ("westeurope",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import os
 import random
@@ -20,8 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.bundle.archive import SourceChanged
+from cloudtrain.bundle.content import ContentHash
 from cloudtrain.bundle.tree import Tree, scan
-from cloudtrain.bundle.unpack import unpack
+from cloudtrain.bundle.unpack import DamagedBundle, unpack, verify
 from cloudtrain.errors import UsageError
 
 Content = dict[str, tuple[bytes, bool]]
@@ -89,7 +91,7 @@ def test_what_was_packed_is_unpacked(content: Content) -> None:
         tree = scan(build(Path(folder, "src"), content))
         tree.write(Path(folder, "out.tar.gz"))
         out = Path(folder, "out")
-        unpack(Path(folder, "out.tar.gz"), out)
+        unpack(Path(folder, "out.tar.gz"), out, tree.sha256)
         files = [path for path in out.rglob("*") if path.is_file() and "cloudtrain" not in path.relative_to(out).parts]
         left_out = [item.path for item in tree.ignored]
         assert {
@@ -156,10 +158,11 @@ def test_the_systems_tar_reads_it(tmp_path: Path) -> None:
     """Long, odd and non-UTF-8 names come out of GNU tar as they went in."""
     odd = ["a b", "-rf", "two\nlines", "x" * 120 + "/" + "y" * 120, "ünï", os.fsdecode(b"\xff\xfe"), "'\"$(id)"]
     build(tmp_path / "src", {name: (name[:5].encode("utf-8", "replace"), False) for name in odd})
-    scan(tmp_path / "src").write(tmp_path / "out.tar.gz")
+    tree = scan(tmp_path / "src")
+    tree.write(tmp_path / "out.tar.gz")
     (tmp_path / "gnu").mkdir()
     subprocess.run(["tar", "-xzf", tmp_path / "out.tar.gz", "-C", tmp_path / "gnu"], check=True)
-    unpack(tmp_path / "out.tar.gz", tmp_path / "ours")
+    unpack(tmp_path / "out.tar.gz", tmp_path / "ours", tree.sha256)
     for place in ("gnu", "ours"):
         for name in odd:
             assert (tmp_path / place / name).read_bytes() == (tmp_path / "src" / name).read_bytes()
@@ -222,12 +225,13 @@ def test_a_failed_write_leaves_the_archive_that_was_there(tmp_path: Path) -> Non
 def test_unpack_wants_an_empty_place(tmp_path: Path) -> None:
     """An empty folder is filled; a folder with something in it is left alone."""
     build(tmp_path / "src", {"train.py": (b"1", False)})
-    scan(tmp_path / "src").write(tmp_path / "out.tar.gz")
+    tree = scan(tmp_path / "src")
+    tree.write(tmp_path / "out.tar.gz")
     (tmp_path / "empty").mkdir()
-    unpack(tmp_path / "out.tar.gz", tmp_path / "empty")
+    unpack(tmp_path / "out.tar.gz", tmp_path / "empty", tree.sha256)
     assert (tmp_path / "empty/train.py").read_bytes() == b"1"
     with pytest.raises(UsageError, match="is there already"):
-        unpack(tmp_path / "out.tar.gz", tmp_path / "src")
+        unpack(tmp_path / "out.tar.gz", tmp_path / "src", tree.sha256)
     assert inside(tmp_path / "src") == ["train.py"]
     assert inside(tmp_path) == ["empty", "out.tar.gz", "src"]
 
@@ -236,20 +240,43 @@ def test_unpack_wants_an_empty_place(tmp_path: Path) -> None:
 def test_a_damaged_archive_leaves_nothing(tmp_path: Path, damage: slice) -> None:
     """A cut archive is an error, not half a folder."""
     build(tmp_path / "src", {"noise.bin": (random.Random(1).randbytes(100_000), False)})
-    (tmp_path / "bad.tar.gz").write_bytes(written(scan(tmp_path / "src"))[damage])
-    with pytest.raises(UsageError, match="is damaged"):
-        unpack(tmp_path / "bad.tar.gz", tmp_path / "out")
+    tree = scan(tmp_path / "src")
+    (tmp_path / "bad.tar.gz").write_bytes(written(tree)[damage])
+    with pytest.raises(DamagedBundle, match="cannot be read"):
+        unpack(tmp_path / "bad.tar.gz", tmp_path / "out", tree.sha256)
+    with pytest.raises(DamagedBundle, match="cannot be read"):
+        verify(tmp_path / "bad.tar.gz", tree.sha256)
     assert inside(tmp_path) == ["bad.tar.gz", "src"]
 
 
 def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
     """The checksum at the end of the stream is read."""
     build(tmp_path / "src", {"a.py": (b"1", False)})
-    data = bytearray(written(scan(tmp_path / "src")))
+    tree = scan(tmp_path / "src")
+    data = bytearray(written(tree))
     data[-8] ^= 1
     (tmp_path / "bad.tar.gz").write_bytes(data)
-    with pytest.raises(UsageError, match="is damaged"):
-        unpack(tmp_path / "bad.tar.gz", tmp_path / "out")
+    with pytest.raises(DamagedBundle, match="cannot be read"):
+        unpack(tmp_path / "bad.tar.gz", tmp_path / "out", tree.sha256)
+
+
+def test_another_bundle_under_the_name_is_noticed(tmp_path: Path) -> None:
+    """Whole, well-formed, and not what was asked for: one byte, one name, one bit or one link is enough."""
+    build(tmp_path / "src", {"a.py": (b"1", False)})
+    wanted = scan(tmp_path / "src").sha256
+    changes: dict[str, Content] = {
+        "byte": {"a.py": (b"2", False)}, "name": {"b.py": (b"1", False)}, "bit": {"a.py": (b"1", True)},
+        "more": {"a.py": (b"1", False), "b.py": (b"", False)}, "less": {},
+    }  # fmt: skip
+    for name, content in changes.items():
+        tree = scan(build(tmp_path / name, content))
+        tree.write(tmp_path / f"{name}.tar.gz")
+        verify(tmp_path / f"{name}.tar.gz", tree.sha256)
+        with pytest.raises(DamagedBundle, match="its content is another"):
+            verify(tmp_path / f"{name}.tar.gz", wanted)
+        with pytest.raises(DamagedBundle, match="its content is another"):
+            unpack(tmp_path / f"{name}.tar.gz", tmp_path / "out", wanted)
+    assert not (tmp_path / "out").exists()
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
@@ -280,25 +307,31 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.
     ids=lambda members: "+".join(f"{item.name}>{item.linkname}" for item in members),
 )
 def test_a_hostile_archive_is_refused(tmp_path: Path, members: list[tarfile.TarInfo]) -> None:
-    """Nothing outside the folder is written or reachable, whoever made the archive."""
+    """Nothing outside the folder is written or reachable, whoever made the archive, also where the hash is right."""
+    content = ContentHash()
     with tarfile.open(tmp_path / "bad.tar.gz", "w:gz") as tar:
         for item in members:
             tar.addfile(item)
-    with pytest.raises(UsageError):
-        unpack(tmp_path / "bad.tar.gz", tmp_path / "deep/out")
-    assert inside(tmp_path / "deep") == []
-    assert inside(tmp_path) == ["bad.tar.gz", "deep"]
+            if item.issym():
+                content.add_link(item.name, item.linkname)
+            else:
+                content.add_file(item.name, hashlib.sha256().hexdigest(), executable=False)
+    with pytest.raises(DamagedBundle):
+        unpack(tmp_path / "bad.tar.gz", tmp_path / "deep/out", content.hexdigest())
+    assert inside(tmp_path) == ["bad.tar.gz"]
 
 
 def test_unpack_imports_the_standard_library_only(tmp_path: Path) -> None:
     """The supervisor unpacks without pydantic and without the side that packs."""
     build(tmp_path / "src", {"a.py": (b"1", False)})
-    scan(tmp_path / "src").write(tmp_path / "a.tar.gz")
+    tree = scan(tmp_path / "src")
+    tree.write(tmp_path / "a.tar.gz")
     code = (
         "import sys; from pathlib import Path; from cloudtrain.bundle.unpack import unpack\n"
-        "unpack(Path(sys.argv[1]), Path(sys.argv[2]))\n"
-        "print(sorted(m for m in sys.modules if m.startswith(('cloudtrain', 'pydantic', 'isal', 'pathspec'))))"
+        "unpack(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])\n"
+        "print(sorted(m for m in sys.modules if m.startswith(('cloudtrain', 'pydantic', 'isal'))))"
     )
-    command = [sys.executable, "-c", code, tmp_path / "a.tar.gz", tmp_path / "out"]
+    command = [sys.executable, "-c", code, tmp_path / "a.tar.gz", tmp_path / "out", tree.sha256]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "['cloudtrain', 'cloudtrain.bundle', 'cloudtrain.bundle.unpack']\n"
+    ours = ["", ".bundle", ".bundle.content", ".bundle.unpack", ".system", ".system.staging"]
+    assert done.stdout == f"{[f'cloudtrain{name}' for name in ours]}\n"

@@ -51,8 +51,9 @@ def test_a_link_inside_is_kept_in_its_plainest_form(tmp_path: Path, link: str, t
     root = fill(tmp_path / "src", ["a.py", "pkg/b.py", "pkg/in/c.py"], {"alias": "pkg", "deep": "pkg/in", "y": "a.py"})
     (root / link).symlink_to(target)
     assert targets(root)[link] == kept
-    scan(root).write(tmp_path / "out.tar.gz")
-    unpack(tmp_path / "out.tar.gz", tmp_path / "out")
+    tree = scan(root)
+    tree.write(tmp_path / "out.tar.gz")
+    unpack(tmp_path / "out.tar.gz", tmp_path / "out", tree.sha256)
     was, now = (root / link).resolve(), (tmp_path / "out" / link).resolve()
     assert was.relative_to(root) == now.relative_to(tmp_path / "out")
 
@@ -148,7 +149,7 @@ def test_random_links_are_judged_as_the_kernel_follows_them(links: dict[str, str
                 assert (root / path).exists()
             return
         tree.write(top / "out.tar.gz")
-        unpack(top / "out.tar.gz", top / "out")
+        unpack(top / "out.tar.gz", top / "out", tree.sha256)
         for path in links:
             was, now = (root / path).resolve(strict=True), (top / "out" / path).resolve(strict=True)
             assert was.relative_to(root) == now.relative_to(top / "out")

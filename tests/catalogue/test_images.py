@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.catalogue.images import (
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.targets.sagemaker.catalogue.images import (
     device_of,
     frameworks,
     image_of_uri,
@@ -17,7 +18,6 @@ from cloudtrain.catalogue.images import (
     smp_versions,
     versions,
 )
-from cloudtrain.errors import JobError, Problem
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sagemaker_sdk_v2"
 WEST = "763104351884.dkr.ecr.us-west-2.amazonaws.com"
@@ -184,7 +184,7 @@ def test_a_library_version_is_no_pytorch_version() -> None:
         (("pytorch", "2.15.1"), {}, "environment.version", "the newest is `2.14`", "`environment.image`"),
         (("tensorflow", "2.15"), {}, "environment.version", "no image of TensorFlow `2.15`", "use `2.16.2`, or the newest, `2.21.0`"),
         (("pytorch", "newest"), {}, "environment.version", "no image of PyTorch `newest`", "use `2.14`"),
-        (("pytorch", "2.8"), {"instance": "ml.trn1.2xlarge"}, "environment.version", "for Trainium; the newest is `1.11.0`", "`environment.image`"),
+        (("pytorch", "2.6"), {"instance": "ml.trn1.2xlarge"}, "environment.version", "for Trainium; the newest is `2.9.0`", "`environment.image`"),
         (("pytorch", "2.6"), {"smp2": True}, "environment.version", "library v2 `2.6` for GPUs; the newest is `2.5.1`", "use `2.5.1`"),
         (("pytorch", "2.8"), {"python": "3.13"}, "environment.python", "PyTorch 2.8.0 has Python 3.12, not 3.13", "use `3.12`"),
         (("pytorch", "1.6"), {"python": "3.12"}, "environment.python", "has Python 3 and 3.6, not 3.12", "use `3` or `3.6`"),
@@ -264,6 +264,25 @@ def test_other_images_are_the_users_own(uri: str) -> None:
     assert image_of_uri(uri) is None
 
 
+@pytest.mark.parametrize(
+    ("tag", "version", "engine"),
+    [
+        ("pytorch-training:1.13-gpu-py39", "1.13.1", "1.13.1"),
+        ("pytorch-training:2.10-cpu-py313", "2.10.0", "2.10.0"),
+        ("pytorch:2.11-cu130-amzn2023-sagemaker", "2.11", "2.11"),
+        ("tensorflow-training:2.9-gpu-py39", "2.9.2", "2.9.2"),
+        ("huggingface-pytorch-training:1.13-transformers4.26-gpu-py39-cu117-ubuntu20.04", "4.26.0", "1.13.1"),
+        ("pytorch-training:2.5.0-gpu-py311", "2.5.0", "2.5.0"),
+        ("pytorch-training:7.7-gpu-py39", "7.7", "7.7"),
+    ],
+)
+def test_a_short_tag_is_the_newest_patch_release(tag: str, version: str, engine: str) -> None:
+    """AWS moves a short tag to the newest patch release; the address stays as it was written."""
+    found = image_of_uri(f"{WEST}/{tag}")
+    assert found is not None
+    assert (found.version, found.engine[1], found.uri) == (version, engine, f"{WEST}/{tag}")
+
+
 def test_the_device_follows_the_family() -> None:
     """As in the SDK: g and p are GPUs, trn is Trainium, all else is CPU."""
     devices = {name: device_of(name) for name in ("ml.g6e.xlarge", "ml.p5.4xlarge", "ml.trn2.48xlarge", "ml.c7i.large")}
@@ -274,5 +293,24 @@ def test_the_lists_are_in_order() -> None:
     """Frameworks, and versions from the oldest to the newest."""
     assert frameworks() == ("pytorch", "tensorflow", "huggingface")
     assert versions("pytorch")[-5:] == ("2.10.0", "2.11", "2.12", "2.13", "2.14")
-    assert versions("pytorch", "neuron") == ("1.11.0",)
+    assert versions("pytorch", "neuron") == ("1.11.0", "1.13.1", "2.1.2", "2.5.1", "2.8.0", "2.9.0")
     assert versions("huggingface")[0] == "4.4.2"
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "tag"),
+    [
+        ("pytorch", None, "pytorch-training-neuronx:2.9.0-neuronx-py312-sdk2.30.0-ubuntu24.04"),
+        ("pytorch", "2.8", "pytorch-training-neuronx:2.8.0-neuronx-py311-sdk2.26.0-ubuntu22.04"),
+        (
+            "huggingface",
+            "4.55.4",
+            "huggingface-pytorch-training-neuronx:2.7.0-transformers4.55.4-neuronx-py310-sdk2.26.0-ubuntu22.04",
+        ),
+    ],
+)
+def test_trainium_has_new_images_too(framework: str, version: str | None, tag: str) -> None:
+    """Those of torch-neuronx, by version; and their addresses tell what is inside."""
+    image = resolve_image(framework, version, region="us-west-2", instance="ml.trn1.32xlarge")
+    assert image.uri == f"{WEST}/{tag}"
+    assert image_of_uri(image.uri) == image

@@ -101,7 +101,10 @@ def test_a_model_without_memory_is_every_memory() -> None:
 def test_unknown_gpu_names_the_nearest() -> None:
     """A typo gets a suggestion."""
     assert problem("A1000") == Problem(
-        ("resources", "gpu"), "no instance type has the GPU `A1000`", "did you mean `A100`?"
+        ("resources", "gpu"),
+        "no instance type has the GPU `A1000`",
+        "did you mean `A100`?",
+        code="CT033",
     )
 
 
@@ -119,7 +122,10 @@ def test_nothing_near_lists_the_models() -> None:
 def test_trainium_is_no_gpu() -> None:
     """Neuron machines are named by their type."""
     assert problem("Trainium2") == Problem(
-        ("resources", "gpu"), "`Trainium2` is not a GPU", "name the instance type: `ml.trn2.48xlarge`"
+        ("resources", "gpu"),
+        "`Trainium2` is not a GPU",
+        "name the instance type: `ml.trn2.48xlarge`",
+        code="CT033",
     )
 
 
@@ -129,6 +135,7 @@ def test_wrong_count_says_which_there_are() -> None:
         ("resources", "gpus_per_instance"),
         "no instance type has 4 x `H100`",
         "use 1 (`ml.p5.4xlarge`), 8 (`ml.p5.48xlarge`)",
+        code="CT033",
     )
 
 
@@ -138,6 +145,7 @@ def test_no_rdma_says_which_types_have_it() -> None:
         ("resources", "interconnect"),
         "no instance type with 4 x `V100` has RDMA",
         "these have it: `ml.p3dn.24xlarge` (8 x V100-32GB)",
+        code="CT033",
     )
     assert (problem("K80", None, "rdma").hint or "").startswith("remove `interconnect: rdma`")
 

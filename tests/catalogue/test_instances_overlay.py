@@ -97,27 +97,27 @@ def test_other_targets_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("[sagemaker", "is not TOML", "price = 55.04"),
+        ("[sagemaker", "not valid TOML", "correct the text"),
         ("[sagemeker.x]\nprice = 1", "`sagemeker` is not a target", "did you mean `sagemaker`?"),
-        ("sagemaker = 3", "`sagemaker` is not a table", "price = 55.04"),
-        ("[sagemaker]\nprice = 3", '[sagemaker."price"] is not a table', "price = 55.04"),
-        (PRICE.replace("price", "prise"), "unknown column `prise`", "did you mean `price`?"),
-        (PRICE.replace("price", "name"), "unknown column `name`", ""),
-        (PRICE.replace("55.04", "'55'"), "`price` must be a number above 0, not '55'", ""),
-        (PRICE.replace("55.04", "0"), "`price` must be a number above 0, not 0", ""),
-        (PRICE.replace("55.04", "-1"), "must be a number above 0, not -1", ""),
-        (PRICE.replace("55.04", "nan"), "must be a number above 0, not nan", ""),
-        (PRICE.replace("55.04", "true"), "must be a number above 0, not True", ""),
-        (PRICE + "gpus = 8.5", "`gpus` must be a whole number, not 8.5", ""),
-        (PRICE + "gpus = -1", "`gpus` must be a whole number, not -1", ""),
-        (PRICE + "smddp = 1", "`smddp` must be `true` or `false`, not 1", ""),
-        (PRICE + "retired = 1", "`retired` must be a text in quotes, not 1", ""),
+        ("sagemaker = 3", "`sagemaker` must be a table", "price = 55.04"),
+        ("[sagemaker]\nprice = 3", "`price` must be a table", "price = 55.04"),
+        (PRICE.replace("price", "prise"), "there is no column `prise`", "did you mean `price`?"),
+        (PRICE.replace("price", "name"), "there is no column `name`", "use one of"),
+        (PRICE.replace("55.04", "'55'"), "`price` must be a number above 0, not `\"55\"`", "write a number above 0"),
+        (PRICE.replace("55.04", "0"), "`price` must be a number above 0, not `0`", ""),
+        (PRICE.replace("55.04", "-1"), "must be a number above 0, not `-1`", ""),
+        (PRICE.replace("55.04", "nan"), "must be a number above 0, not `nan`", ""),
+        (PRICE.replace("55.04", "true"), "must be a number above 0, not `true`", ""),
+        (PRICE + "gpus = 8.5", "`gpus` must be a whole number, not `8.5`", ""),
+        (PRICE + "gpus = -1", "`gpus` must be a whole number, not `-1`", ""),
+        (PRICE + "smddp = 1", "`smddp` must be `true` or `false`, not `1`", ""),
+        (PRICE + "retired = 1", "`retired` must be a text in quotes, not `1`", ""),
         (PRICE + "interconnect = 'fast'", "`interconnect` must be `\"rdma\"` or", ""),
         (PRICE.replace("p5", "p55"), "needs `vcpus` and `memory_gib`", "did you mean `ml.p5.48xlarge`?"),
         (NEW.replace("vcpus = 256", ""), "a new type needs `vcpus`", "If it is a new type, add `vcpus`"),
-        (NEW.replace("gpus = 8", ""), "needs `gpus`, `gpu` and `gpu_memory_gib` together", "gpus = 8"),
-        (NEW.replace("-288GB", ""), "needs `gpus`, `gpu` and `gpu_memory_gib` together", "H100-80GB"),
-        (NEW + 'fabric = ""', "but no `fabric`", 'fabric = "efa"'),
+        (NEW.replace("gpus = 8", ""), "a type has `gpus`, `gpu` and `gpu_memory_gib` together", "gpus = 8"),
+        (NEW.replace("-288GB", ""), "a type has `gpus`, `gpu` and `gpu_memory_gib` together", "H100-80GB"),
+        (NEW + 'fabric = ""', "needs a `fabric`", 'fabric = "efa"'),
     ],
 )  # fmt: skip
 def test_mistakes_name_the_file_and_the_way_out(tmp_path: Path, text: str, message: str, hint: str) -> None:
@@ -127,12 +127,24 @@ def test_mistakes_name_the_file_and_the_way_out(tmp_path: Path, text: str, messa
         overlaid(file)
     assert caught.value.message.startswith(str(file))
     assert message in caught.value.message
-    assert hint in (caught.value.hint or "")
+    assert hint in caught.value.hint
+    assert caught.value.code in ("CT002", "CT918")
+
+
+def test_mistakes_come_all_at_once_with_their_lines(tmp_path: Path) -> None:
+    """Line and column of each, as in a job file."""
+    file = file_with(tmp_path, PRICE + "gpus = -1\nprise = 2\n")
+    with pytest.raises(SettingsError) as caught:
+        overlaid(file)
+    assert [(problem.place, problem.code) for problem in caught.value.problems] == [
+        (f'{file}:3:8  sagemaker."ml.p5.48xlarge".gpus', "CT918"),
+        (f'{file}:4:1  sagemaker."ml.p5.48xlarge".prise', "CT918"),
+    ]
 
 
 def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
     """A folder of that name cannot be read, and says so."""
-    with pytest.raises(SettingsError, match="cannot read"):
+    with pytest.raises(SettingsError, match="cannot be read"):
         load_overlay(tmp_path)
 
 
@@ -149,4 +161,4 @@ def test_any_table_is_applied_or_refused(cells: dict[str, object]) -> None:
         outcome = error.message
     else:
         outcome = {column: getattr(rows["ml.p5.48xlarge"], column) for column in cells}
-    assert outcome == cells or str(outcome).startswith("instances.toml: [sagemaker.")
+    assert outcome == cells or str(outcome).startswith('instances.toml  sagemaker."ml.p5')

@@ -69,14 +69,14 @@ def test_a_broken_file_says_what_to_do(tmp_path: Path, text: str) -> None:
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(SettingsError) as caught:
         load_overlays(tmp_path, tmp_path, "azureml")
-    assert caught.value.message == f"{file} is not what a refresh writes"
+    assert caught.value.message == f"`{file}` is not what a refresh writes"
     assert "`cloudtrain instances --refresh --target azureml`" in (caught.value.hint or "")
 
 
 def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     """A file where the folder should be."""
     (tmp_path / "config").write_text("")
-    with pytest.raises(SettingsError, match="cannot write"):
+    with pytest.raises(SettingsError, match="cannot be written"):
         refreshed(tmp_path / "config", 1)
 
 

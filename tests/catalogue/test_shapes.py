@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.catalogue import shapes
-from cloudtrain.catalogue.shapes import KEY, Violation, limit, violations
+from cloudtrain.targets.sagemaker.catalogue import shapes
+from cloudtrain.targets.sagemaker.catalogue.shapes import KEY, Violation, limit, violations
 
 REPOSITORY = Path(__file__).parents[2]
 GOLDEN = REPOSITORY / "tests" / "golden" / "sagemaker_sdk_v2"
@@ -72,32 +72,32 @@ def test_what_sdk_2_sent_is_accepted(request_: dict[str, Any], request: pytest.F
 @pytest.mark.parametrize(
     ("path", "value", "kind", "message", "hint"),
     [
-        (("TrainingJobName",), "a" * 64, "max", "`TrainingJobName` has 64 characters, and the service takes at most 63", None),
+        (("TrainingJobName",), "a" * 64, "max", "`TrainingJobName` has 64 characters, and the service takes at most 63", "use at most 63 characters"),
         (("TrainingJobName",), "my_job", "pattern", '`TrainingJobName` is `"my_job"`, which the service refuses', "letters, digits and hyphens"),
         (("TrainingJobName",), "job\n", "pattern", "which the service refuses", "letter or digit at both ends"),
         (("RoleArn",), "arn:aws:iam::1:role/SageMaker", "pattern", "which the service refuses", "arn:aws:iam::123456789012:role/R"),
-        (("RoleArn",), "admin", "min", "`RoleArn` has 5 characters, and the service takes at least 20", None),
+        (("RoleArn",), "admin", "min", "`RoleArn` has 5 characters, and the service takes at least 20", "use at least 20 characters"),
         (("OutputDataConfig", "S3OutputPath"), "bucket/out", "pattern", "`OutputDataConfig.S3OutputPath`", "`s3://bucket/folder`"),
         (("ResourceConfig", "InstanceTyp"), "x", "unknown", "`ResourceConfig` has no field `InstanceTyp`", "did you mean `InstanceType`?"),
         (("ResourceConfig", "InstanceType"), "ml.p4d.24xlage", "enum", "which the service does not know", "did you mean `ml.p4d.24xlarge`?"),
         (("ResourceConfig", "InstanceType"), "8 GPUs please", "enum", "which the service does not know", None),
-        (("ResourceConfig", "InstanceCount"), -1, "min", "`ResourceConfig.InstanceCount` is -1, and the service takes at least 0", None),
-        (("ResourceConfig", "InstanceCount"), "2", "type", "and the service takes a whole number", None),
-        (("ResourceConfig", "InstanceCount"), True, "type", "is `true`, and the service takes a whole number", None),
-        (("ResourceConfig", "KeepAlivePeriodInSeconds"), 21601, "max", "is 21,601, and the service takes at most 21,600", None),
+        (("ResourceConfig", "InstanceCount"), -1, "min", "`ResourceConfig.InstanceCount` is -1, and the service takes at least 0", "write `0` or more"),
+        (("ResourceConfig", "InstanceCount"), "2", "type", "and the service takes a whole number", "write a whole number"),
+        (("ResourceConfig", "InstanceCount"), True, "type", "is `true`, and the service takes a whole number", "write a whole number"),
+        (("ResourceConfig", "KeepAlivePeriodInSeconds"), 21601, "max", "is 21,601, and the service takes at most 21,600", "write `21600` or less"),
         (("AlgorithmSpecification", "TrainingInputMode"), "Files", "enum", "does not know", "did you mean `File`?"),
         (("AlgorithmSpecification", "TrainingInputMode"), "mount", "enum", "does not know", "use one of `FastFile`, `File`, `Pipe`"),
-        (("AlgorithmSpecification", "ContainerEntrypoint"), [], "min", "is empty, and the service takes at least 1", None),
-        (("HyperParameters",), {f"p{n}": "1" for n in range(101)}, "max", "`HyperParameters` has 101 entries, and the service takes at most 100", None),
-        (("HyperParameters", "lr"), 0.1, "type", "`HyperParameters.lr` is `0.1`, and the service takes a text", None),
+        (("AlgorithmSpecification", "ContainerEntrypoint"), [], "min", "is empty, and the service takes at least 1", "use at least 1 entry"),
+        (("HyperParameters",), {f"p{n}": "1" for n in range(101)}, "max", "`HyperParameters` has 101 entries, and the service takes at most 100", "use at most 100 entries"),
+        (("HyperParameters", "lr"), 0.1, "type", "`HyperParameters.lr` is `0.1`, and the service takes a text", "write a text"),
         (("HyperParameters", "text"), "two\nlines", "pattern", "which the service refuses", "one line"),
-        (("HyperParameters", "k" * 257), "1", "max", "a key of `HyperParameters` has 257 characters", None),
+        (("HyperParameters", "k" * 257), "1", "max", "a key of `HyperParameters` has 257 characters", "use at most 256 characters"),
         (("Environment", "2GPUS"), "1", "pattern", 'a key of `Environment` is `"2GPUS"`, which the service refuses', "no digit first"),
-        (("Environment", "A"), "x" * 513, "max", "`Environment.A` has 513 characters, and the service takes at most 512", None),
+        (("Environment", "A"), "x" * 513, "max", "`Environment.A` has 513 characters, and the service takes at most 512", "use at most 512 characters"),
         (("Tags", 0, "Key"), "a;b", "pattern", '`Tags[0].Key` is `"a;b"`', "letters, digits, spaces"),
-        (("Tags",), {"Key": "a"}, "type", "`Tags` is a mapping, and the service takes a list", None),
-        (("EnableNetworkIsolation",), "yes", "type", "and the service takes true or false", None),
-        (("VpcConfig",), {"Subnets": ["s-1"]}, "missing", "`VpcConfig` needs `SecurityGroupIds`", None),
+        (("Tags",), {"Key": "a"}, "type", "`Tags` is a mapping, and the service takes a list", "write a list"),
+        (("EnableNetworkIsolation",), "yes", "type", "and the service takes true or false", "write true or false"),
+        (("VpcConfig",), {"Subnets": ["s-1"]}, "missing", "`VpcConfig` needs `SecurityGroupIds`", "add `SecurityGroupIds`"),
     ],
 )  # fmt: skip
 def test_each_violation(path: tuple[str | int, ...], value: Any, kind: str, message: str, hint: str | None) -> None:

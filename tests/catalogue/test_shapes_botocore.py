@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.catalogue import shapes
-from cloudtrain.catalogue.shapes import violations
+from cloudtrain.targets.sagemaker.catalogue import shapes
+from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 
 OURS_ALONE = {"pattern", "enum", "max"}
 """Kinds of violation that botocore leaves to the service."""

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.catalogue import shapes
-from cloudtrain.catalogue.java_patterns import matches
+from cloudtrain.targets.sagemaker.catalogue import shapes
+from cloudtrain.targets.sagemaker.catalogue.java_patterns import matches
 
 PATTERNS = sorted({shape["pattern"] for shape in shapes._model()["shapes"].values() if "pattern" in shape})
 TAG = r"([\p{L}\p{Z}\p{N}_.:/=+\-@]*)"

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from cloudtrain import backends
 from cloudtrain.cli.app import run_command
+from cloudtrain.core import targets
+from tests.cli.scripted import ScriptedTarget
 
 
 class Result(NamedTuple):
@@ -50,7 +51,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     service = tmp_path / "service"
     (service / "jobs").mkdir(parents=True)
     monkeypatch.setenv("FAKE_SERVICE", str(service / "jobs"))
-    monkeypatch.setitem(backends.BUILT_IN, "local", "tests.cli.scripted:ScriptedBackend")
+    monkeypatch.setitem(targets.LOADED, "local", ScriptedTarget())
     return service
 
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.states import LogLine, RunRef, RunState, RunStatus
-from tests.fakes.file_backend import FileBackend
+from cloudtrain.core.states import LogLine, RunRef, RunState, RunStatus
+from tests.fakes.file_target import FileService, FileTarget
 
 
-class ScriptedBackend(FileBackend):
+class ScriptedTarget(FileTarget):
+    """The local target with such runs."""
+
+    def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Any:
+        return ScriptedService(environ=environ)
+
+
+class ScriptedService(FileService):
     """`fate.json`: {"state": ..., "states": {run: state, ...}, "lines": [[rank, text], ...], "interrupt": bool, ...fields of RunStatus}."""
 
     @property

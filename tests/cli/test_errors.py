@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from cloudtrain import backends
+from cloudtrain.core import targets
+from cloudtrain.targets.common.this_machine import LocalAccount
+from cloudtrain.targets.local.target import LocalTarget
 from tests.cli.conftest import Cli
 
 FIVE_MISTAKES = """\
@@ -43,9 +46,27 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
     [
         (["sumbit", "job.yaml"], "there is no command `sumbit`", "did you mean `submit`?"),
         (["frobnicate"], "there is no command `frobnicate`", "see `cloudtrain --help`"),
+        (["cancel", "my run"], "there is no command `cancel`", "did you mean `cloudtrain stop 'my run'`?"),
+        (["list"], "there is no command `list`", "did you mean `cloudtrain ps`?"),
+        (["cancel", "digits-1"], "there is no command `cancel`", "did you mean `cloudtrain stop digits-1`?"),
+        (["describe", "job", "-o", "json"], "there is no command `describe`", "did you mean `cloudtrain status`?"),
+        (["get", "jobs"], "there is no command `get`", "did you mean `cloudtrain ps`?"),
+        (["version"], "there is no command `version`", "did you mean `cloudtrain --version`?"),
+        (["my job.yaml"], "there is no command `my job.yaml`", "did you mean `cloudtrain submit 'my job.yaml'`?"),
+        (["train.py"], "there is no command `train.py`", "did you mean `cloudtrain submit train.py`?"),
+        (["submit", "a b.py"], "there is no script `a b.py`", "name a Python file, or a job file"),
+        (["logs", "last", "--tail"], "option `--tail` requires an argument", "see `cloudtrain logs --help`"),
         (["submit"], "`cloudtrain submit` needs JOB", "see `cloudtrain submit --help`"),
         (["submit", "j.yaml", "--insances", "2"], "has no option `--insances`", "did you mean `--instances`?"),
-        (["ps", "-n", "0"], "invalid value for `-n` / `--limit`", "see `cloudtrain ps --help`"),
+        (["ps", "-n", "0"], "`--limit`: it must be at least 1", "write `--limit 1` or more"),
+        (
+            ["plan", "j.yaml", "--format", "jsn"],
+            "invalid value for `--format` / `-f`: `jsn` is not",
+            "did you mean `json`?",
+        ),
+        (["plan", "j.yaml", "--format", "csv"], "`csv` is not one of `text`, `json`", "use one of `aws-cli`, `az-cli`"),
+        (["logs", "last", "--rank", "two"], "`--rank`: it is no whole number", "write for example `--rank 1`"),
+        (["instances", "--max-price", "much"], "`--max-price`: it is no number", "write for example `--max-price 1`"),
         (["ps", "--state", "finished"], "there is no state `finished`", "use one of"),
         (["submit", "nowhere.yaml"], "there is no job file `nowhere.yaml`", "`cloudtrain init`"),
         (["submit", "digits_ddp"], "there is no file `digits_ddp`", "did you mean `bundled:digits_ddp`?"),
@@ -67,6 +88,14 @@ def test_wrong_command_lines(cli: Cli, arguments: list[str], message: str, hint:
     assert message in err
     assert "\n\nhint: " in err
     assert hint is None or hint in err
+
+
+def test_the_commands_of_other_tools_lead_to_ours() -> None:
+    """Each word is offered a command that exists, and none hides one of ours."""
+    from cloudtrain.cli.app import _ELSEWHERE, COMMANDS
+
+    assert set(_ELSEWHERE.values()) <= COMMANDS.keys()
+    assert not _ELSEWHERE.keys() & COMMANDS.keys()
 
 
 def test_a_near_file_name_is_offered(cli: Cli, job: str) -> None:
@@ -118,7 +147,7 @@ def test_a_deleted_working_directory(
     gone.rmdir()
     result = cli(*(word.format(job=clean_environment / job) for word in arguments))
     assert (result.code, result.out) == (2, "")
-    assert result.err == "error: the working directory has been deleted\n\nhint: go to one that exists: `cd`\n"
+    assert result.err == "error: the working directory has been deleted [CT906]\n\nhint: go to one that exists: `cd`\n"
 
 
 def test_flags_of_the_local_target_are_refused_elsewhere(cli: Cli, job: str) -> None:
@@ -141,7 +170,7 @@ def test_unknown_run_is_exit_code_3(cli: Cli, command: str) -> None:
     """No such run: code 3, and what to do."""
     result = cli(command, "nothing-like-it")
     assert (result.code, result.out) == (3, "")
-    assert result.err.startswith("error: there is no run `nothing-like-it`\n\nhint: ")
+    assert result.err.startswith("error: there is no run `nothing-like-it` [CT931]\n\nhint: ")
 
 
 def test_a_refusing_target_is_exit_code_4(cli: Cli, scripted: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,9 +190,16 @@ def test_failed_checks_say_each_finding_once(cli: Cli, scripted: Path, job: str)
     assert list((scripted / "jobs").iterdir()) == []
 
 
+class Broken(LocalTarget):
+    """A target with a defect."""
+
+    def account(self, *args: object, **kwargs: object) -> LocalAccount:
+        raise ModuleNotFoundError("No module named 'tests.cli.no_such_module'")
+
+
 def test_a_defect_is_one_message_and_a_way_to_report_it(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception that nobody foresaw: code 70, what it was, no traceback."""
-    monkeypatch.setitem(backends.BUILT_IN, "local", "tests.cli.no_such_module:Nothing")
+    monkeypatch.setitem(targets.LOADED, "local", Broken())
     result = cli("plan", job)
     assert result.code == 70
     assert "a defect in cloudtrain" in result.err
@@ -178,7 +214,7 @@ def test_debug_shows_the_traceback(
     from cloudtrain.cli.app import run_command
 
     monkeypatch.setenv("CLOUDTRAIN_DEBUG", "1")
-    monkeypatch.setitem(backends.BUILT_IN, "local", "tests.cli.no_such_module:Nothing")
+    monkeypatch.setitem(targets.LOADED, "local", Broken())
     assert run_command(["plan", job]) == 70
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
@@ -188,7 +224,99 @@ def test_wrong_settings_file_is_exit_code_2(cli: Cli, job: str, clean_environmen
     (clean_environment / "cloudtrain.toml").write_text("[lokal]\n")
     result = cli("plan", job)
     assert result.code == 2
-    assert "cloudtrain.toml: unknown table `lokal`" in " ".join(result.err.split())
+    file = clean_environment / "cloudtrain.toml"
+    assert result.err == f"error: unknown table `lokal` [CT912]\n  {file}:1:2  lokal\n\nhint: did you mean `local`?\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("[local]\ngrace_period = 'soon'\n", "is not a duration [CT015]\n  {file}:2:16  local.grace_period"),
+        ("[local]\ncls = 1\n", "is not a field of `[local]` [CT010]\n  {file}:2:1  local.cls"),
+        ("[local]\ninstance_count = " + "9" * 5000, "too many digits [CT014]\n  {file}:2:18"),
+        ("[local]\na" + ".a" * 5000 + " = 1", "nested too deeply [CT006]\n  {file}:2:1"),
+        ("target = 3\n", "`target` must be text, not `3` [CT012]\n  {file}:1:10  target"),
+        ("target = 'x'\n", "`x` is not a target [CT913]\n  {file}:1:10  target"),
+    ],
+)
+def test_a_mistake_in_the_settings_has_its_line(
+    cli: Cli, job: str, clean_environment: Path, settings: str, said: str
+) -> None:
+    """Message, code and place, as in a job file."""
+    file = clean_environment / "cloudtrain.toml"
+    file.write_text(settings)
+    result = cli("plan", job)
+    assert (result.code, result.out) == (2, "")
+    assert said.format(file=file) in result.err
+
+
+@pytest.mark.parametrize(
+    "name", ["job.yaml", "cloudtrain.toml", ".cloudtrainignore", ".cloudtraininclude", "instances.toml"]
+)
+@pytest.mark.parametrize("kind", ["pipe", "folder", "endless"])
+def test_what_is_no_plain_file_is_an_error_at_once(
+    cli: Cli, job: str, clean_environment: Path, name: str, kind: str
+) -> None:
+    """A named pipe, a folder or an endless device in the place of a file blocks nothing."""
+    path = clean_environment / name
+    path.unlink(missing_ok=True)
+    {"pipe": os.mkfifo, "folder": Path.mkdir, "endless": lambda path: path.symlink_to("/dev/zero")}[kind](path)
+    result = cli("plan", "job.yaml", "--target", "sagemaker", "--set", "resources.instance_type=ml.g5.xlarge")
+    assert (result.code, result.out) == (2, "")
+    assert name in result.err
+    assert "[CT" in result.err
+
+
+def test_a_line_of_the_list_of_includes_has_its_place(cli: Cli, job: str, clean_environment: Path) -> None:
+    """Message, code and line; a right line is a notice of the plan."""
+    (clean_environment / "shared").mkdir()
+    (clean_environment / "shared" / "net.py").touch()
+    (clean_environment / ".cloudtraininclude").write_text("shared/net.py\nshared/nett.py\n")
+    result = cli("plan", job)
+    assert (result.code, result.out) == (2, "")
+    assert "error: `shared/nett.py` does not exist [CT055]\n  .cloudtraininclude:2:1  source_dir" in result.err
+    (clean_environment / ".cloudtraininclude").write_text("shared/net.py\n")
+    done = cli("plan", job)
+    assert done.code == 0
+    assert "notice: `net.py` comes from elsewhere, as `.cloudtraininclude` says" in done.out
+
+
+def test_many_mistakes_show_the_first_twenty(cli: Cli, job: str, clean_environment: Path) -> None:
+    """And say how many there are."""
+    text = (clean_environment / job).read_text() + "".join(f"k{number}: 1\n" for number in range(500))
+    (clean_environment / job).write_text(text)
+    result = cli("plan", job)
+    assert result.err.count("error: ") == 20
+    assert result.err.endswith("500 errors in job.yaml; the first 20 are shown\n")
+
+
+def test_the_code_of_an_error_is_explained_and_not_ignored(cli: Cli, job: str) -> None:
+    """`explain` knows it in any case; `--ignore` says that it is no check."""
+    assert cli("explain", "ct012").out.startswith("CT012 (error)\nA value has the wrong type.\n")
+    result = cli("plan", job, "--ignore", "CT012")
+    assert (result.code, result.out) == (2, "")
+    assert "which cannot be ignored [CT901]\n\nhint: `cloudtrain explain CT012`" in result.err
+
+
+REQUEST = ["--set", "environment={framework: pytorch, version: 2.8.0}", "--format", "python"]
+
+
+@pytest.mark.parametrize(
+    ("target", "overrides", "code", "said"),
+    [
+        ("azureml", ["azureml_overrides={queueSettings: x}"], 4, "cannot express `queueSettings`"),
+        ("sagemaker", ["resources.instance_type=ml.g5.xlarge", "sagemaker_overrides={DebugHookConfig: {}}"], 4,
+         "`DebugHookConfig.S3OutputPath left out`"),
+    ],
+)  # fmt: skip
+def test_what_an_sdk_has_no_word_for_is_named(
+    cli: Cli, job: str, target: str, overrides: list[str], code: int, said: str
+) -> None:
+    """An override that only the service can read is no defect of the export."""
+    sets = [word for override in overrides for word in ("--set", override)]
+    result = cli("plan", job, "--target", target, *sets, *REQUEST)
+    assert result.code == code
+    assert said in " ".join(result.err.split())
 
 
 def test_a_reader_that_goes_away_is_silent() -> None:
@@ -222,3 +350,22 @@ def test_what_is_no_whole_text_is_a_mistake_of_the_job(cli: Cli, clean_environme
     result = cli("plan", "job.json")
     assert (result.code, result.out) == (2, "")
     assert "job.json:5:8" in result.err
+
+
+def test_half_of_a_character_is_a_mistake_like_any_other(cli: Cli, clean_environment: Path) -> None:
+    """JSON can hold a lone surrogate; the hint, which is written as the file is, holds it too."""
+    (clean_environment / "train.py").write_text("")
+    (clean_environment / "job.json").write_text(
+        '{"name": "a", "entry_point": "train.py", "outputs": {"model": "\\ud800"}}'
+    )
+    result = cli("check", "job.json")
+    assert result.code == 2
+    assert "`model` must be a mapping" in result.err
+
+
+def test_a_pattern_that_python_warns_about_is_no_words_on_stderr(clean_environment: Path) -> None:
+    """`[[` is a character class, whatever a Python to come makes of it."""
+    (clean_environment / "train.py").write_text("")
+    (clean_environment / "job.yaml").write_text("name: a\nentry_point: train.py\nmetrics: {loss: '[[l]oss=(.*)'}\n")
+    done = subprocess.run([sys.executable, "-m", "cloudtrain", "plan", "job.yaml"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

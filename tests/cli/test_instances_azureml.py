@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import backends
 from cloudtrain.catalogue.refreshed import Refreshed, write_refreshed
+from cloudtrain.core import targets
+from cloudtrain.targets.azureml.target import AzureMLTarget
 from tests.cli.conftest import Cli
 from tests.cli.test_completion import complete
 from tests.cli.test_instances import names, words
@@ -151,23 +152,30 @@ def test_completion_goes_by_the_target() -> None:
 
 
 class Refreshing:
-    """A backend that finds one price and seven new types, and writes which workspace it was asked about."""
+    """A service that finds one price and seven new types, and writes which workspace it was asked about."""
 
-    def __init__(self, state_dir: Path, *, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         self.folder = Path(environ["HOME"]) / ".config" / "cloudtrain"
 
-    def refresh_catalogue(self, target: Any) -> Refreshed:
+    def refresh_catalogue(self, settings: Any) -> Refreshed:
         added = tuple(f"Standard_Q{number}s_v9" for number in range(2, 9))
         table: dict[str, Any] = {name: {"vcpus": 2, "memory_gib": 8} for name in added}
         table["Standard_NC24ads_A100_v4"] = {"price": 4.25, "price_date": "2026-11-22", "quota_vcpus": 48}
         file = write_refreshed(self.folder, "azureml", table, about="a test")
-        return Refreshed(file, f"the region of {target.workspace}", len(table), added, ("without the quota: no",))
+        return Refreshed(file, f"the region of {settings.workspace}", len(table), added, ("without the quota: no",))
+
+
+class RefreshingTarget(AzureMLTarget):
+    """Azure ML with that service."""
+
+    def service(self, *, environ: Mapping[str, str], state_dir: Path, pace: Any = None) -> Any:
+        return Refreshing(environ)
 
 
 @pytest.fixture
 def refreshing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Azure ML is the backend above."""
-    monkeypatch.setitem(backends.BUILT_IN, "azureml", f"{__name__}:Refreshing")
+    """Azure ML has the service above."""
+    monkeypatch.setitem(targets.LOADED, "azureml", RefreshingTarget())
 
 
 @pytest.mark.usefixtures("refreshing")
@@ -189,11 +197,11 @@ def test_refresh(cli: Cli, clean_environment: Path) -> None:
 
 @pytest.mark.usefixtures("refreshing")
 def test_a_target_that_cannot_be_asked_names_those_that_can(cli: Cli) -> None:
-    """SageMaker has no such list; nothing is asked and nothing is listed."""
-    result = cli("instances", "--refresh")
+    """This machine has no such list; nothing is asked and nothing is listed."""
+    result = cli("instances", "--refresh", "--target", "local")
     assert (result.code, result.out) == (2, "")
-    assert "the types of `sagemaker` cannot be asked for" in words(result.err)
-    assert "hint: use `--target azureml`" in result.err
+    assert "the types of `local` cannot be asked for" in words(result.err)
+    assert "hint: use `--target azureml` or `--target sagemaker`" in result.err
 
 
 def test_own_prices_and_types(cli: Cli, clean_environment: Path) -> None:

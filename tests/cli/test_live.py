@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.cli.lines import LineFormat
 from cloudtrain.cli.live import LiveMetrics, sparkline
-from cloudtrain.states import LogLine
+from cloudtrain.core.states import LogLine
 
 
 def table_of(values: Sequence[float]) -> str:
@@ -71,3 +71,16 @@ def test_the_table_is_built_when_it_is_drawn(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_trend_of_extremes() -> None:
     """Differences that no float holds are drawn all the same."""
     assert sparkline([1.7e308, -1.7e308, 0]) == "█▁▄"
+
+
+def test_lines_that_patterns_read_are_printed_too() -> None:
+    """Such a line is the script's own: it stays in the output, and its values are in the table."""
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with LiveMetrics(LineFormat(), screen) as live:
+        live.show(LogLine(0.0, 0, 0, "stdout", "step 3 loss: 0.5", {"step": 3.0, "train:loss": 0.5}))
+        live.show(LogLine(0.0, 0, 1, "stdout", "step 3 loss: 0.7", {"step": 3.0, "train:loss": 0.7}))
+    assert live.latest == {"step": 3.0, "train:loss": 0.5}
+    screen.seek(0)
+    text = screen.read()
+    assert "step 3 loss: 0.7" in text
+    assert re.search(r"train:loss +0\.5 +0\.5 +0\.5", text)

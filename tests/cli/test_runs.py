@@ -99,6 +99,15 @@ def test_dry_run_is_plan_and_leaves_nothing(cli: Cli, scripted: Path, job: str, 
     assert not state_dir.exists()
 
 
+def test_short_plan(cli: Cli, scripted: Path, job: str) -> None:
+    """`--short` is the summary and the findings of the whole plan, and has its exit code."""
+    whole, short = cli("plan", job, "--instances", "3"), cli("plan", job, "--instances", "3", "--short")
+    assert short.code == whole.code
+    assert len(short.out.splitlines()) < 20 < len(whole.out.splitlines())
+    assert "Processes" not in short.out
+    assert all(line in whole.out for line in short.out.splitlines())
+
+
 def test_plan_formats(cli: Cli, scripted: Path, job: str) -> None:
     """json is the whole plan, request the exact body alone, and the dry run names the run that a submit makes."""
     plan = json.loads(cli("plan", job, "--json").out)
@@ -136,6 +145,35 @@ def test_check(cli: Cli, scripted: Path, job: str) -> None:
     bad = cli("check", job, "--set", "entry_point=missing.py", "--json")
     assert bad.code == 2
     assert [(item["code"], item["level"]) for item in json.loads(bad.out)] == [("CT101", "error")]
+
+
+def test_check_says_in_json_what_no_rule_has_seen(cli: Cli, clean_environment: Path) -> None:
+    """A file that is no job gives the same list as findings do: code, message, hint and line; stderr has nothing."""
+    files = {
+        "fields.yaml": "name: a b\nentry_point: train.py\nmax_runtime: 5x\n",
+        "text.yaml": "name: a\nentry_point: [train.py\n",
+        "compile.yaml": "name: a\nentry_point: train.py\ninputs:\n  x: {sagemaker: s3://b/k}\n",
+    }
+    expected = {
+        "fields.yaml": [("CT016", 1), ("CT015", 3)],
+        "text.yaml": [("CT002", 3)],
+        "compile.yaml": [("CT032", 4)],
+    }
+    (clean_environment / "train.py").write_text("")
+    for name, text in files.items():
+        (clean_environment / name).write_text(text)
+        result = cli("check", name, "--json")
+        assert (result.code, result.err) == (2, "")
+        found = json.loads(result.out)
+        assert [(item["code"], item["line"]) for item in found] == expected[name]
+        assert all(item["message"] and item["hint"] and item["level"] == "error" for item in found)
+        assert all(item["place"].startswith(f"{name}:{item['line']}:") for item in found)
+    missing = cli("check", "nowhere.yaml", "--json")
+    assert (missing.code, missing.err) == (2, "")
+    assert [(item["code"], item["line"], item["place"]) for item in json.loads(missing.out)] == [("CT001", None, None)]
+    (clean_environment / "job.yaml").write_text("name: a\nentry_point: tain.py\n")
+    (item,) = json.loads(cli("check", "job.yaml", "--json").out)
+    assert (item["code"], item["line"], item["hint"]) == ("CT101", 2, "did you mean `train.py`?")
 
 
 def test_the_launchers_traceback_is_folded(cli: Cli, scripted: Path, job: str) -> None:
@@ -270,7 +308,7 @@ def test_an_empty_name_is_no_run(cli: Cli, scripted: Path, job: str, command: st
     submitted(cli)
     result = cli(command, name)
     assert (result.code, result.out) == (3, "")
-    assert result.err.startswith("error: the name of the run is empty\n\nhint: `cloudtrain ps` lists the runs")
+    assert result.err.startswith("error: the name of the run is empty [CT931]\n\nhint: `cloudtrain ps` lists the runs")
     assert not (scripted / "stopped").exists()
 
 
@@ -281,6 +319,32 @@ def test_download_prints_what_it_copied(cli: Cli, scripted: Path, job: str, clea
     assert (result.code, result.out) == (0, f"{name}/weights.pt\n")
     assert (clean_environment / name / "weights.pt").is_file()
     assert json.loads(cli("download", name, "--to", "here", "--json").out) == ["here/weights.pt"]
+
+
+def test_the_end_names_what_a_script_wrote_beside_its_code(cli: Cli, clean_environment: Path) -> None:
+    """A script that knows no model folder has not lost its model: the end says where it is, and what copies it."""
+    script = "import os\nos.mkdir('out')\nopen('out/last.pt', 'w').write('x' * 2048)\nopen('log.txt', 'w').close()"
+    (clean_environment / "train.py").write_text(script)
+    (clean_environment / "job.yaml").write_text("name: plain\nsource_dir: .\nentry_point: train.py\n")
+    result = cli("submit", "job.yaml")
+    name = json.loads(cli("status", "last", "--json").out)["name"]
+    assert "the script wrote 2 files into its working folder: the largest is `out/last.pt`, 2 KiB" in " ".join(
+        result.err.split()
+    )
+    assert f"`cloudtrain download {name} work/`" in result.err
+    nothing = cli("download", name, "model/")
+    assert (nothing.code, f"`cloudtrain download {name} work/`" in nothing.err) == (1, True)
+    assert cli("download", name, "work/", "--to", "here").out.split() == ["here/log.txt", "here/out/last.pt"]
+
+
+def test_the_end_says_nothing_of_a_clean_working_folder(cli: Cli, clean_environment: Path) -> None:
+    """A script that writes its model where it belongs is told how to copy that, and nothing else."""
+    script = "import os\nopen(os.environ['CLOUDTRAIN_MODEL_DIR'] + '/m', 'w').close()"
+    (clean_environment / "train.py").write_text(script)
+    (clean_environment / "job.yaml").write_text("name: plain\nsource_dir: .\nentry_point: train.py\n")
+    result = cli("submit", "job.yaml")
+    assert "working folder" not in result.err
+    assert " model/`" in result.err
 
 
 def test_download_into_a_place_that_cannot_be_written(

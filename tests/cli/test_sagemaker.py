@@ -68,6 +68,17 @@ def test_the_life_of_a_run(cli: Cli, fake: FakeAws, name: str, tmp_path: Path) -
     assert got.out == f"{tmp_path / 'got/algo-1.log'}\n"
 
 
+def test_submit_offline_asks_nothing(cli: Cli, fake: FakeAws, job_file: str) -> None:
+    """The job is sent without a question about the role or the quota, which would stop it here."""
+    fake.identity.roles.clear()
+    assert cli("submit", job_file, "--target", "sagemaker", "--detach").code == 2
+    asked = len(fake.received)
+    result = cli("submit", job_file, "--target", "sagemaker", "--detach", "--offline")
+    assert result.code == 0, result.err
+    assert fake.jobs[result.out.strip()]
+    assert not {"GetRole", "ListServiceQuotas"} & {item.operation for item in fake.received[asked:]}
+
+
 def test_a_failed_run(cli: Cli, fake: FakeAws, name: str) -> None:
     """Why, in one line, and exit code 1."""
     fake.jobs[name].enter("Training", at=1_700_000_000.0)

@@ -14,8 +14,8 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.catalogue.instances import instance_types
 from cloudtrain.catalogue.overlay import load_overlays
-from cloudtrain.checks import all_rules
 from cloudtrain.settings import load_settings
+from cloudtrain.targets.rules import all_rules
 from tests.cli.conftest import Cli
 from tests.fakes.sagemaker.identity import TRUST
 from tests.fakes.sagemaker.jobs import Job

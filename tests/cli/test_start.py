@@ -16,12 +16,14 @@ def test_init_writes_a_job_that_plans(cli: Cli, clean_environment: Path) -> None
     """The file loads, names the next commands, and loads with its commented fields in use too."""
     (clean_environment / "src").mkdir()
     (clean_environment / "src" / "train.py").write_text("print(1)\n")
-    result = cli("init", "--script", "src/train.py")
-    assert (result.code, result.out) == (0, "job.yaml\n")
+    result = cli("init")
+    assert (result.code, result.out) == (0, "job.yaml\njob.schema.json\nsrc/.cloudtrainignore\n")
     assert "`cloudtrain submit job.yaml`" in result.err
     job = ct.load_job("job.yaml")
-    assert (job.entry_point, Path(job.source_dir).name, job.name) == ("train.py", "src", "src")
+    assert (job.entry_point, Path(job.source_dir).name, job.name) == ("train.py", "src", clean_environment.name)
     text = (clean_environment / "job.yaml").read_text()
+    assert text.startswith("# yaml-language-server: $schema=job.schema.json\n")
+    assert json.loads((clean_environment / "job.schema.json").read_text()) == json.loads(cli("schema").out)
     used = re.sub(r"^# ?(?=hyper|inputs|checkpoint|max_runtime|  \w)", "", text, flags=re.MULTILINE)
     (clean_environment / "job.yaml").write_text(used)
     job = ct.load_job("job.yaml")
@@ -51,6 +53,17 @@ def test_init_finds_the_only_script(cli: Cli, clean_environment: Path) -> None:
     assert ct.load_job("second.yaml").entry_point == "fit.py"
 
 
+@pytest.mark.parametrize(
+    ("text", "distribution"),
+    [("import torch\n", "torch"), ("import os\n", "none"), ("import deepspeed\n", "deepspeed"), ("def (\n", "torch")],
+)
+def test_init_looks_at_the_imports(cli: Cli, clean_environment: Path, text: str, distribution: str) -> None:
+    """The job starts the script's processes as its imports ask for."""
+    (clean_environment / "train.py").write_text(text)
+    assert cli("init").code == 0
+    assert ct.load_job("job.yaml").distribution.type == distribution
+
+
 def test_init_never_overwrites(cli: Cli, clean_environment: Path) -> None:
     """An existing file stays as it is without --force."""
     file = clean_environment / "job.yaml"
@@ -59,8 +72,10 @@ def test_init_never_overwrites(cli: Cli, clean_environment: Path) -> None:
     assert result.code == 2
     assert "--force" in result.err
     assert file.read_text() == "mine"
+    ignored = clean_environment / ".cloudtrainignore"
+    ignored.write_text("mine")
     assert cli("init", "--force").code == 0
-    assert file.read_text() != "mine"
+    assert (file.read_text() != "mine", ignored.read_text()) == (True, "mine")
 
 
 def test_init_keeps_a_name_that_looks_like_a_number(cli: Cli) -> None:
@@ -90,6 +105,17 @@ def test_scripts_list_show_copy(cli: Cli, clean_environment: Path) -> None:
     assert ct.load_job("mine/job.yaml").entry_point == "train.py"
 
 
+def test_a_file_that_two_scripts_share_is_in_both(cli: Cli, clean_environment: Path) -> None:
+    """It is shown and copied with either; the copy's plan needs nothing else."""
+    assert cli("scripts", "copy", "gpt_fsdp").out == "gpt_fsdp\n"
+    shown = cli("scripts", "show", "gpt_fsdp", "--file", "gpt.py").out
+    assert shown == cli("scripts", "show", "pipeline_gpt", "--file", "gpt.py").out
+    assert (clean_environment / "gpt_fsdp" / "gpt.py").read_text() == shown
+    missing = cli("scripts", "show", "gpt_fsdp", "--file", "gtp.py")
+    assert (missing.code, missing.out) == (2, "")
+    assert "did you mean `gpt.py`?" in missing.err
+
+
 def test_scripts_copy_never_overwrites(cli: Cli, clean_environment: Path) -> None:
     """A folder with something in it is left alone."""
     (clean_environment / "mine").mkdir()
@@ -101,14 +127,14 @@ def test_scripts_copy_never_overwrites(cli: Cli, clean_environment: Path) -> Non
 
 
 def test_explain_every_rule(cli: Cli) -> None:
-    """Each rule that can speak can be explained, at 80 columns, in any case."""
+    """Each rule and each error can be explained, at 80 columns, in any case."""
     rules = json.loads(cli("explain", "--json").out)
     assert rules
     for rule in rules:
         text = cli("explain", rule["code"].lower())
         assert text.code == 0
         assert text.out.startswith(f"{rule['code']} ({rule['level']})\n")
-        assert f"--ignore {rule['code']}" in text.out
+        assert (f"--ignore {rule['code']}" in text.out) is rule["can_be_ignored"]
         assert max(map(len, text.out.splitlines())) <= 80
 
 
@@ -132,6 +158,8 @@ def test_doctor(cli: Cli, state_dir: Path) -> None:
     found = {item["subject"]: item for item in json.loads(cli("doctor", "--json").out)}
     assert {"python", "torch", "machine", "mpirun", "state folder", "disk", "settings"} <= set(found)
     assert found["state folder"]["message"] == str(state_dir)
+    absent = [item for item in found.values() if item["message"].startswith("not installed")]
+    assert {item["level"] for item in absent} <= {"optional"}
     assert not state_dir.exists()
 
 
@@ -140,7 +168,8 @@ def test_doctor_finds_a_broken_settings_file(cli: Cli, clean_environment: Path) 
     (clean_environment / "cloudtrain.toml").write_text("target = ")
     result = cli("doctor")
     assert result.code == 2
-    assert "cloudtrain.toml is not TOML" in " ".join(result.out.split())
+    assert "cloudtrain.toml:1:" in result.out
+    assert "not valid TOML" in " ".join(result.out.split())
 
 
 def test_doctor_finds_a_state_folder_that_cannot_be_made(

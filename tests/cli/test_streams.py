@@ -17,9 +17,10 @@ Shell = Callable[..., subprocess.CompletedProcess[str]]
 
 SCRIPTED = """\
 import sys
-from cloudtrain import backends
+from cloudtrain.core import targets
 from cloudtrain.cli import main
-backends.BUILT_IN["local"] = "tests.cli.scripted:ScriptedBackend"
+from tests.cli.scripted import ScriptedTarget
+targets.LOADED["local"] = ScriptedTarget()
 main()
 """
 
@@ -51,7 +52,7 @@ def test_full_stdout_is_an_error_that_says_so(shell: Shell, scripted: Path, job:
     """Code 74 and one error with a hint, whether the output is a line or a page."""
     done = shell(f"{line} >/dev/full")
     assert done.returncode == 74
-    assert done.stderr.startswith("error: stdout cannot be written: No space left on device\n\nhint: ")
+    assert done.stderr.startswith("error: stdout cannot be written: No space left on device [CT907]\n\nhint: ")
     assert done.stderr.count("error: ") == 1
 
 
@@ -140,7 +141,9 @@ def test_a_name_that_is_no_text_is_printed(shell: Shell, scripted: Path, job: st
     assert (done.returncode, done.stdout) == (0, "\\udcff/mine\n")
 
 
-@pytest.mark.parametrize("module", ["cloudtrain.cli.app", "cloudtrain._startup", "cloudtrain.cli.commands.explain"])
+@pytest.mark.parametrize(
+    "module", ["cloudtrain.cli.app", "cloudtrain.system.startup", "cloudtrain.cli.commands.explain"]
+)
 def test_ctrl_c_while_the_program_is_read(clean_environment: Path, module: str) -> None:
     """Code 130 and not a word, however early the signal comes."""
     program = (

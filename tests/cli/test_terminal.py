@@ -13,13 +13,14 @@ import pexpect
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.deadlines import DEADLINE
 
 REPOSITORY = Path(__file__).parents[2]
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 PROGRAM = (
-    "import sys; from cloudtrain import backends;"
-    "backends.BUILT_IN['local'] = 'tests.cli.scripted:ScriptedBackend';"
+    "import sys; from cloudtrain.core import targets; from tests.cli.scripted import ScriptedTarget;"
+    "targets.LOADED['local'] = ScriptedTarget();"
     "from cloudtrain.cli.app import run_command; sys.exit(run_command(sys.argv[1:]))"
 )
 
@@ -37,7 +38,7 @@ def terminal(scripted: Path) -> Iterator[object]:
             env={**settings, "TERM": "xterm-256color", "PYTHONPATH": str(REPOSITORY), **environ},  # type: ignore[arg-type]
             dimensions=(24, 80),
             encoding="utf-8",
-            timeout=30,
+            timeout=DEADLINE,
         )
         children.append(child)
         child.expect(pexpect.EOF)

@@ -14,6 +14,7 @@ import cloudtrain as ct
 from cloudtrain.rehearsal.rehearse import Wishes, rehearse, run_whole
 from cloudtrain.scripts import script_names, script_path
 from tests.cli.conftest import Cli
+from tests.deadlines import DEADLINE
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "training-scripts.md").read_text("utf-8")
@@ -112,7 +113,7 @@ def test_the_example_keeps_to_the_contract(tmp_path: Path) -> None:
     rehearsal = rehearse(run_whole(job, lambda one: ct.submit(one, on(2))), Wishes(at_step=80))
     assert (rehearsal.verdict.kind, rehearsal.left, rehearsal.comparison.saved_at) == ("same", "saved", 80)
     alone = ct.submit(job, on(1))
-    assert alone.wait(timeout=300).state is ct.RunState.SUCCEEDED
+    assert alone.wait(timeout=DEADLINE).state is ct.RunState.SUCCEEDED
     losses = {int(values["step"]): values["loss"] for values in alone.metrics()}
     assert {int(values["step"]): values["loss"] for values in rehearsal.whole.metrics()} == pytest.approx(
         losses, abs=1e-5

@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.compile.azureml import compile_azureml
-from cloudtrain.compile.emulation.azureml.compiler import ACCOUNT
-from cloudtrain.compile.emulation.scaled import scaled_job
-from cloudtrain.compile.local import compile_local
-from cloudtrain.launch.azureml_node import Body, processes, service_site
-from cloudtrain.plans import Bundle, CompileContext, LocalAccount, Machine, Plan
+from cloudtrain.core.plan import Bundle, CompileContext, Machine, Plan
+from cloudtrain.targets.azureml.compile import compile_azureml
+from cloudtrain.targets.azureml.emulate.compiler import ACCOUNT
+from cloudtrain.targets.azureml.launch.job import Body, processes, service_site
+from cloudtrain.targets.common.scaled import scaled_job
+from cloudtrain.targets.common.this_machine import LocalAccount
+from cloudtrain.targets.local.compile.training import compile_local
 
 BUNDLE = Bundle("c0ffee" * 8, 10, 1)
 HERE = LocalAccount("/state", "/usr/bin/python3", Machine(4))
 RUN = "/state/runs/job-1"
 WORKSPACE = ACCOUNT.workspace_id
-OWN = {"CLOUDTRAIN_RUN_DIR", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PATH", "PYTHONUNBUFFERED"}
+OWN = {
+    "CLOUDTRAIN_RUN_DIR", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "PATH", "PYTHONUNBUFFERED",
+    "TP_SOCKET_IFNAME",
+}  # fmt: skip
 """What an emulation adds to the service's own variables."""
 
 
@@ -96,7 +101,12 @@ def test_the_launch_view_runs(fields: dict[str, Any]) -> None:
     for ours in found:
         if body.kind == "Mpi":
             assert ours["env"].pop("MASTER_PORT") == "6105"
-    assert found == [{"argv": list(process.argv), "env": process.env} for process in expected]
+        else:
+            assert ours["env"].pop("NCCL_SOCKET_IFNAME") == "eth0"  # which stands for loopback here
+    wanted = [{"argv": list(process.argv), "env": dict(process.env)} for process in expected]
+    for theirs in wanted if body.kind != "Mpi" else ():
+        theirs["env"].pop("NCCL_SOCKET_IFNAME", None)
+    assert found == wanted
 
 
 def test_each_instance_has_its_code_and_all_have_the_data() -> None:
@@ -227,3 +237,21 @@ def test_the_plan_is_pure() -> None:
     """The same job gives the same bytes, and other counts another plan."""
     assert plan_of(job_of()).sha256 == plan_of(job_of()).sha256
     assert plan_of(job_of()).sha256 != plan_of(job_of(), instance_count=1).sha256
+
+
+@pytest.mark.parametrize(("emulate", "expected"), [("azureml", "${{inputs.lr}}"), (None, "0.1")])
+def test_plain_values_stay_inputs_as_they_do_there(
+    emulate: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service puts them into the command, and into variables of its own; this machine alone has only the command."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", str(tmp_path / "state"))
+    command = "python train.py --lr ${{inputs.lr}}"
+    resources = {"instance_count": 1, "instance_type": {"azureml": "Standard_NC24ads_A100_v4"}}
+    inputs = {"lr": {"value": 0.1}, "flag": {"value": True}}
+    plan = ct.plan(job_of(command=command, inputs=inputs, resources=resources), ct.Local(emulate=emulate))
+    assert dict(plan.summary)["script"] == f"python train.py --lr {expected}"
+    for process in plan.request["processes"]:
+        found = {name: value for name, value in process["env"].items() if name.startswith("AZUREML_PARAMETER_")}
+        assert found == ({"AZUREML_PARAMETER_lr": "0.1", "AZUREML_PARAMETER_flag": "True"} if emulate else {})
+        assert process["argv"][-1].endswith("--lr 0.1")

@@ -19,11 +19,13 @@ import yaml
 
 import cloudtrain as ct
 from cloudtrain.bundle.tree import scan
-from cloudtrain.checks import Subject, run_checks
-from cloudtrain.compile.azureml import compile_azureml
-from cloudtrain.compile.azureml.network import INFINIBAND
+from cloudtrain.core.plan import Bundle, CompileContext, Plan
 from cloudtrain.errors import JobError
-from cloudtrain.plans import AzureMLAccount, Bundle, CompileContext, Plan
+from cloudtrain.targets.azureml.account import AzureMLAccount
+from cloudtrain.targets.azureml.compile import compile_azureml
+from cloudtrain.targets.azureml.compile.network import INFINIBAND
+from cloudtrain.targets.rules import check_plan
+from cloudtrain.targets.rules import subject_of as make_subject
 
 FOLDER = Path(__file__).parent.parent / "golden" / "azureml"
 
@@ -33,9 +35,9 @@ BUNDLE = Bundle("c0de" * 16, 1000, 3)
 RUN = "job-1"
 STORE = "azureml://datastores/workspaceblobstore/paths"
 
-LOCAL = ("local_file", "local_rel", "asset_latest")
-"""Inputs of the recording `inputs_all` that a plan cannot have: two that would be uploaded first, and one whose version
-only the workspace knows. `STOPPED` has them."""
+LOCAL = ("local_file", "local_rel")
+"""Inputs of the recording `inputs_all` that a plan cannot have, because they would be uploaded first. `STOPPED` has
+them."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ TORCH_2X8 = {**starts("torch", processes_per_instance=8), **on(2)}
 
 INPUTS = {
     "abfss": data("uri_folder", "abfss://fs@acct.dfs.core.windows.net/x"),
+    "asset_latest": data("uri_folder", "azureml:mydata@latest"),
     "asset_v": data("uri_folder", "azureml:mydata:1"),
     "custom_model": data("custom_model", "azureml://registries/azureml/models/x/versions/1"),
     "lit_bool": {"value": True},
@@ -251,8 +254,11 @@ def as_ours(theirs: dict[str, Any], *, runs_script: bool, adds: dict[str, str]) 
 def _resolved(written: str | None, kind: str) -> str | None:
     if written == "./src":
         return f"{WORKSPACE}/codes/cloudtrain-{BUNDLE.sha256[:40]}/versions/1"
-    if written == "gpu-cluster":
-        return f"{WORKSPACE}/computes/gpu-cluster"
+    if written in ("gpu-cluster", "serverless"):
+        return f"{WORKSPACE}/computes/{written}"
+    newest = re.fullmatch(r"(?:azureml:)?([\w-]+)@latest", written or "")
+    if newest:
+        return f"{WORKSPACE}/{kind}/{newest[1]}/labels/latest"
     named = re.fullmatch(r"azureml:([\w-]+):(\d+)", written or "")
     if named:
         return f"{WORKSPACE}/{kind}/{named[1]}/versions/{named[2]}"
@@ -279,7 +285,7 @@ def test_sense_is_not_stopped(name: str, make_source: Any) -> None:
     tree = scan(make_source({"train.py": "", "start-deepspeed.sh": ""}))
     case = CASES[name]
     job, target = job_of(case.job), ct.AzureML(**case.target or CLUSTER)
-    findings = run_checks(Subject(job, target, ACCOUNT, planned(case.job, case.target or CLUSTER), tree))
+    findings = check_plan(make_subject(job, target, ACCOUNT, planned(case.job, case.target or CLUSTER), tree))
     errors = {finding.code for finding in findings if finding.level.value == "error"}
     assert errors - THEIR_NAMES == ALSO_WRONG.get(name, set())
 
@@ -342,13 +348,13 @@ STOPPED = {
     "no_command_image": (
         {"entry_point": None, "environment": {"image": "ubuntu:24.04"}}, CLUSTER, ("entry_point",)
     ),
-    "env_named_latest": ({"environment": {"azureml": "azureml:my-env@latest"}}, CLUSTER, ("environment.azureml",)),
+    "env_named_label": ({"environment": {"azureml": "azureml:my-env@prod"}}, CLUSTER, ("environment.azureml",)),
     "env_named_alone": ({"environment": {"azureml": "my-env"}}, CLUSTER, ("environment.azureml",)),
     "inputs_all (local)": (
         {"inputs": {"a": data("uri_file", "./src/train.py"), "b": data("uri_folder", "./src")}}, CLUSTER,
         ("inputs.a.azureml", "inputs.b.azureml"),
     ),
-    "inputs_all (latest)": ({"inputs": {"a": data("uri_folder", "azureml:mydata@latest")}}, CLUSTER, ("inputs.a.azureml",)),
+    "inputs_all (label)": ({"inputs": {"a": data("uri_folder", "azureml:mydata@prod")}}, CLUSTER, ("inputs.a.azureml",)),
 }  # fmt: skip
 """Recorded job to what is written for it here, and the places of all problems. The SDK builds the body of most."""
 

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.compile.azureml import compile_azureml
-from cloudtrain.compile.common import hyperparameter_argv
-from cloudtrain.plans import AzureMLAccount, Bundle, CompileContext
+from cloudtrain.core.plan import Bundle, CompileContext
+from cloudtrain.targets.azureml.account import AzureMLAccount
+from cloudtrain.targets.azureml.compile import compile_azureml
+from cloudtrain.targets.common.compiling import hyperparameter_argv
 
 SCRIPT = "import json, sys\nprint(json.dumps(sys.argv[1:]))\n"
 ACCOUNT = AzureMLAccount("s", "r", "w")

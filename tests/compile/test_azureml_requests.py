@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.compile.azureml import compile_azureml
-from cloudtrain.compile.azureml.network import INFINIBAND, TOPOLOGY
-from cloudtrain.plans import AzureMLAccount, Bundle, CompileContext, Plan, Upload
+from cloudtrain.core.plan import Bundle, CompileContext, Plan, Upload
+from cloudtrain.targets.azureml.account import AzureMLAccount
+from cloudtrain.targets.azureml.compile import compile_azureml
+from cloudtrain.targets.azureml.compile.network import INFINIBAND, TOPOLOGY
 
 ACCOUNT = AzureMLAccount("00000000-0000-0000-0000-000000000000", "rg", "ws")
 WORKSPACE = ACCOUNT.workspace_id
@@ -94,6 +95,10 @@ def test_a_plan_is_the_same_every_time() -> None:
         ({"azureml": "mine:3"}, f"{WORKSPACE}/environments/mine/versions/3"),
         ({"azureml": f"azureml:{WORKSPACE}/environments/e/versions/1"}, f"{WORKSPACE}/environments/e/versions/1"),
         ({"azureml": f"{REGISTRY}/acpt/versions/7"}, f"{REGISTRY}/acpt/versions/7"),
+        ({"azureml": "azureml:mine@latest"}, f"{WORKSPACE}/environments/mine/labels/latest"),
+        ({"azureml": "mine@latest"}, f"{WORKSPACE}/environments/mine/labels/latest"),
+        ({"azureml": "azureml:AzureML-sklearn-1.0:6"}, "azureml:AzureML-sklearn-1.0:6"),
+        ({"azureml": "AzureML-sklearn-1.0@latest"}, "azureml:AzureML-sklearn-1.0@latest"),
         ({"framework": "pytorch", "azureml": "mine:3"}, f"{WORKSPACE}/environments/mine/versions/3"),
     ],
 )
@@ -245,6 +250,15 @@ def test_no_variables_without_infiniband(kind: str | None, count: int) -> None:
     assert body_of(on(kind, count, distribution), {"compute": "c"})["environmentVariables"] == {}
 
 
+def test_mpi_may_use_infiniband_itself() -> None:
+    """Under `mpi` the data may be MPI's own, so UCX is not kept to Ethernet; NCCL carries Horovod's and DeepSpeed's."""
+    ucx = {"UCX_TLS", "UCX_NET_DEVICES"}
+    found = body_of(on(H100, 2, {"type": "mpi"}))["environmentVariables"]
+    assert found == {name: value for name, value in INFINIBAND.items() if name not in ucx}
+    for distribution in ({"type": "horovod"}, {"type": "deepspeed", "launch": "mpi"}):
+        assert body_of(on(H100, 2, distribution))["environmentVariables"] == INFINIBAND
+
+
 def test_variables_for_infiniband_can_be_overridden() -> None:
     """The job's own go before them; with the overrides one can be taken away."""
     job = on(H100, 2, NCCL_SOCKET_IFNAME="eth1", MINE="x") | {
@@ -280,7 +294,9 @@ def test_machines_of_a_cluster_are_its_own() -> None:
     assert body["environmentVariables"] == INFINIBAND
 
 
-@pytest.mark.parametrize(("target", "compute"), [({}, None), ({"compute": "serverless"}, "serverless")])
+@pytest.mark.parametrize(
+    ("target", "compute"), [({}, None), ({"compute": "serverless"}, f"{WORKSPACE}/computes/serverless")]
+)
 def test_machines_of_a_serverless_job(target: dict[str, str], compute: str | None) -> None:
     """Type and count are sent; the name of a type is written as the service has it."""
     body = body_of(on("standard_nd96isr_h100_V5", 2), target)
@@ -399,6 +415,58 @@ def test_overrides_are_merged_last() -> None:
     assert ("max runtime", "1h") in plan.summary
 
 
+# computes
+
+SCOPE = WORKSPACE.partition("/workspaces/")[0]
+
+
+@pytest.mark.parametrize(
+    ("compute", "kind", "expected", "sent"),
+    [
+        ("serverless", A100, f"{WORKSPACE}/computes/serverless", A100),
+        ("azureml:serverless", A100, f"{WORKSPACE}/computes/serverless", A100),
+        ("gpu", A100, f"{WORKSPACE}/computes/gpu", None),
+        ("k8s", "gpu-large", f"{WORKSPACE}/computes/k8s", "gpu-large"),
+        ("virtualClusters/vc1", "Singularity.ND40rs_v2", f"{SCOPE}/virtualclusters/vc1", "Singularity.ND40rs_v2"),
+        ("azureml:virtualclusters/vc1", A100, f"{SCOPE}/virtualclusters/vc1", A100),
+    ],
+)
+def test_every_compute(compute: str, kind: str, expected: str, sent: str | None) -> None:
+    """The id that the SDK's client makes of the name, and the instance type where the compute has several."""
+    body = body_of(on(kind, 2, {"type": "torch", "processes_per_instance": 4}), {"compute": compute})
+    assert (body["computeId"], body["resources"].get("instanceType")) == (expected, sent)
+
+
+def test_spare_capacity_of_a_virtual_cluster() -> None:
+    """It has the tiers that serverless compute has."""
+    job = {**on("x", 1, {"type": "none"}), "spot": {}}
+    assert body_of(job, {"compute": "virtualClusters/vc1"})["queueSettings"] == {"jobTier": "Spot"}
+
+
+def test_an_identity_by_its_resource_id() -> None:
+    """As the REST API has it."""
+    identity = "/subscriptions/s/resourceGroups/r/providers/Microsoft.ManagedIdentity/userAssignedIdentities/me"
+    body = body_of({}, {"compute": "c", "managed_identity_resource_id": identity})
+    assert body["identity"] == {"identityType": "Managed", "resourceId": identity}
+
+
+@pytest.mark.parametrize(
+    ("on", "events"),
+    [(None, ["JobCompleted", "JobFailed", "JobCancelled"]), (["failed"], ["JobFailed"])],
+)
+def test_mails_about_a_job(on: list[str] | None, events: list[str]) -> None:
+    """In the words of the REST API."""
+    given = {"emails": ["ada@example.org"], **({"on": on} if on else {})}
+    body = body_of({}, {"compute": "c", "notifications": given})
+    assert body["notificationSetting"] == {"emailOn": events, "emails": ["ada@example.org"]}
+
+
+def test_an_output_that_is_a_triton_model() -> None:
+    """The SDK takes it, and so does a job."""
+    found = body_of({"outputs": {"served": {"type": "triton_model"}}})["outputs"]["served"]
+    assert found == {"jobOutputType": "triton_model"}
+
+
 # refusals
 
 
@@ -433,8 +501,15 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str, str]] = [
     ({"environment": {}}, {}, "environment.framework", "which environment", "framework: pytorch"),
     ({"environment": {"framework": "huggingface"}}, {}, "environment.framework", "no curated environment", "framework: pytorch"),
     ({"environment": {"framework": "pytorch", "version": "9.9"}}, {}, "environment.version", "`pytorch` 9.9", "`2.8`"),
-    ({"environment": {"azureml": "azureml:mine@latest"}}, {}, "environment.azureml", "changes", "azureml:mine:1"),
+    ({"environment": {"azureml": "azureml:mine@prod"}}, {}, "environment.azureml", "the only label", "azureml:mine:1"),
+    ({"environment": {"azureml": "azureml:AzureML-x"}}, {}, "environment.azureml", "names no version", "azureml:AzureML-x:1"),
     ({"environment": {"azureml": "mine"}}, {}, "environment.azureml", "names no version", "azureml:mine:1"),
+    ({"environment": {"azureml": "azureml:mine"}}, {}, "environment.azureml", "names no version", "`azureml:mine:1`"),
+    ({"environment": {"azureml": "azureml:azureml:mine"}}, {}, "environment.azureml", "names no version", "`azureml:mine:1`"),
+    ({"environment": {"azureml": "azureml:azureml:mine:2"}}, {}, "environment.azureml", "no version", "write `azureml:mine:2`"),
+    (reads(azureml="azureml:foo"), {}, "inputs.a.azureml", "no version of a data asset", "name one: `azureml:foo:1`"),
+    (reads(azureml="azureml:azureml:foo"), {}, "inputs.a.azureml", "no version of a data asset", "name one: `azureml:foo:1`"),
+    (reads(azureml="azureml:azureml:foo:3"), {}, "inputs.a.azureml", "no version of a data asset", "write `azureml:foo:3`"),
     ({"environment": {"build": "docker"}}, {}, "environment.build", "no file `docker/Dockerfile`", "source_dir"),
     ({"environment": {"build": "docker", "image": IMAGE}}, {}, "environment.build", "either built", "remove one"),
     ({"environment": {"conda_file": "c.yml"}}, {}, "environment.conda_file", "needs an image", "mcr.microsoft.com"),
@@ -442,7 +517,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str, str]] = [
     ({"entry_point": None, "environment": {"image": IMAGE}}, {}, "entry_point", "something to run", "entry_point: train.py"),
     (reads(sagemaker="s3://b/a"), {}, "inputs.a", "no place on Azure ML", "azureml:NAME:VERSION"),
     (reads(azureml="./data"), {}, "inputs.a.azureml", "no place that Azure ML can read", "wasbs://"),
-    (reads(azureml="azureml:d@latest"), {}, "inputs.a.azureml", "changes", "azureml:d:1"),
+    (reads(azureml="azureml:d@prod"), {}, "inputs.a.azureml", "the only label", "azureml:d@latest"),
     (reads(azureml=D1, mode="pipe"), {}, "inputs.a.mode", "only SageMaker has", "`mount`"),
     (reads(azureml=D1, mode="download", access="rw"), {}, "inputs.a.access", "cannot be written to", "mode: mount"),
     ({"checkpoint": {}, "outputs": {"checkpoint": {}}}, {}, "outputs.checkpoint", "job's checkpoints", "another name"),

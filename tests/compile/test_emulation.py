@@ -12,21 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.compile.emulation.sagemaker.compiler import ACCOUNT
-from cloudtrain.compile.emulation.sagemaker.rerooted import rerooted_request, rerooted_text
-from cloudtrain.compile.emulation.scaled import scaled_job
-from cloudtrain.compile.local import compile_local
-from cloudtrain.compile.sagemaker import compile_sagemaker
-from cloudtrain.launch import sagemaker_container as container
-from cloudtrain.plans import Bundle, CompileContext, LocalAccount, Machine, Plan
+from cloudtrain.core.plan import Bundle, CompileContext, Machine, Plan
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
+from cloudtrain.targets.common.scaled import scaled_job
+from cloudtrain.targets.common.this_machine import LocalAccount
+from cloudtrain.targets.local.compile.training import compile_local
+from cloudtrain.targets.sagemaker.compile import compile_sagemaker
+from cloudtrain.targets.sagemaker.emulate.compiler import ACCOUNT
+from cloudtrain.targets.sagemaker.emulate.paths import rerooted_request, rerooted_text
+from cloudtrain.targets.sagemaker.launch import job as container
 
 BUNDLE = Bundle("c0ffee" * 8, 10, 1)
 HERE = LocalAccount("/state", "/usr/bin/python3", Machine(4), mpirun="/usr/bin/mpirun")
 RUN = "/state/runs/job-1"
 OWN = {
-    "AWS_REGION", "CLOUDTRAIN_RUN_DIR", "OMP_NUM_THREADS", "PET_LOG_DIR", "PET_REDIRECTS", "PET_MASTER_PORT",
-    "PYTHONPATH", "PYTHONUNBUFFERED", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TRAINING_JOB_NAME",
+    "AWS_REGION", "CLOUDTRAIN_RUN_DIR", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "PET_LOG_DIR", "PET_REDIRECTS",
+    "PET_MASTER_PORT", "PYTHONPATH", "PYTHONUNBUFFERED", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TP_SOCKET_IFNAME",
+    "TRAINING_JOB_NAME",
 }  # fmt: skip
 """What an emulation adds to a container's own variables."""
 
@@ -67,7 +69,7 @@ def as_in_the_container(value: Any, host: str) -> Any:
     text = text.replace('"MASTER_ADDR": "127.0.0.1"', '"MASTER_ADDR": "algo-1"')
     for quote in ('"', '\\"'):
         text = text.replace(f"{quote}lo{quote}", f"{quote}eth0{quote}")
-    text = text.replace('"/usr/bin/python3", "-m", "torch.distributed.run"', '"torchrun"')
+    text = text.replace('"/usr/bin/python3", "-m", "cloudtrain.runtime.torchrun"', '"torchrun"')
     return json.loads(text)
 
 
@@ -176,10 +178,9 @@ def test_mpirun_reaches_only_this_machine() -> None:
     )
     (process,) = plan.request["processes"]
     argv = process["argv"]
-    assert argv[:4] == ["/usr/bin/mpirun", "--output-filename", f"{RUN}/logs/instance_0:nocopy", "--host"]
-    assert argv[4:7] == ["127.0.0.1:4", "-np", "4"]
+    assert argv[:5] == ["/usr/bin/mpirun", "--host", "127.0.0.1:4", "-np", "4"]
     assert not [option for option in argv if "LD_PRELOAD" in option or option == "eth0"]
-    assert argv[-4:] == ["/usr/bin/python3", "-m", "mpi4py", "train.py"]
+    assert argv[-5:] == [f"{RUN}/logs/instance_0", "/usr/bin/python3", "-m", "mpi4py", "train.py"]
     assert (plan.request["launcher"], plan.request["world_size"], plan.request["instances"]) == ("mpirun", 4, 2)
 
 
@@ -286,10 +287,16 @@ def test_what_cannot_be_emulated(fields: dict[str, Any], words: str) -> None:
         plan_of(job_of(**fields))
 
 
-def test_mpirun_is_missing() -> None:
-    """A job that mpirun starts needs it here too."""
-    with pytest.raises(ct.JobError, match="not on the PATH"):
-        plan_of(job_of(distribution=ct.MPI()), replace(HERE, mpirun=None))
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"environment": {"image": "me/mine:1"}, "resources": {"instance_type": {"sagemaker": "ml.g5.12xlarge"}}}],
+    ids=["toolkit", "our launcher"],
+)
+def test_mpirun_is_missing(fields: dict[str, Any]) -> None:
+    """A job that mpirun starts needs it here too, whoever starts mpirun."""
+    with pytest.raises(ct.JobError, match="neither beside `/usr/bin/python3` nor on the PATH") as missing:
+        plan_of(job_of(distribution=ct.MPI(), **fields), replace(HERE, mpirun=None))
+    assert "`pip install 'cloudtrain[mpi]'`" in str(missing.value)
 
 
 def test_restarts_are_refused() -> None:

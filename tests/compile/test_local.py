@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.compile.common import hyperparameter_argv, run_name
-from cloudtrain.compile.local import compile_local
-from cloudtrain.compile.scaling import local_shape, requested_shape
-from cloudtrain.plans import Bundle, CompileContext, LocalAccount, Machine, Plan
+from cloudtrain.core.plan import Bundle, CompileContext, Machine, Plan
+from cloudtrain.targets.common.compiling import hyperparameter_argv, run_name
+from cloudtrain.targets.common.scaling import local_shape, requested_shape
+from cloudtrain.targets.common.this_machine import LocalAccount
+from cloudtrain.targets.local.compile.training import compile_local
 
 LAPTOP = Machine(cpus=2)
 WORKSTATION = Machine(cpus=32, gpu_ids=("0", "1", "2", "3"))
@@ -255,17 +256,18 @@ def test_hyperparameters_as_the_sagemaker_containers_write_them(value: Any, text
 
 @given(st.text(min_size=1), st.integers(1, 10**6))
 def test_run_names_are_deterministic_and_differ(key: str, counter: int) -> None:
-    """The same plan, submitter and counter give the same name; another submitter or counter another one."""
-    name = run_name("job", key, "me@here", counter)
-    assert name == run_name("job", key, "me@here", counter)
-    assert name != run_name("job", key, "you@here", counter)
-    assert name != run_name("job", key, "me@here", counter + 1)
-    assert len(run_name("j" * 40, key, "me@here", counter)) <= 63
+    """The same key, submitter, store and counter give the same name; another one of them another name."""
+    name = run_name("job", key, "me@here", "salt", counter)
+    assert name == run_name("job", key, "me@here", "salt", counter)
+    assert name != run_name("job", key, "you@here", "salt", counter)
+    assert name != run_name("job", key, "me@here", "pepper", counter)
+    assert name != run_name("job", key, "me@here", "salt", counter + 1)
+    assert len(run_name("j" * 40, key, "me@here", "salt", counter)) <= 63
 
 
 def test_run_names_fit_sagemaker_pattern() -> None:
     """CreateTrainingJob takes names of letters, digits and single hyphens in between, at most 63 long."""
     import re
 
-    name = run_name("cifar10-ddp", "ab" * 32, "me@here", 12)
+    name = run_name("cifar10-ddp", "ab" * 32, "me@here", "salt", 12)
     assert re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", name)

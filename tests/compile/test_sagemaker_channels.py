@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.compile.sagemaker import compile_sagemaker
-from cloudtrain.plans import Bundle, CompileContext, Plan, SageMakerAccount
+from cloudtrain.core.plan import Bundle, CompileContext, Plan
+from cloudtrain.targets.sagemaker.account import SageMakerAccount
+from cloudtrain.targets.sagemaker.compile import compile_sagemaker
 
 ACCOUNT = SageMakerAccount("us-west-2", "arn:aws:iam::123456789012:role/Training", "bucket")
 GROUPS = [
@@ -157,6 +158,11 @@ def test_what_sagemaker_lacks(fields: dict[str, Any], hint: str) -> None:
     assert hint in (caught.value.hint or "")
 
 
+PYTHON_36 = {"framework": "pytorch", "version": "1.8.1"}
+PYTHON_37 = {"framework": "tensorflow", "version": "1.15.5"}
+PYTHON_38 = {"framework": "pytorch", "version": "1.12.1"}
+
+
 @pytest.mark.parametrize(
     ("fields", "target", "mode", "reason"),
     [
@@ -166,6 +172,10 @@ def test_what_sagemaker_lacks(fields: dict[str, Any], hint: str) -> None:
         ({"environment": {"image": {"sagemaker": "me/image:1"}}}, {}, "entrypoint", "your own image"),
         ({"environment": {"framework": "pytorch", "version": "2.8", "requirements": "more.txt"}}, {}, "entrypoint", "requirements.txt"),
         ({"entry_point": "train.sh", "distribution": {"type": "torch"}}, {}, "entrypoint", "only Python"),
+        ({"environment": PYTHON_38, "hyperparameters": {"text": "two words"}}, {}, "entrypoint", "would break `text`"),
+        ({"environment": PYTHON_37}, {}, "entrypoint", "nothing is known"),
+        ({"environment": PYTHON_36}, {}, "toolkit", "the image has Python 3.6, and cloudtrain's own launcher needs 3.7"),
+        ({"environment": PYTHON_36, "hyperparameters": {"text": "two words"}}, {}, "toolkit", "Python 3.6"),
         ({"environment": {"image": {"sagemaker": "me/image:1"}}, "entry_point": None}, {}, "image", "no code"),
         ({"hyperparameters": {"text": "two words"}}, {"launch": "toolkit"}, "toolkit", "the target says"),
     ],
@@ -178,6 +188,23 @@ def test_who_starts_it(fields: dict[str, Any], target: dict[str, Any], mode: str
     words = {"toolkit": "the image's training toolkit", "entrypoint": "our launcher", "image": "the image's own entry"}
     assert ("ContainerEntrypoint" in made.request["AlgorithmSpecification"]) is (mode == "entrypoint")
     assert launch.startswith(words[mode].replace("our launcher", "cloudtrain's own launcher"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "target"),
+    [({"command": "bash run.sh", "entry_point": None}, {}), ({}, {"launch": "entrypoint"})],
+)
+def test_a_python_that_cannot_run_our_launcher(fields: dict[str, Any], target: dict[str, Any]) -> None:
+    """A job that only our launcher starts is refused for an image whose Python does not run it, with the reason."""
+    with pytest.raises(ct.JobError, match=r"the image has Python 3\.6, and cloudtrain's own launcher needs 3\.7"):
+        plan(ct.SageMaker(**target), environment=PYTHON_36, **fields)
+
+
+def test_an_image_gets_the_text_of_the_sdk() -> None:
+    """Without a script every hyperparameter is the `str` of its value, as the SDK's `Estimator` writes it."""
+    values = {"list": [1, "a", None], "nothing": None, "map": {"b": 1}, "flag": True, "text": "x"}
+    made = plan(entry_point=None, environment={"image": {"sagemaker": "me/image:1"}}, hyperparameters=values)
+    assert made.request["HyperParameters"] == {name: str(value) for name, value in values.items()}
 
 
 def test_both_launchers_needed() -> None:

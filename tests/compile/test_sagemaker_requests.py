@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.checks import Subject, run_checks
-from cloudtrain.compile.sagemaker import compile_sagemaker
-from cloudtrain.plans import Bundle, CompileContext, Plan, SageMakerAccount
+from cloudtrain.core.plan import Bundle, CompileContext, Plan
+from cloudtrain.targets.rules import check_plan
+from cloudtrain.targets.rules import subject_of as make_subject
+from cloudtrain.targets.sagemaker.account import SageMakerAccount
+from cloudtrain.targets.sagemaker.compile import compile_sagemaker
 from tests.compile.sdk_cases import BUCKET, SAME, STOPPED, STOPPED_OTHERWISE, UNSAYABLE, Case
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sagemaker_sdk_v2"
@@ -58,6 +60,23 @@ def as_ours(request: dict[str, Any], sdk_bug: dict[str, Any]) -> dict[str, Any]:
 def test_same_request_as_the_sdk(case: Case) -> None:
     """The request is the SDK's, whole, but for the differences that `as_ours` lists."""
     assert plan_of(case).request == as_ours(golden(case.golden)["request"], case.sdk_bug)
+
+
+@pytest.mark.parametrize("spans", [(), ("gpu",), ("data",)])
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_first_group_with_gpus_decides_the_image(spans: tuple[str, ...], order: int) -> None:
+    """The SDK looks for GPUs in all groups, in their order, whatever the distribution spans."""
+    groups = [
+        {"name": "data", "instance_type": "ml.c5.18xlarge", "instance_count": 1},
+        {"name": "gpu", "instance_type": "ml.p4d.24xlarge", "instance_count": 1},
+    ][::order]
+    resources = {"instance_groups": groups, "distribution_groups": list(spans)}
+    job = ct.TrainingJob(
+        name="job", entry_point="train.py", resources=resources, distribution={"type": "mpi"},
+        environment={"framework": "pytorch", "version": "2.8"},
+    )  # fmt: skip
+    plan = compile_sagemaker(job, ct.SageMaker(), CompileContext("job-1", BUNDLE, ACCOUNT))
+    assert "-gpu-" in plan.request["AlgorithmSpecification"]["TrainingImage"]
 
 
 @pytest.mark.parametrize("case", STOPPED, ids=lambda case: case.golden)
@@ -109,4 +128,4 @@ def findings_of(case: Case, make_source: Any) -> tuple[Any, ...]:
     from cloudtrain.bundle.tree import scan
 
     tree = scan(make_source({"train.py": "", "train.sh": ""}))
-    return run_checks(Subject(case.job, target_of(case), ACCOUNT, plan_of(case), tree))
+    return check_plan(make_subject(case.job, target_of(case), ACCOUNT, plan_of(case), tree))

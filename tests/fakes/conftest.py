@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import DEADLINE
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.identity import make_token
 
@@ -64,7 +65,7 @@ class Caller:
         if version is not None:
             path += f"{'&' if '?' in path else '?'}api-version={version}"
         sent = {} if token is None else {"Authorization": f"Bearer {token or self.token()}"}
-        connection = http.client.HTTPSConnection(self.fake.blobs.host, context=self._trust, timeout=10)
+        connection = http.client.HTTPSConnection(self.fake.blobs.host, context=self._trust, timeout=DEADLINE)
         try:
             connection.request(method, path, raw, {**sent, **(headers or {})})
             response = connection.getresponse()

@@ -22,8 +22,10 @@ from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
+from tests.deadlines import DEADLINE
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.account import KEY
+from tests.ports import free_port
 
 pytestmark = pytest.mark.lifecycle
 
@@ -66,9 +68,7 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     program = shutil.which("azurite-blob")
     if program is None:
         pytest.skip("azurite-blob is not on the PATH: npm install azurite, and put node_modules/.bin there")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     folder = tmp_path_factory.mktemp("azurite")
     command = [
         program, "--blobPort", str(port), "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry",
@@ -84,7 +84,7 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline and process.poll() is None:
         with socket.socket() as client:
             if client.connect_ex(("127.0.0.1", port)) == 0:

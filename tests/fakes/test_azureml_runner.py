@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import DEADLINE
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.files import OUTPUTS
 from tests.fakes.azureml.runner import Runner
@@ -29,7 +30,7 @@ def running(fake: FakeAzure, tmp_path: Path) -> Iterator[FakeAzure]:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.01)

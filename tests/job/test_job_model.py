@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.problems.habits import _ACCOUNT, _MEANT
+from cloudtrain.core.targets import all_targets
+from cloudtrain.problems.other_tools import _MEANT, _is_setting
 from cloudtrain.problems.shape import shape_of_model
-from cloudtrain.targets import TARGETS
 
 
 def job(**fields: Any) -> ct.TrainingJob:
@@ -46,32 +46,33 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({"resources": {"instance_cout": 2}}, "resources.instance_cout", "`instance_cout` is not a field of `resources`",
      "did you mean `instance_count`?"),
     ({"resources": {"instance_count": "two"}}, "resources.instance_count",
-     '`instance_count` must be a whole number, not `"two"`', None),
+     '`instance_count` must be a whole number, not `"two"`', "write for example `instance_count: 1`"),
     ({"resources": {"instance_count": "2"}}, "resources.instance_count",
      '`instance_count` must be a whole number, not `"2"`', "write `2`, without quotes"),
     ({"resources": {"instance_count": "1" * 5000}}, "resources.instance_count",
-     f'`instance_count` must be a whole number, not `"{"1" * 36}...`', None),
+     f'`instance_count` must be a whole number, not `"{"1" * 36}...`', "write for example `instance_count: 1`"),
     ({"resources": {"instance_count": True}}, "resources.instance_count",
-     "`instance_count` must be a whole number, not `true`", None),
+     "`instance_count` must be a whole number, not `true`", "write for example `instance_count: 1`"),
     ({"resources": {"instance_count": 2.0}}, "resources.instance_count",
-     "`instance_count` must be a whole number, not `2.0`", None),
+     "`instance_count` must be a whole number, not `2.0`", "write `2`"),
     ({"resources": {"instance_count": 0}}, "resources.instance_count",
-     "`instance_count` must be at least 1, not `0`", None),
+     "`instance_count` must be at least 1, not `0`", "write `1` or more"),
     ({"resources": {"instance_count": 20_000}}, "resources.instance_count",
-     "`instance_count` must be at most 1024, not `20000`", None),
+     "`instance_count` must be at most 1024, not `20000`", "write `1024` or less"),
     ({"distribution": {"type": "torch", "processes_per_instance": 1025}}, "distribution.processes_per_instance",
-     "`processes_per_instance` must be at most 1024, not `1025`", None),
+     "`processes_per_instance` must be at most 1024, not `1025`", "write `1024` or less"),
     ({"resources": {"instance_type": 4}}, "resources.instance_type",
-     "`instance_type` must be text or a mapping, not `4`", None),
+     "`instance_type` must be text or a mapping, not `4`", "write for example `instance_type: {azureml: ...}`"),
     ({"resources": {"instance_type": {"aws": "x"}}}, "resources.instance_type.aws",
-     "`aws` is not a field of `resources.instance_type`", "use one of `azureml`, `local`, `sagemaker`"),
+     "`aws` is not a field of `resources.instance_type`", "use one of `azureml`, `local`, `sagemaker`, `slurm`"),
     ({"resources": {"instance_type": "x", "gpu": "T4"}}, "resources.gpu",
      "`instance_type` and `gpu` both name the machine", "remove one of them"),
     ({"resources": {"distribution_groups": "a"}}, "resources.distribution_groups",
      '`distribution_groups` must be a list, not `"a"`', "write `distribution_groups: [a]`"),
     ({"resources": {"interconnect": "efa"}}, "resources.interconnect", '`interconnect` cannot be `"efa"`',
      "use one of `ethernet`, `rdma`"),
-    ({"resources": []}, "resources", "`resources` must be a mapping, not a list", None),
+    ({"resources": []}, "resources", "`resources` must be a mapping, not a list",
+     "write for example `resources: {instance_count: ...}`"),
     ({"resources": {"shm_size": "big"}}, "resources.shm_size", '`"big"` is not a size',
      "write for example `512m`, `64g` or `1t`"),
     ({"distribution": {"type": "torhc"}}, "distribution.type", "`torhc` is not a distribution", "did you mean `torch`?"),
@@ -140,7 +141,7 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({"description": "é\udfff"}, "description", "`description` holds half of a character (a lone surrogate)",
      "write the character itself"),
     ({"hyperparameters": {"a": [{"b": object()}]}}, "hyperparameters.a[0].b",
-     "`b` must be text, a number, `true`, `false`, a list or a mapping, not `object`", None),
+     "`b` must be text, a number, `true`, `false`, a list or a mapping, not `object`", "write it as text, or leave it out"),
     ({"instance_type": "x"}, "instance_type", "`instance_type` is not a field of a job", "it belongs under `resources`"),
     ({"role": "arn"}, "role", "`role` is not a field of a job",
      "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"),
@@ -186,9 +187,9 @@ def test_every_habit_leads_to_a_field() -> None:
 
 def test_every_setting_of_a_target_is_known_as_one() -> None:
     """A new account setting must be in the table, unless the job has a field of that name."""
-    settings = {name for target in TARGETS.values() for name in target.model_fields}
+    settings = {name for target in all_targets() for name in target.settings_model.model_fields}
     shared = {"type", "prefix", "launch", "python", "instance_count", "processes_per_instance"}
-    assert settings - shared <= _ACCOUNT
+    assert all(map(_is_setting, settings - shared))
 
 
 def test_all_problems_come_at_once() -> None:
@@ -258,3 +259,14 @@ def test_a_dumped_job_reads_back() -> None:
     """A job survives its own JSON."""
     first = job(resources={"instance_type": "x"}, spot={"max_wait": "6h"}, inputs={"a": {"local": "d"}})
     assert ct.TrainingJob(**first.model_dump(mode="json", exclude_none=True, exclude_defaults=True)) == first
+
+
+def test_the_instances_of_all_groups_together_are_bounded() -> None:
+    """Each group may have as many as a job; all of them no more than that."""
+    groups = [{"name": f"group{number}", "instance_type": "ml.m5.xlarge", "instance_count": 600} for number in range(2)]
+    with pytest.raises(ct.JobError) as caught:
+        ct.Resources(instance_groups=groups)
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.code) == (("instance_groups",), "CT014")
+    assert "have 1,200 instances together, and a job has at most 1,024" in problem.message
+    assert ct.Resources(instance_groups=groups[:1]).instance_groups[0].instance_count == 600

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from time import process_time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.references import reference_problems, references_in, replace_references
+from cloudtrain.core.references import reference_problems, references_in, replace_references
 
 
 def test_references_are_found_where_they_may_stand() -> None:
@@ -50,3 +55,19 @@ def test_references_are_replaced() -> None:
     text = "${{inputs.a}}:${{ checkpoint }}"
     assert references_in(text) == ["inputs.a", "checkpoint"]
     assert replace_references(text, {"inputs.a": "/a", "checkpoint": "/c"}.__getitem__) == "/a:/c"
+
+
+@given(st.lists(st.sampled_from(["${{", "}}", "}", "{", "$", " ", "\n", "\t", "a"]), max_size=20).map("".join))
+def test_a_reference_is_on_one_line_but_for_the_space_around_it(text: str) -> None:
+    """It is what this regular expression finds, which takes too long for long texts."""
+    found = re.findall(r"\$\{\{\s*(.*?)\s*\}\}", text)
+    assert references_in(text) == found
+    assert replace_references(text, str.upper) == re.sub(r"\$\{\{\s*(.*?)\s*\}\}", lambda match: match[1].upper(), text)
+
+
+@pytest.mark.parametrize("text", ["${{" + " " * 200_000, "${{" * 100_000, "${{a" * 100_000 + "\na}}"])
+def test_references_that_do_not_end_are_passed_over_at_once(text: str) -> None:
+    """Many beginnings, or much space behind one, take the time of one look at each character."""
+    start = process_time()
+    assert ct.TrainingJob(name="job", command=text).command == text
+    assert process_time() - start < 1

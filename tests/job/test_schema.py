@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 import cloudtrain as ct
 from cloudtrain.jobfile import format_of, parse_job, read_document
-from cloudtrain.schema import job_schema
+from cloudtrain.jobfile.schema import job_schema
 
 REPOSITORY = Path(__file__).parents[2]
 SCHEMA = job_schema()
@@ -83,6 +83,10 @@ VALID: list[dict[str, Any]] = [
     job(distribution={"type": "torch", "processes_per_instance": None}),
     job(distribution={"type": "smp", "version": 1, "parameters": {"partitions": 2}, "mpi_options": "-x A"}),
     job(distribution={"type": "smp", "version": 2, "parameters": {"hybrid_shard_degree": 8}}),
+    job(distribution={"type": "smp", "version": 2, "parameters": {"fsdp_cache_flush_warnings": True}}),
+    job(distribution={"type": "smp", "version": 2, "parameters": {"allow_empty_shards": False}}),
+    job(distribution={"type": "smp", "version": 1, "parameters": {"deterministic_server": True}}),
+    job(distribution={"type": "smp", "version": 1, "parameters": {"load_partition": True, "partition_file": "/p"}}),
     job(distribution={"type": "tensorflow", "strategy": "parameter_server", "parameter_servers": 1}),
     job(distribution={"type": "tensorflow", "parameter_servers": None}),
     job(resources={"instance_type": "x", "gpu": None}),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from cloudtrain.units import (
+from cloudtrain.core.units import (
     MAX_DURATION,
     MAX_SIZE,
     Duration,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.launch.sagemaker_container import Container, Host, hosts
+from cloudtrain.targets.sagemaker.launch.job import Container, Host, hosts
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

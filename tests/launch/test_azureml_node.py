@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.launch.azureml_node import Body, filled_command, processes, service_site, view
-from cloudtrain.plans import Plan, Process
+from cloudtrain.core.plan import Plan
+from cloudtrain.core.processes import Process
 from cloudtrain.runtime.environment import detect_environment
+from cloudtrain.targets.azureml.launch.job import Body, filled_command, processes, service_site, view
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "azureml"
 WORKSPACE = "/subscriptions/sub/resourceGroups/group/providers/Microsoft.MachineLearningServices/workspaces/space"
@@ -227,6 +228,7 @@ def test_sixteen_instances_stay_readable() -> None:
     assert len(text.splitlines()) < 25
 
 
+@settings(deadline=None)
 @given(kind=st.sampled_from(["PyTorch", "Mpi"]), instances=st.integers(1, 40), count=st.integers(1, 16), gpus=st.none())
 def test_ranks_are_dealt_out(kind: str, instances: int, count: int, gpus: None) -> None:
     """Ranks are 0 to N-1, each instance has its share, and the runtime in the job reads the same from the variables."""
@@ -244,6 +246,7 @@ def test_ranks_are_dealt_out(kind: str, instances: int, count: int, gpus: None) 
         )
 
 
+@settings(deadline=None)
 @given(instances=st.integers(1, 8), servers=st.integers(0, 4), workers=st.integers(1, 8))
 def test_tasks_are_dealt_out(instances: int, servers: int, workers: int) -> None:
     """Every task has an address of its own, and the runtime finds each task's rank and role."""

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.launch.sagemaker_container import (
+from cloudtrain.targets.sagemaker.launch.job import (
     Command,
     Container,
     command,
@@ -183,6 +183,28 @@ def test_options_that_end_the_toolkit(options: str) -> None:
     assert options in made.error
 
 
+def test_credentials_of_the_job_reach_the_ranks() -> None:
+    """mpirun exports those of the job's variables by name, before the script's variables."""
+    given = {"AWS_ACCESS_KEY_ID": "a", "AWS_SESSION_TOKEN": "b", "OTHER": "c"}
+    body = request(environment=given, sagemaker_mpi_enabled=True)
+    argv = command(body, host_named(body), pytorch(), gpus=4).argv
+    at = argv.index("AWS_ACCESS_KEY_ID")
+    assert argv[at - 1 : at + 5] == ("-x", "AWS_ACCESS_KEY_ID", "-x", "AWS_SESSION_TOKEN", "-x", "SM_HOSTS")
+    assert "AWS_SECRET_ACCESS_KEY" not in argv
+    assert "OTHER" not in argv
+
+
+@pytest.mark.parametrize(
+    ("count", "each", "hosts", "ranks"),
+    [("4", 2, "algo-1:4,algo-2:4", "44"), (4, 2, "algo-1:4,algo-2:4", "8"), ("1", 1, "algo-1:1", "1")],
+)
+def test_a_quoted_count_is_repeated(count: object, each: int, hosts: str, ranks: str) -> None:
+    """The toolkit multiplies the count by the hosts, and a text times two is the text twice."""
+    body = request(count=each, sagemaker_mpi_enabled=True, sagemaker_mpi_num_of_processes_per_host=count)
+    argv = command(body, host_named(body), pytorch(), gpus=4).argv
+    assert argv[1:5] == ("--host", hosts, "-np", ranks)
+
+
 def test_smddp_on_one_host() -> None:
     """On a single host the data-parallel library needs no server; without smddprun plain ranks start."""
     made = run(request("ml.p4d.24xlarge", **SMDDP), pytorch(smddprun=True))
@@ -288,6 +310,7 @@ OWN = ("count", "groups", "environment")
 """Parameters of `request` itself."""
 
 
+@settings(deadline=None)
 @given(st.dictionaries(KEYS.filter(lambda key: key not in OWN), JSON, max_size=5))
 def test_hyperparameters_round_trip(values: dict[str, Any]) -> None:
     """Whatever a job's hyperparameters hold, SM_HPS gives back, and argv is what SM_USER_ARGS says."""

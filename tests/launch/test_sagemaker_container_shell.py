@@ -11,10 +11,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.launch.sagemaker_container import arrives, arrives_intact, command, shell_tokens
+from cloudtrain.targets.sagemaker.launch.job import arrives, arrives_intact, command, shell_tokens
+from tests.deadlines import DEADLINE
 from tests.launch.sagemaker_requests import host_named, pytorch, request
 
 OLD, EXACT = "5.1.1", "5.1.3"
@@ -42,7 +43,7 @@ def really(shell: str, line: str, folder: Path) -> tuple[str, ...]:
         cwd=folder,
         capture_output=True,
         stdin=subprocess.DEVNULL,
-        timeout=20,
+        timeout=DEADLINE,
         check=True,
     )
     return tuple(result.stdout.decode().split("\0")[:-1])
@@ -54,6 +55,7 @@ ARGUMENTS = st.lists(st.text(QUIET, max_size=8) | st.text(QUIET + ACTING, max_si
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda path: Path(path).name)
+@settings(deadline=None)
 @given(arguments=ARGUMENTS)
 @example(arguments=["[1, 2]", "", 'it"s"', "a\\ b", "\\\\", "#x", "y"])
 @example(arguments=["'a b'", '"a\\"b"', "x#y", "{x:", "1}", "=x", '"a\\\nb"'])
@@ -69,6 +71,7 @@ def test_what_is_left_is_what_a_shell_leaves(shell: str, arguments: list[str]) -
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda path: Path(path).name)
 @pytest.mark.parametrize("toolkit", ["5.1.1", "5.1.2", "5.1.3"])
+@settings(deadline=None)
 @given(value=st.text("xy '\"\\$`;#*é-\n", max_size=8))
 @example(value="it's")
 @example(value="two words")

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from cloudtrain.catalogue.overlay import read_overlay, type_named
+from cloudtrain.core.plan import Plan
+from cloudtrain.core.processes import Process
 from cloudtrain.errors import JobError
-from cloudtrain.launch.sagemaker_container import Container, commands, is_entrypoint, view
-from cloudtrain.plans import Plan, Process
 from cloudtrain.runtime.environment import detect_environment
 from cloudtrain.runtime.sagemaker_hosts import place
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
+from cloudtrain.targets.sagemaker.launch.job import Container, commands, is_entrypoint, view
 from tests.launch.sagemaker_requests import pytorch, recorded, request
 
 TORCH = {"sagemaker_torch_distributed_enabled": True}

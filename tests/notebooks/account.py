@@ -7,13 +7,10 @@ host, and `algo-1` on loopback. What the hosts print goes to the log, and the mo
 from __future__ import annotations
 
 import atexit
-import io
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import tarfile
 import tempfile
 import threading
 import time
@@ -21,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.catalogue.instances import instance_named
-from cloudtrain.launch.sagemaker_container import Container, view
-from cloudtrain.plans import Process
+from cloudtrain.core.processes import Process
+from cloudtrain.targets.sagemaker.launch.job import Container, view
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.runner import packed
 from tests.fakes.sagemaker.server import FakeAws
+from tests.fakes.unpacking import unpack
+from tests.ports import free_port
 
 IMAGE = Container("pytorch", "5.1.1")
 REGION = "us-west-2"
@@ -83,7 +82,7 @@ class Machines:
         launchers = [process for process in view(job.request, IMAGE, _gpus) if process.rank is None]
         hosts = [self._host(job, process) for process in launchers]
         job.enter("Training", "Training image download completed. Training in progress.")
-        port = _free_port()
+        port = free_port()
         running = [_start(process, host, port) for process, host in zip(launchers, hosts, strict=True)]
         self._running[job.name] = running
         readers = [threading.Thread(target=self._log, args=(job, item, number)) for number, item in enumerate(running)]
@@ -97,8 +96,7 @@ class Machines:
         """`/opt/ml` of one host, with the code in it."""
         folder = self._root / job.name / f"algo-{process.instance + 1}"
         code = self._fake.s3.get(process.env["SM_MODULE_DIR"]).data
-        with tarfile.open(fileobj=io.BytesIO(code)) as archive:
-            archive.extractall(folder / "code", filter="data")
+        unpack(code, folder / "code")
         for name in ("model", "output/data"):
             (folder / name).mkdir(parents=True)
         return folder
@@ -135,10 +133,3 @@ def _start(process: Process, host: Path, port: int) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudtrain.backends.azureml.plan import AzureMLPlan
-from cloudtrain.compile.azureml import compile_azureml
-from cloudtrain.job import TrainingJob
-from cloudtrain.plans import AzureMLAccount, Bundle, CompileContext
-from cloudtrain.processing import ProcessingJob
-from cloudtrain.targets import AzureML
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.plan import Bundle, CompileContext
+from cloudtrain.core.processing import ProcessingJob
+from cloudtrain.targets.azureml.account import AzureMLAccount
+from cloudtrain.targets.azureml.compile import compile_azureml
+from cloudtrain.targets.azureml.plan import AzureMLPlan
+from cloudtrain.targets.azureml.settings import AzureML
 
 ACCOUNT = AzureMLAccount("11111111-2222-3333-4444-555555555555", "research", "vision")
 WORKSPACE = ACCOUNT.workspace_id

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import DEADLINE
 from tests.fakes.azureml import FakeAzure
 
 pytestmark = [pytest.mark.parity("azureml"), pytest.mark.lifecycle]
@@ -170,7 +171,7 @@ def test_the_log_of_a_running_job_is_streamed(fake: FakeAzure, submit: Callable[
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=DEADLINE,
         check=False,
     )
     assert result.returncode == 0, result.stderr

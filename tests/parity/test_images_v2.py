@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.catalogue.images import Image, resolve_image, smp_aliases, smp_versions
 from cloudtrain.errors import JobError
+from cloudtrain.targets.sagemaker.catalogue.images import Image, resolve_image, smp_aliases, smp_versions
 
 pytestmark = pytest.mark.parity(2)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.catalogue.images import resolve_image, versions
 from cloudtrain.errors import JobError
+from cloudtrain.targets.sagemaker.catalogue.images import resolve_image, versions
 
 pytestmark = pytest.mark.parity(3)
 

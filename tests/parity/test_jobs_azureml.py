@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import cloudtrain
-from cloudtrain.backends.azureml.export.job import INPUT_MODES
-from cloudtrain.backends.azureml.plan import AzureMLPlan
-from cloudtrain.backends.azureml.versions import SUBMIT
 from cloudtrain.errors import TargetError
-from cloudtrain.plans import AzureMLAccount
-from cloudtrain.targets import AzureML
+from cloudtrain.targets.azureml.account import AzureMLAccount
+from cloudtrain.targets.azureml.export.job import INPUT_MODES
+from cloudtrain.targets.azureml.plan import AzureMLPlan
+from cloudtrain.targets.azureml.service.versions import SUBMIT
+from cloudtrain.targets.azureml.settings import AzureML
 from tests.fakes.azureml import FakeAzure
 from tests.parity.azureml_jobs import ACCOUNT, CASES, PYTHON_ALONE, Case, plan_of
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.backends.sagemaker.export.distributions import KEYS
-from cloudtrain.backends.sagemaker.export.trainer import DIFFERENCES, WITH_DRIVERS
-from cloudtrain.backends.sagemaker.plan import SageMakerPlan
 from cloudtrain.errors import TargetError
+from cloudtrain.targets.sagemaker.export.distributions import KEYS
+from cloudtrain.targets.sagemaker.export.trainer import DIFFERENCES, WITH_DRIVERS
+from cloudtrain.targets.sagemaker.plan import SageMakerPlan
 from tests.parity.conftest import LOOKUPS, session_of
 from tests.parity.jobs import CASES, Case, machine, plan_of
 from tests.parity.wire import Wire

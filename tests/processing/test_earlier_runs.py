@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.references import RunInput, run_input
-from cloudtrain.states import RunState, RunStatus
-from cloudtrain.store.store import Row, open_store
+from cloudtrain.core.references import RunInput, run_input
+from cloudtrain.core.states import RunState, RunStatus
+from cloudtrain.store.store import open_store
+from tests.deadlines import DEADLINE
+from tests.store.records import record
 
 pytestmark = pytest.mark.lifecycle
 
@@ -132,10 +134,10 @@ def test_a_run_that_failed_is_an_error(prepare: Callable[..., ct.Run]) -> None:
 
 def test_a_run_that_goes_on_is_an_error_here(make_source: Callable[..., Path]) -> None:
     """On this machine one can see that it has not ended."""
-    source = make_source({"slow.py": "import time\nprint('up', flush=True)\ntime.sleep(60)\n"})
+    source = make_source({"slow.py": "import time\nprint('up', flush=True)\ntime.sleep(3600)\n"})
     slow = ct.submit(ct.TrainingJob(name="slow", source_dir=str(source), entry_point="slow.py"), "local")
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + DEADLINE
         while slow.status().state is not RunState.RUNNING and time.monotonic() < deadline:
             time.sleep(0.02)
         message, hint = problem_of(use("run:slow/model"))
@@ -186,16 +188,14 @@ def test_all_wrong_inputs_are_told_at_once() -> None:
 
 def sent(state_dir: Path, job: ct.TrainingJob | ct.ProcessingJob, state: RunState) -> ct.Plan:
     """A run of this job on SageMaker, as the store keeps one that was accepted and last seen in a state."""
-    from cloudtrain.lineage import written_by
+    from cloudtrain.lifecycle.inputs import outputs_of
 
     plan = ct.plan(job, CLOUD)
-    row = Row(
-        name=plan.run_name, target="sagemaker", place="eu-west-1", job_name=job.name, plan_sha256=plan.sha256,
-        submitter="me@here", counter=1, stage="planned", state="pending", reason=None, created=time.time(),
-        started=None, ended=None,
-    )  # fmt: skip
+    row = record(
+        plan.run_name, target="sagemaker", place="eu-west-1", job_name=job.name, created=time.time(), key=plan.sha256
+    )
     with open_store(state_dir) as store:
-        lock = store.reserve(row, written_by(plan))
+        lock = store.reserve(row, outputs_of(plan))
         assert lock is not None
         lock.release(remove=True)
         store.advance(row.name, "reported")

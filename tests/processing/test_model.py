@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 import cloudtrain as ct
 from cloudtrain.jobfile import parse_job
-from cloudtrain.schema import job_schema
+from cloudtrain.jobfile.schema import job_schema
 
 SMALL = {"name": "prep", "entry_point": "prep.py"}
 FILE = """\

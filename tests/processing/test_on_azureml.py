@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.states import RunState
+from cloudtrain.core.states import RunState
+from tests.deadlines import DEADLINE
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.files import OUTPUTS
 from tests.fakes.azureml.runner import Runner
@@ -56,7 +57,7 @@ def test_each_instance_cleans_its_share_and_the_next_job_reads_it_all(
 ) -> None:
     """Each file once, all in one output, which a later job names by this one; there is no model."""
     run = ct.submit(prepare, TARGET)
-    assert run.wait(timeout=60).state is RunState.SUCCEEDED, [line.text for line in run.logs()]
+    assert run.wait(timeout=DEADLINE).state is RunState.SUCCEEDED, [line.text for line in run.logs()]
     run.download("outputs/clean", tmp_path / "clean")
     cleaned = {str(path.relative_to(tmp_path / "clean")) for path in (tmp_path / "clean").rglob("*.jsonl")}
     assert cleaned == {"a.jsonl", "b/c.jsonl", "b/d.jsonl"}
@@ -78,7 +79,7 @@ def test_each_instance_cleans_its_share_and_the_next_job_reads_it_all(
         max_runtime="1h",
     )
     second = ct.submit(use, TARGET)
-    assert second.wait(timeout=60).state is RunState.SUCCEEDED
+    assert second.wait(timeout=DEADLINE).state is RunState.SUCCEEDED
     species = [json.loads(line.text)["species"] for line in second.logs()]
     assert species == ["a.csv", "b/c.csv", "b/d.csv"]
 
@@ -88,7 +89,7 @@ def test_an_instance_that_fails_is_named(fake: FakeAzure, prepare: ct.Processing
     job = prepare.replace(
         entry_point=None, hyperparameters={}, command='[ "$CLOUDTRAIN_INSTANCE" = 0 ] || { echo no volume; exit 3; }'
     )
-    status = ct.submit(job, TARGET).wait(timeout=60)
+    status = ct.submit(job, TARGET).wait(timeout=DEADLINE)
     assert (status.state, status.exit_code) == (RunState.FAILED, 3)
     assert status.reason == "the script failed with exit code 3"
     assert "user_logs/std_log_process_1.txt" in status.details[0]

@@ -11,6 +11,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.rehearsal.rehearse import Rehearsal, Wishes, rehearsal_name, rehearse, run_whole
 from tests.cli.conftest import Cli, cli  # noqa: F401 - the fixture
+from tests.deadlines import GRACE
 
 pytestmark = pytest.mark.lifecycle
 
@@ -62,7 +63,7 @@ def rehearsed(
     folder: Path, bug: str = "", *, target: ct.Local | None = None, wishes: Wishes | None = None, **fields: Any
 ) -> Rehearsal:
     """The rehearsal of that job."""
-    where = target or ct.Local(grace_period=1)
+    where = target or ct.Local(grace_period=GRACE)
     return rehearse(run_whole(job(folder, bug, **fields), lambda one: ct.submit(one, where)), wishes or Wishes())
 
 
@@ -113,7 +114,7 @@ def test_a_script_without_a_handler_is_gone_at_once(tmp_path: Path) -> None:
 
 def test_a_deaf_script_lives_from_its_last_checkpoint(tmp_path: Path) -> None:
     """It is killed after the grace period and resumes from step 4: the curve is the same, two steps were for nothing."""
-    found = rehearsed(tmp_path, "deaf")
+    found = rehearsed(tmp_path, "deaf", target=ct.Local(grace_period=1))
     assert (found.left, found.verdict.kind) == ("killed", "same")
     assert found.seconds_to_leave >= 1
     assert (found.comparison.stopped_at, found.comparison.resumed_at, found.comparison.repeated) == (6, 5, 2)
@@ -158,7 +159,7 @@ def test_emulated_services_keep_what_the_job_keeps(tmp_path: Path, service: Any)
         "environment": {"framework": "pytorch", "version": "2.8"},
         "resources": {"instance_type": {"sagemaker": "ml.m5.xlarge"}},
     }
-    target = ct.Local(emulate=service, grace_period=5)
+    target = ct.Local(emulate=service, grace_period=GRACE)
     kept = rehearsed(tmp_path, target=target, checkpoint=ct.Checkpoint(), **fields)
     assert (kept.verdict.kind, kept.left, kept.comparison.resumed_at) == ("same", "saved", 7)
     lost = rehearsed(tmp_path, target=target, **fields)

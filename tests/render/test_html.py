@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 
-from cloudtrain.render.document import Command, Document, Heading, Lines, Notice, Pairs, Span, Table, Text
+import cloudtrain as ct
+from cloudtrain.core.states import RunState, RunStatus
+from cloudtrain.render.document import Command, Document, Heading, Lines, Notice, Pairs, Section, Span, Table, Text
 from cloudtrain.render.html import run_html, to_html
-from cloudtrain.states import RunState, RunStatus
 
 ATTACK = '<script>alert("x")</script>&\'`<b>`'
 
@@ -23,6 +24,7 @@ def everything(text: str) -> Document:
             Lines([text]),
             Command([text], [(text, text)]),
             Notice("error", text, text, text, (text,), text),
+            Section(text, [Text(text)]),
         ]
     )
 
@@ -41,7 +43,7 @@ def test_nothing_escapes_the_escaping() -> None:
     html = to_html(everything(ATTACK))
     assert "<script>" not in html
     assert {element.tag for element in ET.fromstring(html).iter()} <= {
-        "div", "style", "h4", "p", "table", "tr", "th", "td", "pre", "code", "span"
+        "div", "style", "h4", "p", "table", "tr", "th", "td", "pre", "code", "span", "details", "summary"
     }  # fmt: skip
     assert words(html).count('<script>alert("x")</script>&') >= 14
 
@@ -62,3 +64,13 @@ def test_run_shows_its_state_and_reason() -> None:
     text = words(run_html("job-1", "local://host/job-1", status))
     for part in ("job-1", "failed", "rank 1: ValueError: no", "2.5s", "Traceback"):
         assert part in text
+
+
+def test_long_parts_are_folded() -> None:
+    """Of a plan a notebook shows the summary and the findings at once; processes and request open at a click."""
+    plan = ct.plan(ct.bundled_job("digits_ddp"), "local", ignore=[])
+    root = ET.fromstring(plan.to_html())
+    folded = [details.findtext("summary") for details in root.iter("details")]
+    assert folded == ["Processes", f"Request (plan {plan.sha256[:12]})"]
+    assert all("open" not in details.attrib for details in root.iter("details"))
+    assert plan.run_name in "".join(heading.text or "" for heading in root.findall("h4"))

@@ -8,8 +8,9 @@ import json
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.compile.local import compile_local
-from cloudtrain.plans import Bundle, CompileContext, Finding, Level, LocalAccount, Machine, Plan
+from cloudtrain.core.plan import Bundle, CompileContext, Finding, Level, Machine, Plan
+from cloudtrain.targets.common.this_machine import LocalAccount
+from cloudtrain.targets.local.compile.training import compile_local
 
 CONTEXT = CompileContext(
     "digits-3f9a1c22-1", Bundle("ab" * 32, 34_212, 12), LocalAccount("/state", "/usr/bin/python3", Machine(4))
@@ -36,6 +37,22 @@ def test_text_holds_the_exact_request() -> None:
     text = plan_for().to_text()
     block = text[text.index("\n  {\n") : text.rindex("\n  }\n") + 5]
     assert json.loads(block) == plan_for().request
+
+
+@pytest.mark.parametrize(("instances", "whole"), [(140, True), (150, True), (160, False), (1024, False)])
+def test_the_middle_of_a_very_long_request_is_counted(instances: int, whole: bool) -> None:
+    """The first and the last lines are there, and one between them says how many are not."""
+    plan = plan_for(instances)
+    text = plan.to_text(width=None)
+    lines = [line.removeprefix("  ") for line in text[text.index("\n  {\n") + 1 :].splitlines() if line]
+    wanted = json.dumps(plan.request, indent=2).splitlines()
+    places = [number for number, line in enumerate(lines) if "more lines of the request: " in line]
+    assert (places == []) == whole
+    for place in places:
+        count = int(lines[place].split()[0].replace(",", ""))
+        lines[place : place + 1] = wanted[place : place + count]
+    assert lines[: len(wanted)] == wanted
+    assert len(text) < 250_000
 
 
 def test_text_is_the_same_twice() -> None:

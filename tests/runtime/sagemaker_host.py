@@ -16,6 +16,7 @@ from typing import Any
 from cloudtrain.bundle.tree import scan
 from cloudtrain.runtime.sagemaker_launcher import container_entrypoint
 from cloudtrain.runtime.sagemaker_launcher.network import EMULATION
+from tests.deadlines import DEADLINE
 
 RECORDER = """
 import json, os, sys
@@ -100,7 +101,7 @@ class Host:
 
     def when(self, happened: Callable[[], bool]) -> None:
         """Wait for a sign of life of the script."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + DEADLINE
         while not happened():
             assert time.monotonic() < deadline, "the script gives no sign"
             time.sleep(0.02)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import cloudtrain as ct
 from cloudtrain.runtime.azureml_processing import prepared
 from cloudtrain.runtime.errors import SetupError
+from tests.deadlines import DEADLINE
 
 RUNTIME = Path(__file__).parents[2] / "cloudtrain" / "runtime"
 
@@ -83,7 +84,7 @@ class Cluster:
                 (code / name).write_text(text)
             env = self.environment(rank, count, body)
             argv = ["bash", "-c", command]
-            done.append(subprocess.run(argv, cwd=code, env=env, capture_output=True, text=True, timeout=60))
+            done.append(subprocess.run(argv, cwd=code, env=env, capture_output=True, text=True, timeout=DEADLINE))
         return done
 
     def environment(self, rank: int, count: int, body: dict[str, Any]) -> dict[str, str]:
@@ -183,7 +184,7 @@ def test_one_instance_gets_all(cluster: Cluster, make_source: Callable[..., Path
     assert (seen["files"], seen["instance"]) == (sorted(FILES), [0, 1])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])), max_size=4))
 def test_words_that_do_not_name_the_input_stay(tmp_path: Path, words: list[str]) -> None:
     """Whatever the arguments hold, `--` and `--shard` too."""
@@ -214,6 +215,6 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     """One line and a hint on stderr, and exit code 1."""
     argv = [sys.executable, "-m", "cloudtrain.runtime.azureml_processing", "--", "pyhton", "x.py"]
     env = {"PATH": str(tmp_path), "PYTHONPATH": str(RUNTIME.parents[1])}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 1
     assert done.stderr == "error: `pyhton` is not on the PATH\n\nhint: use an environment that has it\n"

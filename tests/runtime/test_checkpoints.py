@@ -87,8 +87,10 @@ def two_saves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with step 1 and step 2."""
     folder = tmp_path_factory.mktemp("two")
     checkpoints = Checkpoints(folder)
-    checkpoints.save("first", 1)
-    checkpoints.save("second" * 50, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(sys.modules, "torch", raising=False)
+        checkpoints.save("first", 1)
+        checkpoints.save("second" * 50, 2)
     return folder
 
 

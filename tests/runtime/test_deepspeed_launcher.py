@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.runtime.deepspeed_launcher import FLAGS, options_of
+from tests.deadlines import DEADLINE
 
 RECORD = """\
 #!{python}
@@ -42,7 +43,7 @@ def start(tmp_path: Path) -> Any:
             stderr=subprocess.PIPE,
             text=True,
         )
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=DEADLINE)
         return json.loads(out) | {"own": process.pid} if process.returncode == 0 else err
 
     return run

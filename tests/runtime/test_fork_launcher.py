@@ -15,6 +15,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain.runtime.fork_launcher import rank_environment
+from tests.deadlines import DEADLINE
 
 WITHOUT_TORCH = "from cloudtrain.runtime import fork_launcher; fork_launcher.PRELOADED = {}; fork_launcher.main()"
 
@@ -47,13 +48,13 @@ def start(folder: Path, script: str, *options: str, preloaded: tuple[str, ...] =
 def launch(folder: Path, script: str, *options: str, preloaded: tuple[str, ...] = ()) -> Done:
     """The same, run to the end."""
     process = start(folder, script, *options, preloaded=preloaded)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=DEADLINE)
     return Done(process.returncode, said, folder)
 
 
 def wait_for(file: Path) -> None:
     """Until a rank has written something."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + DEADLINE
     while not (file.exists() and file.read_text()):
         assert time.monotonic() < deadline, f"{file} stays empty"
         time.sleep(0.01)
@@ -152,7 +153,7 @@ def test_exit_handlers_run_and_threads_are_waited_for(tmp_path: Path) -> None:
 
 def test_one_failure_ends_all_and_comes_last_in_the_summary(tmp_path: Path) -> None:
     """The others are asked to leave; of several bad ends the first one is the last line, as torchrun has it."""
-    script = "import os, sys, time\nif os.environ['RANK'] == '1':\n    sys.exit(7)\ntime.sleep(300)\n"
+    script = "import os, sys, time\nif os.environ['RANK'] == '1':\n    sys.exit(7)\ntime.sleep(3600)\n"
     done = launch(tmp_path, script, "--processes-per-instance", "3")
     first, second, last = done.said.splitlines()
     assert {first, second} == {f"cloudtrain: rank {rank} ended with exit code -15" for rank in (0, 2)}
@@ -175,7 +176,7 @@ def test_who_does_not_leave_is_killed_after_the_grace_period(tmp_path: Path) -> 
     wait_for(tmp_path / "logs/instance_0/fork/attempt_0/0/stdout.log")
     (tmp_path / "go").touch()
     started = time.monotonic()
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=DEADLINE)
     assert time.monotonic() - started >= 0.5
     assert "rank 0 ended with exit code -9" in said
 
@@ -186,13 +187,13 @@ def test_sigterm_is_passed_on(tmp_path: Path) -> None:
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('saved')))\n"
         "print('up', flush=True)\n"
-        "time.sleep(300)\n"
+        "time.sleep(3600)\n"
     )
     process = start(tmp_path, script, "--max-restarts", "2")
     for rank in (0, 1):
         wait_for(tmp_path / f"logs/instance_0/fork/attempt_0/{rank}/stdout.log")
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=DEADLINE)
     done = Done(process.returncode, said, tmp_path)
     assert (done.code, done.said) == (0, "")
     assert [done.written(rank) for rank in (0, 1)] == ["up\nsaved\n"] * 2
@@ -209,7 +210,7 @@ def test_all_ranks_start_again_as_often_as_allowed(tmp_path: Path) -> None:
         "Path(f'up-{attempt}-' + os.environ['RANK']).touch()\n"
         "while not Path(f'up-{attempt}-0').exists(): time.sleep(0.01)\n"
         "if os.environ['RANK'] == '1' and attempt < 2: sys.exit(4)\n"
-        "time.sleep(300 * (attempt < 2))\n"
+        "time.sleep(3600 * (attempt < 2))\n"
     )
     done = launch(tmp_path, script, "--max-restarts", "2")
     assert done.code == 0

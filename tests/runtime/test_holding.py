@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import cloudtrain
+from tests.deadlines import DEADLINE
 
 SCRIPT = """
 import signal, sys, threading
@@ -40,7 +41,7 @@ def says(process: subprocess.Popen[str], count: int) -> list[str]:
 
 def ends(process: subprocess.Popen[str]) -> int:
     """Its exit code; everything that it still says is dropped."""
-    process.communicate(timeout=30)
+    process.communicate(timeout=DEADLINE)
     return process.returncode
 
 
@@ -90,5 +91,5 @@ def test_sigterm_does_what_it_does_without_it() -> None:
 def test_who_cannot_wait_goes_on() -> None:
     """Reports from another thread, where no signal is handled, and steps that do not come."""
     for process in (start(run="threading.Thread(target=train).start()"), start(at="11"), start(at="soon")):
-        assert process.communicate(timeout=30)[0].endswith("done\n")
+        assert process.communicate(timeout=DEADLINE)[0].endswith("done\n")
         assert process.returncode == 0

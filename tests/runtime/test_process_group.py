@@ -12,6 +12,7 @@ import pytest
 import cloudtrain
 from cloudtrain.runtime import SetupError, backend, destroy_process_group, should_stop
 from cloudtrain.runtime.backend import NCCL, choose_backend
+from tests.deadlines import DEADLINE
 
 REPOSITORY = Path(cloudtrain.__file__).parents[1]
 
@@ -103,7 +104,7 @@ SCRIPT = """
 import json, os, pathlib, signal
 from cloudtrain import runtime
 
-group = runtime.init_process_group(timeout=60)
+group = runtime.init_process_group(timeout=600)
 checkpoints = runtime.Checkpoints("ck")
 runtime.watch_for_stop()
 before = runtime.should_stop()
@@ -133,7 +134,7 @@ def test_two_ranks_agree_on_stopping_and_on_checkpoints(tmp_path: Path) -> None:
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=DEADLINE,
     )
     assert found.returncode == 0, found.stderr
     answers = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadlines import DEADLINE
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -25,7 +27,7 @@ def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=DEADLINE,
     )
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.splitlines() == [f"[metrics] step={step} loss=0.25" for step in range(1, 101)]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
-import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.backends.sagemaker.lines import Writer, lines_of
 from cloudtrain.runtime import SetupError
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.runtime.sagemaker_launcher.failure import LIMIT, failure_text
 from cloudtrain.runtime.sagemaker_launcher.network import wait_for_name
+from cloudtrain.targets.sagemaker.service.lines import Writer, lines_of
+from tests.deadlines import DEADLINE
+from tests.ports import free_ports
 from tests.runtime.sagemaker_host import RECORDER, Host, resource_config
 
 pytestmark = pytest.mark.lifecycle
+
+PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
 
 SHELLS = [shell for shell in (("dash",), ("bash", "--posix"), ("busybox", "sh")) if shutil.which(shell[0])]
 TWO = ("algo-1", "algo-2")
@@ -62,10 +67,30 @@ def test_awkward_values_arrive_exactly(host: Host, shell: tuple[str, ...]) -> No
     assert "Warning" not in host.err
 
 
+@pytest.mark.parametrize("version", ["3.7", "3.8"])
+def test_it_runs_on_the_python_of_old_images(host: Host, version: str, tmp_path: Path) -> None:
+    """Images of TensorFlow 1.15 have Python 3.7 and those of PyTorch 1.12 have 3.8: a script is started there, and a
+    failure is explained."""
+    python = next(iter(sorted(PYENV.glob(f"{version}.*/bin/python"))), None) or shutil.which(f"python{version}")
+    if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
+        pytest.skip(f"Python {version} is not installed")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python3").symlink_to(python)
+    host.variables["PATH"] = f"{tmp_path}/bin:{os.environ['PATH']}"
+    code = f"{RECORDER}\nassert sys.version.startswith({version!r})\nraise ValueError(sys.argv[2])"
+    host.fill({"train.py": code}, {"text": "two words"}, entry_point="train.py")
+    assert host.run() == 1, host.err
+    assert host.seen()["argv"] == ["--text", "two words"]
+    assert host.failure is not None
+    assert host.failure.startswith("process failed with exit code 1: ValueError: two words")
+
+
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.dictionaries(TEXTS.filter(lambda key: key and not key.startswith("cloudtrain_")), TEXTS, max_size=40))
 def test_any_text_arrives_exactly(tmp_path_factory: pytest.TempPathFactory, user: dict[str, str]) -> None:
     """The same for any text that a process can receive."""
@@ -218,15 +243,6 @@ sys.exit(int(sys.argv[sys.argv.index("--code") + 1]))
 """
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody has."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    numbers: list[int] = [server.getsockname()[1] for server in held]
-    for server in held:
-        server.close()
-    return numbers
-
-
 def two_hosts(tmp_path: Path, files: dict[str, str], user: dict[str, Any], **launch: Any) -> list[Host]:
     """Two hosts that share this machine, as an emulation has them."""
     names = [f"{host}:{port}" for host in TWO for port in (7777, 7778, 2222, 2223)]
@@ -262,10 +278,10 @@ def test_first_failure_ends_the_host(host: Host) -> None:
 import json, os, time
 if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
     raise RuntimeError("second")
-time.sleep(600)
+time.sleep(3600)
 """
     host.fill({"train.py": script}, {}, entry_point="train.py", launcher="tensorflow", workers=3)
-    assert host.start().wait(timeout=30) == 1
+    assert host.start().wait(timeout=DEADLINE) == 1
     assert (host.failure or "").startswith("worker failed with exit code 1: RuntimeError: second")
 
 
@@ -321,7 +337,7 @@ def test_lines_carry_their_rank(host: Host) -> None:
 @pytest.mark.torch
 def test_torchruns_rank_is_named(host: Host) -> None:
     """The rank that failed first is the reason, not torchrun's own traceback, which comes last."""
-    script = "import os, time\nif os.environ['RANK'] == '1': raise KeyError('rank one')\ntime.sleep(600)"
+    script = "import os, time\nif os.environ['RANK'] == '1': raise KeyError('rank one')\ntime.sleep(3600)"
     host.fill({"train.py": script}, {}, entry_point="train.py", launcher="torchrun", processes_per_instance=2)
     assert host.run() == 1
     assert (host.failure or "").startswith("rank 1 failed with exit code 1: KeyError: 'rank one'"), host.failure
@@ -336,10 +352,10 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.environ["RANK"] == "1":
     time.sleep(1)
     raise KeyError("rank one")
-time.sleep(600)
+time.sleep(3600)
 """
     host.fill({"train.py": script}, {}, entry_point="train.py", launcher="torchrun", processes_per_instance=2)
-    assert host.start().wait(timeout=40) == 1
+    assert host.start().wait(timeout=DEADLINE) == 1
     assert (host.failure or "").startswith("rank 1 failed with exit code 1: KeyError: 'rank one'"), host.failure
 
 

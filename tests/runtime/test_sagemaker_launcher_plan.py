@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.compile.common import hyperparameter_argv
 from cloudtrain.runtime import SetupError
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, decoded, split
@@ -19,6 +18,7 @@ from cloudtrain.runtime.sagemaker_launcher.machine import Machine, this_machine
 from cloudtrain.runtime.sagemaker_launcher.network import Network
 from cloudtrain.runtime.sagemaker_launcher.plan import LaunchPlan, launch_plan
 from cloudtrain.runtime.tf_config import read_tf_config
+from cloudtrain.targets.common.compiling import hyperparameter_argv
 from tests.runtime.sagemaker_host import resource_config
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "sagemaker_container"
@@ -52,8 +52,8 @@ def test_start_line_fits_the_service() -> None:
 
 @pytest.mark.parametrize("path", sorted((GOLDEN.parent.parent.parent / "cloudtrain/runtime").rglob("*launcher/*.py")))
 def test_launcher_is_old_python(path: Path) -> None:
-    """The launcher's files parse as Python 3.9, which images with old frameworks have."""
-    ast.parse(path.read_text(), feature_version=(3, 9))
+    """The launcher's files parse as Python 3.7, which images with old frameworks have."""
+    ast.parse(path.read_text(), feature_version=(3, 7))
 
 
 OWN_VALUES = {

@@ -16,6 +16,7 @@ import pytest
 
 from cloudtrain.runtime.environment import detect_environment
 from cloudtrain.runtime.sagemaker_processing import container_entrypoint, script_argv, variables_of
+from tests.deadlines import DEADLINE
 
 PACKAGE = Path(__file__).parents[2] / "cloudtrain" / "runtime"
 
@@ -66,7 +67,7 @@ def environment() -> dict[str, str]:
 def run(root: Path, *words: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """What Docker runs: the entry point, then the arguments."""
     argv = [*container_entrypoint(words, root=str(root), python=sys.executable), *arguments]
-    return subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=60)
+    return subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=DEADLINE)
 
 
 def test_the_script_finds_its_data_its_arguments_and_its_number(tmp_path: Path) -> None:
@@ -138,16 +139,16 @@ def test_sigterm_reaches_the_script(tmp_path: Path) -> None:
         "def leave(*_): open('saved', 'w').close(); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, leave)\n"
         "open('ready', 'w').close()\n"
-        "time.sleep(60)\n"
+        "time.sleep(3600)\n"
     )
     root = container(tmp_path, {"slow.py": script})
     argv = container_entrypoint(["slow.py"], root=str(root), python=sys.executable)
     code, process = root / "processing/input/code", subprocess.Popen(argv, env=environment())
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + DEADLINE
     while not (code / "ready").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=DEADLINE) == 0
     assert (code / "saved").exists()
     assert not (root / "output/message").exists()
 

@@ -14,6 +14,7 @@ import pytest
 
 import cloudtrain
 from cloudtrain import runtime
+from tests.deadlines import DEADLINE
 
 SCRIPT = """
 import sys, time
@@ -55,7 +56,7 @@ class Script:
 
     def ends(self) -> tuple[int, str]:
         """Exit code and stderr."""
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=DEADLINE)
         return self.process.returncode, errors
 
 
@@ -117,7 +118,7 @@ def test_a_script_that_does_not_watch_is_stopped_by_sigterm() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "[metrics] step=1\n"
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=DEADLINE)
     assert process.returncode == -signal.SIGTERM
 
 

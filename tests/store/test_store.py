@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -10,21 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain._lock import ProcessLock
-from cloudtrain.errors import TargetError
-from cloudtrain.states import RunState, RunStatus
+from cloudtrain.core.states import RunState, RunStatus
+from cloudtrain.errors import StoreError
 from cloudtrain.store.migrations import MIGRATIONS, migrate, version_of
-from cloudtrain.store.store import FILE_NAME, Row, open_store, read_store
-
-
-def row(name: str = "job-1-1", counter: int = 1, **changes: object) -> Row:
-    """A row that was just planned."""
-    fields: dict[str, object] = {
-        "name": name, "target": "local", "place": None, "job_name": "job", "plan_sha256": "ab" * 32,
-        "submitter": "me@here", "counter": counter, "stage": "planned", "state": "pending", "reason": None,
-        "created": 1000.0 + counter, "started": None, "ended": None,
-    }  # fmt: skip
-    return Row(**fields | changes)  # type: ignore[arg-type]
+from cloudtrain.store.store import FILE_NAME, open_store, read_store, salt_in
+from cloudtrain.system.lock import ProcessLock
+from tests.deadlines import DEADLINE
+from tests.store.records import KEY, record
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
@@ -35,9 +28,9 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
 def test_a_row_comes_back_as_it_went_in(state_dir: Path) -> None:
     """What is reserved can be read, and the journal has its stage."""
     with open_store(state_dir) as store:
-        lock = store.reserve(row())
+        lock = store.reserve(record())
         assert lock is not None
-        assert store.get("job-1-1") == row()
+        assert store.get("job-1-1") == record(seq=1)
         assert [stage for stage, _ in store.journal("job-1-1")] == ["planned"]
         lock.release(remove=True)
 
@@ -45,42 +38,41 @@ def test_a_row_comes_back_as_it_went_in(state_dir: Path) -> None:
 def test_a_name_is_reserved_once(state_dir: Path) -> None:
     """The second reservation of a name fails, also after the first process let go of its lock."""
     with open_store(state_dir) as store:
-        lock = store.reserve(row())
+        lock = store.reserve(record())
         assert lock is not None
-        assert store.reserve(row()) is None
+        assert store.reserve(record()) is None
         lock.release(remove=True)
-        assert store.reserve(row()) is None
+        assert store.reserve(record()) is None
 
 
 def test_forgotten_names_are_free(state_dir: Path) -> None:
     """After forgetting, the counter does not skip and the name can be taken again."""
     with open_store(state_dir) as store:
-        lock = store.reserve(row())
+        lock = store.reserve(record())
         assert lock is not None
         lock.release(remove=True)
         store.forget("job-1-1")
         assert store.get("job-1-1") is None
-        assert store.next_counter("local", "ab" * 32, "me@here") == 1
-        assert store.reserve(row()) is not None
+        assert store.next_counter(KEY, "me@here") == 1
+        assert store.reserve(record()) is not None
 
 
 def test_counters_count_per_plan_and_submitter(state_dir: Path) -> None:
-    """Another plan, target or submitter starts at 1."""
+    """Another job or submitter starts at 1."""
     with open_store(state_dir) as store:
         for counter in (1, 2):
-            store.reserve(row(f"job-1-{counter}", counter))
-        assert store.next_counter("local", "ab" * 32, "me@here") == 3
-        assert store.next_counter("local", "cd" * 32, "me@here") == 1
-        assert store.next_counter("local", "ab" * 32, "you@here") == 1
-        assert store.next_counter("sagemaker", "ab" * 32, "me@here") == 1
+            store.reserve(record(f"job-1-{counter}", counter))
+        assert store.next_counter(KEY, "me@here") == 3
+        assert store.next_counter("cd" * 32, "me@here") == 1
+        assert store.next_counter(KEY, "you@here") == 1
 
 
 def test_newest_filters_and_orders(state_dir: Path) -> None:
     """Newest first; by state and by job."""
     with open_store(state_dir) as store:
         for counter in range(1, 6):
-            store.reserve(row(f"job-1-{counter}", counter))
-        store.reserve(row("other-1-1", 9, job_name="other"))
+            store.reserve(record(f"job-1-{counter}", counter))
+        store.reserve(record("other-1-1", 9, job_name="other"))
         store.record("job-1-2", RunStatus(RunState.FAILED, reason="it broke", started=1.0, ended=2.0))
         assert [found.name for found in store.newest(limit=2)] == ["other-1-1", "job-1-5"]
         assert [found.name for found in store.newest(states=[RunState.FAILED])] == ["job-1-2"]
@@ -94,7 +86,7 @@ def test_prefixes_match_beginnings_only(state_dir: Path) -> None:
     """`job-1` finds `job-1-1` and `job-10`, not `a-job-1`; wildcards of SQL are ordinary letters."""
     with open_store(state_dir) as store:
         for counter, name in enumerate(["job-1-1", "job-10", "a-job-1", "jobx1"], 1):
-            store.reserve(row(name, counter))
+            store.reserve(record(name, counter))
         assert {found.name for found in store.starting_with("job-1")} == {"job-1-1", "job-10"}
         assert store.starting_with("job_1") == []
         assert store.starting_with("%") == []
@@ -106,18 +98,18 @@ def test_reading_writes_nothing(state_dir: Path) -> None:
         assert store is None
     assert not state_dir.exists()
     with open_store(state_dir) as store:
-        store.reserve(row())
+        store.reserve(record())
     before = snapshot(state_dir)
     with read_store(state_dir) as store:
         assert store is not None
-        assert store.next_counter("local", "ab" * 32, "me@here") == 2
+        assert store.next_counter(KEY, "me@here") == 2
     assert snapshot(state_dir) == before
 
 
 def test_readers_see_an_open_writers_rows(state_dir: Path) -> None:
     """While another connection keeps the store open for writing, a reader sees what it committed."""
     with open_store(state_dir) as writer:
-        writer.reserve(row())
+        writer.reserve(record())
         with read_store(state_dir) as reader:
             assert reader is not None
             assert reader.get("job-1-1") is not None
@@ -151,7 +143,7 @@ def test_a_newer_store_is_refused(state_dir: Path) -> None:
     db = sqlite3.connect(state_dir / FILE_NAME)
     db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     db.close()
-    with pytest.raises(TargetError, match="newer cloudtrain") as caught, open_store(state_dir):
+    with pytest.raises(StoreError, match="newer cloudtrain") as caught, open_store(state_dir):
         pass
     assert caught.value.hint == "pip install --upgrade cloudtrain"
 
@@ -160,7 +152,7 @@ def test_a_broken_store_is_an_error_with_a_hint(state_dir: Path) -> None:
     """A file that is no database is not overwritten."""
     state_dir.mkdir()
     (state_dir / FILE_NAME).write_bytes(b"this is not a database, it is a love letter" * 100)
-    with pytest.raises(TargetError, match="cannot be used"), open_store(state_dir):
+    with pytest.raises(StoreError, match="cannot be used"), open_store(state_dir):
         pass
     assert (state_dir / FILE_NAME).read_bytes().startswith(b"this is not")
 
@@ -169,14 +161,14 @@ WRITER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from tests.store.test_store import row
+from tests.store.records import record
 from cloudtrain.store.store import open_store
 folder, worker = Path(sys.argv[1]), int(sys.argv[2])
 taken = []
 while len(taken) < 5:
     with open_store(folder) as store:
-        counter = store.next_counter("local", "ab" * 32, "me@here")
-        lock = store.reserve(row(f"job-1-{counter}", counter))
+        counter = store.next_counter("ab" * 32, "me@here")
+        lock = store.reserve(record(f"job-1-{counter}", counter))
         if lock is not None:
             lock.release(remove=True)
             taken.append(counter)
@@ -193,7 +185,7 @@ def test_ten_processes_lose_nothing(state_dir: Path) -> None:
         )
         for n in range(10)
     ]
-    outputs = [worker.communicate(timeout=60)[0] for worker in workers]
+    outputs = [worker.communicate(timeout=DEADLINE)[0] for worker in workers]
     assert all(worker.returncode == 0 for worker in workers)
     assert sorted(int(number) for output in outputs for number in output.split()) == list(range(1, 51))
 
@@ -204,12 +196,12 @@ def test_ten_thousand_runs_are_listed_from_an_index(state_dir: Path) -> None:
         pass
     db = sqlite3.connect(state_dir / FILE_NAME)
     for sql in (
-        "SELECT * FROM runs ORDER BY created DESC, name LIMIT 20",
+        "SELECT * FROM runs ORDER BY seq DESC LIMIT 20",
         "SELECT * FROM runs WHERE stage != 'reported'",
-        "SELECT * FROM runs WHERE job_name = 'x' ORDER BY created DESC LIMIT 20",
+        "SELECT * FROM runs WHERE job_name = 'x' ORDER BY seq DESC LIMIT 20",
     ):
         steps = " ".join(str(step) for step in db.execute("EXPLAIN QUERY PLAN " + sql))
-        assert "USING INDEX" in steps, steps
+        assert "USING INDEX" in steps or "ORDER BY seq" in sql, steps
         assert "TEMP B-TREE" not in steps, steps
     db.close()
 
@@ -238,8 +230,8 @@ def test_a_full_disk_is_named(state_dir: Path) -> None:
     with open_store(state_dir) as store:
         pages = store._db.execute("PRAGMA page_count").fetchone()[0]
         store._db.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(sqlite3.OperationalError, match="disk is full"):
-            store.reserve(row(reason="x" * 100_000))
+        with pytest.raises(StoreError, match="disk is full"):
+            store.reserve(record(reason="x" * 100_000))
 
 
 def test_a_full_disk_during_a_migration_is_named() -> None:
@@ -249,3 +241,80 @@ def test_a_full_disk_during_a_migration_is_named() -> None:
     with pytest.raises(sqlite3.OperationalError, match="disk is full"):
         migrate(db)
     db.close()
+
+
+def test_the_order_of_runs_is_that_of_their_submission(state_dir: Path) -> None:
+    """A clock that was set back between two submissions does not make the older one the newest."""
+    with open_store(state_dir) as store:
+        store.reserve(record("job-1-1", 1, created=2000.0))
+        store.reserve(record("job-1-2", 2, created=1000.0))
+        assert [found.name for found in store.newest()] == ["job-1-2", "job-1-1"]
+        assert [found.name for found in store.starting_with("job")] == ["job-1-2", "job-1-1"]
+
+
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
+def test_an_old_store_is_read_as_it_is(state_dir: Path, version: int) -> None:
+    """Its runs are there for a command that looks, which leaves every file as it was."""
+    _old_store(state_dir, version)
+    before = snapshot(state_dir)
+    with read_store(state_dir) as store:
+        assert store is not None
+        assert [(found.name, found.created) for found in store.newest()] == [("old-2-1", 5.0), ("old-1-1", 9.0)]
+        salt = store.salt
+    assert snapshot(state_dir) == before
+    with open_store(state_dir) as store:
+        assert [found.name for found in store.newest()] == ["old-2-1", "old-1-1"]
+        assert store.salt == salt
+
+
+def _old_store(state_dir: Path, version: int) -> None:
+    state_dir.mkdir()
+    db = sqlite3.connect(state_dir / FILE_NAME, isolation_level=None)
+    for step in MIGRATIONS[:version]:
+        step(db)
+    db.execute(f"PRAGMA user_version = {version}")
+    for name, created in (("old-1-1", 9.0), ("old-2-1", 5.0)):
+        row = {
+            "name": name, "target": "local", "place": "here", "job_name": "old", "submitter": "me@here", "counter": 1,
+            "stage": "reported", "state": "failed", "created": created, "started": 1, "ended": 2,
+        }  # fmt: skip
+        row |= {"plan_sha256": name} if version < 4 else {"key": name, "store": ""}
+        db.execute(f"INSERT INTO runs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
+    db.close()
+
+
+@pytest.mark.parametrize("what", ["a file", "a file in the place of the store", "a folder in the place of the store"])
+def test_a_state_path_that_holds_something_else_is_an_error(state_dir: Path, what: str) -> None:
+    """It does not read as "there is no run yet"."""
+    if what == "a file":
+        state_dir.write_text("")
+    else:
+        state_dir.mkdir()
+        (state_dir / FILE_NAME).mkdir() if "a folder" in what else (state_dir / FILE_NAME).write_text("text " * 200)
+    for opening in (read_store, open_store):
+        with pytest.raises(StoreError) as caught, opening(state_dir) as store:
+            store.newest()
+        assert caught.value.hint
+
+
+def test_a_store_that_is_copied_gives_other_names_and_one_that_stays_the_same(state_dir: Path, tmp_path: Path) -> None:
+    """The salt goes with the place; a dry run, which only reads, knows the one that a submit will use."""
+    planned = salt_in(state_dir)
+    with open_store(state_dir) as store:
+        assert store.salt == planned
+    copy = tmp_path / "copy"
+    shutil.copytree(state_dir, copy)
+    planned = salt_in(copy)
+    with open_store(copy) as store, open_store(state_dir) as original:
+        assert (store.salt, store.salt == original.salt) == (planned, False)
+    with open_store(copy) as store:
+        assert store.salt == planned
+
+
+def test_a_store_that_is_replaced_meanwhile_is_written_no_more(state_dir: Path) -> None:
+    """A submission does not go on in a database that no other command will find."""
+    with open_store(state_dir) as store:
+        store.reserve(record())
+        shutil.rmtree(state_dir)
+        with open_store(state_dir), pytest.raises(StoreError, match="removed or replaced"):
+            store.advance("job-1-1", "sent")

@@ -1,8 +1,8 @@
 """Submits one job through the public API, and kills itself at a chosen point on the way.
 
-    python crashing.py POINT [SOURCE_DIR]       POINT 0: never; otherwise the number of the point
+    python crashing.py POINT SOURCE_DIR [NAME]     POINT 0: never; otherwise the number of the point. NAME: of the job
 
-Prints the run's name when it got that far, and always how many points it passed, on standard error.
+Prints the run's name when it is told of it, and how many points it passed, on standard error, when it gets that far.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import cloudtrain as ct
-from cloudtrain import backends
+from cloudtrain.core import targets
 from cloudtrain.store.store import Store
-from tests.fakes.file_backend import FileBackend
+from tests.fakes.file_target import FileService, FileTarget
 
-backends.BUILT_IN["local"] = "tests.fakes.file_backend:FileBackend"
+targets.LOADED["local"] = FileTarget()
 
 passed = 0
 
@@ -46,10 +46,16 @@ def dying(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-for owner, names in ((Store, ("reserve", "advance")), (FileBackend, ("upload", "submit", "created"))):
+@dying
+def tell(run: ct.Run) -> None:
+    """What the command line does: the name on stdout."""
+    print(run.name, "adopted" if run.adopted else "new", flush=True)
+
+
+for owner, names in ((Store, ("reserve", "advance")), (FileService, ("upload", "has", "submit", "created"))):
     for name in names:
         setattr(owner, name, dying(getattr(owner, name)))
 
-run = ct.submit(ct.TrainingJob(name="job", source_dir=sys.argv[2], entry_point="train.py"), "local")
-print(run.name, "adopted" if run.adopted else "new")
+job_name = sys.argv[3] if len(sys.argv) > 3 else "job"
+ct.submit(ct.TrainingJob(name=job_name, source_dir=sys.argv[2], entry_point="train.py"), "local", on_run=tell)
 print(passed, file=sys.stderr)

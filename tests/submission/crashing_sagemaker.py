@@ -1,21 +1,13 @@
-"""Submits one job to the fake SageMaker, again and again, each time in a process that kills itself at a chosen point.
+"""Submits jobs to the fake SageMaker in forks that die; see `forking.py`.
 
-Reads orders from stdin, one JSON object a line: `{"point": 3, "source": "/src", "environ": {...}, "cwd": "/home"}`;
-point 0 is never. Answers each with one line: `{"signal": 9, "points": 3, "name": null}`. Every order is a fork of this
-process, which has imported everything already: starting Python and boto3 forty times would take a minute.
-
-Points are before and after each step of the store and of the backend, and three for every HTTP request: before it
-leaves, when its answer has arrived and was not read, and after that.
+Points are before and after each step of the store and of the service, before and after the user is told, and three for
+every HTTP request: before it leaves, when its answer has arrived and was not read, and after that.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import select
-import signal
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,31 +18,10 @@ import botocore.httpsession  # noqa: TID253
 import urllib3.connection
 
 import cloudtrain as ct
-from cloudtrain.backends.sagemaker import online
-from cloudtrain.backends.sagemaker.backend import SageMakerBackend
 from cloudtrain.store.store import Store
-
-passed, deadly = 0, 0
-
-
-def point() -> None:
-    """One more moment at which the process may die, as if by a power cut."""
-    global passed
-    passed += 1
-    if passed == deadly:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def around(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, with a point before and after it."""
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        point()
-        result = method(*args, **kwargs)
-        point()
-        return result
-
-    return wrapped
+from cloudtrain.targets.sagemaker.service import online
+from cloudtrain.targets.sagemaker.service.service import SageMakerService
+from tests.submission.forking import around, point, put_points, serve, submit_by_command
 
 
 def answered(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,48 +35,26 @@ def answered(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def submit(order: dict[str, Any], answer: int) -> None:
-    """One submission; its name goes to the pipe `answer`, and how many points it passed."""
-    global deadly
-    os.environ.clear()
-    os.environ.update(order["environ"])
-    os.chdir(order["cwd"])
-    deadly = order["point"]
-    job = ct.TrainingJob(**order["job"])
-    run = ct.submit(job, ct.SageMaker(**order["target"]), ignore=order["ignore"])
-    os.write(answer, json.dumps({"name": run.name, "points": passed, "adopted": run.adopted}).encode())
+@around
+def tell(run: ct.Run) -> None:
+    """What the command line does: the name on stdout."""
+    print(run.name, flush=True)
 
 
-def carry_out(order: dict[str, Any]) -> dict[str, Any]:
-    """Fork, submit there, and say what became of it."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            submit(order, writer)
-            code = 0
-        except BaseException:  # noqa: BLE001 - a child of fork never returns into the loop of its parent
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        said = pipe.read()
-    _, status = os.waitpid(child, 0)
-    ended = os.waitstatus_to_exitcode(status)
-    return {"ended": ended, **(json.loads(said) if said else {})}
+def submit(order: dict[str, Any]) -> None:
+    """One submission, by the command line or by the API."""
+    if isinstance(order["job"], str):
+        submit_by_command(order)
+    else:
+        job, target = ct.TrainingJob(**order["job"]), ct.SageMaker(**order["target"])
+        ct.submit(job, target, ignore=order["ignore"], on_run=tell)
 
 
-for owner, names in (
+put_points(
     (Store, ("reserve", "advance")),
-    (SageMakerBackend, ("check", "upload", "submit")),
+    (SageMakerService, ("check", "upload", "submit")),
     (botocore.httpsession.URLLib3Session, ("send",)),
-):
-    for name in names:
-        setattr(owner, name, around(getattr(owner, name)))
+)
 urllib3.connection.HTTPConnection.getresponse = answered(urllib3.connection.HTTPConnection.getresponse)  # type: ignore[method-assign]
 online._THREADS = 1  # one after the other, so that a point is the same moment each time
-
-for line in sys.stdin:
-    print(json.dumps(carry_out(json.loads(line))), flush=True)
+serve(submit)

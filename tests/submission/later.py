@@ -8,11 +8,16 @@ from pathlib import Path
 from cloudtrain.store import FILE_NAME
 
 
-def a_minute_later(state_dir: Path | str) -> None:
-    """All that the store knows of happened a minute earlier, so that no request can be on its way any more."""
+def later(state_dir: Path | str, seconds: float) -> None:
+    """All that the store knows of happened that much earlier."""
     database = Path(state_dir, FILE_NAME)
     if database.exists():
         with sqlite3.connect(database) as db:
-            db.execute("UPDATE journal SET at = at - 60")
-            db.execute("UPDATE runs SET created = created - 60")
+            db.execute("UPDATE journal SET at = at - ?, uptime = uptime - ?", (seconds, seconds))
+            db.execute("UPDATE runs SET created = created - ?", (seconds,))
         db.close()
+
+
+def a_minute_later(state_dir: Path | str) -> None:
+    """No request can be on its way any more."""
+    later(state_dir, 60)

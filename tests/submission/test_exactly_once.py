@@ -8,23 +8,28 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import cloudtrain as ct
-from cloudtrain import api, backends
-from cloudtrain._lock import ProcessLock
+from cloudtrain import api
+from cloudtrain.core import targets
 from cloudtrain.errors import TargetError
+from cloudtrain.store import FILE_NAME
 from cloudtrain.store.store import open_store, read_store
-from tests.submission.later import a_minute_later
+from cloudtrain.system.lock import ProcessLock
+from tests.deadlines import DEADLINE
+from tests.fakes.file_target import FileTarget
+from tests.store.records import record
+from tests.submission.kill_points import kill_points
+from tests.submission.later import a_minute_later, later
 
 pytestmark = pytest.mark.lifecycle
 
 CRASHING = str(Path(__file__).with_name("crashing.py"))
-POINTS = 16
+POINTS = 20
 
 
 @pytest.fixture
@@ -33,7 +38,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "service"
     folder.mkdir()
     monkeypatch.setenv("FAKE_SERVICE", str(folder))
-    monkeypatch.setitem(backends.BUILT_IN, "local", "tests.fakes.file_backend:FileBackend")
+    monkeypatch.setitem(targets.LOADED, "local", FileTarget())
     return folder
 
 
@@ -49,10 +54,10 @@ def job(source: Path) -> ct.TrainingJob:
     return ct.TrainingJob(name="job", source_dir=str(source), entry_point="train.py")
 
 
-def submit_dying_at(point: int, source: Path) -> subprocess.CompletedProcess[str]:
+def submit_dying_at(point: int, source: Path, name: str = "job") -> subprocess.CompletedProcess[str]:
     """Submit in a process of its own that kills itself at that point."""
-    command = [sys.executable, CRASHING, str(point), str(source)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    command = [sys.executable, CRASHING, str(point), str(source), name]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
 
 
 def test_the_points_are_all_known(service: Path, source: Path) -> None:
@@ -60,45 +65,51 @@ def test_the_points_are_all_known(service: Path, source: Path) -> None:
     assert submit_dying_at(0, source).stderr.strip() == str(POINTS)
 
 
-@pytest.mark.parametrize("point", range(1, POINTS + 1))
-def test_killed_anywhere(
-    point: int, service: Path, source: Path, job: ct.TrainingJob, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("point", kill_points(POINTS))
+def test_killed_anywhere_and_submitted_again(
+    point: int, service: Path, source: Path, job: ct.TrainingJob, state_dir: Path
 ) -> None:
-    """Killed at any point and submitted again, exactly one job exists and is in the store; and so it is with recover."""
-    assert submit_dying_at(point, source).returncode == -signal.SIGKILL
-    copies = {name: shutil.copytree(folder, f"{folder}-copy") for name, folder in _places(service, state_dir).items()}
-    _submit_again(point, service, job, state_dir)
-    for name, copy in copies.items():
-        monkeypatch.setenv(name, str(copy))
-    _recover(Path(copies["FAKE_SERVICE"]))
+    """Exactly one job exists and is in the store, and the user was told its name."""
+    died = submit_dying_at(point, source)
+    assert died.returncode == -signal.SIGKILL
+    _submit_again(died.stdout.split()[:1], service, job, state_dir)
 
 
-def _places(service: Path, state_dir: Path) -> dict[str, Path]:
-    """Everything that a killed submission left, by the variable that names it."""
-    return {"FAKE_SERVICE": service, "CLOUDTRAIN_STATE_DIR": state_dir}
+@pytest.mark.parametrize("point", kill_points(POINTS))
+def test_killed_anywhere_and_recovered(point: int, service: Path, source: Path) -> None:
+    """The store holds exactly what is at the target, and the user was told of it."""
+    died = submit_dying_at(point, source)
+    assert died.returncode == -signal.SIGKILL
+    _recover(died.stdout.split()[:1], service)
 
 
-def _submit_again(point: int, service: Path, job: ct.TrainingJob, state_dir: Path) -> None:
+def _submit_again(told: list[str], service: Path, job: ct.TrainingJob, state_dir: Path) -> None:
     """One job at the target, one row in the store, under the same name."""
     already_there = [path.name for path in service.iterdir()]
+    was_noted = any(stage == "reported" for _, stage in _rows(state_dir))
     run = ct.submit(job, "local")
     jobs = sorted(path.name for path in service.iterdir())
-    if point == POINTS:  # the last point comes after the store was told that the submitter knows: a new run is meant
-        assert len(jobs) == 2
+    if was_noted:  # the store knows that the user was told: a new run is meant
+        assert told == already_there
+        assert jobs == sorted([*told, run.name])
         return
     assert jobs == [run.name]
     assert run.adopted == bool(already_there)
-    with read_store(state_dir) as store:
-        assert store is not None
-        assert [(row.name, row.stage) for row in store.newest()] == [(run.name, "reported")]
-        assert store.unfinished() == []
+    assert _rows(state_dir) == [(run.name, "reported")]
     assert list((state_dir / "submitting").iterdir()) == []
 
 
-def _recover(service: Path) -> None:
+def _rows(state_dir: Path) -> list[tuple[str, str]]:
+    """Name and stage of every submission in the store."""
+    with read_store(state_dir) as store:
+        return [] if store is None else [(record.name, record.stage) for record in store.newest()]
+
+
+def _recover(told: list[str], service: Path) -> None:
     """The store holds exactly what is at the target, and what became of the submission is said; once."""
     reported = {found.name: found.outcome for found in api.recover()}
     at_target = {path.name for path in service.iterdir()}
+    assert at_target <= {*reported, *told}
     assert {run.name for run in ct.runs()} == at_target
     assert {name for name, outcome in reported.items() if outcome == "finished"} <= at_target
     assert not {name for name, outcome in reported.items() if outcome == "forgotten"} & at_target
@@ -109,8 +120,7 @@ def test_an_unreachable_target_keeps_the_question_open(
     service: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the target cannot be asked, the submission is neither forgotten nor repeated; later it is settled."""
-    points_after_creation = next(p for p in range(1, POINTS) if submit_dying_at(p, source) and any(service.iterdir()))
-    assert points_after_creation
+    assert _die_with_a_run(service, source)
     monkeypatch.setenv("FAKE_UNREACHABLE", "1")
     (found,) = api.recover()
     assert found.outcome == "unknown"
@@ -118,6 +128,13 @@ def test_an_unreachable_target_keeps_the_question_open(
     (found,) = api.recover()
     assert found.outcome == "finished"
     assert [run.name for run in ct.runs()] == [path.name for path in service.iterdir()]
+
+
+def _die_with_a_run(service: Path, source: Path) -> str:
+    """The name of the run of a submitter that died as soon as the target had it."""
+    point = next(point for point in range(1, POINTS) if submit_dying_at(point, source) and any(service.iterdir()))
+    assert point < POINTS
+    return next(service.iterdir()).name
 
 
 @pytest.fixture
@@ -159,30 +176,94 @@ def test_an_interrupted_request_that_never_arrives_is_forgotten(interrupted: str
     assert api.recover() == ct.runs() == []
 
 
-def test_a_name_that_an_earlier_run_has_is_passed_over(service: Path, job: ct.TrainingJob, state_dir: Path) -> None:
-    """With an empty store the numbers begin again; a run of an hour ago is not taken for the one that is meant."""
-    earlier = ct.submit(job, "local").name
-    os.utime(service / earlier, (0, time.time() - 3600))
-    shutil.rmtree(state_dir)
+@pytest.mark.parametrize("lose", [shutil.rmtree, lambda folder: (folder / FILE_NAME).write_bytes(b"")])
+def test_with_the_store_lost_an_earlier_run_is_not_taken_for_the_new_one(
+    lose: Callable[[Path], object], service: Path, job: ct.TrainingJob, state_dir: Path
+) -> None:
+    """Whatever name the next run has, it is another run, and the plan names it beforehand."""
+    earlier = [ct.submit(job, "local").name, ct.submit(job, "local").name]
+    lose(state_dir)
+    planned = ct.plan(job, "local").run_name
     run = ct.submit(job, "local")
-    assert (earlier[-2:], run.name) == ("-1", earlier.removesuffix("-1") + "-2")
-    assert sorted(path.name for path in service.iterdir()) == [earlier, run.name]
+    assert sorted(path.name for path in service.iterdir()) == sorted([*earlier, run.name])
     assert [(known.name, known.adopted) for known in ct.runs()] == [(run.name, False)]
+    assert run.name == planned or planned in earlier  # only the target knows that the name is taken
+
+
+def test_a_job_of_another_name_is_another_run(service: Path, source: Path) -> None:
+    """A submit that died at any point says nothing about a job that differs in its name alone."""
+    for point in (8, 12, 14, 16):
+        died = submit_dying_at(point, source, f"a{point}")
+        run = ct.submit(ct.TrainingJob(name=f"b{point}", source_dir=str(source), entry_point="train.py"), "local")
+        assert (died.returncode, run.name.split("-")[0], run.adopted) == (-signal.SIGKILL, f"b{point}", False)
+        assert (service / run.name).exists()
+
+
+def test_two_state_folders_give_two_names(
+    service: Path, job: ct.TrainingJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One user, one host, one job: each folder has its run, under the name that its plan shows."""
+    names = []
+    for folder in ("one", "two"):
+        monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", str(tmp_path / folder))
+        planned = ct.plan(job, "local").run_name
+        names.append(ct.submit(job, "local").name)
+        assert names[-1] == planned
+    assert sorted(path.name for path in service.iterdir()) == sorted(set(names))
+    assert len(set(names)) == 2
+
+
+def test_a_copied_store_is_another_store(
+    service: Path, source: Path, job: ct.TrainingJob, state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lists the runs that it brings along, and offers none of them as its own: it gives other names."""
+    died_with = _die_with_a_run(service, source)
+    shutil.copytree(state_dir, tmp_path / "copy")
+    monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", str(tmp_path / "copy"))
+    run = ct.submit(job, "local")
+    assert (run.adopted, run.name == died_with) == (False, False)
+    assert {known.name for known in ct.runs()} == {died_with, run.name}
+    monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", str(state_dir))
+    assert (ct.submit(job, "local").name, len(list(service.iterdir()))) == (died_with, 2)
+
+
+def test_an_untold_run_of_yesterday_is_named_and_another_one_starts(
+    service: Path, source: Path, job: ct.TrainingJob, state_dir: Path
+) -> None:
+    """After a day a submit means a new run; the user is told of the one that no command reported."""
+    died_with = _die_with_a_run(service, source)
+    api.run(died_with)  # any command: from `sent` to `accepted`
+    later(state_dir, seconds=25 * 3600)
+    run = ct.submit(job, "local")
+    assert (run.adopted, run.unreported) == (False, (died_with,))
+    assert ct.submit(job, "local").unreported == ()
+
+
+def test_an_untold_run_of_yesterday_is_named_by_the_first_submit_that_succeeds(
+    service: Path, source: Path, job: ct.TrainingJob, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submit that the target refuses has told its user of no run, so that the next one names it."""
+    died_with = _die_with_a_run(service, source)
+    api.run(died_with)  # any command: from `sent` to `accepted`
+    later(state_dir, seconds=25 * 3600)
+    monkeypatch.setenv("FAKE_REFUSES", "1")
+    with pytest.raises(TargetError, match="refuses"):
+        ct.submit(job, "local")
+    monkeypatch.delenv("FAKE_REFUSES")
+    assert ct.submit(job, "local").unreported == (died_with,)
 
 
 def test_a_run_that_was_reported_meanwhile_is_not_adopted(
     service: Path, source: Path, job: ct.TrainingJob, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its submitter was told after another one saw it waiting: two submits of one plan make two runs."""
-    point = next(p for p in range(1, POINTS) if submit_dying_at(p, source) and any(service.iterdir()))
-    assert point < POINTS
-    name = next(service.iterdir()).name
+    name = _die_with_a_run(service, source)
     api.run(name)  # any command: from `sent` to `accepted`
     take, taken = ProcessLock.take, list[Path]()
 
     def slowly(path: Path) -> ProcessLock | None:
         taken.append(path)
-        if len(taken) == 2:  # the first is recovery's, which leaves an accepted run alone
+        if len(taken) == 1:
             with open_store(state_dir) as other:
                 other.advance(name, "reported")
         return take(path)
@@ -234,17 +315,18 @@ def test_failed_checks_send_nothing(service: Path, source: Path) -> None:
     assert ct.submit(bad, "local", ignore=["CT101"]).name
 
 
-def test_ten_concurrent_submits_lose_nothing(service: Path, source: Path, state_dir: Path) -> None:
-    """Ten processes submit the same job at once: ten jobs, ten rows, the numbers one to ten."""
-    command = [sys.executable, CRASHING, "0", str(source)]
-    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(10)]
-    outputs = [worker.communicate(timeout=120)[0].split() for worker in workers]
+def test_concurrent_submits_lose_nothing(service: Path, source: Path, state_dir: Path) -> None:
+    """Twenty processes submit the same job under two names at once: twenty jobs, twenty rows, one to ten of each."""
+    commands = [[sys.executable, CRASHING, "0", str(source), name] for name in ("a", "b") * 10]
+    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    outputs = [worker.communicate(timeout=DEADLINE)[0].split() for worker in workers]
     names = sorted(name for name, _ in outputs)
-    assert len(set(names)) == 10
+    assert len(set(names)) == 20
     assert sorted(path.name for path in service.iterdir()) == names
-    assert sorted(int(name.rsplit("-", 1)[1]) for name in names) == list(range(1, 11))
-    with open_store(state_dir) as store:
-        assert sorted(row.name for row in store.newest()) == names
+    for job_name in ("a", "b"):
+        numbers = [int(name.rsplit("-", 1)[1]) for name in names if name.startswith(f"{job_name}-")]
+        assert sorted(numbers) == list(range(1, 11))
+    assert sorted(name for name, _ in _rows(state_dir)) == names
 
 
 def test_a_living_submitter_is_left_alone(service: Path, job: ct.TrainingJob, state_dir: Path) -> None:
@@ -255,9 +337,7 @@ def test_a_living_submitter_is_left_alone(service: Path, job: ct.TrainingJob, st
         seen.append(plan.run_name)
 
     with open_store(state_dir) as store:
-        from cloudtrain.submission import _planned
-
-        lock = store.reserve(_planned(ct.plan(job, "local"), "ab" * 32, "me@here", 1))
+        lock = store.reserve(record("job-1-1"))
         assert lock is not None
         assert api.recover() == []
         assert len(store.unfinished()) == 1

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,17 +14,19 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain import api
-from cloudtrain.backends.azureml import client
 from cloudtrain.errors import TargetError
 from cloudtrain.store.store import read_store
+from cloudtrain.targets.azureml.service import client
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.job import Job
+from tests.submission.forking import Submitter, start_submitter
+from tests.submission.kill_points import kill_points
 from tests.submission.later import a_minute_later
 
 pytestmark = pytest.mark.lifecycle
 
-CRASHING = str(Path(__file__).with_name("crashing_azureml.py"))
-POINTS = 55
+CRASHING = Path(__file__).with_name("crashing_azureml.py")
+POINTS = 57
 TARGET = {
     "subscription_id": "00000000-0000-0000-0000-000000000000",
     "resource_group": "rg",
@@ -49,13 +47,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAzure]:
 
 
 @pytest.fixture(scope="module")
-def submitter() -> Iterator[subprocess.Popen[str]]:
+def submitter() -> Iterator[Submitter]:
     """The process that forks submitters."""
-    command = [sys.executable, CRASHING]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
+    with start_submitter(CRASHING) as found:
+        yield found
 
 
 @pytest.fixture
@@ -72,19 +67,9 @@ def job(make_source: Callable[..., Path]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def submit_dying_at(submitter: subprocess.Popen[str], job: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
+def submit_dying_at(submitter: Submitter, job: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
     """Submit in a process that kills itself at that point."""
-
-    def submit(point: int) -> dict[str, Any]:
-        order = {"point": point, "job": job, "target": TARGET, "environ": dict(os.environ), "cwd": str(Path.cwd())}
-        assert submitter.stdin is not None
-        assert submitter.stdout is not None
-        submitter.stdin.write(json.dumps(order) + "\n")
-        submitter.stdin.flush()
-        answer: dict[str, Any] = json.loads(submitter.stdout.readline())
-        return answer
-
-    return submit
+    return lambda point: submitter.submit(point=point, job=job, target=TARGET)
 
 
 def submit_here(job: dict[str, Any]) -> ct.Run:
@@ -106,7 +91,7 @@ def test_the_points_are_all_known(fake: FakeAzure, submit_dying_at: Callable[[in
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("point", range(1, POINTS + 1))
+@pytest.mark.parametrize("point", kill_points(POINTS))
 def test_killed_anywhere(
     point: int,
     fake: FakeAzure,
@@ -115,14 +100,18 @@ def test_killed_anywhere(
     state_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Killed at any point and submitted again, exactly one job exists and is in the store; and so it is with recover."""
-    assert submit_dying_at(point)["ended"] == -signal.SIGKILL
+    """Killed at any point and submitted again, exactly one job exists and is in the store, and the user was told its
+    name; and so it is with recover."""
+    died = submit_dying_at(point)
+    assert died["ended"] == -signal.SIGKILL
     there_already = list(fake.jobs.by_name)
     assert len(there_already) <= 1
     with monkeypatch.context() as elsewhere:
         _recover(fake, state_dir, elsewhere)
+    was_noted = _stages(state_dir) == ["reported"]
     run = submit_here(job)
-    if point == POINTS:  # after the store was told that the submitter knows: a new run is meant
+    if was_noted:  # the store knows that the user was told: a new run is meant
+        assert died["told"].split() == there_already
         assert list(fake.jobs.by_name) == [*there_already, run.name]
         return
     assert list(fake.jobs.by_name) == [run.name]
@@ -132,6 +121,12 @@ def test_killed_anywhere(
         assert [(row.name, row.stage, row.place) for row in store.newest()] == [(run.name, "reported", PLACE)]
     assert list((state_dir / "submitting").iterdir()) == []
     assert len(fake.assets.names("codes")) == len(fake.assets.names("environments")) == 1
+
+
+def _stages(state_dir: Path) -> list[str]:
+    """How far each submission came."""
+    with read_store(state_dir) as store:
+        return [] if store is None else [record.stage for record in store.newest()]
 
 
 def _recover(fake: FakeAzure, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,26 +198,24 @@ def test_the_bytes_received_are_those_of_the_plan(fake: FakeAzure, job: dict[str
 
 
 def test_a_job_of_somebody_else(fake: FakeAzure, job: dict[str, Any]) -> None:
-    """A job that has our name and was not made by us is an error that names it, and nothing stays behind."""
+    """A job that has our name and was not made by us stays as it is, and the next name is taken."""
     plan = ct.plan(ct.TrainingJob(**job), ct.AzureML(**TARGET))
     theirs = {**plan.request["properties"], "properties": {"cloudtrain.run": "another"}}
     fake.jobs.by_name[plan.run_name] = Job(plan.run_name, {"properties": theirs}, fake.workspace_id, time.time())
-    with pytest.raises(TargetError, match="is not this one") as caught:
-        submit_here(job)
-    assert plan.run_name in caught.value.message
+    run = submit_here(job)
+    assert run.name == plan.run_name.removesuffix("-1") + "-2"
     assert fake.jobs[plan.run_name].request == {"properties": theirs}
-    assert fake.received("PUT", JOB) == []
+    assert len(fake.received("PUT", JOB)) == 1
+    assert [known.name for known in ct.runs()] == [run.name]
 
 
 def test_a_job_of_an_earlier_store(fake: FakeAzure, job: dict[str, Any], state_dir: Path) -> None:
-    """With an empty store the numbers begin again: an old job of the name is not taken for the new run, nor changed."""
-    earlier = submit_here(job).name
-    fake.jobs.by_name[earlier].created -= 3600
+    """With the store lost a job of a second ago is not taken for the new run, nor changed."""
+    earlier = [submit_here(job).name, submit_here(job).name]
     shutil.rmtree(state_dir)
     run = submit_here(job)
-    assert (earlier[-2:], run.name) == ("-1", earlier.removesuffix("-1") + "-2")
-    assert list(fake.jobs.by_name) == [earlier, run.name]
-    assert len(fake.received("PUT", f"/jobs/{earlier}$")) == 1
+    assert list(fake.jobs.by_name) == [*earlier, run.name]
+    assert [len(fake.received("PUT", f"/jobs/{name}$")) for name in earlier] == [1, 1]
     assert [known.name for known in ct.runs()] == [run.name]
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,13 +15,16 @@ import cloudtrain as ct
 from cloudtrain import api
 from cloudtrain.errors import TargetError
 from cloudtrain.store.store import read_store
+from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.fakes.sagemaker.server import FakeAws
+from tests.submission.forking import Submitter, start_submitter
+from tests.submission.kill_points import kill_points
 from tests.submission.later import a_minute_later
 
 pytestmark = pytest.mark.lifecycle
 
-CRASHING = str(Path(__file__).with_name("crashing_sagemaker.py"))
-POINTS = 37
+CRASHING = Path(__file__).with_name("crashing_sagemaker.py")
+POINTS = 45
 INSTANCE = "ml.m5.xlarge"
 
 TARGET = {"role": "arn:aws:iam::123456789012:role/SageMakerRole", "region": "eu-west-1"}
@@ -42,13 +42,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAws]:
 
 
 @pytest.fixture(scope="module")
-def submitter() -> Iterator[subprocess.Popen[str]]:
+def submitter() -> Iterator[Submitter]:
     """The process that forks submitters."""
-    command = [sys.executable, CRASHING]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
+    with start_submitter(CRASHING) as found:
+        yield found
 
 
 @pytest.fixture
@@ -65,26 +62,9 @@ def job(make_source: Callable[..., Path]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def submit_dying_at(submitter: subprocess.Popen[str], job: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
+def submit_dying_at(submitter: Submitter, job: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
     """Submit in a process that kills itself at that point."""
-
-    def submit(point: int) -> dict[str, Any]:
-        order = {
-            "point": point,
-            "job": job,
-            "target": TARGET,
-            "ignore": IGNORED,
-            "environ": dict(os.environ),
-            "cwd": str(Path.cwd()),
-        }
-        assert submitter.stdin is not None
-        assert submitter.stdout is not None
-        submitter.stdin.write(json.dumps(order) + "\n")
-        submitter.stdin.flush()
-        answer: dict[str, Any] = json.loads(submitter.stdout.readline())
-        return answer
-
-    return submit
+    return lambda point: submitter.submit(point=point, job=job, target=TARGET, ignore=IGNORED)
 
 
 def submit_here(job: dict[str, Any]) -> ct.Run:
@@ -99,11 +79,11 @@ def test_the_points_are_all_known(fake: FakeAws, submit_dying_at: Callable[[int]
     assert answer["points"] == POINTS
     assert [item.operation for item in fake.received] == [
         "GetCallerIdentity", "GetRole", "ListServiceQuotas", "HeadBucket", "HeadObject", "PutObject",
-        "CreateTrainingJob",
+        "DescribeTrainingJob", "DescribeProcessingJob", "CreateTrainingJob",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("point", range(1, POINTS + 1))
+@pytest.mark.parametrize("point", kill_points(POINTS))
 def test_killed_anywhere(
     point: int,
     fake: FakeAws,
@@ -112,14 +92,18 @@ def test_killed_anywhere(
     state_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Killed at any point and submitted again, exactly one job exists and is in the store; and so it is with recover."""
-    assert submit_dying_at(point)["ended"] == -signal.SIGKILL
+    """Killed at any point and submitted again, exactly one job exists and is in the store, and the user was told its
+    name; and so it is with recover."""
+    died = submit_dying_at(point)
+    assert died["ended"] == -signal.SIGKILL
     there_already = list(fake.jobs.by_name)
     assert len(there_already) <= 1
     with monkeypatch.context() as elsewhere:
         _recover(fake, state_dir, elsewhere)
+    was_noted = _stages(state_dir) == ["reported"]
     run = submit_here(job)
-    if point == POINTS:  # after the store was told that the submitter knows: a new run is meant
+    if was_noted:  # the store knows that the user was told: a new run is meant
+        assert died["told"].split() == there_already
         assert list(fake.jobs.by_name) == [*there_already, run.name]
         return
     assert list(fake.jobs.by_name) == [run.name]
@@ -128,6 +112,12 @@ def test_killed_anywhere(
         assert store is not None
         assert [(row.name, row.stage, row.place) for row in store.newest()] == [(run.name, "reported", "eu-west-1")]
     assert list((state_dir / "submitting").iterdir()) == []
+
+
+def _stages(state_dir: Path) -> list[str]:
+    """How far each submission came."""
+    with read_store(state_dir) as store:
+        return [] if store is None else [record.stage for record in store.newest()]
 
 
 def _recover(fake: FakeAws, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,9 +159,15 @@ def test_a_service_out_of_reach_keeps_the_question_open(
     fake: FakeAws, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the service cannot even be asked, the submission is neither forgotten nor repeated; later it is settled."""
+    real = SageMakerService.submit
+
+    def silenced(*args: Any, **kwargs: Any) -> Any:
+        fake.faults.close_before("DescribeTrainingJob", times=2)  # asked after the request, and by recover
+        return real(*args, **kwargs)
+
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr(SageMakerService, "submit", silenced)
     fake.faults.close_after("CreateTrainingJob")
-    fake.faults.close_before("DescribeTrainingJob", times=2)  # asked after the request, and by recover
     with pytest.raises(TargetError, match="does not answer"):
         submit_here(job)
     assert [found.outcome for found in api.recover()] == ["unknown"]
@@ -190,24 +186,40 @@ def test_the_bytes_received_are_those_of_the_plan(fake: FakeAws, job: dict[str, 
 
 
 def test_a_job_of_somebody_else(fake: FakeAws, job: dict[str, Any]) -> None:
-    """A job that has our name and was not made by us is an error that names it, and nothing stays behind."""
+    """A job that has our name and was not made by us stays as it is, and the next name is taken."""
     plan = ct.plan(ct.TrainingJob(**job), ct.SageMaker(**TARGET), ignore=IGNORED)
     theirs = {**plan.request, "Tags": [{"Key": "cloudtrain:run", "Value": "another"}]}
     fake.jobs.handle("CreateTrainingJob", theirs)
-    with pytest.raises(TargetError, match="is not this one") as caught:
-        submit_here(job)
-    assert plan.run_name in caught.value.message
-    assert len(fake.jobs.by_name) == 1
+    run = submit_here(job)
+    assert run.name == plan.run_name.removesuffix("-1") + "-2"
+    assert list(fake.jobs.by_name) == [plan.run_name, run.name]
+    assert [known.name for known in ct.runs()] == [run.name]
+
+
+def test_a_job_that_appears_between_the_question_and_the_request(
+    fake: FakeAws, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another store was faster with the very same request: its job is not taken for this one."""
+    planned = ct.plan(ct.TrainingJob(**job), ct.SageMaker(**TARGET), ignore=IGNORED)
+    real = SageMakerService.submit
+
+    def late(backend: SageMakerService, plan: ct.Plan, *, again: bool = False) -> Any:
+        if not fake.jobs.by_name:
+            fake.jobs.handle("CreateTrainingJob", plan.request)
+        return real(backend, plan, again=again)
+
+    monkeypatch.setattr(SageMakerService, "submit", late)
+    run = submit_here(job)
+    assert list(fake.jobs.by_name) == [planned.run_name, run.name]
+    assert [known.name for known in ct.runs()] == [run.name]
 
 
 def test_a_job_of_an_earlier_store(fake: FakeAws, job: dict[str, Any], state_dir: Path) -> None:
-    """With an empty store the numbers begin again: an old job of the name is not taken for the new run."""
-    earlier = submit_here(job).name
-    fake.jobs.by_name[earlier].created -= 3600
+    """With the store lost a job of a second ago is not taken for the new run."""
+    earlier = [submit_here(job).name, submit_here(job).name]
     shutil.rmtree(state_dir)
     run = submit_here(job)
-    assert (earlier[-2:], run.name) == ("-1", earlier.removesuffix("-1") + "-2")
-    assert list(fake.jobs.by_name) == [earlier, run.name]
+    assert list(fake.jobs.by_name) == [*earlier, run.name]
     assert [known.name for known in ct.runs()] == [run.name]
 
 

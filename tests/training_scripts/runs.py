@@ -7,8 +7,10 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,10 +18,14 @@ import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
 from cloudtrain.runtime import parse_metrics
+from cloudtrain.scripts import copy_script
+from tests.deadlines import DEADLINE
+from tests.ports import free_port
 
 REPOSITORY = Path(__file__).parents[2]
-DEADLINE = 120
 FIVE_DECIMALS = 5e-6
+SAME_GRADIENT = 1e-3
+"""As a share of its norm. Gradients grow apart as training does, a missing exchange is seen at once."""
 
 Disturb = Callable[[psutil.Process], None]
 """Does something to a run, given the process that was started."""
@@ -48,6 +54,11 @@ class Run:
         return self.reported.get("loss", {})
 
     @property
+    def norms(self) -> dict[int, float]:
+        """Of the whole gradient before clipping, by step."""
+        return self.reported.get("gradient_norm", {})
+
+    @property
     def accuracies(self) -> dict[int, float]:
         """On the test set, by step."""
         return self.reported.get("test_accuracy", {})
@@ -63,12 +74,22 @@ class Run:
 
 
 def check_out(script: str, folder: Path) -> Path:
-    """What a user has of a script: its folder, and the runtime two folders up. Returns its `train.py`."""
-    skip = shutil.ignore_patterns("__pycache__")
-    for part in (Path("training_scripts", script), Path("cloudtrain", "runtime")):
-        shutil.copytree(REPOSITORY / part, folder / part, ignore=skip, dirs_exist_ok=True)
-    shutil.copy(REPOSITORY / "cloudtrain" / "__init__.py", folder / "cloudtrain")
-    return folder / "training_scripts" / script / "train.py"
+    """A copy of a script's folder, and the runtime two folders up: no other script is near. Returns its `train.py`."""
+    copy, package = folder / "training_scripts" / script, REPOSITORY / "cloudtrain"
+    if not copy.is_dir():
+        copy_script(script, copy)
+        shutil.copytree(
+            package / "runtime", folder / "cloudtrain" / "runtime", ignore=shutil.ignore_patterns("__pycache__")
+        )
+        shutil.copy(package / "__init__.py", folder / "cloudtrain")
+    return copy / "train.py"
+
+
+def forks(count: int, *options: str) -> list[str]:
+    """A launcher that imports torch once and forks the ranks: half of torchrun's time."""
+    port = str(free_port())
+    launcher = [sys.executable, "-u", "-m", "cloudtrain.runtime.fork_launcher", "--master-port", port]
+    return [*launcher, "--processes-per-instance", str(count), *options]
 
 
 def start(folder: Path, *command: str | Path, **variables: str) -> subprocess.Popen[str]:
@@ -142,16 +163,22 @@ def kill_all(pid: int) -> None:
     """A process and those that it started: mpirun's ranks outlive it when it is killed."""
     process = psutil.Process(pid)
     for each in [process, *process.children(recursive=True)]:
-        each.kill()
+        with suppress(psutil.NoSuchProcess):  # it ended by itself
+            each.kill()
 
 
 def assert_same_losses(
-    found: Run, reference: Run, *, at_least: int | None = None, within: float = FIVE_DECIMALS
+    found: Run, reference: Run, *, at_least: int | None = None, within: float = FIVE_DECIMALS, norms: bool = True
 ) -> None:
-    """Every loss reported is that of the reference. With `at_least`, only of steps that both report, so many of them."""
+    """Every loss and every norm of a gradient is that of the reference. With `at_least`, only of steps that both report,
+    so many of them. `norms` is False for an engine that reports none."""
     steps = sorted(found.losses)
     if at_least is not None:
         steps = [step for step in steps if step in reference.losses]
     assert len(steps) >= (at_least or 1), found
     for step in steps:
         assert found.losses[step] == pytest.approx(reference.losses[step], abs=within), f"step {step}"
+    assert set(found.norms) >= (set(steps) if reference.norms and norms else set())
+    for step in set(steps) & set(reference.norms) if norms else ():
+        expected = pytest.approx(reference.norms[step], rel=SAME_GRADIENT, abs=within)
+        assert found.norms[step] == expected, f"the gradient of step {step}"

@@ -75,13 +75,6 @@ def archive_of(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
 # The format
 
 
-def test_both_scripts_carry_the_same_pipeline() -> None:
-    """A script's folder is all that a job takes along, so each has the files; they must not drift apart."""
-    for name in PARTS:
-        first, second = (SCRIPTS / script / f"{name}.py" for script in ("cifar_ddp", "cifar_deepspeed"))
-        assert first.read_bytes() == second.read_bytes(), name
-
-
 def test_folder_and_archive_hold_the_same_images(parts: Any, tmp_path: Path, folder: Path) -> None:
     """The folder, the one above it, the archive and a folder with the archive: all four places that a user may name."""
     archive = parts.make_digits.write_digits(tmp_path / "archive", archive=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.training_scripts.runs import DEADLINE, Run, assert_same_losses, check_out, kill_rank, run, terminate
+from tests.deadlines import DEADLINE
+from tests.training_scripts.runs import Run, assert_same_losses, check_out, kill_rank, run, terminate
 
 pytestmark = pytest.mark.torch
 

@@ -25,6 +25,7 @@ import pytest
 import yaml
 
 from cloudtrain import TrainingJob
+from tests.deadlines import DEADLINE
 from tests.training_scripts import runs
 from tests.training_scripts.runs import REPOSITORY, check_out, terminate
 
@@ -33,7 +34,6 @@ PYTHON = os.environ.get("CLOUDTRAIN_DEEPSPEED_PYTHON", sys.executable)
 EXTENSIONS = {name: os.environ[name] for name in ("TORCH_EXTENSIONS_DIR",) if name in os.environ}
 TWO = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 SMALL = ["--width", "4", "--epochs", "1", "--report_every", "1"]
-DEADLINE = 600
 
 
 def has_deepspeed() -> bool:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadlines import DEADLINE
+
 pytestmark = pytest.mark.torch
 
 SCRIPT = Path(__file__).parents[2] / "training_scripts" / "digits_ddp" / "compare.py"
@@ -25,7 +27,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
         env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=DEADLINE,
     )
     assert done.returncode == 0, done.stderr
     return [line.split() for line in done.stdout.splitlines()]

@@ -6,13 +6,14 @@ Every run here is bare: plain python or torchrun, in a folder where cloudtrain i
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.training_scripts.runs import DEADLINE, Run, assert_same_losses, check_out, lines_of, run, start, terminate
+from tests.deadlines import DEADLINE
+from tests.ports import free_port
+from tests.training_scripts.runs import Run, assert_same_losses, check_out, lines_of, run, start, terminate
 
 pytestmark = pytest.mark.torch
 
@@ -45,6 +46,7 @@ def test_one_process_learns_the_digits(alone: Run) -> None:
     assert alone.losses[460] < 0.1
 
 
+@pytest.mark.smoke
 def test_two_processes_learn_the_same(script: Path, alone: Run, tmp_path: Path) -> None:
     """Under bare torchrun: the same losses to 5 decimals, the same accuracy, one report per step."""
     found = run(tmp_path, *TORCHRUN, "--standalone", "--nproc-per-node", "2", script)
@@ -57,9 +59,7 @@ def test_two_processes_learn_the_same(script: Path, alone: Run, tmp_path: Path) 
 
 def test_two_simulated_instances_with_accumulation_learn_the_same(script: Path, alone: Run, tmp_path: Path) -> None:
     """Two torchrun agents with one process each, and two micro-batches per step: still the same losses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     command = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port]
     second = start(tmp_path / "second", *command, "--node-rank", "1", script, "--accumulate", "2")
     found = run(tmp_path / "first", *command, "--node-rank", "0", script, "--accumulate", "2")

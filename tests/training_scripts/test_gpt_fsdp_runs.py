@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
 from tests.training_scripts import runs
-from tests.training_scripts.runs import FIVE_DECIMALS, Run, assert_same_losses, check_out, terminate
+from tests.training_scripts.runs import FIVE_DECIMALS, Run, assert_same_losses, check_out, forks, terminate
 
 pytestmark = pytest.mark.torch
 
@@ -34,15 +33,6 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kill_rank_1(launcher: psutil.Process) -> None:
     """What losing a process looks like. Forks have the environment of their launcher, and the order of their ranks."""
     sorted(launcher.children(), key=lambda rank: rank.pid)[1].kill()
-
-
-def forks(count: int, *options: str) -> list[str]:
-    """A launcher that imports torch once and forks the ranks: half of torchrun's time."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    launcher = [sys.executable, "-u", "-m", "cloudtrain.runtime.fork_launcher", "--master-port", port]
-    return [*launcher, "--processes-per-instance", str(count), *options]
 
 
 def run(script: Path, folder: Path, launcher: list[str], *arguments: str, **options: Any) -> Run:
@@ -64,15 +54,18 @@ def alone(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_all_layouts_learn_the_same_and_hold_what_they_should(script: Path, alone: Run, tmp_path: Path) -> None:
-    """Four processes: every row's losses are ddp's to 5 decimals, those of bf16 are near; a shard of four holds a
+    """Four processes: every row's losses are one process's to 5 decimals, its gradients to 5 digits, those of bf16 are near; a shard of four holds a
     quarter, of two a half; recomputing and resharding take less memory while working."""
     found = run(script, tmp_path, forks(4), *SMALL, "--compare", "--steps", "3", "--heads", "4")
     assert found.exit_code == 0, found.errors
-    rows = {line[:16].strip(): line[16:].replace(" x ", "x").split() for line in found.lines[2:13]}
-    _, loss, difference, held, working, *_ = zip(*rows.values(), strict=True)
+    rows = {line[:16].strip(): line[16:].replace(" x ", "x").split() for line in found.lines[2:14]}
+    _, loss, difference, gradient, held, working, *_ = zip(*rows.values(), strict=True)
     losses, differences = dict(zip(rows, map(float, loss), strict=True)), dict(zip(rows, difference, strict=True))
     exact = set(rows) - {"fsdp, bf16"}
-    assert len(exact) == 10
+    assert len(exact) == 11
+    gradients = dict(zip(rows, map(float, gradient), strict=True))
+    assert max(gradients[name] for name in exact) <= 1e-5
+    assert gradients["fsdp, bf16"] < 0.02
     assert max(float(differences[name]) for name in exact) <= FIVE_DECIMALS
     assert 0 < float(differences["fsdp, bf16"]) < 0.02
     assert losses["ddp"] != losses["fsdp, bf16"]

@@ -27,6 +27,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.runtime import SetupError
+from cloudtrain.targets.common.machine import find_mpirun
 from tests.training_scripts import runs
 from tests.training_scripts.runs import REPOSITORY, Run, assert_same_losses, rank_of
 
@@ -34,21 +35,15 @@ FOLDER = REPOSITORY / "training_scripts" / "mnist_horovod"
 STAND_IN = REPOSITORY / "tests" / "fakes" / "horovod"
 PYTHON = os.environ.get("CLOUDTRAIN_HOROVOD_PYTHON", sys.executable)
 IS_REAL = "CLOUDTRAIN_HOROVOD_PYTHON" in os.environ
-MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"]
-DEADLINE = 600
-
-real_runs = [
-    pytest.mark.torch,
-    pytest.mark.mpi,
-    pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed"),
+MPIRUN = [
+    find_mpirun(PYTHON, os.environ) or "mpirun",
+    *["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"],
 ]
 
 
 def starts_ranks(test: Callable[..., None]) -> Callable[..., None]:
     """Marks a test that starts processes with mpirun."""
-    for mark in real_runs:
-        test = mark(test)
-    return test
+    return pytest.mark.torch(pytest.mark.mpi(test))
 
 
 # What would be sent
@@ -190,7 +185,7 @@ def run(folder: Path, *command: str | Path, variables: dict[str, str] | None = N
     """A run in `folder` to its end. With `stop_at`, SIGTERM goes to rank 1 alone once that step is reported."""
     kept = {name: os.environ[name] for name in ("CLOUDTRAIN_STATE_DIR",) if name in os.environ}
     disturb = None if stop_at is None else stop_rank_1
-    return runs.run(folder, *command, disturb=disturb, at=stop_at or 0, deadline=DEADLINE, **kept, **(variables or {}))
+    return runs.run(folder, *command, disturb=disturb, at=stop_at or 0, **kept, **(variables or {}))
 
 
 def stop_rank_1(mpirun: psutil.Process) -> None:

@@ -29,12 +29,13 @@ import yaml
 
 from cloudtrain import TrainingJob
 from cloudtrain.runtime import SetupError, parse_metrics
+from tests.deadlines import DEADLINE
+from tests.ports import free_ports
 from tests.training_scripts.runs import REPOSITORY, check_out
 
 FOLDER = REPOSITORY / "training_scripts" / "mnist_tensorflow"
 PYTHON = os.environ.get("CLOUDTRAIN_TENSORFLOW_PYTHON", sys.executable)
 NOISE = 2e-6
-DEADLINE = 180
 
 
 def has_tensorflow() -> bool:
@@ -273,15 +274,6 @@ def tasks(workers: int, servers: int) -> list[tuple[str, int]]:
         return [("worker", index) for index in range(workers)]
     workers_behind = [("worker", index) for index in range(workers - 1)]
     return [("chief", 0), *workers_behind, *(("ps", index) for index in range(servers))]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in held]
-    for server in held:
-        server.close()
-    return ports
 
 
 def start(folder: Path, script: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:

@@ -12,7 +12,8 @@ import yaml
 
 from cloudtrain import TrainingJob
 from cloudtrain.runtime import parse_metrics
-from tests.training_scripts.runs import DEADLINE, REPOSITORY, Disturb, check_out, kill_rank, lines_of, start, terminate
+from tests.deadlines import DEADLINE
+from tests.training_scripts.runs import REPOSITORY, Disturb, check_out, kill_rank, lines_of, start, terminate
 
 pytestmark = pytest.mark.torch
 

@@ -183,6 +183,6 @@ def test_the_smp_engine_learns_the_same(script: Path, alone: Run, tmp_path: Path
     found = run(tmp_path, sys.executable, script, *SMALL, *arguments, PYTHONPATH=str(tmp_path / "library"))
     assert found.exit_code == 0, found.errors
     assert len(found.losses) == 30
-    assert_same_losses(found, alone)
+    assert_same_losses(found, alone, norms=False)
     assert (tmp_path / "checkpoint" / "newest").read_text() == "step_30"
     assert (tmp_path / "model" / "model.pt").is_file()

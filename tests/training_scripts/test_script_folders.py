@@ -10,10 +10,21 @@ from typing import Any, Literal
 import pytest
 import yaml
 
+import cloudtrain as ct
 from cloudtrain import TrainingJob
 from cloudtrain.runtime import arguments
+from cloudtrain.scripts import copy_script
 
 FOLDERS = sorted(path.parent for path in (Path(__file__).parents[2] / "training_scripts").glob("*/train.py"))
+SHARING = [folder for folder in FOLDERS if (folder / ".cloudtraininclude").is_file()]
+
+AZUREML = {"subscription_id": "00000000-0000-0000-0000-000000000000", "resource_group": "group", "workspace": "work"}
+TARGETS = {
+    "local": ct.Local(),
+    "sagemaker": ct.SageMaker(region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining"),
+    "azureml": ct.AzureML(**AZUREML),
+    "slurm": ct.Slurm(shared_dir="/fsx"),
+}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -85,3 +96,42 @@ def test_the_smallest_values_are_asked_for(folder: Path) -> None:
     """Whenever a script reads its arguments."""
     text = (folder / "train.py").read_text("utf-8")
     assert text.count("runtime.arguments(") == text.count("at_least=AT_LEAST") >= 1
+
+
+def test_no_code_stands_twice() -> None:
+    """What two scripts use stands in one of them; the other one's `.cloudtraininclude` names it."""
+    files = [file for folder in FOLDERS for file in folder.rglob("*.py")]
+    by_content: dict[bytes, list[str]] = {}
+    for file in files:
+        by_content.setdefault(file.read_bytes(), []).append(f"{file.parent.name}/{file.name}")
+    assert [names for names in by_content.values() if len(names) > 1] == []
+    assert {folder.name for folder in SHARING} == {"cifar_deepspeed", "gpt_fsdp"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_copy_has_every_module_that_it_imports(folder: Path, tmp_path: Path) -> None:
+    """Also those that stand in another script's folder; and the list of these is not in it."""
+    copy = copy_script(folder.name, tmp_path / "copy")
+    modules = {file.stem for other in FOLDERS for file in other.glob("*.py")}
+    for file in copy.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in modules.intersection(names):
+                assert (copy / f"{name}.py").is_file(), f"{file.name} imports {name}"
+    assert not (copy / ".cloudtraininclude").exists()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("folder", SHARING, ids=lambda folder: folder.name)
+def test_every_target_gets_the_bundle_of_a_copy(folder: Path, target: str, tmp_path: Path) -> None:
+    """From the checkout, by `bundled:` and from a copy the plans have one hash; that of the checkout says what comes
+    from elsewhere."""
+    copy = copy_script(folder.name, tmp_path / "copy")
+    (tmp_path / "bundled.yaml").write_text((copy / "job.yaml").read_text() + f"source_dir: bundled:{folder.name}\n")
+    files = (folder / "job.yaml", tmp_path / "bundled.yaml", copy / "job.yaml")
+    here, bundled, copied = (ct.plan(ct.load_job(file), TARGETS[target]) for file in files)
+    assert here.uploads[0].file_count == copied.uploads[0].file_count > len(list(folder.iterdir()))
+    assert here.sha256 == bundled.sha256 == copied.sha256
+    assert "from elsewhere, as `.cloudtraininclude` says" in " ".join(here.notes)
+    assert ".cloudtraininclude" not in " ".join(copied.notes)

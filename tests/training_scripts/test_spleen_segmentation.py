@@ -29,6 +29,8 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.runtime import SetupError, fork_launcher, parse_metrics
 from cloudtrain.runtime.shards import link_share
+from tests.deadlines import DEADLINE
+from tests.ports import free_port
 
 FOLDER = Path(__file__).parents[2] / "training_scripts" / "spleen_segmentation"
 PARTS = ("volumes", "prepare", "make_volumes", "patches")
@@ -37,7 +39,6 @@ NO_MONAI = "monai is not installed: `pip install monai==1.6.1` (the extra `dev` 
 SAGEMAKER = ct.SageMaker(region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining")
 AZUREML = ct.AzureML(subscription_id="00000000-0000-0000-0000-000000000000", resource_group="group", workspace="work")
 MM = 8.0
-DEADLINE = 300
 
 
 def imported(*names: str) -> Iterator[SimpleNamespace]:
@@ -669,14 +670,6 @@ def stopped_by_sigterm(folder: Path, step: int, *arguments: str, **more: str) ->
                 process.terminate()
     process.wait(DEADLINE)
     return Result("".join(lines), (folder / "errors.txt").read_text())
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 @pytest.mark.torch

@@ -3,58 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from cloudtrain.bundle.tree import scan
+from cloudtrain.scripts import copy_script, script_names
+from tests.wheel.conftest import ROOT, run
 
 pytestmark = pytest.mark.wheel
 
 
-def run(*argv: str, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a command away from the checkout."""
-    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    result = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=300)
-    assert not check or result.returncode == 0, result.stdout + result.stderr
-    return result
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(folder),
-        str(ROOT),
-        cwd=folder,
-    )
-    (found,) = folder.glob("*.whl")
-    return found
-
-
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of a new virtual environment that has the wheel and what it depends on."""
-    folder = tmp_path_factory.mktemp("clean")
-    run(sys.executable, "-m", "venv", str(folder / "venv"), cwd=folder)
-    binaries = folder / "venv" / "bin"
-    run(str(binaries / "python"), "-m", "pip", "install", "-q", str(wheel), cwd=folder)
-    return binaries
-
-
+@pytest.mark.smoke
 def test_the_wheel_holds_the_scripts_and_the_types(wheel: Path) -> None:
     """Training scripts, `py.typed` and the licence are in; tests and caches are not."""
     names = zipfile.ZipFile(wheel).namelist()
@@ -63,6 +25,33 @@ def test_the_wheel_holds_the_scripts_and_the_types(wheel: Path) -> None:
     assert "cloudtrain/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if name.startswith("tests/") or "__pycache__" in name]
+
+
+def test_the_wheel_holds_each_script_whole(wheel: Path, tmp_path: Path) -> None:
+    """File by file and byte by byte what `scripts copy` makes of the checkout."""
+    expected = {}
+    for script in script_names():
+        copy = copy_script(script, tmp_path / script)
+        for file in copy.rglob("*"):
+            if file.is_file():
+                expected[f"cloudtrain/_training_scripts/{script}/{file.relative_to(copy)}"] = file.read_bytes()
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name: archive.read(name) for name in archive.namelist() if "/_training_scripts/" in name}
+    assert held == expected
+    assert "cloudtrain/_training_scripts/gpt_fsdp/gpt.py" in held
+
+
+def test_a_bundle_from_the_wheel_is_that_of_the_checkout(installed: Path, tmp_path: Path) -> None:
+    """The same hash for a script that shares files with another one."""
+    (tmp_path / "cloudtrain.toml").write_text(
+        "[sagemaker]\nregion = 'us-west-2'\nrole = 'arn:aws:iam::111122223333:role/R'\n"
+    )
+    plan = run(
+        str(installed / "cloudtrain"), "plan", "bundled:gpt_fsdp", "--target", "sagemaker", "--json", cwd=tmp_path
+    )
+    tree = scan(ROOT / "training_scripts" / "gpt_fsdp")
+    (code,) = json.loads(plan.stdout)["uploads"]
+    assert (code["sha256"], code["file_count"]) == (tree.sha256, tree.identity.file_count)
 
 
 def test_a_core_installation_plans_without_torch_and_sdks(installed: Path, tmp_path: Path) -> None:
@@ -74,6 +63,24 @@ def test_a_core_installation_plans_without_torch_and_sdks(installed: Path, tmp_p
     missing = run(cloudtrain, "check", "bundled:digits_ddp", cwd=tmp_path, check=False)
     assert missing.returncode == 2
     assert "cloudtrain[torch]" in missing.stdout + missing.stderr
+
+
+def test_the_target_of_a_package_that_is_not_installed(installed: Path, tmp_path: Path) -> None:
+    """Its name is an error with a hint, as a target, in a job file and in `cloudtrain.toml`."""
+    cloudtrain, job = str(installed / "cloudtrain"), tmp_path / "job.yaml"
+    (tmp_path / "train.py").touch()
+    job.write_text("name: a\nentry_point: train.py\ninputs: {train: {local: train.py}}\n")
+
+    def fails(*argv: str) -> str:
+        result = run(cloudtrain, "plan", "job.yaml", *argv, cwd=tmp_path, check=False)
+        assert result.returncode == 2
+        return result.stderr
+
+    assert "`folder` is not a target" in (said := fails("--target", "folder"))
+    assert "hint: use one of `azureml`, `local`, `sagemaker`" in said
+    assert "`folder` is not a field of `inputs.train`" in fails("--set", "inputs.train.folder=data")
+    (tmp_path / "cloudtrain.toml").write_text("[folder]\n")
+    assert "unknown table `folder`" in fails()
 
 
 @pytest.mark.torch

@@ -20,16 +20,27 @@ GRID = 4
 """The last averages are taken over each place of a grid of 4 x 4."""
 
 
+class GroupNorm(nn.GroupNorm):
+    """Keeps the layout in memory. On GPUs torch's own gives back (channel, height, width) for whatever it gets, and
+    every convolution after it would be the slow one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        is_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+        return y.contiguous(memory_format=torch.channels_last) if is_last else y
+
+
 def group_norm(channels: int) -> nn.GroupNorm:
     """As many groups of equal size as there can be with `GROUP` channels or more."""
     most = max(1, channels // GROUP)
-    return nn.GroupNorm(max(groups for groups in range(1, most + 1) if channels % groups == 0), channels)
+    return GroupNorm(max(groups for groups in range(1, most + 1) if channels % groups == 0), channels)
 
 
-NORMS = {"group": group_norm, "batch": nn.BatchNorm2d}
-"""GroupNorm looks at one image at a time, BatchNorm at the images that this process happens to have."""
+NORMS = {"group": group_norm, "batch": nn.BatchNorm2d, "sync": nn.SyncBatchNorm}
+"""GroupNorm looks at one image at a time, BatchNorm at the images that this process happens to have, SyncBatchNorm at
+those of all processes, for an exchange in every layer; it runs on GPUs only."""
 
-Norm = Literal["group", "batch"]
+Norm = Literal["group", "batch", "sync"]
 
 
 class Block(nn.Module):

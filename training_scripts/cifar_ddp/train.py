@@ -57,12 +57,14 @@ class Config:
     label_smoothing: float = 0.1
     width: int = 8  # channels of the first stage; the second has twice, the third four times as many
     blocks: int = 1  # residual blocks per stage: 3 make ResNet-20
-    norm: Literal["group", "batch"] = "group"  # batch: faster on GPUs, but what is learned depends on the processes
+    # batch: faster on GPUs, but what is learned depends on the processes; sync: over all processes, on GPUs only
+    norm: Literal["group", "batch", "sync"] = "group"
     augment: bool = True  # shift every image by up to four pixels
     mirror: bool | None = None  # and mirror half of them; unless told, CIFAR-10 only: a mirrored digit is no digit
     precision: Literal["auto", "fp32", "bf16", "fp64"] = (
         "auto"  # auto: bf16 on GPUs that have it; fp64: to compare runs
     )
+    tf32: bool = False  # GPUs: fp32 products with three digits, several times as fast
     workers: int = 1  # processes that prepare batches ahead, for each process that trains; 0: none
     prefetch: int = 4  # batches that each worker keeps ready
     seed: int = 1
@@ -89,7 +91,10 @@ runtime.watch_for_stop()
 on_gpu = group.device.type == "cuda"
 precision = config.precision
 if precision == "auto":
-    precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
+    precision = "bf16" if on_gpu and runtime.has_bf16() else "fp32"
+if config.norm == "sync" and not on_gpu:
+    raise runtime.SetupError("`--norm sync` needs GPUs", hint="use `--norm group`, which is the same on all processes")
+runtime.use_tf32(config.tf32)
 dtype = torch.float64 if precision == "fp64" else torch.float32  # of weights, gradients and sums
 
 
@@ -171,9 +176,16 @@ def confusion() -> torch.Tensor:
     return counts.view(len(names), len(names)).cpu()
 
 
+def gradient_norm() -> torch.Tensor:
+    """The length of the whole gradient, the same on all processes: what shows that it was averaged rightly."""
+    return torch.stack([parameter.grad.norm() for parameter in network.parameters()]).norm()
+
+
 network = ResNet(config.width, config.blocks, len(names), config.norm)
 network.to(group.device, dtype, memory_format=torch.channels_last)
-model = DistributedDataParallel(network, device_ids=[group.device.index] if on_gpu else None)
+model = DistributedDataParallel(
+    network, device_ids=[group.device.index] if on_gpu else None, gradient_as_bucket_view=True
+)
 optimizer = torch.optim.SGD(
     decayed_and_not(network, config.weight_decay),
     lr=config.learning_rate,
@@ -187,12 +199,14 @@ first_step = 0
 if resumed := checkpoints.load(map_location=group.device):
     network.load_state_dict(resumed.state["network"])
     optimizer.load_state_dict(resumed.state["optimizer"])
+    runtime.restore_random_states(resumed.state["random"])
     first_step = resumed.step
     runtime.notice(f"resumed from step {first_step}")
 
 
 def save(step: int) -> None:
-    checkpoints.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, step)
+    random = runtime.random_states()  # of all processes, for what a network of yours may draw: dropout
+    checkpoints.save({"network": network.state_dict(), "optimizer": optimizer.state_dict(), "random": random}, step)
 
 
 # Forked workers share the images' memory; `spawn` would copy them, and run this file again in each worker.
@@ -222,14 +236,15 @@ for step, (pixels, labels) in enumerate(loader, start=first_step):
     )
     (loss * group.world_size / config.global_batch).backward()
     optimizer.step()
-    optimizer.zero_grad()
 
     done = step + 1
     if done % config.report_every == 0 or done == first_step + 1:
         total = loss.detach().clone()
         dist.all_reduce(total)
         epoch = done / batches.steps_per_epoch
-        runtime.report(step=done, epoch=epoch, loss=total / config.global_batch, learning_rate=learning_rate_at(step))
+        figures = {"loss": total / config.global_batch, "gradient_norm": gradient_norm()}
+        runtime.report(step=done, total=last_step, epoch=epoch, **figures, learning_rate=learning_rate_at(step))
+    optimizer.zero_grad()
     if done % batches.steps_per_epoch == 0:
         counts = confusion()
         accuracy = counts.diagonal().sum() / counts.sum()

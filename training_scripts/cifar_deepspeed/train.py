@@ -40,6 +40,8 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
+# In a checkout four of the files below stand only there (.cloudtraininclude); a copy and a bundle have them here.
+sys.path.append(str(Path(__file__).resolve().parent.parent / "cifar_ddp"))
 from batches import Batches
 from cifar import Cifar, read_cifar
 from make_digits import write_digits
@@ -120,7 +122,7 @@ if not settings:
             learning_rate=config.learning_rate,
             steps=config.epochs * steps_per_epoch,
             warmup_steps=max(2, steps_per_epoch // 2),
-            bf16=group.device.type == "cuda" and torch.cuda.is_bf16_supported(),
+            bf16=runtime.has_bf16(),
         )
     except ValueError as error:
         raise runtime.SetupError(

@@ -121,6 +121,11 @@ def test_accuracy() -> float:
     return correct.item() / len(test)
 
 
+def gradient_norm() -> torch.Tensor:
+    """The length of the whole gradient, the same on all processes: what shows that it was averaged rightly."""
+    return torch.stack([parameter.grad.norm() for parameter in network.parameters()]).norm()
+
+
 network = nn.Sequential(
     nn.Linear(64, config.hidden),
     nn.GELU(),
@@ -128,7 +133,7 @@ network = nn.Sequential(
     nn.GELU(),
     nn.Linear(config.hidden, 10),
 ).to(group.device)
-model = DistributedDataParallel(network)
+model = DistributedDataParallel(network, gradient_as_bucket_view=True)
 optimizer = torch.optim.SGD(
     network.parameters(), lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
 )
@@ -139,12 +144,14 @@ first_step = 0
 if resumed := checkpoints.load(map_location=group.device):
     network.load_state_dict(resumed.state["network"])
     optimizer.load_state_dict(resumed.state["optimizer"])
+    runtime.restore_random_states(resumed.state["random"])
     first_step = resumed.step
     runtime.notice(f"resumed from step {first_step}")
 
 
 def save(step: int) -> None:
-    checkpoints.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, step)
+    random = runtime.random_states()  # of all processes, for what a network of yours may draw: dropout
+    checkpoints.save({"network": network.state_dict(), "optimizer": optimizer.state_dict(), "random": random}, step)
 
 
 started = time.perf_counter()
@@ -164,13 +171,14 @@ for step in range(first_step, last_step):
             (loss * group.world_size / len(batch)).backward()
         loss_sum += loss.detach()
     optimizer.step()
-    optimizer.zero_grad()
 
     done = step + 1
     epoch, position = divmod(done, steps_per_epoch)
     if done % config.report_every == 0 or done == first_step + 1:
         dist.all_reduce(loss_sum)
-        runtime.report(step=done, epoch=done / steps_per_epoch, loss=loss_sum / len(batch))
+        figures = {"loss": loss_sum / len(batch), "gradient_norm": gradient_norm()}
+        runtime.report(step=done, total=last_step, epoch=done / steps_per_epoch, **figures)
+    optimizer.zero_grad()
     if position == 0:
         runtime.report(step=done, epoch=epoch, test_accuracy=test_accuracy())
     if done % config.checkpoint_every == 0 or done == last_step:

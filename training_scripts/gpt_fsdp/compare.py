@@ -11,17 +11,22 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from layouts import Grid, Spread, grid_of, local_bytes
+from layouts import Grid, Spread, grid_of, local_bytes, whole
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cloudtrain.runtime import SetupError
 
+ALONE = "one process"
+"""The row that others are compared with: every process trains the whole model on the whole batch, without a word."""
+
 ROWS: dict[str, dict[str, Any]] = {
+    ALONE: {"layout": "ddp"},
     "ddp": {"layout": "ddp"},
     "ddp, 2 parts": {"layout": "ddp", "accumulate": 2},
     "fsdp": {"layout": "fsdp"},
@@ -36,11 +41,13 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 LEGEND = """\
-difference  the largest of a loss from ddp's, over all steps
+difference  the largest of a loss from that of one process with the whole batch, over all steps
+gradient    the same of the norm of the whole gradient before clipping, as a share: AdamW and clipping would hide it
 held        parameters and optimizer states of one process, between the steps
 working     what a step adds at its worst moment: activations, gradients, gathered parameters
 step        median; on a GPU the memory is its allocator's, on a CPU that of all tensors"""
 
+Result = TypeVar("Result")
 Step = Callable[[Spread, torch.optim.Optimizer, int], tuple[Tensor, Tensor]]
 
 
@@ -53,6 +60,7 @@ class Row:
     spread: Spread
     optimizer: torch.optim.Optimizer
     losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     working: int = 0
 
@@ -61,12 +69,13 @@ class Row:
         dist.barrier()
         begun = time.perf_counter()
         if step == 1:
-            loss, self.working = working_bytes(lambda: train_step(self.spread, self.optimizer, step)[0], device)
+            (loss, norm), self.working = working_bytes(lambda: train_step(self.spread, self.optimizer, step), device)
         else:
-            loss = train_step(self.spread, self.optimizer, step)[0]
+            loss, norm = train_step(self.spread, self.optimizer, step)
         mean = loss.clone()
         dist.all_reduce(mean)  # on GPUs, reading the result below waits for all of it
         self.losses.append(mean.item() / dist.get_world_size())
+        self.norms.append(whole(norm).item())
         if step > 1:
             self.seconds.append(time.perf_counter() - begun)
 
@@ -83,11 +92,11 @@ def compare(config: Any, group: Any, device: torch.device, make_optimizer: Calla
     for name, changes in ROWS.items():
         changed = replace(config, **changes)
         try:
-            grid = grid_of(changed, group.world_size)
+            grid = grid_of(changed, 1 if name == ALONE else group.world_size)
+            spread = Spread(changed, grid, device)
         except SetupError as error:
             refused.append(f"{name}: {error.message}")
             continue
-        spread = Spread(changed, grid, device)
         rows.append(Row(name, grid, spread, make_optimizer(spread)))
     for number in range(config.steps):
         for row in rows:
@@ -100,23 +109,25 @@ def compare(config: Any, group: Any, device: torch.device, make_optimizer: Calla
 
 def table(rows: list[Row], tokens: int) -> str:
     """One line for each row."""
-    reference = rows[0].losses
+    reference = rows[0]
     lines = [
-        f"{'layout':<16} {'replicate x shard x tensor':>26} {'loss':>9} {'difference':>10} {'held MiB':>9} "
-        f"{'working MiB':>11} {'step ms':>8} {'tokens/s':>9}"
+        f"{'layout':<16} {'replicate x shard x tensor':>26} {'loss':>9} {'difference':>10} {'gradient':>9} "
+        f"{'held MiB':>9} {'working MiB':>11} {'step ms':>8} {'tokens/s':>9}"
     ]
     for row in rows:
-        difference = max(abs(a - b) for a, b in zip(row.losses, reference, strict=True))
+        difference = max(abs(a - b) for a, b in zip(row.losses, reference.losses, strict=True))
+        gradient = max(abs(a - b) / b for a, b in zip(row.norms, reference.norms, strict=True))
         seconds = median(row.seconds) if row.seconds else float("nan")
         size = f"{row.grid.replicate} x {row.grid.shard} x {row.grid.tensor}"
         lines.append(
-            f"{row.name:<16} {size:>26} {row.losses[-1]:>9.6f} {difference:>10.1e} {row.held / 2**20:>9.2f} "
+            f"{row.name:<16} {size:>26} {row.losses[-1]:>9.6f} {difference:>10.1e} {gradient:>9.1e} "
+            f"{row.held / 2**20:>9.2f} "
             f"{row.working / 2**20:>11.2f} {1e3 * seconds:>8.1f} {tokens / seconds:>9,.0f}"
         )
     return "\n".join(lines)
 
 
-def working_bytes(run: Callable[[], Tensor], device: torch.device) -> tuple[Tensor, int]:
+def working_bytes(run: Callable[[], Result], device: torch.device) -> tuple[Result, int]:
     """The result of `run`, and how much memory it took at its worst moment on top of what was there before."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -137,6 +148,8 @@ class LiveTensors(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation. Those on tensors that are spread out come again as operations on their parts."""
+        if any(issubclass(kind, FakeTensor) for kind in types):  # DTensor tries an operation out, without memory
+            return function(*args, **(kwargs or {}))
         if any(kind not in (Tensor, torch.nn.Parameter) for kind in types):
             return NotImplemented
         inputs = {id(storage) for storage in storages_of((args, kwargs))}

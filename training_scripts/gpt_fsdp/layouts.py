@@ -26,7 +26,7 @@ from gpt import GPT, Layer, Shape, loss_of
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from cloudtrain.runtime import SetupError
+from cloudtrain.runtime import SetupError, has_float8
 
 AXES = ("replicate", "shard", "tensor")
 
@@ -45,8 +45,9 @@ class Grid:
         return self.replicate * self.shard
 
     def share_of(self, rank: int) -> int:
-        """Which share a process takes. Neighbours stand along `tensor`, because those talk most."""
-        return rank // self.tensor
+        """Which share a process takes. Neighbours stand along `tensor`, because those talk most. A grid of one process
+        may stand on each of several."""
+        return rank // self.tensor % self.data
 
 
 LAYOUTS: dict[str, Callable[[int, int, int], Grid]] = {
@@ -89,19 +90,49 @@ def grid_of(config: Any, world: int) -> Grid:
     return grid
 
 
+def check_hardware(config: Any, device: torch.device) -> None:
+    """Raise a SetupError where a flag asks for what this hardware does not have."""
+    if config.float8 and not has_float8():
+        raise SetupError(
+            f"`--float8` needs a GPU with float8 (H100, L40S, B200, MI300), and this is {name_of(device)}",
+            hint="leave it out; `--precision bf16` runs here" if device.type == "cuda" else "leave it out",
+        )
+    if config.async_tensor and (device.type != "cuda" or torch.cuda.device_count() < 2):
+        raise SetupError(
+            f"`--async_tensor` needs GPUs that reach each other's memory (NVLink), and this is {name_of(device)}",
+            hint="leave it out",
+        )
+    for flag in ("float8", "async_tensor"):
+        if getattr(config, flag) and not config.compile:
+            raise SetupError(f"`--{flag}` is a work of the compiler", hint="add `--compile`")
+
+
+def name_of(device: torch.device) -> str:
+    """The GPU's name, or what is there instead."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
+
+
 class Spread:
     """A model on the grid, with real weights. `model` is what is trained and saved; `trained` is what is called."""
 
     def __init__(self, config: Any, grid: Grid, device: torch.device) -> None:
+        if config.layout in SHARDED and device.type == "cpu" and is_older("2.7"):
+            raise SetupError(
+                f"FSDP2 runs on CPUs from PyTorch 2.7 on, and this is {torch.__version__}",
+                hint="use `--layout ddp`, GPUs, or a newer PyTorch",
+            )
         self.grid, self.device, self.config = grid, device, config
         self.shape = Shape(config.layers, config.heads, config.width, config.context, config.vocabulary)
-        self.model = arrange(self.shape, config, grid, make_mesh(grid, device))
+        is_alone = config.layout == "ddp" and grid.replicate == 1
+        mesh = None if is_alone else make_mesh(grid, device)
+        self.model = arrange(self.shape, config, grid, mesh)
+        self._excess = excess_of(mesh.get_group("shard"), device) if config.layout in SHARDED else 1.0
         self.model.to_empty(device=device)
         initialise(self.model, self.shape, config.seed)
         self.trained: nn.Module = self.model
         if config.layout == "ddp" and grid.replicate > 1:
             ids = [device.index] if device.type == "cuda" else None
-            self.trained = nn.parallel.DistributedDataParallel(self.model, device_ids=ids)
+            self.trained = nn.parallel.DistributedDataParallel(self.model, device_ids=ids, gradient_as_bucket_view=True)
         with_compiler = config.compile and grid.tensor == 1
         self.loss_of = torch.compile(loss_of) if with_compiler else loss_of
 
@@ -113,9 +144,19 @@ class Spread:
         for number, (part, target) in enumerate(zip(inputs.chunk(parts), following.chunk(parts), strict=True), start=1):
             with self._exchanging(number == parts), self._logits_in_parts():
                 loss = self._loss(part, target) / parts
-                loss.backward()
+                (loss / self._excess).backward()
             total += whole(loss.detach())
+        self._add_up()
         return total
+
+    @torch.no_grad()
+    def _add_up(self) -> None:
+        """Gradients of norms under tensor parallelism are sums that nobody has added up yet: each process has the part
+        of its positions. Their norm would be wrong before torch 2.9, which takes that of the parts."""
+        for parameter in self.model.parameters():
+            gradient: Any = parameter.grad
+            if any(placement.is_partial() for placement in getattr(gradient, "placements", ())):
+                parameter.grad = gradient.redistribute(placements=parameter.placements)
 
     @torch.no_grad()
     def evaluate(self, inputs: Tensor, following: Tensor) -> Tensor:
@@ -162,8 +203,12 @@ def arrange(shape: Shape, config: Any, grid: Grid, mesh: Any) -> GPT:
     """The model on the meta device, where it takes no memory: cut, recomputing, compiled, sharded, in this order."""
     with torch.device("meta"):
         model = GPT(shape)
+    if getattr(config, "float8", False):
+        use_float8(model)
     if grid.tensor > 1:
         cut(model, mesh["tensor"])
+        if getattr(config, "async_tensor", False):
+            send_beside(mesh["tensor"])
     for block in model.blocks.values():
         if isinstance(block, Layer):
             block.__class__ = RECOMPUTED[config.recompute]
@@ -172,6 +217,24 @@ def arrange(shape: Shape, config: Any, grid: Grid, mesh: Any) -> GPT:
     if config.layout in SHARDED:
         shard(model, mesh["replicate", "shard"] if grid.replicate > 1 else mesh["shard"], config)
     return model
+
+
+def use_float8(model: GPT) -> None:
+    """Matrix products of all layers in float8, scaled tensor by tensor; the head stays as it is."""
+    try:
+        from torchao.float8 import convert_to_float8_training
+    except ModuleNotFoundError:
+        raise SetupError("`--float8` needs torchao", hint="pip install torchao") from None
+    convert_to_float8_training(model, module_filter_fn=lambda _, name: ".logits" not in name)
+
+
+def send_beside(mesh: Any) -> None:
+    """Let the compiler cut a product and its message into parts that run beside each other."""
+    import torch._inductor.config
+    from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+
+    torch._inductor.config._micro_pipeline_tp = True
+    enable_symm_mem_for_group(mesh.get_group().group_name)
 
 
 def shard(model: GPT, mesh: Any, config: Any) -> None:
@@ -229,6 +292,23 @@ def cut(model: GPT, mesh: Any) -> None:
     }
     for block in model.blocks.values():
         parallelize_module(block, mesh, plans[type(block).__name__])
+
+
+def is_older(version: str) -> bool:
+    """Whether this PyTorch came before `version`."""
+    return tuple(map(int, torch.__version__.split(".")[:2])) < tuple(map(int, version.split(".")))
+
+
+def excess_of(group: Any, device: torch.device) -> float:
+    """What FSDP2's mean over `group` comes out as, in means. gloo before torch 2.9 answers `reduce_scatter(AVG)` with
+    the sum, so gradients are as many times too large as there are processes, which AdamW does not show."""
+    count = dist.get_world_size(group)
+    if count == 1:
+        return 1.0
+    mean = torch.zeros(1, device=device)
+    reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)  # its name from 2.13 on
+    reduce_scatter(mean, torch.ones(count, device=device), op=dist.ReduceOp.AVG, group=group)
+    return float(mean.item())
 
 
 class RecomputedLayer(Layer):

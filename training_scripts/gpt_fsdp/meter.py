@@ -7,6 +7,7 @@ attention (`gpt.flops_per_token`); recomputed activations are not counted, becau
 
 from __future__ import annotations
 
+import re
 import resource
 import sys
 import time
@@ -20,22 +21,34 @@ H100 = "https://www.nvidia.com/en-us/data-center/h100/"
 H100_PCIE = "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"
 H200 = "https://www.nvidia.com/en-us/data-center/h200/"
 
+B200 = "https://resources.nvidia.com/en-us-blackwell-architecture/datasheet"
+L40S = "https://www.nvidia.com/en-us/data-center/l40s/"
+L4 = "https://www.nvidia.com/en-us/data-center/l4/"
+A10 = "https://www.nvidia.com/en-us/data-center/products/a10-gpu/"
+A10G = "https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf"
+
 PEAKS: list[tuple[str, float | None, str]] = [
     ("MIG", None, "a part of a GPU; no peak of its own is published"),
+    ("B200", 2250e12, B200),
     ("H200 NVL", 835.5e12, H200),
     ("H200", 989.5e12, H200),
     ("H100 NVL", 835.5e12, H100),
     ("H100 PCIe", 756.5e12, H100_PCIE),
     ("H100", 989.5e12, H100),
     ("A100", 312e12, A100),
+    ("A10G", 70e12, A10G),
+    ("A10", 125e12, A10),
+    ("L40S", 362e12, L40S),
+    ("L4", 121e12, L4),
 ]
-"""A part of the GPU's name, its bf16 tensor-core peak without sparsity in FLOP/s (for Hopper NVIDIA gives twice that,
+"""Words of the GPU's name, its bf16 tensor-core peak without sparsity in FLOP/s (for Hopper NVIDIA gives twice that,
 with sparsity), and the source. The first line that fits counts."""
 
 
 def peak_of(name: str) -> float | None:
     """The bf16 peak of one GPU in FLOP/s, by the name that CUDA gives it; None for what is not in the table."""
-    return next((peak for part, peak, _ in PEAKS if part in name), None)
+    words = name.replace("-", " ")
+    return next((peak for part, peak, _ in PEAKS if re.search(rf"\b{part}\b", words)), None)
 
 
 class Meter:

@@ -7,15 +7,17 @@ parts and the metadata are written (`cloudtrain.runtime.Checkpoints`).
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 import uuid
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+from torch.distributed._state_dict_utils import _copy_state_dict, _create_cpu_state_dict
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -25,22 +27,29 @@ from torch.distributed.checkpoint.state_dict import (
 
 from cloudtrain import runtime
 from cloudtrain.runtime.process_group import any_rank, from_main
+from cloudtrain.runtime.sharded import read_shards, write_shards
 
 
 class Saving:
     """The checkpoints of a run. All methods are called by all processes.
 
-    With `is_async`, `save` copies the state and returns; a thread writes it while training goes on. That thread has
+    With `is_async`, `save` copies the state into memory that is kept for that (pinned, where there are GPUs, so that
+    the copy does not wait for the host) and returns; a thread writes it while training goes on. That thread has
     messages of its own to send, so it has a group of its own: on the group of the training they would get mixed up, and
     both would wait for ever.
+
+    `progress` is what a checkpoint holds beside tensors: plain numbers and texts, the same on all processes.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, keep: int, is_async: bool) -> None:
         self.model, self.optimizer = model, optimizer
         self.checkpoints = runtime.Checkpoints(keep=keep)
         self.is_main = dist.get_rank() == 0
+        self.progress: dict[str, Any] = {}
         self._group = dist.new_group(backend="gloo") if is_async else None
-        self._writing: tuple[Any, Path, int] | None = None  # future, folder, step
+        self._thread = ThreadPoolExecutor(1) if is_async else None
+        self._staged: Any = None
+        self._writing: tuple[Future[Any], Path, int] | None = None  # what was written, folder, step
         self._newest = 0  # step
         self.waited: list[float] = []  # seconds that training stood still, for each checkpoint
         self._check_that_it_is_shared()
@@ -49,13 +58,15 @@ class Saving:
                 shutil.rmtree(left, ignore_errors=True)
 
     def load(self) -> int:
-        """Take model and optimizer from the newest whole checkpoint. Its step; 0 when there is none."""
+        """Take model, optimizer, progress and random states from the newest whole checkpoint. Its step, or 0."""
         saved = self.checkpoints.agree()
         if saved is None:
             return 0
         state = self._state()
-        dcp.load(state, checkpoint_id=saved.path)
+        read_shards(state, saved.path)
         set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        self.progress = json.loads(state["progress"])
+        runtime.restore_random_states(state["random"])
         self._newest = saved.step
         return saved.step
 
@@ -66,12 +77,13 @@ class Saving:
             return
         self._newest = step
         begun = time.perf_counter()
-        if self._group is None:
-            self.checkpoints.save_sharded(lambda folder: dcp.save(self._state(), checkpoint_id=folder), step)
+        state = self._state()
+        if self._thread is None:
+            self.checkpoints.save_sharded(lambda folder: write_shards(state, folder), step)
         else:
             folder = self.checkpoints.directory / f".async-{step}"
-            future = dcp.async_save(self._state(), checkpoint_id=folder, process_group=self._group)
-            self._writing = future, folder, step
+            staged = self._copied(state)
+            self._writing = self._thread.submit(write_shards, staged, folder, group=self._group), folder, step
         self.waited.append(time.perf_counter() - begun)
 
     def poll(self) -> None:
@@ -86,13 +98,15 @@ class Saving:
         begun = time.perf_counter()
         future, written, step = self._writing
         self._writing = None
-        future.result()  # raises what went wrong in the thread
+        digests = future.result()  # raises what went wrong in the thread
 
-        def move(folder: Path) -> None:
+        def move(folder: Path) -> dict[str, Any]:
             if self.is_main:
                 for path in written.iterdir():
                     path.rename(folder / path.name)
                 written.rmdir()
+            any_rank(False)
+            return digests
 
         self.checkpoints.save_sharded(move, step)
         self.waited[-1] += time.perf_counter() - begun
@@ -103,7 +117,18 @@ class Saving:
 
     def _state(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        return {"model": model, "optimizer": optimizer}
+        rest = {"progress": json.dumps(self.progress), "random": runtime.random_states()}
+        return {"model": model, "optimizer": optimizer, **rest}
+
+    def _copied(self, state: dict[str, Any]) -> Any:
+        """The state as it is now, in host memory of this object."""
+        tensors = {name: state.pop(name) for name in ("model", "optimizer")}
+        if self._staged is None:
+            self._staged = _create_cpu_state_dict(tensors, pin_memory=torch.cuda.is_available())
+        copied = _copy_state_dict(tensors, self._staged, non_blocking=True)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the optimizer may change the originals from here on
+        return {**copied, **state}
 
     def _check_that_it_is_shared(self) -> None:
         """A checkpoint in parts needs one folder that all instances see."""

@@ -9,6 +9,10 @@ Options that change memory and speed and, but for bf16, no loss:
     torchrun --nproc-per-node 2 train.py --layout fsdp --reshard False --accumulate 2 --recompute selective
     torchrun --nproc-per-node 2 train.py --layout fsdp --precision bf16 --async_checkpoints
 
+Your own text: *.txt, or files of tokens that prepare.py, nanoGPT or llm.c wrote, in data/text:
+    python prepare.py --tokenizer gpt2
+    torchrun --nproc-per-node 8 train.py --preset gpu-124m --evaluate_every 250
+
 All layouts side by side, as a table:
     torchrun --nproc-per-node 4 train.py --compare
 
@@ -45,8 +49,11 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
+# In a checkout gpt.py stands only there (.cloudtraininclude); a copy and a bundle have it here.
+sys.path.append(str(Path(__file__).resolve().parent.parent / "pipeline_gpt"))
+from data import Feed, read_corpus
 from gpt import divided, read_text, starts_at, windows_at
-from layouts import Grid, Spread, grid_of, whole
+from layouts import Grid, Spread, check_hardware, grid_of, whole
 
 
 @dataclass
@@ -70,11 +77,17 @@ class Config:
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: parameters computed with; weights, gradients' sums stay fp32
     recompute: Literal["none", "selective", "full"] = "none"  # activations computed again instead of kept
     compile: bool = False  # torch.compile for each block and the loss
+    tf32: bool = False  # GPUs: fp32 products with three digits, several times as fast
+    float8: bool = False  # matrix products in float8: Hopper and newer, with torchao and `--compile`
+    async_tensor: bool = False  # tensor parallelism's messages beside its products: NVLink, with `--compile`
 
     async_checkpoints: bool = False  # write while training goes on
     keep: int = 3  # checkpoints
     checkpoint_every: int = 20  # steps; 0 saves only when stopped
     report_every: int = 5  # steps
+    evaluate_every: int = 0  # steps between two looks at the held-out text; 0: only at the end
+    evaluate_windows: int = 64  # of it
+    profile: str = ""  # a trace of some steps on some ranks, as `10-12@0`
     deterministic: bool = True
     backend: str = "auto"  # smddp, nccl, gloo, or auto for the best that runs here
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
@@ -103,7 +116,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 AT_LEAST = {
     "layers": 1, "heads": 1, "width": 1, "context": 1, "vocabulary": 256, "steps": 0, "global_batch": 1,
-    "accumulate": 1, "replicas": 1, "tensor": 1, "keep": 1, "checkpoint_every": 0, "report_every": 1,
+    "accumulate": 1, "evaluate_every": 0, "evaluate_windows": 1, "replicas": 1, "tensor": 1, "keep": 1,
+    "checkpoint_every": 0, "report_every": 1,
     "step_delay": 0, "world": 1,
 }  # fmt: skip
 
@@ -122,23 +136,59 @@ if config.deterministic:
 if not torch.cuda.is_available():
     torch.set_num_threads(1)  # a process stands for a device, and one thread each keeps them alike
 
+runtime.use_tf32(config.tf32)
 group = runtime.init_process_group(config.backend)
 device = group.device
+check_hardware(config, device)
 if device.type == "cuda" and group.backend == "gloo" and group.world_size > 1:
     runtime.notice("gloo sends no tensors between GPUs, so the model stays on the CPU")
     device = torch.device("cpu")
 
 
-# The data: the last tenth of the text is for the test.
-train_text, test_text = divided(read_text(), config.context)
+# The data: the input `text`, else data/text, else the English of Python's own help, whose last tenth is held out.
+usual, nothing = Path("data", "text"), Path(os.devnull)
+place = runtime.input_dir("text", default=usual if usual.exists() else nothing)
+if place == nothing:
+    train_text, test_text = divided(read_text(), config.context)
+else:
+    corpus, held_out = read_corpus(place, config.context, config.vocabulary)
+first_position = 0  # windows of the user's text that were seen before `first_step`
+first_step = 0
 
 
-def share_at(step: int, grid: Grid, source: torch.Tensor = train_text) -> tuple[torch.Tensor, torch.Tensor]:
+def windows_of(step: int, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
     """This process's windows of the batch of one step; processes along `tensor` have the same."""
-    starts = starts_at(step, count=config.global_batch, text=source, context=config.context, seed=config.seed)
-    mine = starts.chunk(grid.data)[grid.share_of(group.rank)]
-    inputs, following = windows_at(source, mine, config.context)
-    return inputs.to(device), following.to(device)
+    share = grid.share_of(group.rank)
+    if place == nothing:
+        starts = starts_at(step, count=config.global_batch, text=train_text, context=config.context, seed=config.seed)
+        return windows_at(train_text, starts.chunk(grid.data)[share], config.context)
+    position = first_position + (step - first_step) * config.global_batch
+    numbers = corpus.at(position, config.global_batch, config.seed)
+    return corpus.batch(numbers[share * len(numbers) // grid.data : (share + 1) * len(numbers) // grid.data])
+
+
+feeds: dict[Grid, Feed] = {}
+
+
+def share_at(step: int, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same on the device, read ahead by a thread."""
+    if grid not in feeds:
+        feeds[grid] = Feed(lambda step: windows_of(step, grid), device)
+    return feeds[grid].at(step)
+
+
+def held_out_loss(spread: Spread) -> torch.Tensor:
+    """The mean over the same windows of the held-out text each time, of which each process takes its share. As many for
+    each, because layouts exchange while they compute."""
+    grid = spread.grid
+    each = max(1, config.evaluate_windows // grid.data)
+    first = grid.share_of(group.rank) * each
+    if place == nothing:
+        starts = starts_at(0, count=each * grid.data, text=test_text, context=config.context, seed=config.seed)
+        batch = windows_at(test_text, starts[first : first + each], config.context)
+    else:
+        batch = held_out.batch([number % held_out.windows for number in range(first, first + each)])
+    return mean_over_processes(spread.evaluate(*(part.to(device) for part in batch)))
 
 
 def learning_rate_at(step: int) -> float:
@@ -194,17 +244,24 @@ if group.is_main:
 first_step = saving.load()
 if first_step:
     runtime.notice(f"resumed from step {first_step}")
+    first_position = saving.progress["windows"]
 
 meter = Meter(spread.shape, device, group.world_size, is_bf16=config.precision == "bf16")
+profile = runtime.StepProfile(config.profile)
 started = time.perf_counter()
 for step in range(first_step, config.steps):
+    profile.begin(step + 1)
     loss, norm = train_step(spread, optimizer, step)
     meter.count(config.global_batch * config.context)
 
     done = step + 1
     if done % config.report_every == 0 or done == first_step + 1:
         figures = {"loss": mean_over_processes(loss), "gradient_norm": whole(norm)}
-        runtime.report(step=done, **figures, **meter.window())
+        runtime.report(step=done, total=config.steps, **figures, **meter.window())
+    if config.evaluate_every and done % config.evaluate_every == 0:
+        runtime.report(step=done, held_out_loss=held_out_loss(spread))
+        meter.restart()
+    saving.progress = {"windows": first_position + (done - first_step) * config.global_batch}
     saving.poll()
     if config.checkpoint_every and (done % config.checkpoint_every == 0 or done == config.steps):
         saving.save(done)
@@ -216,9 +273,10 @@ for step in range(first_step, config.steps):
         saving.wait()
         runtime.exit_preempted(done)
 
+profile.end()
 saving.wait()
 seconds, speed = time.perf_counter() - started, meter.summary()
-test_loss = mean_over_processes(spread.evaluate(*share_at(0, grid, test_text)))
+test_loss = held_out_loss(spread)
 runtime.report(step=config.steps, test_loss=test_loss)
 weights = saving.weights()
 if group.is_main:

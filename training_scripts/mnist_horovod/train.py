@@ -183,8 +183,7 @@ for step in range(first_step, last_step):
     logits = network(train.pixels[mine].float() / 255)
     loss = nn.functional.cross_entropy(logits, train.labels[mine], reduction="sum") / len(batch)
     loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    optimizer.step()  # from here on the gradients are those of all processes together
 
     # One small exchange says what the loss of the whole batch is, and whether any process was asked to stop.
     done = step + 1
@@ -192,7 +191,9 @@ for step in range(first_step, last_step):
     said = torch.stack([loss.detach(), torch.tensor(float(runtime.should_stop()), device=device)])
     batch_loss, asked_to_stop = hvd.allreduce(said, op=hvd.Sum, name="said").tolist()
     if done % config.report_every == 0 or done == first_step + 1:
-        runtime.report(step=done, epoch=done / steps_per_epoch, loss=batch_loss)
+        norm = torch.stack([parameter.grad.norm() for parameter in network.parameters()]).norm()
+        runtime.report(step=done, epoch=done / steps_per_epoch, loss=batch_loss, gradient_norm=norm)
+    optimizer.zero_grad()
     if position == 0:
         runtime.report(step=done, epoch=epoch, test_accuracy=test_accuracy())
     if done % config.checkpoint_every == 0 or done == last_step:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.rpc as rpc
 from server import Seen, Server, largest_staleness, serving
 from torch import Tensor
 from worker import Digits, compute, learning_rate_at, work
@@ -89,6 +90,8 @@ def run_server(method: str, config: Any, digits: Digits, group: Any, call: Calla
         weight_decay=config.weight_decay,
     )
     serving[:] = [server]
+    if group.rank:
+        rpc.rpc_sync("server", int)  # connects, which is no part of the training
     dist.barrier()
     if group.rank:
         work(config, digits, group.rank, call, lambda: False)

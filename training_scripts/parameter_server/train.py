@@ -175,7 +175,7 @@ def see_who_is_gone() -> None:
     """torchrun sends SIGTERM for a user's stop and for another process's death alike. The dead do not answer."""
     for worker in server.here if place.world_size > 1 else ():
         try:
-            rpc.rpc_sync(f"worker{worker}", time.time, timeout=10)
+            rpc.rpc_sync(f"worker{worker}", time.time, timeout=120)
         except RuntimeError:
             give_up(worker)
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from balance import Cost, choose, profile
 from gpt import GPT, Shape, loss_of, read_text, starts_at, windows_at
-from pipeline import Alone, Pipeline, Place, gather, make_stages
+from pipeline import Alone, Pipeline, Place, check_version, gather, make_stages
 from schedules import (
     SCHEDULES,
     Action,
@@ -42,6 +42,7 @@ def measure(config: Any, device: torch.device) -> None:
     """All experiments asked for, one after the other; rank 0 prints."""
     if dist.get_world_size() < 2:
         raise runtime.SetupError("one process has no pipeline", hint="`torchrun --nproc-per-node 4 train.py --measure`")
+    check_version(dist.get_world_size())
     torch.manual_seed(config.seed)
     experiments: dict[str, Callable[[Any, torch.device], None]] = {"exact": exact, "bubble": bubbles, "speed": speed}
     for name in config.experiments:

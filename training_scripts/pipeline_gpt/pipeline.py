@@ -46,6 +46,7 @@ def check(config: Any, world_size: int) -> None:
             f"{config.global_batch} windows cannot be cut into {config.replicas} x {config.microbatches} equal parts",
             hint="make `--global_batch` a multiple of replicas times microbatches",
         )
+    check_version(processes)
     stages = processes * chunks_of(config.schedule, config.chunks)
     if processes > 1 and stages > config.layers + 2:
         raise SetupError(f"{config.layers + 2} blocks are too few for {stages} stages", hint="raise `--layers`")
@@ -55,6 +56,16 @@ def check(config: Any, world_size: int) -> None:
         order_of(config.schedule, processes, config.microbatches, chunks_of(config.schedule, config.chunks))
     except ValueError as error:  # from torch, for example a number of microbatches that makes no equal rounds
         raise SetupError(f"`{config.schedule}` cannot run: {error}", hint="change `--microbatches`") from None
+
+
+def check_version(processes: int) -> None:
+    """Raise a SetupError where stages would wait for each other for ever."""
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    if processes > 1 and version < (2, 7) and dist.get_backend() == "gloo":
+        raise SetupError(
+            f"stages over gloo hang with PyTorch before 2.7, and this is {torch.__version__}",
+            hint="use a GPU for each process, or a newer PyTorch",
+        )
 
 
 def take_place(replicas: int, placement: str, device: torch.device) -> Place:
@@ -82,14 +93,15 @@ class Pipeline:
         place: Place,
         loss: Callable[[Tensor, Tensor], Tensor] = loss_of,
     ) -> None:
-        from torch.distributed.pipelining import PipelineStage
+        from stages import Stage
         from torch.distributed.pipelining.schedules import get_schedule_class
 
         row, count = SCHEDULES[schedule], place.processes * chunks
         self.stages = [
-            PipelineStage(module, number, count, place.device, group=place.pipeline)
-            for number, module in modules.items()
+            Stage(module, number, count, place.device, group=place.pipeline) for number, module in modules.items()
         ]
+        for stage in self.stages:
+            stage.here = dict(zip(modules, self.stages, strict=True))
         self.schedule = get_schedule_class(row.torch_name)(
             self.stages[0] if row.single else self.stages, microbatches, loss_fn=loss
         )
@@ -152,15 +164,60 @@ def text_folder() -> Path | None:
     return None
 
 
-def average_gradients(parameters: Sequence[Tensor], place: Place) -> None:
-    """Data parallelism, after the pipeline has drained: the mean over the replicas, in one message."""
-    if place.replicas == 1:
-        return
-    flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
-    dist.all_reduce(flat, group=place.peers)
-    flat /= place.replicas
-    for parameter, mean in zip(parameters, flat.split([parameter.numel() for parameter in parameters]), strict=True):
-        parameter.grad.copy_(mean.view_as(parameter))
+def computing_in(precision: str, modules: dict[int, nn.Module]) -> None:
+    """Let the stages multiply in bf16. The residual stream, and so what goes from stage to stage, stays fp32."""
+    if precision == "bf16":
+        for module in modules.values():
+            device = next(module.parameters()).device.type
+            module.forward = torch.autocast(device, torch.bfloat16)(module.forward)  # type: ignore[method-assign]
+
+
+class Replicas:
+    """Data parallelism: gradients become their means over the replicas, block by block.
+
+    A block's message leaves when its last microbatch has gone backward, and travels while others still compute.
+    Schedules that take the backward apart write gradients in a way that tells nobody; theirs leave when all is done.
+    torch's schedules divide gradients by the number of microbatches at their end, so what left before is `early` times
+    as large.
+    """
+
+    def __init__(
+        self, modules: dict[int, nn.Module], place: Place, microbatches: int, *, overlaps: bool, early: int
+    ) -> None:
+        self.place, self.early = place, early
+        self.blocks = [list(block.parameters()) for module in modules.values() for block in module.blocks.values()]
+        self._under_way: dict[int, tuple[Tensor, Any, int]] = {}
+        if place.replicas > 1 and overlaps:
+            for number, block in enumerate(self.blocks):
+                left = [microbatches * len(block)]
+
+                def count(_: Tensor, number: int = number, left: list[int] = left) -> None:
+                    left[0] -= 1
+                    if not left[0]:
+                        left[0] = microbatches * len(self.blocks[number])
+                        self._send(number, self.early)
+
+                for parameter in block:
+                    parameter.register_post_accumulate_grad_hook(count)
+
+    def _send(self, number: int, times: int = 1) -> None:
+        flat = torch.cat([parameter.grad.flatten() for parameter in self.blocks[number]])
+        self._under_way[number] = flat, dist.all_reduce(flat, group=self.place.peers, async_op=True), times
+
+    def wait(self) -> None:
+        """Until every gradient is the mean over the replicas."""
+        if self.place.replicas == 1:
+            return
+        for number in reversed(range(len(self.blocks))):
+            if number not in self._under_way:
+                self._send(number)
+        for number, (flat, work, times) in self._under_way.items():
+            work.wait()
+            flat /= times * self.place.replicas
+            block = self.blocks[number]
+            for parameter, mean in zip(block, flat.split([parameter.numel() for parameter in block]), strict=True):
+                parameter.grad.copy_(mean.view_as(parameter))
+        self._under_way.clear()
 
 
 def clip_gradients(parameters: Sequence[Tensor], limit: float, pipeline: Any) -> Tensor:

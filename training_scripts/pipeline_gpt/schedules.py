@@ -33,6 +33,9 @@ class Event(NamedTuple):
 Order = list[list[Action]]
 """What each process does, one after the other."""
 
+KINDS = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
+"""torch's names of the kinds. Their values are letters from torch 2.10 on, and were numbers before."""
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -111,7 +114,11 @@ def _order_of_torch(torch_name: str, processes: int, microbatches: int, chunks: 
     stage = SimpleNamespace(num_stages=processes * chunks, group_size=processes, group_rank=0, submod=None)
     planned = get_schedule_class(torch_name)([stage] * chunks, microbatches).pipeline_order
     return [
-        [Action(work.computation_type.value, work.stage_index, work.microbatch_index) for work in planned[rank] if work]
+        [
+            Action(KINDS[work.computation_type.name], work.stage_index, work.microbatch_index)
+            for work in planned[rank]
+            if work
+        ]
         for rank in range(processes)
     ]
 

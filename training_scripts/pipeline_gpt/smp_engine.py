@@ -24,7 +24,13 @@ from cloudtrain import runtime
 
 def train_with_smp(config: Any) -> None:
     """Train to the last step, or until asked to stop. What the library is told stands in the job's `parameters`."""
-    import smdistributed.modelparallel.torch as smp
+    try:
+        import smdistributed.modelparallel.torch as smp
+    except ModuleNotFoundError:
+        raise runtime.SetupError(
+            "`--engine smp` needs SageMaker's model parallel library, which only its images up to PyTorch 2.0 have",
+            hint="leave `--engine` out: torch's own pipelining does the same",
+        ) from None
 
     smp.init()
     runtime.watch_for_stop()

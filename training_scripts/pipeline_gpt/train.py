@@ -44,9 +44,10 @@ from gpt import GPT, Shape, divided, loss_of, read_text, starts_at, windows_at
 from pipeline import (
     Alone,
     Pipeline,
-    average_gradients,
+    Replicas,
     check,
     clip_gradients,
+    computing_in,
     gather,
     learning_rate_at,
     make_stages,
@@ -54,6 +55,8 @@ from pipeline import (
     text_folder,
 )
 from schedules import chunks_of, most_held, order_of, stages_of
+
+from cloudtrain.runtime.sharded import read_shards, write_shards
 
 
 @dataclass
@@ -70,13 +73,17 @@ class Config:
     clip: float = 1.0  # the largest norm that the gradient of the whole model may have
     seed: int = 1
 
+    precision: Literal["fp32", "bf16"] = (
+        "fp32"  # bf16: matrix products by autocast; weights, gradients, messages stay fp32
+    )
     replicas: int = 1  # pipelines; the other processes are stages: processes / replicas of them hold one model
     schedule: Literal["simple", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"] = "1f1b"
     chunks: int = 2  # stages per process, for `interleaved` and `zero-bubble`; the others have 1, `zero-bubble-v` has 2
     balance: Literal["time", "memory", "blocks"] = "time"  # what the largest stage should have least of
     placement: Literal["cluster", "spread"] = "cluster"  # neighbouring processes are stages, or replicas
 
-    backend: str = "auto"  # smddp, nccl, gloo, or auto for the best that runs here
+    tf32: bool = False  # GPUs: fp32 products with three digits, several times as fast
+    backend: str = "auto"  # nccl, gloo, or auto for the best that runs here
     engine: Literal["torch", "smp"] = "torch"  # smp: SageMaker's own library, which exists only there
     report_every: int = 5  # steps
     checkpoint_every: int = 20  # steps
@@ -105,7 +112,8 @@ torch.use_deterministic_algorithms(True)
 if not torch.cuda.is_available():
     torch.set_num_threads(1)  # a process stands for a device, and one thread each keeps them alike
 
-group = runtime.init_process_group(config.backend)
+runtime.use_tf32(config.tf32)
+group = runtime.init_process_group(config.backend, sends=True)
 device = group.device
 if device.type == "cuda" and group.backend == "gloo" and group.world_size > 1:
     runtime.notice("gloo sends no tensors between GPUs, so the stages run on the CPU")
@@ -139,7 +147,12 @@ def share_at(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     starts = starts_at(step, count=config.global_batch, text=train_text, context=shape.context, seed=config.seed)
     mine = starts.chunk(place.replicas)[place.replica]
     inputs, following = windows_at(train_text, mine, shape.context)
-    return inputs.to(device), following.to(device)
+    return to_device(inputs), to_device(following)
+
+
+def to_device(tensor: torch.Tensor) -> torch.Tensor:
+    """Without waiting: from pinned memory, while the GPU still computes the step before."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 # The split. Rank 0 measures a model of one layer at the size of a microbatch; all layers cost the same.
@@ -158,9 +171,11 @@ if stage_count > 1:
     if group.is_main:
         print(table(costs[0], split, held, holders), flush=True)
     modules = make_stages(shape, split, config.schedule, chunks, config.seed, place)
+    computing_in(config.precision, modules)
     pipeline = Pipeline(modules, config.schedule, chunks, config.microbatches, place)
 else:
     modules = make_stages(shape, [range(shape.block_count)], "simple", 1, config.seed, place)
+    computing_in(config.precision, modules)
     pipeline = Alone(modules[0], config.microbatches)
 
 named = {name: parameter for module in modules.values() for name, parameter in module.named_parameters()}
@@ -170,12 +185,27 @@ optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=(0.9, 0
 # Resume: a checkpoint knows blocks and nothing of stages, so that each process takes what it holds now.
 checkpoints = runtime.Checkpoints()
 first_step = 0
-if resumed := checkpoints.load():
-    for module in modules.values():
-        module.load_state_dict({name: resumed.state["model"][name] for name in module.state_dict()})
-    state = {number: resumed.state["optimizer"][name] for number, name in enumerate(named)}
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    first_step = resumed.step
+
+
+def state_by_name(random: str = "") -> dict[str, object]:
+    """What this process holds: parameters and their moments by name, whichever stage they are in, and random states."""
+    for parameter in parameters:  # AdamW makes its state with the first step; a checkpoint is read into it
+        if not optimizer.state[parameter]:
+            moments = {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+            optimizer.state[parameter].update(step=torch.zeros(()), **moments)
+    moments = {name: optimizer.state[parameter] for name, parameter in named.items()}
+    return {
+        "model": {name: parameter.detach() for name, parameter in named.items()},
+        "optimizer": moments,
+        "random": random,
+    }
+
+
+if saved := checkpoints.agree():
+    state = state_by_name()
+    read_shards(state, saved.path)
+    runtime.restore_random_states(state["random"])
+    first_step = saved.step
     runtime.notice(f"resumed from step {first_step}")
 
 
@@ -184,27 +214,27 @@ def whole_model() -> dict[str, torch.Tensor] | None:
 
 
 def save(step: int) -> None:
-    """The processes of the first pipeline give their parts to rank 0, which writes one file."""
-    if place.replica == 0:
-        numbered = optimizer.state_dict()["state"]
-        state = {name: {key: value.cpu() for key, value in numbered[i].items()} for i, name in enumerate(named)}
-        checkpoints.save({"model": whole_model(), "optimizer": gather(state, place)}, step)
+    """Every process writes what it holds; of what several replicas hold, one writes each part."""
+    state = state_by_name(runtime.random_states())
+    checkpoints.save_sharded(lambda folder: write_shards(state, folder), step)
 
 
+early = config.microbatches if stage_count > 1 else 1
+replicas = Replicas(modules, place, config.microbatches, overlaps="zero" not in config.schedule, early=early)
 started = time.perf_counter()
 for step in range(first_step, config.steps):
     for parameter_group in optimizer.param_groups:
         parameter_group["lr"] = learning_rate_at(step, config)
     loss = pipeline.step(*share_at(step))
-    average_gradients(parameters, place)
-    clip_gradients(parameters, config.clip, place.pipeline)
+    replicas.wait()
+    norm = clip_gradients(parameters, config.clip, place.pipeline)
     optimizer.step()
     optimizer.zero_grad()
 
     done = step + 1
     if done % config.report_every == 0 or done == first_step + 1:
         dist.all_reduce(loss)  # one process of each pipeline has it, the others have 0
-        runtime.report(step=done, loss=loss / place.replicas)
+        runtime.report(step=done, total=config.steps, loss=loss / place.replicas, gradient_norm=norm)
     if done % config.checkpoint_every == 0 or done == config.steps:
         save(done)
     if config.step_delay:

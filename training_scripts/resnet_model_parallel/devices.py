@@ -138,7 +138,9 @@ class DevicePipeline:
         split_size: int,
         loss: Loss,
         overlap: bool = True,
+        bf16: bool = False,
     ) -> None:
+        self.bf16 = bf16
         self.parts = [part.to(device) for part, device in zip(parts, devices, strict=True)]
         self.lanes = [Lane(device) for device in devices]
         self.forth = [Link(a, b, overlap) for a, b in zip(self.lanes, self.lanes[1:], strict=False)]
@@ -149,7 +151,7 @@ class DevicePipeline:
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Forward and backward of one batch from host memory: adds to the gradients, returns the sum of the losses."""
-        if self.lanes[0].stream:
+        if self.lanes[0].stream and not images.is_pinned():
             images, labels = images.pin_memory(), labels.pin_memory()
         self._images, self._labels = images.split(self.split_size), labels.split(self.split_size)
         self._activations: dict[tuple[int, int], Parcel] = {}
@@ -174,9 +176,10 @@ class DevicePipeline:
         labels = lane.take(self.uploads[1].send(self._labels[number])) if is_last else None
         with lane.computing():
             x = x.detach().requires_grad_(stage > 0)  # the graph ends here: each stage goes backward by itself
-            y = self.parts[stage](x)
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+                y = self.parts[stage](x)
             if labels is not None:
-                y = self.loss(y, labels)
+                y = self.loss(y.float() if self.bf16 else y, labels)
                 self._losses.append(y.detach())
         self._held[stage, number] = (x, y)
         if not is_last:

@@ -23,17 +23,23 @@ class Place:
     words: str
 
     def pipeline(
-        self, parts: Sequence[nn.Module], images: torch.Tensor, split_size: int, loss: Loss, overlap: bool = True
+        self,
+        parts: Sequence[nn.Module],
+        images: torch.Tensor,
+        split_size: int,
+        loss: Loss,
+        overlap: bool = True,
+        bf16: bool = False,
     ) -> DevicePipeline | ProcessPipeline:
         """The parts on their devices, for batches like `images`."""
         if self.across:
             return ProcessPipeline(parts, self.devices[dist.get_rank()], images, split_size, loss)
-        return DevicePipeline(parts, self.devices, split_size, loss, overlap)
+        return DevicePipeline(parts, self.devices, split_size, loss, overlap, bf16)
 
 
-def find_place(processes: int, backend: str, device: str, stages: int | None) -> Place:
-    """Several processes: a stage in each. One process: a stage on each GPU; with fewer than two GPUs, two stages on
-    what there is."""
+def find_place(processes: int, backend: str, device: str, stages: int | None, microbatches: int = 2) -> Place:
+    """Several processes: a stage in each. One process: a stage on each GPU, but no more stages than microbatches, of
+    which the last ones would only ever wait; with fewer than two GPUs, two stages on what there is."""
     gpus = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
     if device == "cuda" and not gpus:
         raise SetupError("there is no GPU here", hint="leave `--device` out")
@@ -46,7 +52,7 @@ def find_place(processes: int, backend: str, device: str, stages: int | None) ->
             return Place([local] * processes, True, f"{processes} processes, each with its {name}")
         threads = f"{torch.get_num_threads()} CPU thread{'s' * (torch.get_num_threads() > 1)}"
         return Place([torch.device("cpu")] * processes, True, f"{processes} processes with {threads} each as devices")
-    stages = stages or max(2, gpus)
+    stages = stages or max(2, min(gpus, microbatches))
     if not gpus:
         return Place([torch.device("cpu")] * stages, False, "one process on CPU: stages in turn, no speed-up possible")
     devices = [torch.device("cuda", number % gpus) for number in range(stages)]

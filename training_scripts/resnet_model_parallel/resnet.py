@@ -13,7 +13,17 @@ from torch import nn
 
 def normalisation(kind: str, channels: int) -> nn.Module:
     """`batch`: statistics over the images that pass together. `group`: statistics of each image alone."""
-    return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(math.gcd(32, channels), channels)
+    return nn.BatchNorm2d(channels) if kind == "batch" else GroupNorm(math.gcd(32, channels), channels)
+
+
+class GroupNorm(nn.GroupNorm):
+    """Keeps the layout in memory. On GPUs torch's own gives back (channel, height, width) for whatever it gets, and
+    every convolution after it would be the slow one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        is_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+        return y.contiguous(memory_format=torch.channels_last) if is_last else y
 
 
 class Bottleneck(nn.Module):

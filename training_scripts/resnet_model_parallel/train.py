@@ -54,11 +54,13 @@ class Config:
     image_size: int = 32  # pixels a side
     batch: int = 24  # images per optimizer step
     split_size: int = 12  # images of a microbatch; the whole batch: no pipelining
-    stages: int | None = None  # else one per process; in one process one per GPU, at least two
+    stages: int | None = None  # else one per process; in one process one per GPU: two at least, at most microbatches
     cuts: list[str] = field(default_factory=list)  # pieces that begin a stage (`layer3.0`); else balanced by time
     overlap: bool = True  # GPUs of one process: copies beside the computing; False copies as the tutorial does
     device: Literal["auto", "cpu", "cuda"] = "auto"
     backend: str = "auto"  # smddp, nccl, gloo, or auto for the best that runs here
+    precision: Literal["fp32", "bf16"] = "fp32"  # bf16, in one process: convolutions by autocast
+    tf32: bool = False  # GPUs: fp32 products with three digits, several times as fast
     threads: int = 1  # of each process on CPU; one, because a core stands for a device
     steps: int = 60
     learning_rate: float = 0.003  # peak; rises over the first tenth, then falls to zero along a cosine
@@ -99,11 +101,15 @@ torch.use_deterministic_algorithms(True, warn_only=True)
 torch.utils.deterministic.fill_uninitialized_memory = False  # which costs time, and nothing here reads any
 torch.manual_seed(config.seed)  # the same initial weights everywhere
 torch.set_num_threads(config.threads)
-group = runtime.init_process_group(config.backend)
+runtime.use_tf32(config.tf32)
+group = runtime.init_process_group(config.backend, sends=True)
 runtime.watch_for_stop()
-place = find_place(group.world_size, group.backend, config.device, config.stages)
 if config.batch % config.split_size:
     raise runtime.SetupError(f"{config.batch} images do not split into {config.split_size}s", hint="give a divisor")
+microbatches = config.batch // config.split_size
+place = find_place(group.world_size, group.backend, config.device, config.stages, microbatches)
+if place.across and config.precision == "bf16":
+    raise runtime.SetupError("stages in several processes compute in fp32", hint="leave `--precision` out")
 if group.is_main:
     print(f"{len(place.devices)} stages; {place.words}; backend {group.backend}", flush=True)
 
@@ -147,7 +153,9 @@ example, _ = batch_at(0)
 cuts, costs = cut(place, pieces, example[: config.split_size], config.cuts)
 if group.is_main:
     print(stage_table(place, pieces, cuts, costs), flush=True)
-pipeline = place.pipeline(parts_of(pieces, cuts), example, config.split_size, loss_of, config.overlap)
+pipeline = place.pipeline(
+    parts_of(pieces, cuts), example, config.split_size, loss_of, config.overlap, config.precision == "bf16"
+)
 
 mine = {name: parameter for name, parameter in model.named_parameters() if not parameter.is_meta}
 optimizer = torch.optim.SGD(

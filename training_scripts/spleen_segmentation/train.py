@@ -32,8 +32,6 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
-from monai.inferers.utils import sliding_window_inference
-from monai.networks.nets.unet import UNet
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
@@ -42,6 +40,14 @@ try:
 except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
+
+try:
+    from monai.inferers.utils import sliding_window_inference
+    from monai.networks.nets.unet import UNet
+except ModuleNotFoundError as error:
+    missing = runtime.SetupError(f"`{error.name}` is not installed", hint="pip install -r requirements.txt")
+    missing.tell()
+    sys.exit(1)
 
 from patches import Patches
 from pictures import draw
@@ -91,7 +97,7 @@ runtime.watch_for_stop()
 on_gpu = group.device.type == "cuda"
 precision = config.precision
 if precision == "auto":
-    precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp32"
+    precision = "bf16" if on_gpu and runtime.has_bf16() else "fp32"
 dtype = torch.float64 if precision == "fp64" else torch.float32  # of weights, gradients and sums
 patch = tuple(config.patch)
 coarsest = 2 ** (len(config.channels) - 1)
@@ -201,6 +207,11 @@ def dice(both: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     return torch.where(total > 0, 2 * both / total.clamp(min=1), 1.0)
 
 
+def gradient_norm() -> torch.Tensor:
+    """The length of the whole gradient, the same on all processes: what shows that it was averaged rightly."""
+    return torch.stack([parameter.grad.norm() for parameter in network.parameters()]).norm()
+
+
 # Instance norm looks at one patch at a time, so the gradient is that of one process.
 network = UNet(
     spatial_dims=3,
@@ -212,7 +223,9 @@ network = UNet(
     norm="instance",
 )
 network.to(group.device, dtype)
-model = DistributedDataParallel(network, device_ids=[group.device.index] if on_gpu else None)
+model = DistributedDataParallel(
+    network, device_ids=[group.device.index] if on_gpu else None, gradient_as_bucket_view=True
+)
 optimizer = torch.optim.AdamW(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
 if group.is_main:
     print(
@@ -228,12 +241,14 @@ first_step = 0
 if resumed := checkpoints.load(map_location=group.device):
     network.load_state_dict(resumed.state["network"])
     optimizer.load_state_dict(resumed.state["optimizer"])
+    runtime.restore_random_states(resumed.state["random"])
     first_step = resumed.step
     runtime.notice(f"resumed from step {first_step}")
 
 
 def save(step: int) -> None:
-    checkpoints.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, step)
+    random = runtime.random_states()  # of all processes, for what a network of yours may draw: dropout
+    checkpoints.save({"network": network.state_dict(), "optimizer": optimizer.state_dict(), "random": random}, step)
 
 
 loader = DataLoader(
@@ -259,14 +274,15 @@ for step, (images, labels) in enumerate(loader, start=first_step):
     loss = loss_of(logits.to(dtype), labels)
     (loss * group.world_size / config.global_batch).backward()
     optimizer.step()
-    optimizer.zero_grad()
 
     done = step + 1
     if done % config.report_every == 0 or done == first_step + 1:
         whole = loss.detach().clone()
         dist.all_reduce(whole)
         epoch = done * config.global_batch / len(train)
-        runtime.report(step=done, epoch=epoch, loss=whole / config.global_batch, learning_rate=learning_rate_at(step))
+        figures = {"loss": whole / config.global_batch, "gradient_norm": gradient_norm()}
+        runtime.report(step=done, total=config.steps, epoch=epoch, **figures, learning_rate=learning_rate_at(step))
+    optimizer.zero_grad()
     if done % config.evaluate_every == 0 and done < config.steps:
         seconds += time.perf_counter() - started
         runtime.report(step=done, dice=evaluate().mean())

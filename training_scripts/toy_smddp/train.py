@@ -68,7 +68,7 @@ test, train = slice(0, len(rows) // 5), range(len(rows) // 5, len(rows))
 # The rest is DistributedDataParallel as everywhere: smddp is a backend, and carries its all-reduce.
 torch.manual_seed(config.seed)
 layer = nn.Linear(64, 10).to(group.device)
-model = DistributedDataParallel(layer)
+model = DistributedDataParallel(layer, gradient_as_bucket_view=True)
 optimizer = torch.optim.SGD(layer.parameters(), lr=config.learning_rate)
 checkpoints = runtime.Checkpoints()
 resumed = checkpoints.load(map_location=group.device)
@@ -83,11 +83,12 @@ for step in range(resumed.step if resumed else 0, config.steps):
     loss = nn.functional.cross_entropy(model(images[mine]), labels[mine], reduction="sum") / len(batch)
     (loss * group.world_size).backward()  # the average over the processes is then the mean over the whole batch
     optimizer.step()
-    optimizer.zero_grad()
     done = step + 1
     if done % 10 == 0 or done == config.steps:
         dist.all_reduce(loss := loss.detach())
-        runtime.report(step=done, loss=loss)
+        norm = torch.stack([parameter.grad.norm() for parameter in layer.parameters()]).norm()
+        runtime.report(step=done, loss=loss, gradient_norm=norm)
+    optimizer.zero_grad()
     if config.step_delay:
         time.sleep(config.step_delay)
     stop = runtime.should_stop() and done < config.steps

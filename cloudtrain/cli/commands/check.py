@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from cloudtrain.cli import options
 
 def command(
     job: options.Job,
+    arguments: options.ScriptArguments = None,
     target: options.TargetName = None,
     profile: options.Profile = None,
     set_: options.Set = None,
@@ -23,11 +25,16 @@ def command(
         ),
     ] = None,
     json: options.Json = False,
+    instances: options.Instances = None,
+    processes_per_instance: options.ProcessesPerInstance = None,
     emulate: options.Emulate = None,
+    gpu: options.Gpu = None,
+    save_job: options.SaveJob = None,
 ) -> None:
     """Look for mistakes in a job before it costs money.
 
-    Exit code 2 when a check finds an error, 0 otherwise; warnings and notices do not stop a submit.
+    Exit code 2 when a check finds an error, 0 otherwise; warnings and notices do not stop a submit. With `--json`
+    stdout has one list, also of a file that is no job: code, level, message, hint and line of each mistake.
 
     \b
     Examples:
@@ -38,11 +45,33 @@ def command(
     """
     from cloudtrain.cli import inputs
     from cloudtrain.cli.terminal import print_json, say, show
+    from cloudtrain.errors import CloudtrainError
     from cloudtrain.render.document import Document
 
-    file = inputs.job_file(job, set_)
-    where = inputs.target(options.here_if(emulate, target), profile, job=job, emulate=emulate)
-    plan = inputs.checked(file, where, profile=profile, ignore=ignore, online=online)
+    try:
+        file = inputs.job_or_script(
+            job,
+            set_,
+            arguments,
+            instances=instances,
+            processes_per_instance=processes_per_instance,
+            gpu=gpu,
+            save_job=save_job,
+        )
+        where = inputs.target(
+            options.here_if(emulate, target),
+            profile,
+            job=job,
+            instance_count=instances,
+            processes_per_instance=processes_per_instance,
+            emulate=emulate,
+        )
+        plan = inputs.checked(file, where, profile=profile, ignore=ignore, online=online)
+    except CloudtrainError as error:
+        if not json:
+            raise
+        print_json([_problem_json(problem) for problem in error.problems])
+        raise typer.Exit(error.exit_code) from None
     if json:
         print_json([_finding_json(finding) for finding in plan.findings])
     elif plan.findings:
@@ -54,6 +83,25 @@ def command(
 
 
 def _finding_json(finding: Any) -> dict[str, Any]:
+    """As `_problem_json`. A place ends with the line and the column, where it is one of a file."""
     from dataclasses import asdict
 
-    return asdict(finding) | {"level": finding.level.value}
+    line = re.search(r":([0-9]+):[0-9]+$", finding.place or "")
+    return asdict(finding) | {"level": finding.level.value, "line": int(line[1]) if line else None}
+
+
+def _problem_json(problem: Any) -> dict[str, Any]:
+    """What stops a job before a rule looks, with the fields of a finding."""
+    from cloudtrain.errors import more_about
+
+    place = problem.file if problem.line is None else f"{problem.file}:{problem.line}:{problem.column}"
+    return {
+        "code": problem.code,
+        "level": "error",
+        "message": problem.message,
+        "hint": problem.hint or more_about(problem.code),
+        "path": problem.path,
+        "place": place,
+        "details": (),
+        "line": problem.line,
+    }

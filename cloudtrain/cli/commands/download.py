@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +14,8 @@ def command(
         str,
         typer.Argument(
             metavar="[PATH]",
-            help="`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; everything unless given.",
+            help="`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; of a local run also `outputs/`, all of them, and "
+            "`work/`; everything unless given.",
             autocompletion=complete.parts,
             show_default=False,
         ),
@@ -28,22 +28,28 @@ def command(
 ) -> None:
     """Copy what a run wrote: model, outputs, checkpoint, logs.
 
-    Prints the path of each copied file on stdout.
+    `work/` is what the script of a local run wrote into its working folder.
+
+    Prints the path of each copied file on stdout. The exit code is 1 where there is nothing to copy.
 
     \b
     Examples:
       cloudtrain download last model/
+      cloudtrain download last work/
       cloudtrain download digits-ddp-3f9a --to results
     """
-    import cloudtrain as ct
-    from cloudtrain.cli.terminal import print_json, say
+    from cloudtrain.cli import inputs
+    from cloudtrain.cli.terminal import print_json, print_lines, say, typed
 
-    run = ct.run(name)
+    run = inputs.run(name)
     folder = to if to is not None else Path(run.name)
     files = run.download(path, folder)
     if json:
         print_json([str(file) for file in files])
-        return
-    sys.stdout.writelines(f"{file}\n" for file in files)
+    else:
+        print_lines(map(str, files))
     if not files:
         say(f"`{run.name}` has written nothing{f' under `{path}`' if path else ''} yet")
+        if path and run.working_files:
+            say(f"what it wrote into its working folder: {typed('cloudtrain', 'download', run.name, 'work/')}")
+        raise typer.Exit(1)

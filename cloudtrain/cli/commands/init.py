@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 _TEMPLATE = """\
-# For completion in an editor: `cloudtrain schema > job.schema.json`, and make this the first line:
-#   # yaml-language-server: $schema=job.schema.json
+# yaml-language-server: $schema={schema}
 
 name: {name}
 source_dir: {source_dir}                 # the folder with your code, from this file
@@ -19,7 +17,7 @@ entry_point: {script}
 #   epochs: 3
 #   learning_rate: 0.01
 
-distribution: {{type: torch}}   # torchrun starts the processes: DDP, FSDP, tensor and pipeline parallel
+{distribution}
 
 resources:
   instance_count: 1
@@ -31,6 +29,22 @@ resources:
 # checkpoint: {{local: checkpoints}}   # a run that finds checkpoints there resumes
 # max_runtime: 2h
 """
+
+_SCHEMA = "job.schema.json"
+"""What editors complete and check the job file with, written beside it."""
+
+_IGNORED = f"""\
+# Files here that are not code, so that they stay out of what a job uploads. The rules are those of .gitignore.
+# Left out anyway: the inputs, outputs and checkpoints of the job, .git, environments, caches and credentials.
+{_SCHEMA}
+*.log
+wandb/
+mlruns/
+lightning_logs/
+"""
+
+_FOLDERS = ("src", "code", "scripts", "training")
+"""Where people keep a training script that is not beside the job file."""
 
 
 def command(
@@ -44,6 +58,7 @@ def command(
     """Write a first job file.
 
     The file holds the fields that most jobs need, with comments. An existing file is never touched without --force.
+    Beside it: the JSON Schema that editors complete it with, and a first `.cloudtrainignore`.
 
     \b
     Examples:
@@ -51,32 +66,55 @@ def command(
       cloudtrain init --script src/train.py
       cloudtrain init jobs/big.yaml --script src/train.py --name big
     """
-    from cloudtrain.cli.terminal import say
+    from cloudtrain.bundle.ignore import IGNORE_FILE
+    from cloudtrain.cli.terminal import print_lines, say, typed
     from cloudtrain.errors import UsageError
 
     if path.exists() and not force:
-        raise UsageError(f"`{path}` exists already", hint=f"`cloudtrain init {path} --force` replaces it")
+        raise UsageError(
+            f"`{path}` exists already", hint=f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it"
+        )
     found = script if script is not None else _script_in(path.parent)
     if script is not None and not script.is_file():
         raise UsageError(
             f"there is no file `{script}`",
             hint="write the script first, or start from a bundled one: `cloudtrain scripts list`",
+            code="CT903",
         )
-    text = _job_text(path, found, _checked(name) if name is not None else _name_from(found.parent.absolute().name))
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write `{path}`: {error.strerror}", hint="name another file") from None
-    sys.stdout.write(f"{path}\n")
+    given = _checked(name) if name is not None else _name_from(path.parent.absolute().name)
+    source = found.parent if found.parent.is_dir() else path.parent
+    files = {path: _job_text(path, found, given), path.parent / _SCHEMA: _schema()}
+    if not (source / IGNORE_FILE).exists():
+        files[source / IGNORE_FILE] = _IGNORED
+    for file, text in files.items():
+        try:
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write `{file}`: {error.strerror}", hint="name another file") from None
+    print_lines([str(file) for file in files])
     missing = "" if found.is_file() else f"write `{found}`, then "
-    say(f"next: {missing}`cloudtrain check {path}`, `cloudtrain submit {path}`")
+    check, submit = typed("cloudtrain", "check", str(path)), typed("cloudtrain", "submit", str(path))
+    say(f"next: {missing}{check}, {submit}")
 
 
 def _script_in(folder: Path) -> Path:
-    """The training script of a folder: `train.py`, else its only Python file, else the `train.py` to be written."""
-    scripts = sorted(folder.glob("*.py"))
-    usual = folder / "train.py"
-    return scripts[0] if len(scripts) == 1 and usual not in scripts else usual
+    """The training script of a folder: `train.py`, else its only Python file, else that of a folder in it where code
+    usually is, else the `train.py` to be written."""
+    for place in (folder, *(folder / name for name in _FOLDERS)):
+        scripts = sorted(place.glob("*.py"))
+        if place / "train.py" in scripts:
+            return place / "train.py"
+        if len(scripts) == 1:
+            return scripts[0]
+    return folder / "train.py"
+
+
+def _schema() -> str:
+    import json
+
+    from cloudtrain.jobfile.schema import job_schema
+
+    return json.dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _checked(name: str) -> str:
@@ -98,8 +136,26 @@ def _job_text(path: Path, script: Path, name: str) -> str:
     return _TEMPLATE.format(
         name=_yaml(name),
         source_dir=_yaml(Path(folder).as_posix()),
+        schema=_SCHEMA,
+        distribution=_distribution(script),
         script=_yaml(script.name),
     )
+
+
+def _distribution(script: Path) -> str:
+    """The line about the processes: what a Python script's imports speak for, and else torch."""
+    from cloudtrain.core.script import distribution_of
+    from cloudtrain.errors import UsageError
+
+    try:
+        found = distribution_of(script) if script.is_file() and script.suffix == ".py" else "torch"
+    except UsageError:  # `check` says it
+        found = "torch"
+    if found == "torch":
+        return "distribution: {type: torch}   # torchrun starts the processes: DDP, FSDP, tensor and pipeline parallel"
+    if found is None:
+        return "# distribution: {type: torch}   # torchrun starts the processes; without it one process runs the script"
+    return f"distribution: {{type: {found}}}"
 
 
 def _name_from(folder: str) -> str:
@@ -112,7 +168,7 @@ def _yaml(text: str) -> str:
     """`text` as a YAML scalar that is read as text, whatever it looks like; JSON's strings are YAML."""
     import json
 
-    from cloudtrain.jobfile.scalars import read_scalar
+    from cloudtrain.documents.scalars import read_scalar
 
     plain = re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*", text) and read_scalar(text) == text
     return text if plain else json.dumps(text, ensure_ascii=False)

@@ -17,7 +17,7 @@ def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, st
     """What begins with the text so far; `words` gets the target on the same line."""
 
     def completion(ctx: typer.Context, incomplete: str) -> list[str]:
-        return [word for word in words(ctx.params.get("target") or "sagemaker") if word.startswith(incomplete)]
+        return [word for word in words(ctx.params.get("target") or _default_target()) if word.startswith(incomplete)]
 
     return completion
 
@@ -55,16 +55,16 @@ def command(
         ),
     ] = None,
     target: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--target",
             "-t",
             metavar="TARGET",
-            help="Whose types: sagemaker, unless given, or azureml.",
+            help="Whose types. Default: your `target`, if it has a table; else the first one that has.",
             show_default=False,
             autocompletion=complete.targets,
         ),
-    ] = "sagemaker",
+    ] = None,
     gpu: Annotated[
         str | None,
         typer.Option(
@@ -115,13 +115,13 @@ def command(
         bool,
         typer.Option(
             "--refresh",
-            help="Ask the account first: types, prices and quota of its region. Azure ML only.",
+            help="Ask the account first: prices of its region, and of Azure ML types and quota too.",
         ),
     ] = False,
     profile: options.Profile = None,
     json: options.Json = False,
 ) -> None:
-    """List a cloud's instance types: GPUs, network, price.
+    """List instance types, or the nodes of a cluster.
 
     \b
     Examples:
@@ -130,6 +130,7 @@ def command(
       cloudtrain instances --gpus 1 --max-price 2 --sort gpu-memory
       cloudtrain instances ml.p5.48xlarge
       cloudtrain instances --target azureml --interconnect infiniband
+      cloudtrain instances --target slurm
       cloudtrain instances --all --json | jq -r '.[].name'
 
     Prices are list prices. Your own, and types that are missing, go into
@@ -145,10 +146,13 @@ def command(
     from cloudtrain.cli.terminal import print_json, say, show
     from cloudtrain.render.instances import one_type, type_table
 
+    target = target or _default_target()
     if refresh:
         from cloudtrain.cli.refresh import refresh_types
 
         say(*refresh_types(target, profile))
+    if _lists_nodes(target, name, profile, json=json):
+        return
     every = _types(target)
     query = Query(gpu, gpus, interconnect, _gib(min_gpu_memory), max_price)
     _check(every, query, sort)
@@ -171,30 +175,63 @@ def command(
         say(*lines)
 
 
+def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bool) -> bool:
+    """Print the machines that the target has now; False for a target that has a table of types instead.
+
+    Raises:
+        UsageError: one of them is asked for by a name; they have none.
+        TargetError: the target does not answer.
+    """
+    from dataclasses import asdict
+
+    from cloudtrain.catalogue.instances import table_of
+    from cloudtrain.catalogue.nodes import ListsNodes
+    from cloudtrain.cli.terminal import print_json, show
+    from cloudtrain.core.targets import target_names
+    from cloudtrain.errors import UsageError
+    from cloudtrain.render.instances import node_table
+    from cloudtrain.settings import load_settings
+    from cloudtrain.targets.registry import service_of, target_of
+
+    settings = load_settings()
+    if target not in target_names() or table_of(target) is not None:
+        return False
+    service = service_of(target, settings)
+    if not isinstance(service, ListsNodes):
+        return False
+    if name is not None:
+        raise UsageError(f"`{target}` lists its nodes, which have no names of types", hint=f"remove `{name}`")
+    own = settings.target(target, profile=profile)
+    account = target_of(target).account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
+    kinds = service.instances(account.place)
+    print_json([asdict(kind) for kind in kinds]) if json else show(node_table(kinds), sys.stdout)
+    return True
+
+
 def _types(target: str) -> Sequence[InstanceType]:
     """The target's table with the user's corrections."""
     from pathlib import Path
 
     from platformdirs import user_config_path
 
-    from cloudtrain.catalogue.instances import instance_types
+    from cloudtrain.catalogue.instances import instance_types, tables
     from cloudtrain.catalogue.overlay import apply_overlay, load_overlays
+    from cloudtrain.core.targets import target_names
     from cloudtrain.errors import UsageError, did_you_mean
-    from cloudtrain.targets import TARGETS
 
-    if target not in TARGETS:
-        raise UsageError(f"`{target}` is not a target", hint=did_you_mean(target, TARGETS))
+    if target not in target_names():
+        raise UsageError(f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913")
     overlay = load_overlays(user_config_path("cloudtrain", appauthor=False), Path.cwd(), target)
     types = apply_overlay(instance_types(target), overlay, target)
     if not types:
-        hint = "use `--target sagemaker` or `--target azureml`"
+        hint = "use " + " or ".join(f"`--target {name}`" for name in tables())
         raise UsageError(f"there is no table of instance types for `{target}`", hint=hint)
     return types
 
 
 def _gib(size: str | None) -> float | None:
+    from cloudtrain.core.units import parse_size
     from cloudtrain.errors import UsageError
-    from cloudtrain.units import parse_size
 
     if size is None:
         return None
@@ -228,7 +265,9 @@ def _refuse_filters(name: str, query: Query) -> None:
 
     for field in query.tests():
         flag = _flag(field)
-        raise UsageError(f"`{name}` names one type, so `{flag}` has nothing to choose from", hint=f"remove `{flag}`")
+        raise UsageError(
+            f"`{name}` names one type, so `{flag}` has nothing to choose from", hint=f"remove `{flag}`", code="CT902"
+        )
 
 
 def _named(name: str, types: Sequence[InstanceType]) -> InstanceType:
@@ -243,35 +282,41 @@ def _named(name: str, types: Sequence[InstanceType]) -> InstanceType:
     raise UsageError(f"there is no instance type `{name}` on {target}", hint=hint)
 
 
-_TABLES = {"sagemaker": "ml.", "azureml": "Standard_"}
-"""The targets with a table, and what all of their names begin with."""
+def _default_target() -> str:
+    """The settings' target, where it has a table; else the first one that has."""
+    from cloudtrain.catalogue.instances import tables
+    from cloudtrain.settings import load_settings
+
+    known = list(tables())
+    own = load_settings().default_target
+    return own if own in known else known[0]
 
 
 def _elsewhere(name: str, target: str) -> str | None:
     """Where another target has a type of that name."""
-    from cloudtrain.catalogue.instances import instance_named
+    from cloudtrain.catalogue.instances import instance_named, tables
 
-    others = [other for other in _TABLES if other != target and instance_named(other, name)]
+    others = [other for other in tables() if other != target and instance_named(other, name)]
     return f"add `--target {others[0]}`" if others else None
 
 
 def _nearest(name: str, target: str, known: Sequence[str]) -> str:
-    """The type that was meant, or how to see all; and what Azure's names say about an unknown one."""
-    from cloudtrain.catalogue.azure_names import guess
-    from cloudtrain.catalogue.instances import name_key
+    """The type that was meant, or how to see all; and what the name of an unknown one tells."""
+    from cloudtrain.catalogue.instances import name_key, tables
     from cloudtrain.errors import did_you_mean
 
-    whole = name_key(target, _TABLES[target] + name)
+    table = tables()[target]
+    whole = name_key(target, table.prefix + name)
     prefixed = next((other for other in known if name_key(target, other) == whole), None)
     near = f"did you mean `{prefixed}`?" if prefixed else did_you_mean(name, known) or ""
     if not near.startswith("did you mean"):
-        own = "" if target == "sagemaker" else f" --target {target}"
+        own = "" if target == _default_target() else f" --target {target}"
         near = f"`cloudtrain instances{own} --all` lists all types"
-    guessed = guess(name) if target == "azureml" else None
+    guessed = table.explain_unknown(name)
     if guessed is None:
         return near
-    sentence = guessed.text[0].upper() + guessed.text[1:]
-    return f"{near} {sentence}" if near.endswith("?") else f"{near}; {guessed.text}"
+    sentence = guessed[0].upper() + guessed[1:]
+    return f"{near} {sentence}" if near.endswith("?") else f"{near}; {guessed}"
 
 
 def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, gone: int) -> list[str]:
@@ -290,8 +335,10 @@ def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, g
 
 def _note(types: Sequence[InstanceType]) -> str:
     """One line: what the columns are, from when the prices, and how to correct them."""
+    from cloudtrain.render.instances import has_infiniband
+
     unit = "network in Gbit/s"
-    if types[0].target == "azureml":
+    if has_infiniband(types):
         unit = "IB is InfiniBand in Gbit/s"
         if any(instance.fabric and instance.interconnect == "ethernet" for instance in types):
             unit += ", (no) InfiniBand without SR-IOV, which NCCL cannot use"

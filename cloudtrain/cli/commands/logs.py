@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from cloudtrain.cli import options
+from cloudtrain.cli.selection import LogLevel
 
 
 def command(
@@ -20,32 +22,64 @@ def command(
         ),
     ] = None,
     tail: Annotated[
-        int | None, typer.Option("--tail", min=0, metavar="N", help="Only the last N lines so far.")
+        int | None,
+        typer.Option(
+            "--tail",
+            min=0,
+            metavar="N",
+            help="Only the last N lines that there are now; with --follow, then those that come.",
+        ),
+    ] = None,
+    grep: Annotated[
+        str | None,
+        typer.Option("--grep", metavar="REGEX", help="Only lines in which this regular expression is found."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Only lines since: `10m` ago, or `2026-11-22T10:00`."),
+    ] = None,
+    level: Annotated[
+        LogLevel | None,
+        typer.Option(
+            "--level",
+            metavar="LEVEL",
+            help="Only warnings and errors (`warning`), or only errors and tracebacks (`error`).",
+        ),
     ] = None,
     prefix: Annotated[
         bool,
         typer.Option("--prefix/--no-prefix", show_default=False, help="With or without the rank before each line."),
     ] = True,
     timestamps: Annotated[bool, typer.Option("--timestamps", help="Put the time (UTC) before each line.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="As the run wrote it: with control characters, which a terminal obeys.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """Print the output of a run's processes.
 
-    Ctrl-C while following leaves the run alone.
+    Ctrl-C while following leaves the run alone. Control characters are written out (`\\x1b`), except colours on a
+    terminal; of a progress bar the last state is shown.
 
     \b
     Examples:
       cloudtrain logs last -f
       cloudtrain logs digits-ddp-3f9a --rank 1 --tail 50
       cloudtrain logs last --host algo-2
+      cloudtrain logs last --level error --since 10m
       cloudtrain logs last --no-prefix > run.log
     """
-    import cloudtrain as ct
     from cloudtrain.cli import follow as following
     from cloudtrain.cli import inputs
     from cloudtrain.cli.lines import LineFormat
+    from cloudtrain.cli.selection import Selection, moment_of, pattern_of
+    from cloudtrain.cli.terminal import has_color
 
+    selection = Selection(
+        None if grep is None else pattern_of(grep), None if since is None else moment_of(since), level
+    )
     only = None if instance is None else inputs.instance_number(instance)
-    run = ct.run(name)
-    form = LineFormat(prefix=prefix, timestamps=timestamps, as_json=json)
-    raise typer.Exit(following.print_logs(run, form, follow=follow, rank=rank, instance=only, tail=tail))
+    run = inputs.run(name)
+    form = LineFormat(prefix=prefix, timestamps=timestamps, as_json=json, raw=raw, color=has_color(sys.stdout))
+    code = following.print_logs(run, form, follow=follow, rank=rank, instance=only, tail=tail, selection=selection)
+    raise typer.Exit(code)

@@ -1,45 +1,40 @@
 from __future__ import annotations
 
 import sys
-from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloudtrain.cli import options
+from cloudtrain.cli import complete, options
 
 if TYPE_CHECKING:
-    from cloudtrain.plans import Plan
-
-
-class Format(str, Enum):
-    text = "text"
-    json = "json"
-    request = "request"
-    aws_cli = "aws-cli"
-    az_cli = "az-cli"
-    python = "python"
+    from cloudtrain.core.plan import Plan
 
 
 def command(
     job: options.Job,
+    arguments: options.ScriptArguments = None,
     target: options.TargetName = None,
     profile: options.Profile = None,
     set_: options.Set = None,
     ignore: options.Ignore = None,
     form: Annotated[
-        Format,
+        str,
         typer.Option(
             "--format",
             "-f",
             metavar="FORMAT",
             show_default=False,
-            help="text for reading, json for the whole plan, request for the exact body, aws-cli for "
-            "`aws sagemaker create-training-job --cli-input-json`, az-cli for `az ml job create --file`, "
-            "python for the code of the SDK's object.",
+            help="text for reading, json for the whole plan, request for the exact body; or what the target's own "
+            "tools take: aws-cli for `aws sagemaker create-training-job --cli-input-json`, az-cli for "
+            "`az ml job create --file`, python for the code of the SDK's object, sbatch for a batch script.",
+            autocompletion=complete.formats,
         ),
-    ] = Format.text,
+    ] = "text",
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    short: Annotated[
+        bool, typer.Option("--short", help="Only the summary and what the checks found, without processes and request.")
+    ] = False,
     instances: options.Instances = None,
     processes_per_instance: options.ProcessesPerInstance = None,
     max_restarts: options.MaxRestarts = None,
@@ -47,6 +42,8 @@ def command(
     python: options.Python = None,
     grace_period: options.GracePeriod = None,
     emulate: options.Emulate = None,
+    gpu: options.Gpu = None,
+    save_job: options.SaveJob = None,
 ) -> None:
     """Show exactly what a submit would send. Sends nothing.
 
@@ -57,6 +54,7 @@ def command(
     \b
     Examples:
       cloudtrain plan job.yaml
+      cloudtrain plan job.yaml --short
       cloudtrain plan job.yaml --format request > request.json
       cloudtrain plan bundled:digits_ddp --instances 2 --json | jq .processes
     """
@@ -74,32 +72,64 @@ def command(
         grace_period=grace_period,
         emulate=emulate,
     )
-    file = inputs.job_file(job, set_)
+    form = "json" if json else _known_format(form, where.type)
+    file = inputs.job_or_script(
+        job,
+        set_,
+        arguments,
+        instances=instances,
+        processes_per_instance=processes_per_instance,
+        gpu=gpu,
+        save_job=save_job,
+    )
     plan = inputs.plan_of(file, where, profile=profile, ignore=ignore)
-    print_plan(plan, "json" if json else form.value)
+    print_plan(plan, form, whole=not short)
 
 
-def print_plan(plan: Plan, form: str) -> None:
-    """The plan on stdout. A plan that a submit would refuse is printed all the same, with its errors at the end.
+def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
+    """The plan on stdout; as text, without its processes and its request unless `whole`.
+
+    A plan that a submit would refuse is printed all the same, with its errors at the end.
 
     Raises:
         typer.Exit: with code 2, when a check found an error.
     """
+    from cloudtrain.render.escape import visible, visible_json
+
     if form == "json":
-        sys.stdout.write(plan.to_json())
+        sys.stdout.write(visible_json(plan.to_json()))
     elif form == "request":
-        sys.stdout.write(plan.request_json + "\n")
-    elif form in ("aws-cli", "az-cli", "python"):
-        sys.stdout.write(_for_the_sdk(plan, form))
+        sys.stdout.write(visible_json(plan.request_json) + "\n")
+    elif form != "text":
+        text = _for_the_tool(plan, form)
+        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)  # a file gets every byte
     else:
         from cloudtrain.cli.terminal import show
 
-        show(plan.document(), sys.stdout, width=_FILE_WIDTH)
+        show(plan.document(whole=whole), sys.stdout, width=_FILE_WIDTH)
     if plan.errors:
         raise typer.Exit(2)
 
 
-def _for_the_sdk(plan: Plan, form: str) -> str:
+def _known_format(form: str, target: str) -> str:
+    """The format, if any target has it. The other targets are asked last, because each costs start-up time.
+
+    Raises:
+        UsageError: none has.
+    """
+    from cloudtrain.errors import UsageError, did_you_mean
+    from cloudtrain.targets.registry import target_of
+
+    if form in complete.FORMATS or form in target_of(target).plan_formats:
+        return form
+    known = complete.formats("")
+    if form in known:
+        return form
+    message = f"invalid value for `--format` / `-f`: `{form}` is not one of {', '.join(f'`{name}`' for name in known)}"
+    raise UsageError(message, hint=did_you_mean(form, known), code="CT901")
+
+
+def _for_the_tool(plan: Plan, form: str) -> str:
     """The request in the form of another tool.
 
     Raises:
@@ -110,7 +140,7 @@ def _for_the_sdk(plan: Plan, form: str) -> str:
     forms = plan.forms()
     if form not in forms:
         hint = ", ".join(f"`{name}`" for name in ("text", "json", "request", *forms))
-        raise UsageError(f"the target `{plan.target}` has no format `{form}`", hint=f"use one of {hint}")
+        raise UsageError(f"the target `{plan.target}` has no format `{form}`", hint=f"use one of {hint}", code="CT904")
     return forms[form]()
 
 

@@ -21,6 +21,18 @@ def command(
         typer.Option("--state", metavar="STATE", help="Only runs in this state.", autocompletion=complete.states),
     ] = None,
     job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Only runs of this job.")] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="NAME=VALUE", help="Only runs with this tag. Can be given again."),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where",
+            metavar="COMPARISON",
+            help="Only runs whose hyperparameter compares so: `learning_rate<0.01`. Can be given again.",
+        ),
+    ] = None,
     target: Annotated[
         str | None,
         typer.Option(
@@ -32,6 +44,7 @@ def command(
         ),
     ] = None,
     profile: options.Profile = None,
+    size: Annotated[bool, typer.Option("--size", help="Show the bytes of each run's folder on this machine.")] = False,
     json: options.Json = False,
 ) -> None:
     """List runs, the newest first.
@@ -41,6 +54,7 @@ def command(
       cloudtrain ps
       cloudtrain ps --active
       cloudtrain ps --all --state failed
+      cloudtrain ps --tag team=vision --where "learning_rate<0.01"
       cloudtrain ps --target sagemaker --state running
       cloudtrain ps -n 100 --json | jq -r '.[].name'
     """
@@ -50,23 +64,32 @@ def command(
     from cloudtrain.render.document import Document, Table
 
     limit = None if everything else count
-    runs = ct.runs(limit=limit, states=_wanted(active, state), job=job, target=target, profile=profile)
+    runs = ct.runs(
+        limit=limit,
+        states=_wanted(active, state),
+        job=job,
+        target=target,
+        profile=profile,
+        tags=dict(map(_tag, tag or ())),
+        where=where or (),
+    )
     if json:
-        print_json([status_json(run, run.last_status) for run in runs])
+        print_json([status_json(run, run.last_status) | ({"size": run.size} if size else {}) for run in runs])
     elif runs:
         now = time.time()
-        table = Table(("NAME", "STATE", "TARGET", "AGE", "DURATION"), [_row(run, now) for run in runs])
+        columns = ("NAME", "STATE", "TARGET", "AGE", "DURATION", *(["SIZE"] if size else []))
+        table = Table(columns, [(*_row(run, now), *([_size(run)] if size else [])) for run in runs])
         show(Document([table]), sys.stdout)
         if len(runs) == count and not everything:
             there = f" --target {target}" if target else ""
             say(f"the newest {count}; `cloudtrain ps --all{there}` lists all runs")
     else:
-        say(_nothing(active, state, job))
+        say(_nothing(active, state, job, labelled=bool(tag or where)))
 
 
 def _wanted(active: bool, state: str | None) -> list[Any]:
+    from cloudtrain.core.states import RunState
     from cloudtrain.errors import UsageError, did_you_mean
-    from cloudtrain.states import RunState
 
     if state is None:
         return [known for known in RunState if active and not known.is_final]
@@ -77,17 +100,39 @@ def _wanted(active: bool, state: str | None) -> list[Any]:
         raise UsageError(f"there is no state `{state}`", hint=hint) from None
 
 
-def _nothing(active: bool, state: str | None, job: str | None) -> str:
+def _tag(text: str) -> tuple[str, str]:
+    """A tag as it is typed, `team=vision`.
+
+    Raises:
+        UsageError: it has no `=`.
+    """
+    from cloudtrain.errors import UsageError
+
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"`{text}` is no tag", hint=f"write its value too: `--tag {text}=VALUE`", code="CT901")
+    return key, value
+
+
+def _nothing(active: bool, state: str | None, job: str | None, *, labelled: bool) -> str:
     what = f" of job `{job}`" if job else ""
+    if labelled:
+        return f"no run{what} has these labels; `cloudtrain ps` lists the newest"
     if active or state:
         return f"no run{what} is {state or 'going on'}; `cloudtrain ps` lists the newest"
     return f"there is no run{what} yet; start one with `cloudtrain submit bundled:digits_ddp`"
 
 
 def _row(run: Any, now: float) -> tuple[Any, ...]:
+    from cloudtrain.core.units import format_duration
     from cloudtrain.render.status import duration_of, state_cell
-    from cloudtrain.units import format_duration
 
     status = run.last_status
     age = format_duration(int(max(0, now - run.created)))
     return (run.name, state_cell(status.state), run.target, age, duration_of(status, now))
+
+
+def _size(run: Any) -> str:
+    from cloudtrain.core.units import format_size
+
+    return "" if run.size is None else format_size(run.size)

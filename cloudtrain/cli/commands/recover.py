@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from cloudtrain.cli import options
+
+if TYPE_CHECKING:
+    from cloudtrain.lifecycle.submission import Recovered
 
 
 def command(json: options.Json = False) -> None:
@@ -20,11 +24,13 @@ def command(json: options.Json = False) -> None:
     from cloudtrain.cli.terminal import print_json, say, show
     from cloudtrain.render.document import Document, Table
 
-    found = recover()
-    if json:
-        print_json([{"name": item.name, "outcome": item.outcome, "detail": item.detail} for item in found])
-    elif found:
-        rows = [(item.name, item.outcome, item.detail) for item in found]
-        show(Document([Table(("NAME", "OUTCOME", "DETAIL"), rows)]), sys.stdout)
-    else:
-        say("no submission was cut off")
+    def print_found(found: list[Recovered]) -> None:
+        if json:
+            print_json([item._asdict() for item in found])
+        elif found:
+            show(Document([Table(("NAME", "OUTCOME", "DETAIL"), found)]), sys.stdout)
+        else:
+            say("no submission was cut off")
+        sys.stdout.flush()
+
+    recover(print_found)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloudtrain.cli import complete, options
+from cloudtrain.core.targets import DEFAULT_TARGET
 
 if TYPE_CHECKING:
-    from cloudtrain.handle import Run
+    from cloudtrain.lifecycle.run import Run
     from cloudtrain.rehearsal.rehearse import Rehearsal
 
 
@@ -91,12 +92,16 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
         given = next((name for name, value in (flags | {"set": set_}).items() if value is not None), None)
         if given is not None:
             flag = "--" + given.replace("instance_count", "instances").replace("_", "-")
-            raise UsageError(f"`{flag}` belongs to a job, and `{what}` is a run", hint="name the job file instead")
+            raise UsageError(
+                f"`{flag}` belongs to a job, and `{what}` is a run", hint="name the job file instead", code="CT905"
+            )
         return ct.run(what)
     file = inputs.job_file(what, set_)
-    where = inputs.target("local", profile, job=what, **flags)
+    where = inputs.target(DEFAULT_TARGET, profile, job=what, **flags)
     if not isinstance(file.job, ct.TrainingJob):
-        raise UsageError(f"`{what}` is a processing job, and those have no losses", hint="rehearse a training job")
+        raise UsageError(
+            f"`{what}` is a processing job, and those have no losses", hint="rehearse a training job", code="CT905"
+        )
     return run_whole(
         file.job,
         lambda job: ct.submit(job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of),
@@ -106,7 +111,7 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
 
 def _is_job(what: str) -> bool:
     """Anything that is or looks like a file; a run's reference has `://`."""
-    from cloudtrain.job import BUNDLED
+    from cloudtrain.core.job import BUNDLED
     from cloudtrain.jobfile import SUFFIXES
 
     like_file = Path(what).suffix.lower() in SUFFIXES or ("/" in what and "://" not in what)

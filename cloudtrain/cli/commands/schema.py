@@ -26,6 +26,6 @@ def command(
       # yaml-language-server: $schema=job.schema.json
     """
     from cloudtrain.cli.terminal import print_json
-    from cloudtrain.schema import job_schema
+    from cloudtrain.jobfile.schema import job_schema
 
     print_json(job_schema(kind.value))

@@ -62,13 +62,13 @@ def show(
       cloudtrain scripts show digits_ddp --file job.yaml
     """
     from cloudtrain.errors import UsageError, did_you_mean
-    from cloudtrain.scripts import script_path
+    from cloudtrain.scripts import script_files, script_path
 
-    folder = script_path(name)
-    files = [path.name for path in folder.iterdir() if path.is_file()]
+    files = script_files(name)
     if file not in files:
-        raise UsageError(f"`{folder.name}` has no file `{file}`", hint=did_you_mean(file, files))
-    sys.stdout.write((folder / file).read_text(encoding="utf-8"))
+        owner = script_path(name).name
+        raise UsageError(f"`{owner}` has no file `{file}`", hint=did_you_mean(file, files), code="CT903")
+    sys.stdout.write(files[file].read_text(encoding="utf-8"))
 
 
 @command.command(cls=Command)
@@ -84,9 +84,9 @@ def copy(
     Example:
       cloudtrain scripts copy digits_ddp my-training
     """
-    from cloudtrain.cli.terminal import say
+    from cloudtrain.cli.terminal import print_lines, say, typed
     from cloudtrain.scripts import copy_script, script_path
 
     folder = copy_script(name, destination if destination is not None else Path(script_path(name).name))
-    sys.stdout.write(f"{folder}\n")
-    say(f"change what you like in `{folder}`, then: `cloudtrain submit {folder}/job.yaml`")
+    print_lines([str(folder)])
+    say(f"change what you like in `{folder}`, then: {typed('cloudtrain', 'submit', f'{folder}/job.yaml')}")

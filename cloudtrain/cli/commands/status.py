@@ -16,12 +16,12 @@ def command(name: options.RunName, json: options.Json = False) -> None:
       cloudtrain status digits-ddp-3f9a
       cloudtrain status last --json | jq -r .state
     """
-    import cloudtrain as ct
+    from cloudtrain.cli import inputs
     from cloudtrain.cli.report import status_json
     from cloudtrain.cli.terminal import print_json, show
     from cloudtrain.render.status import run_document
 
-    run = ct.run(name)
+    run = inputs.run(name)
     status = run.status()
     if json:
         print_json(status_json(run, status))

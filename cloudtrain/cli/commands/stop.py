@@ -21,17 +21,21 @@ def command(
 ) -> None:
     """Ask runs to save and leave.
 
-    The processes get SIGTERM, and SIGKILL after the grace period. A run that has ended stays as it is.
+    The processes get SIGTERM, and SIGKILL after the grace period. A run that has ended stays as it is. `last` stops a
+    run that was submitted from this folder; for one from another folder it asks first.
 
     \b
     Examples:
       cloudtrain stop last
       cloudtrain stop digits-ddp-3f9a --wait
     """
-    import cloudtrain as ct
+    from cloudtrain.cli import inputs
     from cloudtrain.cli.terminal import say
 
-    runs = [ct.run(name) for name in names]
+    runs = [inputs.run(name) for name in names]
+    for run in runs:
+        if not run.state.is_final:
+            inputs.may("stop", run)
     for run in runs:
         if run.state.is_final:
             say(f"`{run.name}` has ended already: {run.state}")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -8,18 +10,23 @@ import typer
 from cloudtrain.cli import options
 
 if TYPE_CHECKING:
+    from cloudtrain.core.plan import Plan
     from cloudtrain.jobfile import JobFile
-    from cloudtrain.plans import Plan
+    from cloudtrain.lifecycle.run import Run
 
 
 def command(
     job: options.Job,
+    arguments: options.ScriptArguments = None,
     target: options.TargetName = None,
     profile: options.Profile = None,
     set_: options.Set = None,
     ignore: options.Ignore = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the whole plan on stdout. Sends and writes nothing.")
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not ask the target about role, bucket, inputs and quota first.")
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the target has the run.")] = False,
     json: options.Json = False,
@@ -30,6 +37,8 @@ def command(
     python: options.Python = None,
     grace_period: options.GracePeriod = None,
     emulate: options.Emulate = None,
+    gpu: options.Gpu = None,
+    save_job: options.SaveJob = None,
 ) -> None:
     """Check a job, send it, and follow its run.
 
@@ -39,6 +48,7 @@ def command(
     \b
     Examples:
       cloudtrain submit bundled:digits_ddp
+      cloudtrain submit --nproc 2 train.py --epochs 3
       cloudtrain submit job.yaml --set hyperparameters.epochs=3
       cloudtrain submit job.yaml --instances 2 --processes-per-instance 1
       cloudtrain submit job.yaml --emulate sagemaker
@@ -47,7 +57,15 @@ def command(
     """
     from cloudtrain.cli import inputs
 
-    file = inputs.job_file(job, set_)
+    file = inputs.job_or_script(
+        job,
+        set_,
+        arguments,
+        instances=instances,
+        processes_per_instance=processes_per_instance,
+        gpu=gpu,
+        save_job=save_job,
+    )
     where = inputs.target(
         options.here_if(emulate, target),
         profile,
@@ -65,36 +83,42 @@ def command(
 
         print_plan(inputs.plan_of(file, where, profile=profile, ignore=ignore), "json" if json else "text")
         return
-    run = _send(file, where, profile, ignore)
+    run = _send(file, where, profile, ignore, _print_detached(json) if detach else _print_followed, online=not offline)
     if detach:
-        _sent(run, as_json=json)
         return
     from cloudtrain.cli.follow import follow
 
     raise typer.Exit(follow(run, as_json=json))
 
 
-def _send(file: JobFile, where: Any, profile: str | None, ignore: list[str] | None) -> Any:
+def _send(
+    file: JobFile,
+    where: Any,
+    profile: str | None,
+    ignore: list[str] | None,
+    on_run: Callable[[Run], None],
+    *,
+    online: bool = True,
+) -> Run:
     import cloudtrain as ct
     from cloudtrain.cli.progress import upload_progress
     from cloudtrain.cli.terminal import say
 
     try:
-        run = ct.submit(
+        return ct.submit(
             file.job,
             where,
             profile=profile,
             ignore=list(ignore or ()),
             place_of=file.place_of,
+            online=online,
             on_plan=_show_plan,
             on_bytes=upload_progress(),
+            on_run=on_run,
         )
     except KeyboardInterrupt:
         say("", "interrupted while sending; `cloudtrain recover` says whether the run exists")
         raise
-    if run.adopted:
-        say(f"`{run.name}` was sent before, by a command that was cut off; this is that run")
-    return run
 
 
 def _show_plan(plan: Plan) -> None:
@@ -106,18 +130,52 @@ def _show_plan(plan: Plan) -> None:
         sys.stderr.write("\n")
 
 
-def _sent(run: Any, *, as_json: bool) -> None:
-    """The name on stdout; where it cannot be written, on stderr, because the run is there and costs money."""
-    from cloudtrain.cli.report import goes_on
-    from cloudtrain.cli.streams import OutputError
-    from cloudtrain.cli.terminal import print_json, say
+def _print_followed(run: Run) -> None:
+    from cloudtrain.cli.terminal import say
 
-    sent = {"name": run.name, "ref": str(run.ref), "target": run.target, "state": str(run.last_status.state)}
-    try:
-        print_json(sent) if as_json else sys.stdout.write(f"{run.name}\n")
-        sys.stdout.flush()
-    except (OutputError, BrokenPipeError):
-        goes_on(run)
-        raise
-    if not as_json:
-        say(f"follow it with `cloudtrain logs {run.name} -f`, stop it with `cloudtrain stop {run.name}`")
+    _say_history(run)
+    say(f"`{run.name}` was submitted; Ctrl-C leaves it running", "")
+
+
+def _print_detached(as_json: bool) -> Callable[[Run], None]:
+    """The name on stdout; where it cannot be written, on stderr, because the run is there and costs money."""
+
+    def print_run(run: Run) -> None:
+        from cloudtrain.cli.report import goes_on
+        from cloudtrain.cli.streams import OutputError
+        from cloudtrain.cli.terminal import print_json, print_lines, say, typed
+
+        sent = {"name": run.name, "ref": str(run.ref), "target": run.target, "state": str(run.last_status.state)}
+        _say_history(run)
+        try:
+            print_json(sent | {"adopted": run.adopted}) if as_json else print_lines([run.name])
+            sys.stdout.flush()
+        except (OutputError, BrokenPipeError):
+            goes_on(run)
+            raise
+        if not as_json:
+            follow, stop = typed("cloudtrain", "logs", run.name, "-f"), typed("cloudtrain", "stop", run.name)
+            say(f"follow it with {follow}, stop it with {stop}")
+
+    return print_run
+
+
+def _say_history(run: Run) -> None:
+    """What an earlier command was cut off from saying."""
+    from cloudtrain.cli.terminal import say, typed
+
+    if run.adopted:
+        say(
+            f"`{run.name}` was submitted {_ago(run)} by a command that was cut off before it could say so; "
+            "this is that run",
+            "run the same command again to start another one",
+        )
+    for name in run.unreported:
+        look = typed("cloudtrain", "status", name)
+        say(f"`{name}` was submitted by a command that was cut off before it could say so: {look}")
+
+
+def _ago(run: Run) -> str:
+    from cloudtrain.core.units import format_duration
+
+    return f"{format_duration(int(max(0, time.time() - run.created)))} ago"

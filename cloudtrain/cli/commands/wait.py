@@ -24,13 +24,12 @@ def command(
       cloudtrain wait last && cloudtrain download last model/
       cloudtrain wait digits-ddp-3f9a --timeout 2h
     """
-    import cloudtrain as ct
     from cloudtrain.cli import inputs
     from cloudtrain.cli.report import exit_code, goes_on, report_end, status_json
     from cloudtrain.cli.terminal import print_json
 
     limit = None if timeout is None else inputs.seconds(timeout)
-    run = ct.run(name)
+    run = inputs.run(name)
     try:
         status = run.wait(limit)
     except KeyboardInterrupt:

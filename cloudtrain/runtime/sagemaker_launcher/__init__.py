@@ -1,7 +1,7 @@
 """Starts a job's processes inside a SageMaker container, in place of the image's training toolkit.
 
 A job in entrypoint mode carries this package in its bundle and starts it with `CONTAINER_ENTRYPOINT`. It needs a shell
-and Python 3.9 in the image and nothing else, so it works where the toolkit is missing, and where it is old:
+and Python 3.7 in the image and nothing else, so it works where the toolkit is missing, and where it is old:
 hyperparameters reach the script exactly (toolkits up to 5.1.2 send them through a shell), torchrun starts on every
 image, and a dead process ends the job at once.
 

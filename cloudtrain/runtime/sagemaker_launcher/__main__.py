@@ -80,7 +80,7 @@ def _listen_for_chief(plan: LaunchPlan, network: Network, host: str, children: C
         return None
     address, port = network.place(plan.watch, WATCH_PORT)
     if plan.watch == host:
-        return Beacon(port, others=len(plan.hosts) - 1)
+        return Beacon(port, others=len(plan.hosts) - 1, address=address if network.is_emulated else "")
     watch_chief((address, port), children.chief_ended)
     return None
 

@@ -30,13 +30,15 @@ class Network:
     """Where `host:port` really is: there, or where the emulation says."""
 
     def __init__(self, endpoints: Mapping[str, str] | None = None) -> None:
+        self.is_emulated = endpoints is not None
+        """Whether all hosts are this machine, so that nothing needs to listen on the network."""
         self._endpoints = dict(endpoints or {})
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> Network:
         """The network of a process with these variables."""
         text = variables.get(EMULATION)
-        return cls(json.loads(text) if text else None)
+        return cls(json.loads(text) if text is not None else None)
 
     def place(self, host: str, port: int) -> tuple[str, int]:
         """Address and port."""
@@ -73,11 +75,12 @@ def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float 
 class Beacon:
     """On the chief's host: the other hosts hold a connection, which brings the exit code when the chief has ended."""
 
-    def __init__(self, port: int, others: int) -> None:
+    def __init__(self, port: int, others: int, *, address: str = "") -> None:
+        """Listens on every interface of the host, or at the address."""
         self._others = others
         self._held: list[socket.socket] = []
         self._came = threading.Condition()
-        self._server = socket.create_server(("", port), backlog=others + 1)
+        self._server = socket.create_server((address, port), backlog=others + 1)
         threading.Thread(target=self._accept, daemon=True).start()
 
     def tell(self, exit_code: int, *, patience: float) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from shlex import split as split_shell
 
 from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.mpi_options import mpirun_options
+from cloudtrain.runtime.torchrun_words import guarded
 
 from . import ROOT
 from .arguments import argv_of, decoded, split
@@ -199,14 +200,14 @@ def _torchrun(site: _Site) -> _Started:
     """Options with underscores, which every torch since 1.9 takes."""
     address, port = site.master
     argv = [
-        site.python, "-m", "torch.distributed.run",
+        site.python, "-m", "cloudtrain.runtime.torchrun" if site.network.is_emulated else "torch.distributed.run",
         "--nnodes", str(len(site.hosts)),
         "--nproc_per_node", str(site.processes),
         "--node_rank", str(site.hosts.index(site.host)),
         "--master_addr", address if len(site.hosts) > 1 else "127.0.0.1",
         "--master_port", str(port),
         *([] if site.is_python else ["--no_python"]),
-        *site.program(),
+        *guarded(site.program()),
     ]  # fmt: skip
     endpoint = f"{site.hosts[0]}:{MASTER_PORT}"
     return _Started((Program("torchrun", tuple(argv)),), site.processes, (endpoint,))
@@ -218,15 +219,7 @@ def _mpirun(site: _Site) -> _Started:
             f"this launcher starts mpirun on one instance, and the job has {len(site.hosts)}",
             hint="use an image with sagemaker-training, or `distribution: {type: torch}`",
         )
-    argv = [
-        "mpirun",
-        "--allow-run-as-root",
-        "--oversubscribe",
-        "--bind-to", "none",
-        "-np", str(site.processes),
-        *split_shell(site.launch.mpi_options),
-        *site.direct(),
-    ]  # fmt: skip
+    argv = ["mpirun", *mpirun_options(site.processes, site.launch.mpi_options), *site.direct()]
     return _Started((Program("mpirun", tuple(argv), signal="ranks"),), site.processes)
 
 

@@ -109,11 +109,14 @@ def prepared(batch: torch.Tensor) -> torch.Tensor:
 
 
 def augmented(batch: torch.Tensor, random: torch.Generator) -> torch.Tensor:
-    """Mirrored half of the time, and shifted by up to four pixels."""
+    """Each image mirrored half of the time, and shifted by up to four pixels."""
     mirror = torch.rand(len(batch), generator=random).to(batch.device) < 0.5
     batch = torch.where(mirror.view(-1, 1, 1, 1), batch.flip(3), batch)
-    down, right = torch.randint(-4, 5, (2,), generator=random).tolist()
-    return nn.functional.pad(batch, (4, 4, 4, 4))[:, :, 4 + down : 36 + down, 4 + right : 36 + right]
+    down, right = torch.randint(0, 9, (2, len(batch), 1), generator=random).to(batch.device)
+    pixels = torch.arange(32, device=batch.device)
+    each = torch.arange(len(batch), device=batch.device)[:, None, None]
+    padded = nn.functional.pad(batch, (4, 4, 4, 4)).permute(0, 2, 3, 1)
+    return padded[each, (down + pixels)[:, :, None], (right + pixels)[:, None, :]].permute(0, 3, 1, 2)
 
 
 @torch.no_grad()

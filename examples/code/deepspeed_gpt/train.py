@@ -13,6 +13,7 @@ from pathlib import Path
 
 import deepspeed
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from cloudtrain import runtime
@@ -91,22 +92,30 @@ engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.param
 # DeepSpeed's checkpoints are folders that all ranks write together; `latest` in them names the last whole one.
 checkpoints = str(runtime.checkpoint_dir())
 resumed, _ = engine.load_checkpoint(checkpoints) if Path(checkpoints, "latest").exists() else (None, None)
-random = torch.Generator().manual_seed((config.seed + engine.global_steps) * 10_007 + group.rank)
+parts, part = engine.gradient_accumulation_steps(), 0
+total = torch.zeros((), device=engine.device)
 
 while engine.global_steps < config.steps:
+    # The data of a step follows from the step, so a resumed run sees what the interrupted one would have seen.
+    place = (engine.global_steps * parts + part) * group.world_size + group.rank
+    random = torch.Generator().manual_seed(config.seed * 1_000_003 + place)
     starts = torch.randint(
         len(text) - config.context - 1, (engine.train_micro_batch_size_per_gpu(),), generator=random
     ).tolist()
     window = torch.stack([text[start : start + config.context + 1] for start in starts]).long().to(engine.device)
     loss = engine(window[:, :-1], window[:, 1:])
     engine.backward(loss)
+    total += loss.detach()
+    part = (part + 1) % parts
     at_boundary = engine.is_gradient_accumulation_boundary()
     engine.step()
     if not at_boundary:
         continue
     step, stop = engine.global_steps, runtime.should_stop()
     if step % config.report_every == 0:
-        runtime.report(step=step, loss=loss.item())
+        dist.all_reduce(total)
+        runtime.report(step=step, total=config.steps, loss=total / (parts * group.world_size))
+    total.zero_()
     if stop or step % config.save_every == 0 or step == config.steps:
         engine.save_checkpoint(checkpoints)
     if stop and step < config.steps:

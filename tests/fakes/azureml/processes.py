@@ -7,10 +7,10 @@ own launch code has no part in it.
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 
 from tests.fakes.azureml.messages import Json
+from tests.ports import free_ports
 
 
 def environments(properties: Json) -> Iterator[tuple[int, dict[str, str]]]:
@@ -18,14 +18,14 @@ def environments(properties: Json) -> Iterator[tuple[int, dict[str, str]]]:
     distribution = properties.get("distribution") or {}
     kind, instances = distribution.get("distributionType"), instances_of(properties)
     each = (distribution.get("processCountPerInstance") or 1) if kind in ("PyTorch", "Mpi") else 1
-    port, world = str(_free_port()), instances * each
-    ports = [_free_port() for _ in range(world)] if kind == "TensorFlow" else []
+    world = instances * each
+    port, *ports = free_ports(1 + (world if kind == "TensorFlow" else 0))
     for rank in range(world):
         node, local = divmod(rank, each)
         env: dict[str, str] = {}
         if kind == "PyTorch":
             env = {
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), "RANK": str(rank),
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "RANK": str(rank),
                 "LOCAL_RANK": str(local), "NODE_RANK": str(node),
             }  # fmt: skip
         elif kind == "Mpi":
@@ -43,9 +43,3 @@ def environments(properties: Json) -> Iterator[tuple[int, dict[str, str]]]:
 
 def instances_of(properties: Json) -> int:
     return int((properties.get("resources") or {}).get("instanceCount") or 1)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

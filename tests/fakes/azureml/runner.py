@@ -10,9 +10,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.deadlines import DEADLINE
 from tests.fakes.azureml.files import ARTIFACTS, OUTPUTS, artifact
 from tests.fakes.azureml.job import Job
 from tests.fakes.azureml.messages import Json
@@ -35,7 +37,8 @@ class Life:
     def end_processes(self, how: signal.Signals) -> None:
         for process in self.processes:
             if process.poll() is None:
-                os.killpg(process.pid, how)
+                with suppress(ProcessLookupError):  # it ended by itself
+                    os.killpg(process.pid, how)
 
 
 class Runner:
@@ -53,7 +56,7 @@ class Runner:
             life.canceled.set()
             life.end_processes(signal.SIGKILL)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(DEADLINE)
 
     def _start(self, job: Job) -> None:
         life = self._lives[job.name] = Life(job, self._root / job.name)

@@ -16,8 +16,10 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
+from tests.deadlines import DEADLINE
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.server import FakeAws
+from tests.fakes.unpacking import unpack
 
 
 class Runner:
@@ -36,7 +38,7 @@ class Runner:
             for process in processes:
                 process.kill()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(DEADLINE)
 
     def _start(self, job: Job) -> None:
         self._running[job.name] = []
@@ -52,8 +54,7 @@ class Runner:
         job.enter("Downloading")
         values = {key: json.loads(text) for key, text in job.request["HyperParameters"].items()}
         code = self._fake.s3.get(values["sagemaker_submit_directory"]).data
-        with tarfile.open(fileobj=io.BytesIO(code)) as tar:
-            tar.extractall(folder / "code", filter="data")
+        unpack(code, folder / "code")
         job.enter("Training")
         count = job.request["ResourceConfig"]["InstanceCount"]
         last_errors = self._processes(job, folder, values["sagemaker_program"], count)

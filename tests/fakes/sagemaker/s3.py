@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 import threading
@@ -22,6 +23,8 @@ class Object:
 
     data: bytes
     headers: dict[str, str] = field(default_factory=dict)
+    checksum: str = ""
+    """SHA-256 in base64, where the upload asked for one; of parts, that of their hashes and how many they are."""
 
     @property
     def etag(self) -> str:
@@ -71,12 +74,13 @@ def target_of(method: str, path: str) -> Target:
 
 
 class S3:
-    """The service. `page_size` is how many keys a list has at most."""
+    """The service. `page_size` is how many keys a list has at most; `may_decrypt` whether the caller may use KMS keys."""
 
     def __init__(self, region: str, account: str) -> None:
         self.region = region
         self.buckets = {f"sagemaker-{region}-{account}": Bucket(region, account)}
         self.page_size = 1000
+        self.may_decrypt = True
         self._parts: dict[str, tuple[dict[str, str], dict[int, bytes]]] = {}
         self._lock = threading.RLock()
 
@@ -123,9 +127,13 @@ class S3:
             f"<KeyCount>{len(keys[start:end])}</KeyCount><IsTruncated>{truncated}</IsTruncated>{more}{items}",
         )
 
-    def _head_object(self, bucket: Bucket, target: Target, *_: object) -> Reply:
+    def _head_object(self, bucket: Bucket, target: Target, headers: Mapping[str, str], _: bytes) -> Reply:
         item = self._item(bucket, target)
-        return Reply(headers={**item.headers, "ETag": item.etag}, length=len(item.data))
+        asked = headers.get("x-amz-checksum-mode") == "ENABLED" and item.checksum
+        if asked and not self.may_decrypt and "x-amz-server-side-encryption" in item.headers:
+            raise Refused("AccessDenied", "not authorized to perform: kms:Decrypt", 403)
+        checksum = {"x-amz-checksum-sha256": item.checksum} if asked else {}
+        return Reply(headers={**item.headers, **checksum, "ETag": item.etag}, length=len(item.data))
 
     def _get_object(self, bucket: Bucket, target: Target, headers: Mapping[str, str], _: bytes) -> Reply:
         item = self._item(bucket, target)
@@ -139,11 +147,14 @@ class S3:
 
     def _put_object(self, bucket: Bucket, target: Target, headers: Mapping[str, str], body: bytes) -> Reply:
         bucket.objects[target.key] = item = Object(body, _kept(headers))
+        if headers.get("x-amz-sdk-checksum-algorithm") == "SHA256":
+            item.checksum = base64.b64encode(hashlib.sha256(body).digest()).decode()
         return Reply(headers={"ETag": item.etag})
 
     def _create_multipart_upload(self, bucket: Bucket, target: Target, headers: Mapping[str, str], _: bytes) -> Reply:
         upload = f"upload-{len(self._parts) + 1}"
-        self._parts[upload] = _kept(headers), {}
+        algorithm = {key: headers[key] for key in ("x-amz-checksum-algorithm",) if key in headers}
+        self._parts[upload] = _kept(headers) | algorithm, {}
         return _xml(
             "InitiateMultipartUploadResult",
             f"<Bucket>{target.bucket}</Bucket><Key>{escape(target.key)}</Key><UploadId>{upload}</UploadId>",
@@ -156,6 +167,9 @@ class S3:
     def _complete_multipart_upload(self, bucket: Bucket, target: Target, *_: object) -> Reply:
         headers, parts = self._parts.pop(target.query["uploadId"])
         item = Object(b"".join(parts[number] for number in sorted(parts)), headers)
+        if headers.pop("x-amz-checksum-algorithm", None) == "SHA256":
+            digests = b"".join(hashlib.sha256(parts[number]).digest() for number in sorted(parts))
+            item.checksum = f"{base64.b64encode(hashlib.sha256(digests).digest()).decode()}-{len(parts)}"
         bucket.objects[target.key] = item
         return _xml("CompleteMultipartUploadResult", f"<ETag>{escape(item.etag)}</ETag>")
 

@@ -20,9 +20,15 @@ from tests.fakes.sagemaker.faults import Fault, Faults, Refused
 from tests.fakes.sagemaker.identity import Identity
 from tests.fakes.sagemaker.jobs import ACCOUNT, Jobs
 from tests.fakes.sagemaker.logs import Logs
+from tests.fakes.sagemaker.prices import price_page
 from tests.fakes.sagemaker.s3 import S3, Reply, Target, target_of
 
-_JSON_SERVICES = {"SageMaker": "sagemaker", "Logs_20140328": "logs", "ServiceQuotasV20190624": "service-quotas"}
+_JSON_SERVICES = {
+    "SageMaker": "sagemaker",
+    "Logs_20140328": "logs",
+    "ServiceQuotasV20190624": "service-quotas",
+    "AWSPriceListService": "pricing",
+}
 _QUERY_SERVICES = {"2011-06-15": "sts", "2010-05-08": "iam"}
 
 
@@ -46,6 +52,8 @@ class FakeAws:
     received: list[Received] = field(default_factory=list)
     faults: Faults = field(default_factory=Faults)
     port: int = 0
+    price_list: list[dict[str, Any]] = field(default_factory=list)
+    """Products with their terms, as AWS's price list has them."""
 
     def __post_init__(self) -> None:
         self.jobs = Jobs(self.region)
@@ -86,6 +94,8 @@ class FakeAws:
             return json.dumps(self.jobs.handle(operation, body)).encode()
         if service == "logs":
             return json.dumps(self.logs.handle(operation, body)).encode()
+        if service == "pricing":
+            return json.dumps(price_page(self.price_list, body)).encode()
         if service == "service-quotas":
             return json.dumps(self.identity.quota_page(body)).encode()
         inner = self.identity.query(operation, body)

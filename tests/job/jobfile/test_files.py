@@ -106,7 +106,7 @@ def test_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
     with pytest.raises(ct.JobError) as error:
         load_job(path)
     [problem] = error.value.problems
-    assert (problem.line, problem.column, problem.message) == (2, 15, "the job file is not UTF-8 text: byte 0xff")
+    assert (problem.line, problem.column, problem.message) == (2, 15, "the file is not UTF-8 text: byte 0xff")
     assert problem.place == f"{path}:2:15"
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cloudtrain as ct
+from cloudtrain.errors import shortened
 from cloudtrain.jobfile import parse_job
 
 TEXT = """\
@@ -121,9 +122,9 @@ WRONG: list[tuple[str, str, str, str | None]] = [
      "use one of `launch`, `mpi_options`, `processes_per_instance`, `type`"),
     ("distribution.type=torhc", "distribution.type", "`torhc` is not a distribution", "did you mean `torch`?"),
     ("resources.instance_count=two", "resources.instance_count", '`instance_count` must be a whole number, not `"two"`',
-     None),
+     "write for example `instance_count: 1`"),
     ("resources.instance_count=2.50", "resources.instance_count", "`instance_count` must be a whole number, not `2.50`",
-     None),
+     "write for example `instance_count: 1`"),
     ("tags={year: 2.10}", "tags.year", "`year` must be text, not `2.10`", 'write `"2.10"`, in quotes'),
     ("max_runtime=soon", "max_runtime", '`"soon"` is not a duration', "write for example `90s`, `30m`, `2h` or `1d`"),
     ("name=null", "name", "`name` is missing", "add `name: ...`"),
@@ -135,9 +136,9 @@ WRONG: list[tuple[str, str, str, str | None]] = [
     ("hyperparameters.layers[5]=1", "hyperparameters.layers",
      "`hyperparameters.layers` has 2 entries, so there is no `[5]`", "the next one is `hyperparameters.layers[2]`"),
     (f"hyperparameters.layers[{LONG}]=1", "hyperparameters.layers",
-     f"`hyperparameters.layers` has 2 entries, so there is no `[{LONG}]`", "the next one is `hyperparameters.layers[2]`"),
+     f"`hyperparameters.layers` has 2 entries, so there is no `[{shortened(LONG)}]`", "the next one is `hyperparameters.layers[2]`"),
     (f"hyperparameters.layers.{LONG}=1", "hyperparameters.layers",
-     f"`hyperparameters.layers` has 2 entries, so there is no `[{LONG}]`", "the next one is `hyperparameters.layers[2]`"),
+     f"`hyperparameters.layers` has 2 entries, so there is no `[{shortened(LONG)}]`", "the next one is `hyperparameters.layers[2]`"),
     ("hyperparameters.lr=[1", "hyperparameters.lr", "not valid YAML: did not find expected ',' or ']'",
      "close the list with `]`"),
     ("hyperparameters.lr=.nan", "hyperparameters.lr", "`lr` cannot be `nan`: no service takes it", 'write `"nan"`, as text'),
@@ -153,8 +154,8 @@ WRONG: list[tuple[str, str, str, str | None]] = [
 
 @pytest.mark.parametrize(("override", "path", "message", "hint"), WRONG, ids=[case[0][:60] for case in WRONG])
 def test_a_wrong_override_is_reported_at_itself(override: str, path: str, message: str, hint: str | None) -> None:
-    """The place is `--set ...`, not the file."""
-    place = f"--set {override}  {path}" if path else f"--set {override}"
+    """The place is `--set ...`, not the file; the beginning of one that is too long to be read."""
+    place = shortened(f"--set {override}") + (f"  {path}" if path else "")
     assert told(override) == [(place, message, hint)]
 
 

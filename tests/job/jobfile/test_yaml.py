@@ -111,7 +111,7 @@ def document(text: str) -> list[tuple[int | None, int | None, str, str | None]]:
      ("? [a]\n: y", (1, 3, "a key must be text, not a list or a mapping", "write a name before the colon")),
      ("a: !foo 3", (1, 4, "a job has no tags such as `!foo`", "remove the tag")),
      ("a: !!python/object:os.system {}", (1, 4, "a job has no tags such as `!!python/object:os.system`", "remove the tag")),
-     ("a: !!int x", (1, 4, "`x` is not of the type that its tag `!!int` says", None)),
+     ("a: !!int x", (1, 4, "`x` is not of the type that its tag `!!int` says", "remove the tag")),
      ("a: {<<: 3}", (1, 9, "`<<` takes in a mapping or a list of mappings", "write `<<: *name`, where `&name` is a mapping"))],
 )  # fmt: skip
 def test_problems_that_leave_the_text_readable(text: str, told: tuple[Any, ...]) -> None:
@@ -124,10 +124,11 @@ def test_problems_that_leave_the_text_readable(text: str, told: tuple[Any, ...])
     [("resources:\n\tinstance_count: 2\n", 2, 1, "not valid YAML: a tab cannot indent a line", "indent with spaces"),
      ("a: b: c\n", 1, 5, "not valid YAML: mapping values are not allowed in this context",
       "put text that holds `: ` in quotes, and indent entries alike"),
-     ("a: 1\n---\nb: 2\n", 2, 1, "the file holds several documents (`---`)", "a file holds one job"),
+     ("a: 1\n---\nb: 2\n", 2, 1, "the file holds several documents (`---`)", "a file holds one job: remove the others"),
      ("a: [1, 2\n", 2, 1, "not valid YAML: did not find expected ',' or ']'", "close the list with `]`"),
      ("a: *no\n", 1, 4, "not valid YAML: found undefined alias", "an alias `*name` needs an anchor `&name` before it"),
-     ("a: &x [*x]\n", 1, 4, "the text holds an anchor that refers to itself", None),
+     ("a: &x [*x]\n", 1, 4, "the text holds an anchor that refers to itself",
+      "write the value in the alias's place"),
      ("a: é\x07\n", 1, 5, "not valid YAML: the text holds a control character", "remove it"),
      ("a: @b\n", 1, 4, "not valid YAML: found character that cannot start any token",
       "put text that starts with a special sign in quotes")],
@@ -143,14 +144,14 @@ def test_aliases_cannot_blow_a_file_up() -> None:
     """Ten lines that stand for a billion values."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
-    assert told("\n".join(lines))[0][2] == "the text is too large or too deep to be a job"
+    assert told("\n".join(lines))[0][2] == "the text has more values than cloudtrain reads"
 
 
 def test_merges_cannot_blow_a_file_up() -> None:
     """Ten kilobytes that stand for half a million merged keys."""
     keys = ", ".join(f"k{number}: 1" for number in range(800))
     text = f"a: &a {{{keys}}}\nb: {{<<: [{', '.join(['*a'] * 800)}]}}"
-    assert told(text)[0][2] == "the text is too large or too deep to be a job"
+    assert told(text)[0][2] == "the text has more values than cloudtrain reads"
 
 
 @pytest.mark.parametrize("written", ["1" * 4000, "0x" + "f" * 4000, "0o" + "7" * 5000])

@@ -59,7 +59,7 @@ def init() -> None:
     _links.extend(link for _, link in sorted((link.recv(), link) for link in links))
 
 
-def _connected(path: str, patience: float = 60.0) -> Connection:
+def _connected(path: str, patience: float = 900.0) -> Connection:
     """Rank 0 may not listen yet."""
     end = time.monotonic() + patience
     while True:

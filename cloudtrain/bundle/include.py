@@ -1,0 +1,74 @@
+"""What comes into the bundle from elsewhere: the lines of `.cloudtraininclude` at the root of the source folder.
+
+A line is the path of a file or folder, from there. It gets its own name beside the code, as the SageMaker SDK's
+`dependencies` do, and is treated as if it stood there: ignore rules, limits and the search for secrets are the same.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import stat
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from cloudtrain.bundle.entries import shown
+from cloudtrain.bundle.ignore import INCLUDE_FILE
+from cloudtrain.documents.reading import read_bytes
+from cloudtrain.errors import Problem
+from cloudtrain.system.paths import why_missing
+
+
+class Included(NamedTuple):
+    """A file or folder that stands elsewhere. It answers as an entry of a listing does; links were followed."""
+
+    path: str
+    status: os.stat_result
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        return stat.S_ISDIR(self.status.st_mode)
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002
+        return self.status
+
+
+def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[Problem]]:
+    """What the lines name, by the name that it gets in the bundle, and what is wrong with the other lines.
+
+    Args:
+        own: what stands at the root itself.
+    """
+    try:
+        content = read_bytes(f"{root}/{INCLUDE_FILE}")
+    except OSError as error:
+        message = f"`{INCLUDE_FILE}` cannot be read: {error.strerror}"
+        return {}, [_problem(message, "make it a plain file that you may read, or remove it")]
+    found: dict[str, Included] = {}
+    problems = []
+    taken = dict.fromkeys(own, "`source_dir`")
+    for line, text in enumerate(map(os.fsdecode, content.removeprefix(codecs.BOM_UTF8).split(b"\n")), 1):
+        path = text.strip()
+        if not path or path.startswith("#"):
+            continue
+        place = os.path.join(root, path)  # noqa: PTH118
+        name = os.path.basename(os.path.normpath(place))  # noqa: PTH119 - `..` has the name of its folder
+        fault = why_missing(place) or (None if name else "has no name that it could have in the bundle")
+        if fault is not None:
+            hint = "write the path of a file or folder, from `source_dir`, or remove the line"
+            problems.append(_problem(f"`{shown(path)}` {fault}", hint, line))
+        elif name in taken:
+            message = f"`{shown(path)}` would be `{shown(name)}` in the bundle, which {taken[name]} has already"
+            problems.append(_problem(message, "remove the line, or rename one of the two", line))
+        else:
+            real = os.path.realpath(place)
+            found[name], taken[name] = Included(real, os.stat(real)), f"line {line}"  # noqa: PTH116
+    return found, problems
+
+
+def _problem(message: str, hint: str, line: int | None = None) -> Problem:
+    if line is None:
+        return Problem(("source_dir",), message, hint, code="CT055")
+    return Problem(("source_dir",), message, hint, INCLUDE_FILE, line, 1, code="CT055")

@@ -1,0 +1,208 @@
+"""The patterns of ignore files, as git reads them (`wildmatch.c` and `dir.c`), in time that grows with the path alone.
+
+A pattern becomes one regular expression. It never takes back what a star has matched before the last one: the first
+place where the text behind a star fits is as good as any later one, because another star follows. So a pattern with
+many stars takes no longer than one with few.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_CLASSES = {
+    b"alnum": rb"0-9A-Za-z", b"alpha": rb"A-Za-z", b"blank": rb" \t", b"cntrl": rb"\x00-\x1f\x7f", b"digit": rb"0-9",
+    b"graph": rb"!-~", b"lower": rb"a-z", b"print": rb" -~", b"punct": rb"!-/:-@\[-`{-~", b"space": rb"\s",
+    b"upper": rb"A-Z", b"xdigit": rb"0-9A-Fa-f",
+}  # fmt: skip
+
+_PLAIN = re.compile(rb"[^*?[\\]*")
+"""git compares what comes before the first wildcard as it is. So in `a**/b` the stars stand at the start of the rest,
+and mean folders, which they do nowhere else in the middle of a name."""
+
+_STAR, _SLASH = b"*", b"/"
+_ANY = rb"[^/]"
+
+
+class NoPattern(ValueError):
+    """The line is not a pattern: git would match nothing with it."""
+
+
+class Pattern(NamedTuple):
+    """One line of an ignore file."""
+
+    regex: re.Pattern[bytes]
+    """Matches the whole path, relative to the folder of the ignore file, or the name alone."""
+    by_name: bool
+    """Whether it is matched with the name, because it has no slash but at its end."""
+    ignores: bool
+    """False for a line that begins with `!`."""
+    folders_only: bool
+
+    def matches(self, path: bytes, is_folder: bool) -> bool:
+        """Whether the line is about that path."""
+        if self.folders_only and not is_folder:
+            return False
+        return self.regex.fullmatch(path[path.rfind(b"/") + 1 :] if self.by_name else path) is not None
+
+
+def pattern_of(line: bytes) -> Pattern | None:
+    """The pattern in a line, without its line end; None for an empty line and a comment.
+
+    Raises:
+        NoPattern: the line can match nothing.
+    """
+    line = _without_spaces(line)
+    if not line or line.startswith(b"#"):
+        return None
+    ignores = not line.startswith(b"!")
+    text = line if ignores else line[1:]
+    folders_only = text.endswith(b"/")
+    text = text[:-1] if folders_only else text
+    if not text:
+        if line == b"/":
+            return None
+        raise NoPattern
+    by_name = b"/" not in text
+    text = text[1:] if text.startswith(b"/") else text
+    plain = _PLAIN.match(text)[0]  # type: ignore[index] # it matches everywhere
+    expression = re.escape(plain) + _Expression().path(_tokens(text[len(plain) :]), by_name=by_name)
+    return Pattern(re.compile(expression, re.DOTALL), by_name, ignores, folders_only)
+
+
+def _without_spaces(line: bytes) -> bytes:
+    """Without the spaces at the end, but for one behind a backslash."""
+    bare = line.rstrip(b" ")
+    escapes = len(bare) - len(bare.rstrip(b"\\"))
+    return line[: len(bare) + 1] if escapes % 2 and len(line) > len(bare) else bare
+
+
+def _tokens(text: bytes) -> list[bytes]:
+    """Stars, slashes, and expressions for one byte each."""
+    found: list[bytes] = []
+    at = 0
+    while at < len(text):
+        letter = text[at : at + 1]
+        at += 1
+        if letter in (_STAR, _SLASH):
+            found.append(letter)
+        elif letter == b"?":
+            found.append(_ANY)
+        elif letter == b"[":
+            expression, at = _set(text, at)
+            found.append(expression)
+        else:
+            if letter == b"\\":
+                letter = text[at : at + 1]
+                at += 1
+                if not letter:
+                    raise NoPattern
+            found.append(_SLASH if letter == b"/" else re.escape(letter))
+    return found
+
+
+def _set(text: bytes, at: int) -> tuple[bytes, int]:
+    """The expression of a set in brackets, and where the text goes on behind it."""
+    negated = text[at : at + 1] in (b"!", b"^")
+    at += negated
+    members: list[bytes] = []
+    previous: bytes | None = None
+    first = True
+    while first or text[at : at + 1] != b"]":
+        first = False
+        letter = text[at : at + 1]
+        at += 1
+        if not letter:
+            raise NoPattern
+        if letter == b"[" and text[at : at + 1] == b":":
+            end = text.find(b":]", at + 1)
+            known = _CLASSES.get(text[at + 1 : end]) if end > 0 else None
+            if known is not None:
+                members.append(known)
+                at, previous = end + 2, None
+                continue
+            if end > 0 and text[at + 1 : end].isalpha():
+                raise NoPattern
+        is_range = letter == b"-" and previous is not None and text[at : at + 1] not in (b"]", b"")
+        if letter == b"\\" or (is_range and text[at : at + 1] == b"\\"):
+            at += is_range
+            letter, at = text[at : at + 1], at + 1
+            if not letter:
+                raise NoPattern
+        elif is_range:
+            letter, at = text[at : at + 1], at + 1
+        if is_range:
+            assert previous is not None, "a range begins somewhere"
+            if previous <= letter:
+                members.append(re.escape(previous) + b"-" + re.escape(letter))
+            previous = None
+        else:
+            members.append(re.escape(letter))
+            previous = letter
+    inner = b"".join(members)
+    if not inner:
+        return (_ANY if negated else rb"(?!)"), at + 1
+    return (rb"(?!/)[" + (b"^" if negated else b"") + inner + b"]"), at + 1
+
+
+class _Expression:
+    """Puts an expression together, whose groups need different names."""
+
+    def __init__(self) -> None:
+        self._groups = 0
+
+    def path(self, tokens: Sequence[bytes], *, by_name: bool) -> bytes:
+        """Of a whole path, whose parts may be `**`."""
+        if by_name:
+            return self._part(tokens)
+        parts = _split(tokens, _SLASH)
+        is_any = [len(part) > 1 and set(part) == {_STAR} for part in parts]
+        chunks: list[list[bytes]] = [[]]
+        for part, any_folders in zip(parts, is_any, strict=True):
+            if any_folders:
+                chunks.append([])
+            else:
+                chunks[-1].append(self._part(part))
+        return self._chunks(chunks, ends_open=is_any[-1])
+
+    def _chunks(self, chunks: list[list[bytes]], *, ends_open: bool) -> bytes:
+        """Parts of a path between `**`, each of which stands for any number of folders."""
+        if ends_open:  # `a/**` is all that is in the folder
+            chunks = chunks[:-1]
+        first, *others = [_SLASH.join(chunk) for chunk in chunks if chunk or chunk is chunks[0]]
+        last = others.pop() if others and not ends_open else None
+        goes_on = others or last is not None or ends_open
+        expression = first + (b"/" if chunks[0] and goes_on else b"")
+        for chunk in others:
+            expression += self._first(rb"(?:[^/]*/)*?" + chunk + b"/")
+        if last is not None:
+            expression += rb"(?:[^/]*/)*?" + last
+        return expression + (b".*" if ends_open else b"")
+
+    def _part(self, tokens: Sequence[bytes]) -> bytes:
+        """Of one name: what stands between stars is looked for from left to right, the last piece from the end."""
+        first, *others = _pieces(tokens)
+        if not others:
+            return first
+        *middle, last = others
+        return first + b"".join(self._first(rb"[^/]*?" + piece) for piece in middle if piece) + rb"[^/]*" + last
+
+    def _first(self, expression: bytes) -> bytes:
+        """The expression where it fits first, for good."""
+        self._groups += 1
+        return b"(?=(?P<g%d>%s))(?P=g%d)" % (self._groups, expression, self._groups)
+
+
+def _pieces(tokens: Sequence[bytes]) -> list[bytes]:
+    return [b"".join(piece) for piece in _split(tokens, _STAR)]
+
+
+def _split(tokens: Sequence[bytes], separator: bytes) -> list[list[bytes]]:
+    parts: list[list[bytes]] = [[]]
+    for token in tokens:
+        if token == separator:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts

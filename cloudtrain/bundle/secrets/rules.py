@@ -1,0 +1,71 @@
+"""What secrets look like: the rules of gitleaks, and those that cloudtrain has beside them.
+
+gitleaks' rules are data (`data/secret_rules.json`, written by `tools/gen_secret_rules.py`). They know the tokens of
+some two hundred services by their form, and nearly never take anything else for one. What they lack is in
+`own_rules.py`. Nothing is read or compiled before a rule is wanted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from cloudtrain.bundle.secrets.own_rules import OWN_RULES
+from cloudtrain.bundle.secrets.rule import Allowed, Rule
+
+_FILE = Path(__file__).parent / "data" / "secret_rules.json"
+
+
+class RuleSet(NamedTuple):
+    """The rules, and what none of them may report."""
+
+    rules: tuple[Rule, ...]
+    by_keyword: Mapping[bytes, tuple[Rule, ...]]
+    allowed: Allowed
+
+
+@cache
+def rule_set() -> RuleSet:
+    """Every rule that is tried where its keyword stands."""
+    data = json.loads(_FILE.read_bytes())
+    rules = (*(_rule(item) for item in data["rules"]), *OWN_RULES)
+    index: dict[bytes, list[Rule]] = {}
+    for rule in rules:
+        for keyword in rule.keywords:
+            index.setdefault(keyword, []).append(rule)
+    stopwords = tuple(word.encode() for word in data["stopwords"])
+    allowed = Allowed(tuple(data["allowed"]), stopwords=stopwords)
+    return RuleSet(rules, {word: tuple(found) for word, found in index.items()}, allowed)
+
+
+def _rule(item: Mapping[str, object]) -> Rule:
+    fields: dict[str, object] = {
+        "id": item["id"],
+        "regex": item["regex"],
+        "keywords": tuple(str(word).encode() for word in _list(item["keywords"])),
+        "certain": not item.get("uncertain", False),
+        "entropy": item.get("entropy", 0.0),
+        "path": item.get("path"),
+        "group": item.get("secretGroup", 0),
+        "prefix": item.get("prefix", False),
+        "allowed": tuple(_allowed(each) for each in _list(item.get("allowed", []))),
+    }
+    return Rule(**fields)  # type: ignore[arg-type] # the file is written by our own tool
+
+
+def _allowed(item: Mapping[str, object]) -> Allowed:
+    return Allowed(
+        tuple(map(str, _list(item.get("regexes", [])))),
+        str(item.get("target", "secret")),
+        tuple(map(str, _list(item.get("paths", [])))),
+        tuple(str(word).encode() for word in _list(item.get("stopwords", []))),
+        bool(item.get("all", False)),
+    )
+
+
+def _list(value: object) -> list[Mapping[str, object]]:
+    assert isinstance(value, list)
+    return value

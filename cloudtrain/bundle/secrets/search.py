@@ -1,0 +1,125 @@
+"""Which rule finds a secret, and where. No message is made of the secret itself."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from cloudtrain.bundle.entries import Secret
+from cloudtrain.bundle.secrets.rule import Allowed, Rule, compiled
+from cloudtrain.bundle.secrets.rules import rule_set
+from cloudtrain.bundle.secrets.suspects import Span
+
+_MARKS = (b"gitleaks:allow", b"pragma: allowlist secret")
+"""In a line: what stands there is no secret. The marks of gitleaks and detect-secrets, so that files need only one."""
+
+_NO_SECRET = (
+    r"(?i)example|placeholder|changeme|dummy|redacted|xxxx|your[-_]|<[a-z]|\*\*\*|\.\.\.|123456789|abcdefgh|"
+    r"password|secret|test"
+)
+"""In a secret that only looks random: it is an example."""
+
+_GAP = b"\n\0\n"
+"""Between spans: no rule matches across it."""
+
+
+class Match(NamedTuple):
+    """Where a rule found a secret: the first byte of it and the one after the last."""
+
+    rule: Rule
+    start: int
+    end: int
+
+
+def secrets_in(content: bytes, spans: Sequence[Span], path: str) -> tuple[Secret, ...]:
+    """The secrets in some spans of a file, by line; of a line that has a certain one, that one alone."""
+    found: dict[int, Secret] = {}
+    for match in sorted(matches(content, spans, path), key=lambda match: (not match.rule.certain, match.start)):
+        line = content.count(b"\n", 0, match.start) + 1
+        found.setdefault(line, Secret(match.rule.id, line, match.rule.certain))
+    return tuple(found[line] for line in sorted(found))
+
+
+def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]:
+    """Every secret that a rule finds in the spans, which are in order and apart."""
+    text = _GAP.join(content[start:end] for start, end in spans)
+    starts = list(accumulate((end - start + len(_GAP) for start, end in spans), initial=0))
+    for rule in _candidates(text.lower(), path):
+        for found in rule.pattern.finditer(text):
+            start, end = found.span(_group(rule, found))
+            if _is_secret(rule, found, text[start:end], path):
+                number = bisect_right(starts, start) - 1
+                shift = spans[number][0] - starts[number]
+                yield Match(rule, start + shift, end + shift)
+
+
+def _candidates(lowered: bytes, path: str) -> Iterable[Rule]:
+    """The rules that have a keyword in the text, each once."""
+    found: dict[str, Rule] = {}
+    for keyword, rules in rule_set().by_keyword.items():
+        if keyword in lowered:
+            found.update((rule.id, rule) for rule in rules if rule.path is None or re.search(rule.path, path))
+    return found.values()
+
+
+def _group(rule: Rule, found: re.Match[bytes]) -> int:
+    groups = [number for number, text in enumerate(found.groups(), 1) if text]
+    return rule.group or (groups[0] if groups else 0)
+
+
+def _is_secret(rule: Rule, found: re.Match[bytes], secret: bytes, path: str) -> bool:
+    if rule.entropy and bits_per_letter(secret) <= rule.entropy:
+        return False
+    if rule.random and not looks_random(secret):
+        return False
+    if b"EXAMPLE" in secret or _is_allowed(rule_set().allowed, found, secret, path, rule):
+        return False
+    return not any(mark in _line(found) for mark in _MARKS) and not any(
+        _is_allowed(item, found, secret, path, rule) for item in rule.allowed
+    )
+
+
+def _is_allowed(allowed: Allowed, found: re.Match[bytes], secret: bytes, path: str, rule: Rule) -> bool:
+    verdicts = []
+    if allowed.regexes:
+        text = {"secret": lambda: secret, "match": lambda: _whole(rule, found), "line": lambda: _line(found)}
+        target = text[allowed.target]()
+        verdicts.append(any(compiled(item).search(target) for item in allowed.regexes))
+    if allowed.paths:
+        verdicts.append(any(re.search(item, path) for item in allowed.paths))
+    if allowed.stopwords:
+        lowered = secret.lower()
+        verdicts.append(any(word in lowered for word in allowed.stopwords))
+    return (all if allowed.all else any)(verdicts)
+
+
+def _whole(rule: Rule, found: re.Match[bytes]) -> bytes:
+    """The match with the name before it, of which the rule's expression leaves out the beginning."""
+    if not rule.prefix:
+        return found[0]
+    start = found.start()
+    before = compiled(r"[\w.-]{0,50}\Z").search(found.string, max(0, start - 50), start)
+    return (before[0] if before else b"") + found[0]
+
+
+def _line(found: re.Match[bytes]) -> bytes:
+    text = found.string
+    end = text.find(b"\n", found.end())
+    return text[text.rfind(b"\n", 0, found.start()) + 1 : end if end >= 0 else None]
+
+
+def looks_random(secret: bytes) -> bool:
+    """Whether a value has a digit and a letter, and no word of an example in it."""
+    has_digit = any(48 <= byte <= 57 for byte in secret)
+    return has_digit and any(bytes([byte]).isalpha() for byte in secret) and not compiled(_NO_SECRET).search(secret)
+
+
+def bits_per_letter(text: bytes) -> float:
+    """Shannon's entropy: 0 for `aaaa`, 4 for random hexadecimal digits, 6 for random base64."""
+    length = len(text)
+    return -sum(count / length * math.log2(count / length) for count in Counter(text).values()) if length else 0.0

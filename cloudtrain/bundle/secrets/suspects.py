@@ -1,0 +1,113 @@
+"""The places of a text that are worth a look. Thousands of files pass here, and few go on.
+
+Nearly every secret is, or is next to, a long word with a digit in it; the others stand behind a word such as
+`password`, in an address, or below a headline. Rules are tried around these places only.
+"""
+
+from __future__ import annotations
+
+import re
+
+Span = tuple[int, int]
+
+SETTINGS = r"(?i)(?:\.(?:ya?ml|toml|json|ini|cfg|cnf|conf|config|properties|env|tfvars|txt|sh|bash)|(?:^|/)\.?[^./]+)$"
+"""Paths of files in which values stand without quotes; a name without an ending is one of them."""
+
+LARGEST = 16 << 20
+"""Bytes at the start of a file that are looked at."""
+
+_LETTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+_DIGITS = frozenset(b"0123456789")
+_WORDS = bytes(65 if byte in _LETTERS | _DIGITS | frozenset(b"+/_-") else 32 for byte in range(256))
+"""Every byte of a word becomes an A, so that one quick search finds a long word."""
+
+_LONG = b"A" * 20
+_END = re.compile(b"A*")
+_NO_DIGITS = bytes(byte for byte in range(256) if byte not in _DIGITS)
+_NO_LETTERS = bytes(byte for byte in range(256) if byte not in _LETTERS)
+_TOKENS = re.compile(rb"[/+_-]*(?i:a[ks]ia|a[bc][ic]a|gl[a-z]{2,6}-|[sr]k_(?:live|test|prod)_|hf_)")
+"""Tokens that may well have no digit."""
+
+_HEADLINES = (b"-----BEGIN", b"PuTTY-User-Key-File")
+_HEADLINES_OF_SETTINGS = (*_HEADLINES, b"kind: Secret")
+_ADDRESS = re.compile(rb"://[^\s/:@\"'<>{}$\\`|]{0,64}:[^\s/@\"'<>{}$\\`|]{6,200}@")
+_NAMES = (b"passw", b"pwd", b"secret")
+_NAMES_IN_SETTINGS = (*_NAMES, b"pass_phrase", b"passphrase", b"token", b"key", b"auth")
+_ASSIGNED = re.compile(rb"[\w\"'\] \t-]{0,32}[:=]>?[ \t]{0,8}[\"']?[^\s\"'(){}$<>%,;]{8,}|\s+\S*[0-9]")
+_NOTES = re.compile(rb"(?m)^[^\s:]{1,64}:\$[0-9a-z]{1,4}\$")
+
+_BEFORE, _BEHIND = 160, 100
+"""Bytes around a long word in which its name and what ends it stand."""
+_UNBROKEN = re.compile(rb"[^\s\"'<>]{0,4096}")
+"""What belongs to a long word: the other parts of a token, or of an address."""
+
+_MOST, _MOST_OF_BINARY = 1 << 20, 1 << 17
+"""Bytes of surroundings that are looked at in one file: a list of a million hashes is data, and a program is full of
+long words."""
+
+
+def suspects(content: bytes, path: str) -> list[Span]:
+    """Spans of a file's content, in order and apart, that rules have to look at; usually none."""
+    settings = re.search(SETTINGS, path) is not None
+    found = [*_long_words(content), *_behind_names(content, settings)]
+    for headline in _HEADLINES_OF_SETTINGS if settings else _HEADLINES:
+        found += ((at, at + 600) for at in _all(content, headline))
+    if b"://" in content:
+        found += ((match.start() - 40, match.end() + _BEHIND) for match in _ADDRESS.finditer(content))
+    if settings and b":$" in content:
+        found += ((match.start(), match.end() + 200) for match in _NOTES.finditer(content))
+    return _apart(found, len(content)) if found else []
+
+
+def _long_words(content: bytes) -> list[Span]:
+    words = content.translate(_WORDS)
+    found: list[Span] = []
+    start, seen, budget = words.find(_LONG), 0, _MOST_OF_BINARY if b"\0" in content[:8192] else _MOST
+    while start >= 0 and budget > 0:
+        end = _END.match(words, start).end()  # type: ignore[union-attr] # it matches everywhere
+        if start >= seen or end > seen:
+            word = content[start : min(end, start + 4096)]
+            if _may_be_secret(word):
+                seen = _UNBROKEN.match(content, end).end() + _BEHIND  # type: ignore[union-attr]
+                seen = min(seen, start + 4096)
+                budget -= seen - max(start - _BEFORE, found[-1][1] if found else 0)
+                found.append((start - _BEFORE, seen))
+        start = words.find(_LONG, end)
+    return found
+
+
+def _may_be_secret(word: bytes) -> bool:
+    if word.translate(None, _NO_DIGITS):
+        return bool(word.translate(None, _NO_LETTERS))
+    return _TOKENS.match(word) is not None
+
+
+def _behind_names(content: bytes, settings: bool) -> list[Span]:
+    lowered = content.lower()
+    names = _NAMES_IN_SETTINGS if settings else _NAMES
+    return [
+        (at - 60, at + 260)
+        for name in names
+        for at in _all(lowered, name)
+        if _ASSIGNED.match(lowered, at + len(name), at + len(name) + 120)
+    ]
+
+
+def _all(content: bytes, word: bytes) -> list[int]:
+    found, at = [], content.find(word)
+    while at >= 0:
+        found.append(at)
+        at = content.find(word, at + len(word))
+    return found
+
+
+def _apart(spans: list[Span], length: int) -> list[Span]:
+    """The spans in order, those that touch made one, within the content."""
+    spans.sort()
+    joined: list[Span] = []
+    for start, end in spans:
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], min(end, length)))
+        else:
+            joined.append((max(start, 0), min(end, length)))
+    return joined

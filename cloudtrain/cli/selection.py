@@ -1,0 +1,100 @@
+"""Which lines of a run's output are printed: those with a text, since a moment, or of a level."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from cloudtrain.core.states import LogLine
+
+
+class LogLevel(str, Enum):
+    """How grave a line is, at least."""
+
+    warning = "warning"
+    error = "error"
+
+
+_WORDS = {
+    LogLevel.warning: re.compile(r"\b(?:WARN|WARNING|ERROR|CRITICAL|FATAL)\b|\b\w*(?:Warning|Error|Exception)\b:"),
+    LogLevel.error: re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|\b\w*(?:Error|Exception)\b:"),
+}
+"""As Python's logging, its warnings and its exceptions write them."""
+
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+class Selection(NamedTuple):
+    """What a line must have to be printed; nothing unless given."""
+
+    pattern: re.Pattern[str] | None = None
+    since: float | None = None
+    """Seconds since the epoch."""
+    level: LogLevel | None = None
+
+    def of(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
+        """The lines that are wanted. A traceback counts as one error, to its last line."""
+        open_tracebacks: set[tuple[int, int | None, str]] = set()
+        for line in lines:
+            if (
+                (self.since is None or line.time >= self.since)
+                and (self.pattern is None or self.pattern.search(line.text))
+                and (self.level is None or _is_grave(line, self.level, open_tracebacks))
+            ):
+                yield line
+
+
+EVERY_LINE = Selection()
+
+
+def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, int | None, str]]) -> bool:
+    source = (line.instance, line.rank, line.stream)
+    if _TRACEBACK in line.text:
+        open_tracebacks.add(source)
+        return True
+    if source in open_tracebacks:
+        if line.text[:1] not in (" ", "\t", ""):  # the exception itself ends it
+            open_tracebacks.discard(source)
+        return True
+    return _WORDS[level].search(line.text) is not None
+
+
+def pattern_of(text: str) -> re.Pattern[str]:
+    """A regular expression as it is typed.
+
+    Raises:
+        UsageError: it is none.
+    """
+    from cloudtrain.errors import UsageError
+
+    try:
+        return re.compile(text)
+    except re.error as error:
+        hint = f"put a backslash before the characters that stand for themselves: `{re.escape(text)}`"
+        raise UsageError(f"`{text}` is not a regular expression: {error}", hint=hint, code="CT901") from None
+
+
+def moment_of(text: str) -> float:
+    """A moment as it is typed, in seconds since the epoch: `10m` ago, or `2026-11-22T10:00` (local time, unless it
+    says which).
+
+    Raises:
+        UsageError: it is neither.
+    """
+    from cloudtrain.core.units import parse_duration
+    from cloudtrain.errors import UsageError
+
+    try:
+        return time.time() - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc).timestamp()
+    except (ValueError, OverflowError, OSError):
+        hint = "write how long ago, `10m`, or a time, `2026-11-22T10:00`"
+        raise UsageError(f"`{text}` is not a moment", hint=hint, code="CT901") from None

@@ -1,1 +1,0 @@
-"""Job, target and context in, plan out. Pure: the same arguments give the same bytes."""

@@ -1,0 +1,1 @@
+"""The words: job, distribution, resources, data, plan, states. No name of a target stands here."""

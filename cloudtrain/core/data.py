@@ -1,0 +1,143 @@
+"""What a job reads, writes and resumes from. Places differ by target; names and meaning do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from cloudtrain.core.model import Model, all_at_once
+from cloudtrain.core.per_target import per_target, value_for
+from cloudtrain.core.targets import all_targets, target_names
+from cloudtrain.errors import Problem
+from cloudtrain.problems.collect import KeyProblem
+
+if TYPE_CHECKING:
+    from cloudtrain.core.arguments import Texts
+
+Text = Annotated[str, Field(min_length=1)]
+"""Text that is not empty: an empty place would be the folder of the job file itself."""
+
+
+@per_target(Text | None, default=None)
+class _Places(Model):
+    """A place on each target, in the field of the target's name."""
+
+    def of(self, target: str) -> str | None:
+        """The place on one target, or None."""
+        return value_for(self, target)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **places: str | None) -> None: ...
+
+        def __getattr__(self, target: str) -> str | None: ...
+
+
+def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+    if data.get("value") is not None:
+        for name in target_names():
+            if data.get(name) is not None:
+                message = f"an input is either a `value` or a place, and this one has `{name}` too"
+                yield Problem((name,), message, "remove one of them", code="CT018")
+    elif all(data.get(target) is None for target in target_names()):
+        message = "an input needs a place on at least one target"
+        yield KeyProblem((), message, f"add for example {_examples()}", code="CT011")
+
+
+def _examples() -> str:
+    """How a place is written, on two of the targets."""
+    found = [f"`{target.name}: {target.place_example}`" for target in all_targets() if target.place_example]
+    return " or ".join(found[:2])
+
+
+class Input(_Places):
+    """Data that the script reads. `${{inputs.NAME}}` becomes its path."""
+
+    value: str | bool | int | float | None = None
+    """A plain value instead of a place, which `${{inputs.NAME}}` becomes: Azure ML's literal input."""
+
+    mode: Literal["mount", "download", "pipe", "direct", "eval_mount", "eval_download"] = "mount"
+    """mount: read on demand (FastFile; ro_mount). download: copied before the start (File). pipe: SageMaker's FIFO.
+    direct: Azure ML passes the URI as it is. eval_mount, eval_download: Azure ML evaluates an `mltable` first."""
+    type: Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"] = "uri_folder"
+    """Azure ML's kind of data."""
+    shard: bool = Field(default=False, strict=True)
+    """SageMaker: each instance gets its own part (ShardedByS3Key) instead of all of it."""
+    content_type: str | None = None
+    compression: Literal["gzip"] | None = None
+    record_wrapper: Literal["recordio"] | None = None
+    """SageMaker: wrap each record for an algorithm that reads RecordIO."""
+    data_type: Literal["prefix", "manifest", "augmented_manifest"] = "prefix"
+    """SageMaker: what the `s3://` URI names: everything that starts with it, or a file that lists the data."""
+    attribute_names: tuple[str, ...] = ()
+    """SageMaker: with `augmented_manifest`, the attributes to read from each line, in this order."""
+    shuffle_seed: int | None = Field(default=None, ge=0, strict=True)
+    """SageMaker: shuffle the keys anew at each epoch, from this seed."""
+    instance_groups: tuple[str, ...] = ()
+    """SageMaker: the groups of a heterogeneous cluster that get this input; all unless given."""
+    access: Literal["ro", "rw"] = "ro"
+    """How an FSx or EFS file system (SageMaker) or a datastore (Azure ML) is mounted."""
+
+    _rules = all_at_once(_input_rules)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            value: str | bool | int | float | None = None,
+            mode: Literal["mount", "download", "pipe", "direct", "eval_mount", "eval_download"] = "mount",
+            type: Literal[
+                "uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"
+            ] = "uri_folder",
+            shard: bool = False,
+            content_type: str | None = None,
+            compression: Literal["gzip"] | None = None,
+            record_wrapper: Literal["recordio"] | None = None,
+            data_type: Literal["prefix", "manifest", "augmented_manifest"] = "prefix",
+            attribute_names: Texts = (),
+            shuffle_seed: int | None = None,
+            instance_groups: Texts = (),
+            access: Literal["ro", "rw"] = "ro",
+            **places: str | None,
+        ) -> None: ...
+
+
+class Output(_Places):
+    """Data that the script writes. `${{outputs.NAME}}` becomes its path; the target keeps it after the run."""
+
+    mode: Literal["upload", "mount", "direct"] = "mount"
+    """upload: copied when the script ends. mount: written through while it runs. direct: Azure ML passes the URI."""
+    type: Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"] = "uri_folder"
+    """Azure ML's kind of data."""
+    asset_name: str | None = None
+    """Azure ML: register the output as a data asset or model of this name when the job has ended."""
+    asset_version: str | None = None
+    """Azure ML: its version; the next number unless given."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            mode: Literal["upload", "mount", "direct"] = "mount",
+            type: Literal[
+                "uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"
+            ] = "uri_folder",
+            asset_name: str | None = None,
+            asset_version: str | None = None,
+            **places: str | None,
+        ) -> None: ...
+
+
+class Checkpoint(_Places):
+    """Where checkpoints live. A run that finds whole checkpoints there resumes; `${{checkpoint}}` becomes its path."""
+
+    keep: int = Field(default=3, ge=1, strict=True)
+    """How many checkpoints the runtime keeps."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, keep: int = 3, **places: str | None) -> None: ...

@@ -1,0 +1,176 @@
+"""How the processes of a job are launched and find each other. One model per distribution, told apart by `type`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, JsonValue
+
+from cloudtrain.core.model import Model, all_at_once
+from cloudtrain.core.units import Count
+from cloudtrain.errors import Problem, did_you_mean
+from cloudtrain.problems.collect import KeyProblem
+
+if TYPE_CHECKING:
+    from cloudtrain.core.arguments import Json
+
+
+class _Processes(Model):
+    processes_per_instance: Count | None = None
+    """Processes started on each instance; the GPU count of the instance type unless given."""
+
+
+class Torch(_Processes):
+    """torchrun: DDP, FSDP, tensor and pipeline parallel, whatever the script does with torch.distributed."""
+
+    type: Literal["torch"] = "torch"
+
+
+class SMDDP(_Processes):
+    """SageMaker's data parallel library. Ships in no PyTorch image newer than 2.5; elsewhere use `torch`."""
+
+    type: Literal["smddp"] = "smddp"
+    launch: Literal["mpi", "torch"] = "mpi"
+    """mpi: smddprun through mpirun. torch: torchrun, and the script names `smddp` as its process group's backend."""
+    mpi_options: str = ""
+    """Extra options for the mpirun line of the container."""
+
+
+SMP_V1_PARAMETERS = frozenset(
+    "partitions microbatches pipeline optimize placement_strategy auto_partition default_partition ddp "
+    "pipeline_parallel_degree tensor_parallel_degree active_microbatches horovod memory_weight fp16 fp16_params bf16 "
+    "shard_optimizer_state prescaled_batch skip_tracing offload_activations activation_loading_horizon "
+    "ddp_port ddp_dist_backend sharded_data_parallel_degree sdp_reduce_bucket_size sdp_param_persistence_threshold "
+    "sdp_max_live_parameters sdp_hierarchical_allgather sdp_gradient_clipping delayed_parameter_initialization "
+    "_match_weights checkpoint_attentions contiguous fast_mode static_mode deterministic_server load_partition "
+    "partition_file".split()
+)
+"""What `smp` version 1 reads from `mp_parameters` (smdistributed.modelparallel 1.x, PyTorch and TensorFlow)."""
+
+SMP_V2_PARAMETERS = frozenset(
+    "hybrid_shard_degree tensor_parallel_degree expert_parallel_degree context_parallel_degree "
+    "sm_activation_offloading activation_loading_horizon random_seed moe moe_load_balancing "
+    "fp8_recipe delayed_param_initialization fsdp_cache_flush_warnings allow_empty_shards".split()
+)
+"""What `smp` version 2 reads from `mp_parameters` (the torch.sagemaker libraries)."""
+
+
+SMP_PARAMETERS = {1: SMP_V1_PARAMETERS, 2: SMP_V2_PARAMETERS}
+
+
+def _smp_rules(smp: Mapping[str, Any]) -> Iterator[Problem]:
+    version, parameters = smp.get("version"), smp.get("parameters")
+    if isinstance(version, bool):  # which Python takes for 1
+        yield Problem(
+            ("version",), f"`version` cannot be `{str(version).lower()}`", "use one of `1`, `2`", code="CT013"
+        )
+    if isinstance(version, bool) or not isinstance(version, int) or version not in SMP_PARAMETERS:
+        return
+    known, other = SMP_PARAMETERS[version], SMP_PARAMETERS[3 - version]
+    for name in parameters if isinstance(parameters, Mapping) else ():
+        if name not in known:
+            hint = f"it belongs to `version: {3 - version}`" if name in other else did_you_mean(str(name), known)
+            yield KeyProblem(
+                ("parameters", str(name)), f"`smp` version {version} has no parameter `{name}`", hint, code="CT010"
+            )
+    if version == 2 and smp.get("mpi_options"):
+        message = "`smp` version 2 runs under torchrun, so `mpi_options` has no effect"
+        yield Problem(("mpi_options",), message, "remove it", code="CT018")
+
+
+class SMP(_Processes):
+    """SageMaker's model parallel library. Only on SageMaker; elsewhere `torch` with torch.distributed.pipelining."""
+
+    type: Literal["smp"] = "smp"
+    version: Literal[1, 2]
+    """1: partitions and microbatches over MPI (PyTorch up to 2.0). 2: FSDP and tensor parallel under torchrun."""
+    parameters: dict[str, JsonValue] = Field(default_factory=dict)
+    """The library's own parameters, by its own names, checked against those of the version."""
+    mpi_options: str = ""
+    """Version 1 only: extra options for the mpirun line."""
+
+    _rules = all_at_once(_smp_rules)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            version: Literal[1, 2],
+            type: Literal["smp"] = "smp",
+            processes_per_instance: int | None = None,
+            parameters: Mapping[str, Json] = ...,
+            mpi_options: str = "",
+        ) -> None: ...
+
+
+class DeepSpeed(_Processes):
+    """DeepSpeed. `launch` says who starts the processes; the script calls `deepspeed.initialize` either way."""
+
+    type: Literal["deepspeed"] = "deepspeed"
+    launch: Literal["torch", "mpi", "launcher"] = "torch"
+    """torch: torchrun. mpi: mpirun. launcher: the `deepspeed` command with a hostfile (needed by autotuning)."""
+    launcher_options: str = ""
+    """With `launch: launcher`: options of the `deepspeed` command, for example `--autotuning tune`."""
+
+
+class MPI(_Processes):
+    """mpirun, for scripts that use mpi4py or their own MPI start-up."""
+
+    type: Literal["mpi"] = "mpi"
+    options: str = ""
+    """Extra options for the mpirun line, as one string."""
+
+
+class Horovod(_Processes):
+    """Horovod, started by mpirun."""
+
+    type: Literal["horovod"] = "horovod"
+    options: str = ""
+    """Extra options for the mpirun line, as one string."""
+
+
+def _tensorflow_rules(tensorflow: Mapping[str, Any]) -> Iterator[Problem]:
+    strategy = tensorflow.get("strategy", "multi_worker_mirrored")
+    if tensorflow.get("parameter_servers") is not None and strategy == "multi_worker_mirrored":
+        message = "`parameter_servers` has no effect with `strategy: multi_worker_mirrored`"
+        yield Problem(("parameter_servers",), message, "write `strategy: parameter_server`, or remove it", code="CT018")
+
+
+class TensorFlow(Model):
+    """tf.distribute: processes that find each other through `TF_CONFIG`."""
+
+    type: Literal["tensorflow"] = "tensorflow"
+    strategy: Literal["multi_worker_mirrored", "parameter_server"] = "multi_worker_mirrored"
+    parameter_servers: Count | None = None
+    """With `parameter_server`: how many servers; one unless given."""
+    workers: Count | None = None
+    """Worker processes, the chief included; one per instance unless given."""
+
+    _rules = all_at_once(_tensorflow_rules)
+
+
+class NoDistribution(Model):
+    """One process on each instance, which know nothing of each other."""
+
+    type: Literal["none"] = "none"
+
+
+Distribution = Annotated[
+    Torch | SMDDP | SMP | DeepSpeed | MPI | Horovod | TensorFlow | NoDistribution, Field(discriminator="type")
+]
+
+
+Launcher = Literal["torchrun", "mpirun", "tensorflow", "none"]
+
+
+def launcher_of(distribution: Distribution) -> Launcher:
+    """What starts the ranks."""
+    if isinstance(distribution, TensorFlow | NoDistribution):
+        return distribution.type
+    if isinstance(distribution, DeepSpeed | SMDDP):
+        return "mpirun" if distribution.launch == "mpi" else "torchrun"
+    if isinstance(distribution, SMP):
+        return "torchrun" if distribution.version == 2 else "mpirun"
+    return "mpirun" if isinstance(distribution, MPI | Horovod) else "torchrun"

@@ -1,0 +1,48 @@
+"""Values that may be sent and must not be shown: secrets in what a reader or a log gets to see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+Shown = TypeVar("Shown")
+
+HIDDEN = "***"
+"""Stands in the place of a secret."""
+
+
+def hide(value: Shown, secrets: Iterable[str]) -> Shown:
+    """The same texts, mappings and sequences, with every secret replaced, also where it stands inside a text, as JSON
+    writes it, or in JSON inside JSON."""
+    forms = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
+    return _hide(value, forms) if forms else value
+
+
+def _forms(secret: str) -> Iterable[str]:
+    """How the secret may be written. A text of several lines is hidden line by line, because it is shown so."""
+    lines = [line for line in secret.splitlines() if len(line) > _SHORT] or [secret]
+    for form in (secret, *lines):
+        yield form
+        for ascii_only in (False, True):
+            once = json.dumps(form, ensure_ascii=ascii_only)[1:-1]
+            yield once
+            yield json.dumps(once, ensure_ascii=ascii_only)[1:-1]
+
+
+_SHORT = 8
+"""Letters; a line that is not longer would hide too much of what is no secret."""
+
+
+def _hide(value: Any, forms: list[str]) -> Any:
+    if isinstance(value, str):
+        for form in forms:
+            value = value.replace(form, HIDDEN)
+        return value
+    if isinstance(value, dict):
+        return {_hide(key, forms): _hide(inner, forms) for key, inner in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_hide(inner, forms) for inner in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_hide(inner, forms) for inner in value)
+    return value

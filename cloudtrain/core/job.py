@@ -1,0 +1,252 @@
+"""The training job: what the user writes. Portable between targets, immutable, and without any I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, JsonValue
+
+from cloudtrain.core.data import Checkpoint, Input, Output, Text
+from cloudtrain.core.distribution import Distribution, NoDistribution
+from cloudtrain.core.model import Model, all_at_once
+from cloudtrain.core.origin import FromFile
+from cloudtrain.core.per_target import OVERRIDES, per_target, value_for
+from cloudtrain.core.references import reference_problems
+from cloudtrain.core.resources import Named, NamedInput, Resources
+from cloudtrain.core.units import Duration
+from cloudtrain.errors import Problem
+from cloudtrain.problems.names import JOB_NAME, MAX_JOB_NAME, PLACE_NAME
+from cloudtrain.problems.source import KeyProblem, MissingProblem
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from cloudtrain.core.arguments import DurationInput, Fields, Json
+
+BUNDLED = "bundled:"
+"""`source_dir: bundled:digits_ddp` names a training script that ships with cloudtrain."""
+
+Name = Annotated[str, Field(pattern=PLACE_NAME, max_length=64)]
+"""A name of an input or output: what SageMaker's channels and Azure ML's keys both accept."""
+
+
+@per_target(str | None, default=None)
+class Environment(Model):
+    """What the script runs in: a framework and version that each target knows, or an image per target.
+
+    A field of a target's name holds the name of an environment that is registered there.
+    """
+
+    framework: Literal["pytorch", "tensorflow", "huggingface"] | None = None
+    version: str | None = None
+    """Version of the framework, as text: `"2.8"`."""
+    base: str | None = None
+    """Hugging Face: the framework below, `pytorch2.8.0`; the newest that the version has unless given."""
+    python: str | None = None
+    """Version of Python, as text: `"3.12"`."""
+    image: Named | None = None
+    """A container image, instead of framework and version."""
+    conda_file: str | None = None
+    """Azure ML: a conda file on top of the image. Its path starts at `source_dir`, and may lead out of it."""
+    build: str | None = None
+    """Azure ML: a folder with a `Dockerfile`, which the environment is built from; `../environment` lies beside
+    `source_dir`."""
+    dockerfile: str | None = None
+    """Azure ML: the path of the Dockerfile inside `build`, where it has another name."""
+    requirements: str | None = None
+    """A pip requirements file inside `source_dir`, installed before the script starts on the clouds. On this
+    machine the interpreter must have them (LO207)."""
+    variables: dict[str, str] = Field(default_factory=dict)
+    """Environment variables. Never put secrets here: they would be sent, stored and shown."""
+
+    def of(self, target: str) -> str | None:
+        """The environment that is registered on one target, or None."""
+        return value_for(self, target)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            framework: Literal["pytorch", "tensorflow", "huggingface"] | None = None,
+            version: str | None = None,
+            base: str | None = None,
+            python: str | None = None,
+            image: NamedInput | None = None,
+            conda_file: str | None = None,
+            build: str | None = None,
+            dockerfile: str | None = None,
+            requirements: str | None = None,
+            variables: Mapping[str, str] = ...,
+            **environments: str | None,
+        ) -> None: ...
+
+
+class Spot(Model):
+    """Use spare capacity: cheaper, and it may be taken away at any time, so the script should checkpoint."""
+
+    max_wait: Duration | None = None
+    """How long to wait for capacity, the run itself included."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, max_wait: DurationInput | None = None) -> None: ...
+
+
+def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from one_thing_to_run(job)
+    yield from reference_problems(job)
+    yield from same_names(job, outputs=("model",))
+    yield from unsendable(job)
+
+
+def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
+    """A job that says twice or not at all what it runs."""
+    script, command = job.get("entry_point"), job.get("command")
+    if script is None and command is None and not _has_image(job):
+        message = "a job needs something to run: `entry_point` or `command`"
+        yield MissingProblem(
+            ("entry_point",),
+            message,
+            "add for example `entry_point: train.py`",
+            alternatives=("command",),
+            code="CT011",
+        )
+    if script is not None and "source_dir" in job and job["source_dir"] is None:
+        hint = "write the script's folder: `source_dir: .`"
+        yield Problem(("entry_point",), "a job without code has no script to run", hint, code="CT018")
+    if script is not None and command is not None:
+        message = "a job runs either an `entry_point` or a `command`, not both"
+        yield Problem(("command",), message, "remove one of them", code="CT018")
+    if command is not None and script is None and job.get("hyperparameters"):
+        message = "`hyperparameters` go to an `entry_point`, and this job runs a `command`"
+        yield Problem(("hyperparameters",), message, "write them into the command", code="CT018")
+
+
+def _has_image(job: Mapping[str, Any]) -> bool:
+    """Whether the job names an image, whose own entry point can be what runs."""
+    environment = job.get("environment")
+    image = environment.get("image") if isinstance(environment, Mapping) else getattr(environment, "image", None)
+    return image is not None
+
+
+def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
+    """Inputs or outputs that differ only in case, so that `CLOUDTRAIN_INPUT_TRAIN` would mean both.
+
+    `outputs` are those that the job has without a declaration.
+    """
+    for field, implicit in (("inputs", ()), ("outputs", outputs)):
+        declared = job.get(field)
+        seen = {name.upper(): name for name in implicit}
+        for name in declared if isinstance(declared, Mapping) else ():
+            first = seen.setdefault(str(name).upper(), name)
+            if first != name:
+                variable = f"CLOUDTRAIN_{field[:-1]}_{name}".upper()
+                message = f"`{name}` and `{first}` differ only in case, and `{variable}` would mean both"
+                yield KeyProblem((field, name), message, f"write for example `{name}_2`", code="CT019")
+
+
+def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:
+    """What no target could be sent: NaN and infinity, which JSON has no word for, and what is not whole text."""
+    if isinstance(value, str):
+        yield from (Problem(path, f"`{path[-1]}` holds {what}", hint, code="CT017") for what, hint in _no_text(value))
+    elif isinstance(value, float) and not isfinite(value):
+        word = str(value)
+        yield Problem(
+            path, f"`{path[-1]}` cannot be `{word}`: no service takes it", f'write `"{word}"`, as text', code="CT017"
+        )
+    elif isinstance(value, Mapping | BaseModel):
+        for key, inner in value.items() if isinstance(value, Mapping) else value:
+            for what, hint in _no_text(str(key)):
+                yield KeyProblem((*path, key), f"a name holds {what}", hint, code="CT017")
+            yield from unsendable(inner, (*path, key))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from unsendable(inner, (*path, index))
+
+
+def _no_text(text: str) -> Iterator[tuple[str, str]]:
+    """What keeps a text from being an argument or UTF-8, and what to do about it."""
+    if "\0" in text:
+        yield "a NUL character, which ends every argument", "remove it"
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        yield "half of a character (a lone surrogate)", "write the character itself"
+
+
+@per_target(dict[str, JsonValue], suffix=OVERRIDES, default_factory=dict)
+class TrainingJob(FromFile):
+    """One distributed training job. The same job runs on this machine, on SageMaker and on Azure ML.
+
+    Raises:
+        JobError: listing every problem at once, each with a hint.
+    """
+
+    name: str = Field(pattern=JOB_NAME, max_length=MAX_JOB_NAME)
+    """Letters, digits and hyphens; at most 40, so that a run name with hash and counter fits every target."""
+    source_dir: str | None = "."
+    """The folder with the user's code, or one file, relative to the job file; or `bundled:NAME`. Null: no code."""
+    entry_point: Text | None = None
+    """The script inside `source_dir`. With neither this nor `command`, the image's own entry point runs (SageMaker)."""
+    command: Text | None = None
+    """A shell command line, instead of `entry_point`."""
+    hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
+    """Reach the script as `--key value`, keys sorted, the same on every target."""
+    distribution: Distribution = Field(default_factory=NoDistribution.model_construct)
+    resources: Resources = Field(default_factory=Resources.model_construct)
+    environment: Environment = Field(default_factory=Environment.model_construct)
+    inputs: dict[Name, Input] = Field(default_factory=dict)
+    outputs: dict[Name, Output] = Field(default_factory=dict)
+    checkpoint: Checkpoint | None = None
+    spot: Spot | None = None
+    max_runtime: Duration | None = None
+    metrics: dict[str, str] = Field(default_factory=dict)
+    """Name to a regular expression with one group, read in the output: by SageMaker, and on this machine."""
+    tags: dict[str, str] = Field(default_factory=dict)
+    description: str | None = None
+
+    _rules = all_at_once(_job_rules)
+
+    @classmethod
+    def from_script(cls, script: str | Path, arguments: Sequence[str] = (), **fields: Any) -> Self:
+        """Return the job that runs a script: `TrainingJob.from_script("train.py", ["--epochs", "3"])`.
+
+        Args:
+            script: a Python file. The code is the working directory where the script lies in it, and else the
+                script's own folder; what it imports decides how its processes are started.
+            arguments: of the script; those that are all `--name value` become hyperparameters.
+            fields: fields of the job, which win.
+
+        Raises:
+            UsageError: there is no such script, or it is not Python.
+            JobError: a field is wrong.
+        """
+        from cloudtrain.core.script import fields_of_script
+
+        return cls(**fields_of_script(Path(script), [str(word) for word in arguments], Path.cwd()) | fields)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            source_dir: str | None = ".",
+            entry_point: str | None = None,
+            command: str | None = None,
+            hyperparameters: Mapping[str, Json] = ...,
+            distribution: Distribution | Fields = ...,
+            resources: Resources | Fields = ...,
+            environment: Environment | Fields = ...,
+            inputs: Mapping[str, Input | Fields] = ...,
+            outputs: Mapping[str, Output | Fields] = ...,
+            checkpoint: Checkpoint | Fields | None = None,
+            spot: Spot | Fields | None = None,
+            max_runtime: DurationInput | None = None,
+            metrics: Mapping[str, str] = ...,
+            tags: Mapping[str, str] = ...,
+            description: str | None = None,
+            **overrides: Mapping[str, Json],
+        ) -> None: ...

@@ -1,0 +1,61 @@
+"""The base of every job model: frozen, closed to unknown fields, and with errors that a person can act on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from cloudtrain.errors import JobError
+from cloudtrain.problems.collect import Rules, checked, problems_of
+
+if TYPE_CHECKING:
+    from pydantic import Field, PrivateAttr
+    from pydantic._internal._model_construction import ModelMetaclass
+    from typing_extensions import Self, dataclass_transform
+
+    @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field, PrivateAttr))
+    class _Meta(ModelMetaclass):
+        """Tells type checkers, whom `model_config` tells nothing, that models are frozen."""
+
+else:
+
+    class _Meta(type(BaseModel)):
+        """Turns pydantic's error into a JobError where a person calls a model: `ct.Resources(instance_cout=2)`.
+
+        Only the outermost call comes through here; nested models are validated by pydantic itself, so all
+        problems of a job arrive together, each with its full path.
+        """
+
+        def __call__(cls, /, *args, **kwargs):
+            try:
+                return super().__call__(*args, **kwargs)
+            except ValidationError as error:
+                raise JobError(problems_of(error, cls)) from None
+
+
+def all_at_once(rules: Rules) -> Any:
+    """A model validator that applies `rules` to the fields as they were written, right or wrong.
+
+    The problems that it finds are reported together with those of the fields.
+    """
+
+    @classmethod  # type: ignore[misc]  # model_validator takes a classmethod, which mypy allows only in a class
+    def check(cls: type[BaseModel], data: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:
+        return checked(rules, cls, data, handler)
+
+    return model_validator(mode="wrap")(check)
+
+
+class Model(BaseModel, metaclass=_Meta):
+    """Frozen; unknown fields are errors; no coercion from a number to a string or from a string to a number."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False, defer_build=True)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed, validated again.
+
+        Raises:
+            JobError: the changed values do not fit.
+        """
+        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | changes)

@@ -1,0 +1,356 @@
+"""The compiled job: the exact request, the uploads, the findings. Pure data; nothing here looks anything up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.core.exports import Exports
+from cloudtrain.core.hiding import hide
+from cloudtrain.core.processes import TOLD_APART, Alike, Process, Processes, common_variables, processes_data
+from cloudtrain.core.states import RunRef
+from cloudtrain.core.units import format_size
+
+if TYPE_CHECKING:
+    from cloudtrain.render.document import Block, Command, Document, Heading, Lines, Notice, Pairs, Text
+    from cloudtrain.render.text import RichDocument
+
+
+class Level(str, Enum):
+    """How bad a finding is. Errors stop a submit; warnings and notices do not."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTICE = "notice"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One preflight result. `path` is the way to the value in the job; `place` is where that stands in its file."""
+
+    code: str
+    level: Level
+    message: str
+    hint: str | None = None
+    path: tuple[str | int, ...] = ()
+    place: str | None = None
+    details: tuple[str, ...] = ()
+
+    def notice(self) -> Notice:
+        """The finding for a reader."""
+        from cloudtrain.errors import dotted
+        from cloudtrain.render.document import Notice
+
+        where = "  ".join(part for part in (self.place, dotted(self.path)) if part)
+        return Notice(self.level.value, self.message, self.code, where or None, self.details, self.hint)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A file that must be at `destination` before the request is sent. Content-addressed: same bytes, same place."""
+
+    kind: str
+    sha256: str
+    destination: str
+    size: int
+    """Bytes of the content before compression."""
+    file_count: int
+    content: str | None = None
+    """What is sent, where that is a text that the plan knows: the definition of an environment."""
+    folder: str | None = None
+    """A folder of the bundle that goes with it; the address that storage gives it stands where `content` says
+    `${{folder}}`."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The identity of the user's code: what compile may know of the archive."""
+
+    sha256: str
+    size: int
+    """Bytes of all files, uncompressed."""
+    file_count: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this machine has: logical CPUs, and the ids of the GPUs that may be used (as in CUDA_VISIBLE_DEVICES)."""
+
+    cpus: int
+    gpu_ids: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs may be used."""
+        return len(self.gpu_ids)
+
+    def __str__(self) -> str:
+        gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''}" if self.gpus else "no GPU"
+        return f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}, {gpus}"
+
+
+@dataclass(frozen=True)
+class CompileContext:
+    """Everything that compile may not look up itself. The same job, target and context give the same bytes."""
+
+    run_name: str
+    bundle: Bundle
+    account: Any
+    """The target's account settings: `LocalAccount`, `SageMakerAccount` or `AzureMLAccount`."""
+    conda: str | None = None
+    """The text of the job's `environment.conda_file`; None where it names none, or the bundle does not have it."""
+    build: str | None = None
+    """Hash of the job's `environment.build` folder; None where it names none, or the bundle has no Dockerfile there."""
+    package: bool = False
+    """Whether a `setup.py` stands at the top of the bundle, which SageMaker's toolkit takes for a Python package."""
+
+
+@dataclass(frozen=True)
+class Plan(Exports):
+    """What a submit would send. `request` is the exact body; a submit sends it unchanged.
+
+    Attributes:
+        target: the name of the target.
+        run_name: the name that the run will have.
+        request: the body, JSON data only.
+        uploads: what must be in place before the request is sent.
+        processes: what will really run, process by process.
+        findings: what the checks found.
+        summary: label and text pairs that a person reads first.
+        place: where the run will be: the middle of its reference.
+        written: where the run will write: `model`, `checkpoint`, `outputs/NAME` to a place of the target. A target
+            whose request says it already overrides `outputs` instead.
+        settings: the files on this machine, beside the job's own, that had a part in it: `cloudtrain.toml`,
+            `instances.toml`, and what the target's own tools keep.
+    """
+
+    target: str
+    run_name: str
+    job_name: str
+    request: dict[str, Any]
+    uploads: tuple[Upload, ...] = ()
+    processes: Sequence[Process] = ()
+    findings: tuple[Finding, ...] = ()
+    summary: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    place: str = ""
+    settings: tuple[str, ...] = ()
+    written: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    hidden: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """Secrets in the request, which no rendering shows. What is sent has them."""
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Where the run will write: `model`, `checkpoint`, `outputs/NAME` to a place of the target."""
+        return dict(self.written)
+
+    @property
+    def ref(self) -> RunRef:
+        """The reference that the run will have."""
+        return RunRef(self.target, self.place, self.run_name)
+
+    @property
+    def request_json(self) -> str:
+        """The request as canonical JSON: sorted keys, no white space, UTF-8; the bytes that the hash covers."""
+        return canonical_json(self.request)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the target, the request and the uploads."""
+        content = {
+            "target": self.target,
+            "request": self.request,
+            "uploads": [_without_none(asdict(upload)) for upload in self.uploads],
+        }
+        return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that stop a submit."""
+        return tuple(finding for finding in self.findings if finding.level is Level.ERROR)
+
+    def with_findings(self, findings: tuple[Finding, ...]) -> Plan:
+        """The same plan with other findings."""
+        return replace(self, findings=findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole plan as JSON data, in which secrets are hidden. Of very many processes, what they share is written
+        once: `processes_data`."""
+        content = {
+            "target": self.target,
+            "run_name": self.run_name,
+            "job_name": self.job_name,
+            "sha256": self.sha256,
+            "summary": dict(self.summary),
+            "request": self.request,
+            "uploads": [_without_none(asdict(upload)) for upload in self.uploads],
+            "processes": processes_data(self.processes),
+            "findings": [asdict(finding) | {"level": finding.level.value} for finding in self.findings],
+            "notes": list(self.notes),
+            "settings": list(self.settings),
+        }
+        return hide(content, self.hidden)
+
+    def to_json(self) -> str:
+        """The whole plan as indented JSON, keys in order, ending with a newline."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    def forms(self) -> dict[str, Callable[[], str]]:
+        """What else the request can be printed as, by name: texts for tools of the target (`Target.plan_formats`)."""
+        return {}
+
+    def document(self, *, whole: bool = True) -> Document:
+        """The plan for a reader: all of it, or only what it will do and what the checks found. Secrets are hidden."""
+        from cloudtrain.render.document import Document, Heading, Pairs, Section
+
+        used = [("settings", "\n".join(self.settings))] if self.settings else []
+        blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs([*self.summary, *used])]
+        if whole:
+            blocks += _upload_blocks(self.uploads)
+            if self.processes:
+                blocks.append(Section("Processes", [*_process_blocks(self.processes)]))
+            blocks.append(Section(f"Request (plan {self.sha256[:12]})", [*_request_blocks(self.request)]))
+        blocks += _note_blocks(self.notes)
+        blocks += [finding.notice() for finding in self.findings]
+        return hide(Document(blocks), self.hidden)
+
+    def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
+        """The plan as text. Command lines are wrapped to `width` columns; no line of data and no path is cut. Of a
+        request that nobody can read to its end, the lines in the middle are counted."""
+        from cloudtrain.render.text import to_text
+
+        return to_text(self.document(), width=width, color=color)
+
+    def to_html(self) -> str:
+        """The whole plan as one self-contained `<div>`."""
+        from cloudtrain.render.html import to_html
+
+        return to_html(self.document())
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": self.to_text(), "text/html": self.to_html()}
+
+    def __rich__(self) -> RichDocument:
+        from cloudtrain.render.text import RichDocument
+
+        return RichDocument(self.document())
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def canonical_json(value: Any) -> str:
+    """One text per value: sorted keys, no white space, no NaN.
+
+    Raises:
+        ValueError: the value holds NaN or infinity, which JSON has no word for.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _upload_blocks(uploads: Sequence[Upload]) -> Iterator[Block]:
+    from cloudtrain.render.document import Heading, Pairs
+
+    if uploads:
+        yield Heading("Uploads")
+        yield Pairs([(upload.kind, f"{_amount(upload)}\n{upload.destination}") for upload in uploads])
+
+
+def _amount(upload: Upload) -> str:
+    files = "1 file" if upload.file_count == 1 else f"{upload.file_count:,} files"
+    return f"{files}, {format_size(upload.size)}"
+
+
+def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | Command | Pairs]:
+    """Every process that will run; ranks that differ only in their number are shown as one, and of many instances
+    that start the same the first two and the last."""
+    from cloudtrain.render.document import Command, Heading, Pairs, Text
+
+    groups = Processes.of(processes).groups
+    envs = [process.env for group in groups for process in (group.examples if group.role != "rank" else ())]
+    shared = common_variables(envs) if len(envs) > 1 else {}  # those of a single process stand with it
+    for group in groups:
+        for shown in _shown(group):
+            if isinstance(shown, str):
+                yield Text(shown)
+                continue
+            env = group.env if group.role == "rank" else shown.env
+            yield Heading(_title(group, shown))
+            yield Command(shown.argv, [(key, value) for key, value in env.items() if key not in shared])
+    if shared:
+        yield Heading("Variables of every process")
+        yield Pairs(list(shared.items()))
+
+
+def _shown(group: Alike) -> Iterator[Process | str]:
+    """Those that are worth a block, and in the place of those that are not a line about them."""
+    if group.role == "rank":
+        yield group.first
+    elif group.count <= _WORTH_SHOWING:
+        yield from group
+    else:
+        yield from (group.first, group.make(1))
+        between = [instance for instance, number in group.spread for _ in range(number)][2:-1]
+        whole = ": `--format json` has them all" if group.count <= TOLD_APART else ""
+        yield f"{len(between):,} more like these, {_places(between)}{whole}"
+        yield group.last
+
+
+_WORTH_SHOWING = 8
+"""Instances that start the same program, before a reader would rather be told that they do."""
+
+
+def _title(group: Alike, shown: Process) -> str:
+    if shown.rank is None:
+        return f"{group.role} on instance {shown.instance}"
+    if group.role == "rank" and group.count > 1:
+        return f"ranks {shown.rank} to {group.last.rank} {_places([instance for instance, _ in group.spread])}"
+    return f"{group.role} {shown.rank} on instance {shown.instance}"
+
+
+def _places(numbers: Sequence[int]) -> str:
+    instances = dict.fromkeys((min(numbers), max(numbers)))  # SageMaker ranks algo-10 before algo-2
+    return ("on instance " if len(instances) == 1 else "on instances ") + " to ".join(map(str, instances))
+
+
+def _request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
+    from cloudtrain.render.document import Lines, Text
+
+    lines = json.dumps(request, indent=2, ensure_ascii=False).splitlines()
+    start = _within(lines, _READ)
+    end = len(lines) - _within(lines[::-1], _READ // 10)
+    if end <= start:
+        yield Lines(lines)
+        return
+    yield Lines(lines[:start])
+    yield Text(f"{end - start:,} more lines of the request: `cloudtrain plan --format request` has them all")
+    yield Lines(lines[end:])
+
+
+_READ = 200_000
+"""Characters of a request, some 80 pages, that a reader is shown from its start; and a tenth of it from its end. A
+thousand instances on this machine are a thousand lists of arguments and variables."""
+
+
+def _within(lines: Sequence[str], most: int) -> int:
+    """How many of the lines have at most so many characters."""
+    return bisect_right(list(accumulate(len(line) + 1 for line in lines)), most)
+
+
+def _note_blocks(notes: Sequence[str]) -> Iterator[Block]:
+    from cloudtrain.render.document import Notice
+
+    return (Notice("notice", note) for note in notes)

@@ -1,0 +1,245 @@
+"""The processes of a job, as a plan knows them: each one on demand, because a large job has a million of them.
+
+Processes of one kind are one `Alike`, which makes the n-th of them when somebody asks. So a plan costs what is looked
+at, and not what the job would start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from typing import Any, overload
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process that the job will really start: on which instance, with which rank, argv and environment.
+
+    `rank` is None for launchers (torchrun, mpirun) and for processes that have none. `env` holds what is set for
+    this process, beside what the instance has anyway.
+    """
+
+    instance: int
+    role: str
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    rank: int | None = None
+    local_rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Processes of one role that only their numbers and places tell apart.
+
+    Attributes:
+        role: what they are.
+        spread: each instance, and how many of them it has, in their order.
+        make: the n-th of them, from 0.
+        uniform: whether all have in common what the first, the second and the last have in common. Of processes that
+            are not, all are looked at.
+    """
+
+    role: str
+    spread: tuple[tuple[int, int], ...]
+    make: Callable[[int], Process]
+    uniform: bool = True
+
+    @classmethod
+    def listed(cls, processes: Sequence[Process]) -> Alike:
+        """Processes that are there already."""
+        spread = ((instance, len(list(same))) for instance, same in groupby(process.instance for process in processes))
+        return cls(processes[0].role, tuple(spread), processes.__getitem__, uniform=False)
+
+    @cached_property
+    def count(self) -> int:
+        """How many they are."""
+        return sum(number for _, number in self.spread)
+
+    def __iter__(self) -> Iterator[Process]:
+        return map(self.make, range(self.count))
+
+    @cached_property
+    def first(self) -> Process:
+        """The one that the others are like."""
+        return self.make(0)
+
+    @cached_property
+    def last(self) -> Process:
+        """The one whose numbers are the highest."""
+        return self.make(self.count - 1)
+
+    @cached_property
+    def examples(self) -> tuple[Process, ...]:
+        """Those whose differences are all the differences."""
+        if not self.uniform:
+            return tuple(self)
+        between = (self.make(1),) if self.count > 2 else ()
+        return (self.first, *between, self.last) if self.count > 1 else (self.first,)
+
+    @cached_property
+    def env(self) -> dict[str, str]:
+        """The variables that are the same for all of them."""
+        return common_variables(process.env for process in self.examples)
+
+
+class Processes(Sequence[Process]):
+    """All processes of a job, in the order in which a plan shows them."""
+
+    def __init__(self, groups: Iterable[Alike] = ()) -> None:
+        self.groups = tuple(group for group in groups if group.count)
+
+    @classmethod
+    def of(cls, processes: Iterable[Process]) -> Processes:
+        """The same processes; neighbours of one role are one group, ranks only where they run the same program."""
+        if isinstance(processes, Processes):
+            return processes
+        neighbours = groupby(
+            processes, key=lambda each: (each.role, each.rank is None, each.role == "rank" and each.argv)
+        )
+        return cls(Alike.listed(tuple(group)) for _, group in neighbours)
+
+    @property
+    def ranks(self) -> Counter[int]:
+        """How many processes with a rank each instance has."""
+        return self._counted(group for group in self.groups if group.first.rank is not None)
+
+    @property
+    def started(self) -> Counter[int]:
+        """How many processes each instance has, launchers and waiting ones among them."""
+        return self._counted(self.groups)
+
+    @property
+    def examples(self) -> Iterator[Process]:
+        """So many of them that no other differs in more than numbers."""
+        return (process for group in self.groups for process in group.examples)
+
+    @staticmethod
+    def _counted(groups: Iterable[Alike]) -> Counter[int]:
+        found: Counter[int] = Counter()
+        for group in groups:
+            for instance, number in group.spread:
+                found[instance] += number
+        return found
+
+    def __len__(self) -> int:
+        return sum(group.count for group in self.groups)
+
+    @overload
+    def __getitem__(self, index: int) -> Process: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Process, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Process | tuple[Process, ...]:
+        if isinstance(index, slice):
+            return tuple(self[number] for number in range(*index.indices(len(self))))
+        number = index + len(self) if index < 0 else index
+        for group in self.groups if number >= 0 else ():
+            if number < group.count:
+                return group.make(number)
+            number -= group.count
+        raise IndexError(index)
+
+    def __iter__(self) -> Iterator[Process]:
+        for group in self.groups:
+            yield from group
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or len(self) != len(other):
+            return False
+        return all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list, because what makes them can hold anything
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} processes>"
+
+
+def _kind(process: Process) -> tuple[object, ...]:
+    return process.role, process.rank is None, process.argv if process.role == "rank" else None
+
+
+def common_variables(envs: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """What all of these environments have in common."""
+    first, *others = envs
+    return {key: value for key, value in first.items() if all(env.get(key) == value for env in others)}
+
+
+LISTED = 64
+"""Up to so many processes of one kind are written out whole, each for itself."""
+
+TOLD_APART = 10_000
+"""Up to so many are told apart one by one; of more, the first two and the last."""
+
+_LONG = 200
+"""Characters that several texts begin with, from which on they are written once."""
+
+
+def processes_data(processes: Iterable[Process]) -> list[dict[str, Any]]:
+    """All processes as JSON data: one entry for each, or for each kind of which there are more than `LISTED`.
+
+    Such an entry has their `count`, what they share (`role`, `argv` and `env`), and `each`, with what tells them apart.
+    `env_begins` holds the beginning that the texts of a variable have in common, where that is long. There are as
+    many in `each` as `count` says, up to `TOLD_APART`; of more, the first two and the last, from whose numbers the
+    others follow.
+    """
+    return [entry for group in Processes.of(processes).groups for entry in _entries(group)]
+
+
+def _entries(group: Alike) -> Iterator[dict[str, Any]]:
+    if group.count <= LISTED:
+        yield from map(_whole, group)
+        return
+    begins = _beginnings(group)
+    same_argv = all(process.argv == group.first.argv for process in group.examples)
+    numbers = range(group.count) if group.count <= TOLD_APART else (0, 1, group.count - 1)
+    yield {
+        "role": group.role,
+        "count": group.count,
+        **({"argv": list(group.first.argv)} if same_argv else {}),
+        "env": group.env,
+        **({"env_begins": begins} if begins else {}),
+        "each": [_own(group.make(number), group.env, begins, same_argv) for number in numbers],
+    }
+
+
+def _whole(process: Process) -> dict[str, Any]:
+    return {
+        "instance": process.instance,
+        "role": process.role,
+        "argv": list(process.argv),
+        "env": process.env,
+        "rank": process.rank,
+        "local_rank": process.local_rank,
+    }
+
+
+def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str], same_argv: bool) -> dict[str, Any]:
+    """What one of many has for itself."""
+    env = {name: value for name, value in process.env.items() if name not in shared}
+    return {
+        "instance": process.instance,
+        **({} if same_argv else {"argv": list(process.argv)}),
+        "env": {name: value.removeprefix(begins.get(name, "")) for name, value in env.items()},
+        "rank": process.rank,
+        "local_rank": process.local_rank,
+    }
+
+
+def _beginnings(group: Alike) -> dict[str, str]:
+    """Of variables that are different texts with one long beginning: TF_CONFIG names all hosts, then the task."""
+    names = group.first.env.keys() - group.env.keys()
+    found = {name: _beginning([process.env.get(name, "") for process in group.examples]) for name in sorted(names)}
+    # Not in the middle of a number, which of the others may begin with another digit.
+    return {name: re.sub(r"\w+$", "", text) for name, text in found.items() if len(text) > _LONG}
+
+
+def _beginning(texts: Sequence[str]) -> str:
+    low, high = min(texts), max(texts)
+    return low[
+        : next((place for place, pair in enumerate(zip(low, high, strict=False)) if len(set(pair)) > 1), len(low))
+    ]

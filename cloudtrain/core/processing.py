@@ -1,0 +1,222 @@
+"""The processing job: a script that works on data before or after training, on several instances that each have a part.
+
+It is written as a training job is, without what only training has: a distribution, checkpoints, spot capacity.
+Every instance runs the script once, on its own; inputs with `shard: true` are dealt out between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from cloudtrain.core.data import Input, Output, Text
+from cloudtrain.core.job import Environment, Name, TrainingJob, one_thing_to_run, same_names, unsendable
+from cloudtrain.core.model import Model, all_at_once
+from cloudtrain.core.origin import FromFile
+from cloudtrain.core.per_target import OVERRIDES, per_target
+from cloudtrain.core.references import reference_problems
+from cloudtrain.core.resources import Resources
+from cloudtrain.core.units import Duration
+from cloudtrain.errors import Problem
+from cloudtrain.problems.collect import shown
+from cloudtrain.problems.names import JOB_NAME
+
+if TYPE_CHECKING:
+    from cloudtrain.core.arguments import DurationInput, Fields, Json, Texts
+
+ONLY_TRAINING = {
+    "content_type": None,
+    "record_wrapper": None,
+    "attribute_names": (),
+    "shuffle_seed": None,
+    "instance_groups": (),
+    "access": "ro",
+}
+"""Fields of an input that CreateProcessingJob has no place for, and their defaults."""
+
+
+def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+    for name, default in ONLY_TRAINING.items():
+        value = data.get(name, default)
+        if value != default and not (default == () and not value):
+            message = f"`{name}` is for the inputs of training jobs, and this is a processing job"
+            yield Problem((name,), message, f"remove `{name}`", code="CT023")
+    if data.get("data_type") == "augmented_manifest":
+        message = "a processing job cannot read an augmented manifest"
+        yield Problem(("data_type",), message, "use `prefix` or `manifest`", code="CT023")
+
+
+def _place_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+    path = data.get("path")
+    if isinstance(path, str) and not path.startswith("/opt/ml/processing/"):
+        hint = "it begins with `/opt/ml/processing/`"
+        yield Problem(
+            ("path",), f"{shown(path)} is no place that a processing container shares with S3", hint, code="CT032"
+        )
+
+
+def _processing_input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from _input_rules(data)
+    yield from _place_rules(data)
+
+
+class ProcessingInput(Input):
+    """Data that the script reads, as in a training job."""
+
+    path: str | None = None
+    """SageMaker: where the container has it; `/opt/ml/processing/input/NAME` unless given."""
+
+    _processing_rules = all_at_once(_processing_input_rules)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            value: str | bool | int | float | None = None,
+            mode: Literal["mount", "download", "pipe", "direct", "eval_mount", "eval_download"] = "mount",
+            type: Literal[
+                "uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"
+            ] = "uri_folder",
+            shard: bool = False,
+            content_type: str | None = None,
+            compression: Literal["gzip"] | None = None,
+            record_wrapper: Literal["recordio"] | None = None,
+            data_type: Literal["prefix", "manifest", "augmented_manifest"] = "prefix",
+            attribute_names: Texts = (),
+            shuffle_seed: int | None = None,
+            instance_groups: Texts = (),
+            access: Literal["ro", "rw"] = "ro",
+            path: str | None = None,
+            **places: str | None,
+        ) -> None: ...
+
+
+class ProcessingOutput(Output):
+    """Data that the script writes. What all instances write ends up in one place, so their file names must differ."""
+
+    mode: Literal["upload", "mount"] = "upload"
+    """upload: copied when the script ends (EndOfJob). mount: copied while it runs (Continuous). Azure ML mounts the
+    output unless the job says `upload`."""
+    path: str | None = None
+    """SageMaker: where the container writes it; `/opt/ml/processing/output/NAME` unless given."""
+
+    _processing_rules = all_at_once(_place_rules)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            mode: Literal["upload", "mount"] = "upload",
+            type: Literal[
+                "uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"
+            ] = "uri_folder",
+            asset_name: str | None = None,
+            asset_version: str | None = None,
+            path: str | None = None,
+            **places: str | None,
+        ) -> None: ...
+
+
+def _resource_rules(resources: Any) -> Iterator[Problem]:
+    for name in ("instance_groups", "distribution_groups"):
+        groups = resources.get(name) if isinstance(resources, Mapping) else getattr(resources, name, None)
+        if groups:
+            message = f"a processing job runs on equal instances, so it has no `{name}`"
+            yield Problem(("resources", name), message, "use `instance_type` and `instance_count`", code="CT023")
+
+
+def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from one_thing_to_run(job)
+    yield from reference_problems(job, implicit=())
+    yield from _resource_rules(job.get("resources"))
+    yield from same_names(job)
+    yield from unsendable(job)
+
+
+@per_target(dict[str, JsonValue], suffix=OVERRIDES, default_factory=dict)
+class ProcessingJob(FromFile):
+    """One processing job: the same script on every instance, each with its shard of the data.
+
+    Raises:
+        JobError: listing every problem at once, each with a hint.
+    """
+
+    kind: Literal["processing"] = "processing"
+    """Tells a file with a processing job from one with a training job."""
+    name: str = Field(pattern=JOB_NAME, max_length=40)
+    """Letters, digits and hyphens; at most 40, so that a run name with hash and counter fits every target."""
+    source_dir: str = "."
+    """The folder with the user's code, relative to the job file; or `bundled:NAME`."""
+    entry_point: Text | None = None
+    """The script inside `source_dir`. With neither this nor `command`, the image's own entry point runs (SageMaker)."""
+    command: Text | None = None
+    """A shell command line, instead of `entry_point`."""
+    hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
+    """Reach the script as `--key value`, keys sorted, the same on every target."""
+    resources: Resources = Field(default_factory=Resources.model_construct)
+    environment: Environment = Field(default_factory=Environment.model_construct)
+    inputs: dict[Name, ProcessingInput] = Field(default_factory=dict)
+    outputs: dict[Name, ProcessingOutput] = Field(default_factory=dict)
+    max_runtime: Duration | None = None
+    tags: dict[str, str] = Field(default_factory=dict)
+    description: str | None = None
+
+    _rules = all_at_once(_job_rules)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_plain_places(cls, data: Any) -> Any:
+        """`ct.Input` and `ct.Output` do as well as their own models here."""
+        if not isinstance(data, Mapping):
+            return data
+        widened = dict(data)
+        for field, plain, own in (("inputs", Input, ProcessingInput), ("outputs", Output, ProcessingOutput)):
+            if isinstance(data.get(field), Mapping):
+                widened[field] = {name: _widened(item, plain, own) for name, item in data[field].items()}
+        return widened
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            kind: Literal["processing"] = "processing",
+            source_dir: str = ".",
+            entry_point: str | None = None,
+            command: str | None = None,
+            hyperparameters: Mapping[str, Json] = ...,
+            resources: Resources | Fields = ...,
+            environment: Environment | Fields = ...,
+            inputs: Mapping[str, Input | Fields] = ...,
+            outputs: Mapping[str, Output | Fields] = ...,
+            max_runtime: DurationInput | None = None,
+            tags: Mapping[str, str] = ...,
+            description: str | None = None,
+            **overrides: Mapping[str, Json],
+        ) -> None: ...
+
+    def as_training(self) -> TrainingJob:
+        """The same script, data and machines as a training job without a distribution: what checks look at, and what
+        compilers reuse. Its references may name what this job declares, so it is not validated again."""
+        shared = {name: getattr(self, name) for name in self.model_fields_set & TrainingJob.model_fields.keys()}
+        defaults = {
+            name: getattr(self, name) for name in ("source_dir", "resources", "environment") if name not in shared
+        }
+        return TrainingJob.model_construct(_fields_set=set(shared), **defaults, **shared)
+
+
+AnyJob = TrainingJob | ProcessingJob
+
+KINDS: dict[str, type[TrainingJob] | type[ProcessingJob]] = {"training": TrainingJob, "processing": ProcessingJob}
+"""What `kind` in a job file can say; a file without it holds a training job."""
+
+
+def _widened(item: Any, plain: type[Model], own: type[Model]) -> Any:
+    if isinstance(item, plain) and not isinstance(item, own):
+        return {name: getattr(item, name) for name in item.model_fields_set}
+    return item

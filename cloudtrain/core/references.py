@@ -1,0 +1,174 @@
+"""References inside a job: `${{inputs.train}}`, `${{outputs.model}}` and `${{checkpoint}}` to its own data, and
+`run:prep/output/volumes` to what an earlier run wrote. Found and checked here; compilers put real paths in place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from cloudtrain.core.targets import target_names
+from cloudtrain.errors import Problem, did_you_mean
+
+_SPACE = re.compile(r"\s*")
+
+_PLACES = ("entry_point", "command", "hyperparameters", "environment")
+"""The fields of a job whose texts may hold references."""
+
+
+IMPLICIT = ("outputs.model", "checkpoint")
+"""What a training job can refer to without declaring it."""
+
+
+def reference_problems(job: Mapping[str, Any], implicit: Sequence[str] = IMPLICIT) -> list[Problem]:
+    """Every reference in a raw job that names nothing. Works on jobs that are wrong in other ways too.
+
+    `job` holds what a person wrote: mappings, lists and texts, or models where the job is written in Python.
+    `implicit` are references that are good without a declaration.
+    """
+    problems = []
+    for field in _PLACES:
+        for path, text in _texts(job.get(field), (field,)):
+            for found in find_references(text):
+                fault = _fault(found.inner, job, implicit)
+                if fault is not None:
+                    problems.append(
+                        Problem(path, f"`{found.text}` refers to nothing: {fault[0]}", fault[1], code="CT020")
+                    )
+    return [*problems, *_value_problems(job.get("inputs")), *_run_problems(job.get("inputs"))]
+
+
+RUN_SCHEME = "run:"
+
+_RUN = re.compile(
+    r"run:(?P<run>[A-Za-z0-9][A-Za-z0-9-]*)/(?:outputs?/(?P<output>[A-Za-z_]\w*)|(?P<own>model|checkpoint))(?P<below>/.+)?"
+)
+_RUN_HINT = "write `run:NAME/output/OUTPUT` or `run:NAME/model`; NAME is a job, a run, or `last`"
+
+
+@dataclass(frozen=True)
+class RunInput:
+    """What an earlier run wrote: `run:prep/output/volumes/train` is `train` below the output `volumes` of `prep`."""
+
+    run: str
+    """A run, the beginning of one, a job's name, or `last`."""
+    what: str
+    """`outputs/volumes`, `model` or `checkpoint`: the words of `cloudtrain download`."""
+    below: str = ""
+    """Empty, or `/train`."""
+
+
+def is_run_input(place: str | None) -> bool:
+    """Whether an input's place names an earlier run."""
+    return place is not None and place.startswith(RUN_SCHEME)
+
+
+def run_input(place: str) -> RunInput | None:
+    """The parts of `run:NAME/output/OUTPUT`; None where it is not written so."""
+    match = _RUN.fullmatch(place)
+    if match is None or ".." in (match["below"] or "").split("/"):
+        return None
+    what = match["own"] or f"outputs/{match['output']}"
+    return RunInput(match["run"], what, match["below"] or "")
+
+
+def _value_problems(inputs: Any) -> Iterator[Problem]:
+    """References in plain values, which Azure ML would hand over as they are written."""
+    for path, text in _texts(inputs, ("inputs",)):
+        for found in find_references(text) if path[2:] == ("value",) else ():
+            message = f"`{found.text}` stands in a plain value, in which nothing is replaced"
+            yield Problem(path, message, f"write it where `${{{{inputs.{path[1]}}}}}` is used", code="CT020")
+
+
+def _run_problems(inputs: Any) -> Iterator[Problem]:
+    """Places that name an earlier run, and are not written as such places are."""
+    for path, text in _texts(inputs, ("inputs",)):
+        if is_run_input(text) and path[-1] in target_names() and run_input(text) is None:
+            yield Problem(path, f"`{text}` does not name what a run wrote", _RUN_HINT, code="CT021")
+
+
+class Reference(NamedTuple):
+    """A reference in a text: from where to where, and what stands between its braces without the space around it."""
+
+    start: int
+    end: int
+    text: str
+    inner: str
+
+
+def find_references(text: str) -> Iterator[Reference]:
+    """Everything in `${{` and the next `}}`, on one line but for the space around it.
+
+    One walk over the text: a regular expression tries every way to share the space, and looks for an end from each
+    beginning. 3,000 blanks took it 8 seconds.
+    """
+    close = stop = line_end = -1  # the next `}}`, the end of what stands before it, and the next end of a line
+    start = text.find("${{")
+    while start >= 0:
+        if close < start + 3:
+            close = text.find("}}", start + 3)
+            if close < 0:
+                return
+            stop = start + 3 + len(text[start + 3 : close].rstrip())
+        space = _SPACE.match(text, start + 3)
+        assert space is not None
+        inner = space.end()
+        if line_end < inner:
+            line_end = text.find("\n", inner)
+            line_end = len(text) if line_end < 0 else line_end
+        if line_end < stop:
+            start = text.find("${{", start + 1)
+            continue
+        yield Reference(start, close + 2, text[start : close + 2], text[inner:stop])
+        start = text.find("${{", close + 2)
+
+
+def replace_references(text: str, path_of: Callable[[str], str]) -> str:
+    """`text` with each reference replaced by `path_of("inputs.train")`."""
+    parts, end = list[str](), 0
+    for found in find_references(text):
+        parts += [text[end : found.start], path_of(found.inner)]
+        end = found.end
+    return "".join([*parts, text[end:]])
+
+
+def references_in(text: str) -> list[str]:
+    """The inner texts of all references: `["inputs.train", "checkpoint"]`."""
+    return [found.inner for found in find_references(text)]
+
+
+def _texts(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping | BaseModel):
+        for key, inner in value.items() if isinstance(value, Mapping) else iter(value):
+            yield from _texts(inner, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*path, index))
+
+
+def _fault(inner: str, job: Mapping[str, Any], implicit: Sequence[str]) -> tuple[str, str | None] | None:
+    """What is wrong with one reference, and a hint; None when it is right."""
+    names = {kind: _names(job, kind) for kind in ("inputs", "outputs")}
+    known = sorted({*implicit, *(f"{kind}.{name}" for kind in names for name in names[kind])})
+    if inner in known:
+        return None
+    kind, dot, name = inner.partition(".")
+    if kind in names and dot:
+        options = [word.partition(".")[2] for word in known if word.startswith(f"{kind}.")]
+        return f"the job has no {kind[:-1]} `{name}`", did_you_mean(name, options) or f"add `{name}` under `{kind}`"
+    words = (
+        "`inputs.NAME`, `outputs.NAME` or `checkpoint`"
+        if "checkpoint" in implicit
+        else "`inputs.NAME` or `outputs.NAME`"
+    )
+    return f"a reference is {words}", did_you_mean(inner, known)
+
+
+def _names(job: Mapping[str, Any], kind: str) -> list[str]:
+    declared = job.get(kind)
+    return [str(name) for name in declared] if isinstance(declared, Mapping) else []

@@ -1,0 +1,191 @@
+"""TOML into a document: values by the standard library, places by a scan of the text that it accepted."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from cloudtrain.documents.document import Document, Lines, Notes, Path, Place, Unreadable, too_deep, too_many_digits
+from cloudtrain.documents.limits import MAX_DEPTH, MAX_DIGITS
+
+_AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_HINTS = (
+    ("Expected '=' after a key", "write `key = value`"),
+    ("Invalid value", 'write text in quotes: `key = "text"`'),
+    ("Expected newline or end of document", "put one entry on each line, and text in quotes"),
+    ("Cannot overwrite a value", "the key stands twice; remove one of them"),
+    ("Cannot declare", "the table stands twice; join the two"),
+    ("Cannot mutate immutable", "an inline table `{...}` cannot be added to; write it as a `[table]`"),
+    ("Unterminated", "close the quote or bracket that was opened"),
+    ("Unclosed array", "close the list with `]`"),
+    ("Unclosed inline table", "close the table with `}`"),
+    ("Illegal character", "remove it, or write it with a backslash"),
+    ("Unescaped '\\'", "use single quotes, in which a backslash stands for itself"),
+)
+_SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_BLANK = re.compile(r"[ \t]*")
+_TEXT = re.compile(
+    r'"""(?:[^\\]|\\.)*?"""(?:""|")?(?!")'
+    r"|'''.*?'''(?:''|')?(?!')"
+    r'|"(?:[^"\\\n]|\\.)*"'
+    r"|'[^'\n]*'",
+    re.DOTALL,
+)
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN = re.compile(r"[^,\]}#\n]+")
+_DIGITS = re.compile(r"[0-9](?:_?[0-9]){4300,}")
+"""More than Python reads as a whole number."""
+_DEEP_KEY = re.compile(
+    rf"""^[ \t]*(?:\[\[?[ \t]*)?((?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{MAX_DEPTH}}})""", re.MULTILINE
+)
+"""A key of more parts than a job has levels: the time that tomllib needs grows with the square of their number. White
+space is taken by one star alone, because two beside each other try every way to share a long indent."""
+
+
+def read(text: str) -> Document:
+    """Read TOML.
+
+    Raises:
+        Unreadable: it is not TOML.
+    """
+    text = text.replace("\r\n", "\n")
+    lines = Lines(text)
+    if found := _DEEP_KEY.search(text):
+        raise too_deep(lines.place(found.start(1)))
+    try:
+        data = _loads(text)
+    except ValueError as error:  # TOMLDecodeError is one
+        raise _unreadable(str(error), text, lines) from None
+    scanner = _Scanner(text, lines)
+    scanner.scan()
+    return scanner.notes.document(data)
+
+
+def _loads(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    data: dict[str, Any] = tomllib.loads(text)
+    return data
+
+
+def _unreadable(message: str, text: str, lines: Lines) -> Unreadable:
+    match = _AT.search(message)
+    place = None
+    if match is not None:
+        place = Place(int(match[1]), int(match[2])) if match[1] else lines.place(len(text.rstrip()))
+    reason = _AT.sub("", message)
+    if "digits" in reason:
+        digits = _DIGITS.search(text)
+        return too_many_digits(lines.place(digits.start()) if digits else None)
+    other = "correct the text at that place; https://toml.io describes the format"
+    hint = next((hint for part, hint in _HINTS if part in reason), other)
+    return Unreadable(f"not valid TOML: {reason[0].lower() + reason[1:]}", hint, place)
+
+
+class _Scanner:
+    """Walks over TOML that is known to be right: each method takes an offset and returns the one after."""
+
+    def __init__(self, text: str, lines: Lines) -> None:
+        self.text, self.lines, self.notes = text, lines, Notes()
+        self._counts: dict[Path, int] = {}
+
+    def scan(self) -> None:
+        """Note the places of all keys and values."""
+        self.notes.values[()] = self.lines.place(self._skip(0) if self.text.strip() else 0)
+        offset = self._skip(0)
+        table: Path = ()
+        while offset < len(self.text):
+            if self.text[offset] == "[":
+                table, offset = self._header(offset)
+            else:
+                offset = self._entry(table, offset)
+            offset = self._skip(offset)
+
+    def _header(self, offset: int) -> tuple[Path, int]:
+        """`[a.b]` or `[[a.b]]`; gives the path that the following entries belong to."""
+        many = self.text.startswith("[[", offset)
+        names, end = self._key(offset + (2 if many else 1))
+        path: Path = ()
+        for index, (name, place) in enumerate(names):
+            path = (*path, name)
+            self._note_key(path, place)
+            if many and index == len(names) - 1:
+                self._counts[path] = self._counts.get(path, 0) + 1
+            if path in self._counts:
+                path = (*path, self._counts[path] - 1)
+                self.notes.values.setdefault(path, place)
+        return path, end + (2 if many else 1)
+
+    def _entry(self, table: Path, offset: int) -> int:
+        names, end = self._key(offset)
+        path = table
+        for name, place in names:
+            path = (*path, name)
+            self._note_key(path, place)
+        return self._value(path, self._blank(end + 1))
+
+    def _note_key(self, path: Path, place: Place) -> None:
+        self.notes.keys.setdefault(path, place)
+        self.notes.values.setdefault(path, place)
+
+    def _key(self, offset: int) -> tuple[list[tuple[str, Place]], int]:
+        """`a . "b.c"`: the names with their places; the offset is at what follows (`=` or `]`)."""
+        names = []
+        while True:
+            offset = self._blank(offset)
+            match = _TEXT.match(self.text, offset) or _BARE.match(self.text, offset)
+            assert match is not None
+            name = _string(match[0]) if match[0][0] in "\"'" else match[0]
+            names.append((name, self.lines.place(offset)))
+            offset = self._blank(match.end())
+            if self.text[offset] != ".":
+                return names, offset
+            offset += 1
+
+    def _value(self, path: Path, offset: int) -> int:
+        if len(path) > MAX_DEPTH:
+            raise RecursionError
+        self.notes.values[path] = self.lines.place(offset)
+        if self.text[offset] == "[":
+            return self._many(offset + 1, "]", lambda at, index: self._value((*path, index), at))
+        if self.text[offset] == "{":
+            return self._many(offset + 1, "}", lambda at, _: self._entry(path, at))
+        match = _TEXT.match(self.text, offset)
+        if match is not None:
+            self.notes.texts[path] = _string(match[0])
+            return match.end()
+        match = _PLAIN.match(self.text, offset)
+        assert match is not None
+        self.notes.texts[path] = match[0].rstrip()
+        if len(self.notes.texts[path]) > MAX_DIGITS:
+            raise too_many_digits(self.lines.place(offset))
+        return match.end()
+
+    def _many(self, offset: int, closing: str, item: Callable[[int, int], int]) -> int:
+        index, offset = 0, self._skip(offset)
+        while self.text[offset] != closing:
+            offset = self._skip(item(offset, index))
+            index += 1
+            if self.text[offset] == ",":
+                offset = self._skip(offset + 1)
+        return offset + 1
+
+    def _skip(self, offset: int) -> int:
+        """Past white space, line breaks and comments."""
+        match = _SPACE.match(self.text, offset)
+        assert match is not None
+        return match.end()
+
+    def _blank(self, offset: int) -> int:
+        match = _BLANK.match(self.text, offset)
+        assert match is not None
+        return match.end()
+
+
+def _string(literal: str) -> str:
+    """The text of a string of any of the four kinds."""
+    return str(_loads(f"x = {literal}")["x"])

@@ -1,0 +1,257 @@
+"""YAML into a document: PyYAML reads the structure, the plain values follow YAML 1.2, and each has its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from cloudtrain.documents.document import Document, Lines, Notes, Path, Place, Unreadable, too_deep, too_large
+from cloudtrain.documents.limits import MAX_DEPTH, MAX_VALUES
+from cloudtrain.documents.scalars import KINDS, read_scalar, read_tagged
+from cloudtrain.errors import shortened
+
+if TYPE_CHECKING:
+    import yaml
+
+_TAG = "tag:yaml.org,2002:"
+_MERGE = _TAG + "merge"
+_PLAIN = "plain"
+
+_HINTS = (
+    ("mapping values are not allowed", "put text that holds `: ` in quotes, and indent entries alike"),
+    ("found character '\\t'", "indent with spaces"),
+    ("found unexpected end of stream", "close the quote or bracket that was opened"),
+    ("did not find expected key", "indent the entries of a mapping alike, and put text with special signs in quotes"),
+    ("did not find expected '-' indicator", "indent the entries of a list alike"),
+    ("did not find expected ',' or ']'", "close the list with `]`"),
+    ("did not find expected ',' or '}'", "close the mapping with `}`"),
+    ("could not find expected ':'", "write `key: value`"),
+    ("found unknown escape character", "use single quotes, in which a backslash stands for itself"),
+    ("undefined alias", "an alias `*name` needs an anchor `&name` before it"),
+    ("cannot start any token", "put text that starts with a special sign in quotes"),
+)
+
+
+@lru_cache(maxsize=1)
+def _loader() -> Any:
+    """PyYAML's loader (in C where it is built so) that leaves the type of plain values to us."""
+    import yaml
+
+    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    anything = (_TAG + _PLAIN, re.compile(""))
+    resolvers = {"<": [(_MERGE, re.compile("^<<$"))], None: [anything]}
+    return type("_Loader", (base,), {"yaml_implicit_resolvers": resolvers})
+
+
+def read(text: str) -> Document:
+    """Read one YAML document.
+
+    Raises:
+        Unreadable: it is not YAML, holds several documents, or repeats itself without end.
+    """
+    import yaml
+
+    loader = _loader()(text)
+    try:
+        _check_depth(text)
+        node = loader.get_single_node()
+    except yaml.YAMLError as error:
+        raise _unreadable(error, text) from None
+    finally:
+        loader.dispose()
+    if node is None:
+        return Document(None, Notes().document(None).positions)
+    reader = _Reader()
+    return reader.notes.document(reader.value(node, ()))
+
+
+def _check_depth(text: str) -> None:
+    """Refuse deep nesting before PyYAML's composer, which goes down on the C stack without a bound, meets it.
+
+    Every level needs one of a few signs, so that most texts are not looked through for it.
+
+    Raises:
+        RecursionError: the text is nested too deeply.
+        YAMLError: it is not YAML.
+    """
+    if sum(map(text.count, "[{-?:")) <= MAX_DEPTH:
+        return
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, _loader()):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise RecursionError
+
+
+def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
+    place = _place_of(error, text)
+    problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+    if "but found another document" in problem:
+        message, hint = "the file holds several documents (`---`)", "a file holds one job: remove the others"
+        return Unreadable(message, hint, place, code="CT003")
+    if _is_control(error):
+        return Unreadable("not valid YAML: the text holds a control character", "remove it", place)
+    line = text.splitlines()[place.line - 1] if place and place.line <= len(text.splitlines()) else ""
+    if place is not None and line[: place.column].lstrip(" ").startswith("\t"):
+        return Unreadable("not valid YAML: a tab cannot indent a line", "indent with spaces", place)
+    other = "correct the text at that place, or put text with special signs in quotes"
+    hint = next((hint for part, hint in _HINTS if part in problem), other)
+    return Unreadable(f"not valid YAML: {problem}", hint, place)
+
+
+def _is_control(error: yaml.YAMLError) -> bool:
+    """PyYAML refuses a character before it parses anything, and such an error has no mark."""
+    return type(error).__name__ == "ReaderError"
+
+
+def _place_of(error: yaml.YAMLError, text: str) -> Place | None:
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        return Place(mark.line + 1, mark.column + 1)
+    if _is_control(error):
+        control = re.search("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
+        return Lines(text).place(control.start()) if control else None
+    return None
+
+
+class _Reader:
+    """Turns nodes into values, noting places."""
+
+    def __init__(self) -> None:
+        self.notes = Notes()
+        self._count = 0
+        self._open: set[int] = set()
+
+    def value(self, node: yaml.Node, path: Path) -> Any:
+        """The value of a node; `path` is noted as standing there."""
+        self._enter(node, path)
+        place = _place(node)
+        self.notes.values[path] = place
+        if _is_scalar(node):
+            return self._scalar(node, path, place)
+        self._own_tag(node, path, place)
+        self._open.add(id(node))
+        value = self._mapping(node, path) if _is_mapping(node) else self._list(node, path)
+        self._open.discard(id(node))
+        return value
+
+    def _enter(self, node: yaml.Node, path: Path, values: int = 1) -> None:
+        self._count += values
+        if id(node) in self._open:
+            message, hint = "the text holds an anchor that refers to itself", "write the value in the alias's place"
+            raise Unreadable(message, hint, _place(node), code="CT005")
+        if self._count > MAX_VALUES:
+            raise too_large(_place(node))
+        if len(path) > MAX_DEPTH:
+            raise too_deep(_place(node))
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path, place: Place) -> Any:
+        kind = str(node.tag).removeprefix(_TAG)
+        text = str(node.value)
+        self.notes.texts[path] = text
+        if kind in (_PLAIN, "merge"):
+            return read_scalar(text) if not node.style or kind == "merge" else text
+        if kind == "str":
+            return text
+        if kind in KINDS:
+            try:
+                return read_tagged(text, kind)
+            except ValueError:
+                message = f"`{shortened(text)}` is not of the type that its tag `!!{kind}` says"
+                self.notes.problem(path, place, message, "remove the tag")
+                return None
+        self._own_tag(node, path, place)
+        return text
+
+    def _own_tag(self, node: yaml.Node, path: Path, place: Place) -> None:
+        """A tag is a type from another program, which a job has no use for."""
+        tag = str(node.tag)
+        if tag == _TAG + ("map" if _is_mapping(node) else "seq"):
+            return
+        shown = "!!" + tag.removeprefix(_TAG) if tag.startswith(_TAG) else tag
+        self.notes.problem(path, place, f"a job has no tags such as `{shown}`", "remove the tag")
+
+    def _list(self, node: Any, path: Path) -> list[Any]:
+        return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        own: dict[str, Place] = {}
+        for key, value in self._own(node):
+            name = self._key(key, path)
+            if name is None:
+                continue
+            inner, place = (*path, name), _place(key)
+            if name in own:
+                self.notes.duplicate(inner, place)
+                continue
+            own[name] = self.notes.keys[inner] = place
+            result[name] = self.value(value, inner)
+        for merged in self._merges(node, path):
+            for name, (place, value) in merged.items():
+                if name not in result:
+                    inner = (*path, name)
+                    self.notes.keys[inner] = place
+                    result[name] = self.value(value, inner)
+        return result
+
+    def _own(self, node: yaml.MappingNode) -> list[tuple[yaml.Node, yaml.Node]]:
+        return [(key, value) for key, value in node.value if key.tag != _MERGE]
+
+    def _merges(self, node: yaml.MappingNode, path: Path) -> Iterator[dict[str, tuple[Place, yaml.Node]]]:
+        """What `<<: *anchor` and `<<: [*a, *b]` bring in; earlier ones win."""
+        for key, value in node.value:
+            if key.tag != _MERGE:
+                continue
+            sources = value.value if _is_sequence(value) else [value]
+            for source in sources:
+                if _is_mapping(source):
+                    yield self._flat(source, path)
+                else:
+                    message = "`<<` takes in a mapping or a list of mappings"
+                    self.notes.problem(path, _place(source), message, "write `<<: *name`, where `&name` is a mapping")
+
+    def _flat(self, node: yaml.MappingNode, path: Path) -> dict[str, tuple[Place, yaml.Node]]:
+        self._enter(node, path, 1 + len(node.value))
+        self._open.add(id(node))
+        own = ((self._key(key, path), key, value) for key, value in self._own(node))
+        result = {name: (_place(key), value) for name, key, value in own if name is not None}
+        for merged in self._merges(node, path):
+            for name, found in merged.items():
+                result.setdefault(name, found)
+        self._open.discard(id(node))
+        return result
+
+    def _key(self, node: yaml.Node, path: Path) -> str | None:
+        if _is_scalar(node):
+            value = self._scalar(node, (*path, "<key>"), _place(node))
+            self.notes.texts.pop((*path, "<key>"), None)
+            if isinstance(value, str):
+                return value
+            text = shortened(str(node.value))
+            hint = f'write `"{text}"`, in quotes' if text else "write a name before the colon"
+            what = "empty" if value is None and not text else f"`{text}`"
+        else:
+            what, hint = "a list or a mapping", "write a name before the colon"
+        self.notes.problem(path, _place(node), f"a key must be text, not {what}", hint)
+        return None
+
+
+def _is_scalar(node: yaml.Node) -> TypeGuard[yaml.ScalarNode]:
+    return type(node).__name__ == "ScalarNode"
+
+
+def _is_mapping(node: yaml.Node) -> TypeGuard[yaml.MappingNode]:
+    return type(node).__name__ == "MappingNode"
+
+
+def _is_sequence(node: yaml.Node) -> TypeGuard[yaml.SequenceNode]:
+    return type(node).__name__ == "SequenceNode"
+
+
+def _place(node: yaml.Node) -> Place:
+    return Place(node.start_mark.line + 1, node.start_mark.column + 1)

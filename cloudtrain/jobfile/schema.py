@@ -1,0 +1,239 @@
+"""The JSON Schema (2020-12) of job files, for editors: completion, help at a field, and red lines under mistakes.
+
+`cloudtrain schema > job.schema.json`, then, on top of a job file, a comment that the YAML language server reads:
+
+    # yaml-language-server: $schema=job.schema.json
+
+The schema accepts what the loader accepts, as far as a schema can say it. It cannot say that a reference
+(`${{inputs.train}}`) names an input, that `1.0` is no whole number, or that a duration is not too long.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from typing import Any
+
+from pydantic import BaseModel
+
+from cloudtrain.core.data import Checkpoint, Input, Output
+from cloudtrain.core.distribution import SMP_PARAMETERS
+from cloudtrain.core.job import Environment, TrainingJob
+from cloudtrain.core.per_target import OVERRIDES, is_widened
+from cloudtrain.core.processing import KINDS, ONLY_TRAINING, ProcessingInput, ProcessingJob, ProcessingOutput
+from cloudtrain.core.targets import find_target, target_names
+from cloudtrain.problems.shape import Shape, shape_of_field
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_NAMES = {"training": "job", "processing": "processing-job"}
+"""Ends of the schemas' identifiers, which are names, not addresses: nothing can be fetched there."""
+
+_KIND_HELP = "Which kind of job the file holds: `training`, which need not be said, or `processing`."
+
+Schema = dict[str, Any]
+
+
+def job_schema(kind: str = "training") -> Schema:
+    """The JSON Schema of a job file, as JSON data. `kind` is one of `cloudtrain.core.processing.KINDS`."""
+    root = KINDS[kind]
+    schema = root.model_json_schema(mode="validation")
+    definitions: Schema = schema.pop("$defs")
+    for model in _models(root):
+        own = schema if model is root else definitions[model.__name__]
+        _describe(own, model)
+        _take_short_forms(own, model)
+        own.update(_RULES.get(model.__name__, {}))
+    if kind == "training":
+        schema["properties"]["distribution"] = _choice(schema["properties"]["distribution"], definitions)
+        schema["properties"] = {"kind": {"const": kind, "description": _KIND_HELP}} | schema["properties"]
+    else:
+        schema["properties"]["kind"]["description"] = _KIND_HELP
+        schema["required"] = ["kind", *schema["required"]]
+    for name in ("inputs", "outputs"):
+        _pattern_to_names(schema["properties"][name])
+    title = "cloudtrain job" if kind == "training" else f"cloudtrain {kind} job"
+    head = {"$schema": DIALECT, "$id": f"urn:cloudtrain:schema:{_NAMES[kind]}", "title": title}
+    return head | {key: value for key, value in schema.items() if key != "title"} | {"$defs": definitions}
+
+
+def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
+    """The models that a job is made of, each once."""
+    found: dict[type[BaseModel], None] = {}
+
+    def visit(shape: Shape | None) -> None:
+        while shape is not None and shape.kind in ("map", "list"):
+            shape = shape.inner
+        for model in shape.models.values() if shape is not None else ():
+            add(model)
+
+    def add(model: type[BaseModel]) -> None:
+        if model not in found:
+            found[model] = None
+            for name in model.model_fields:
+                visit(shape_of_field(model, name))
+
+    add(root)
+    return list(found)
+
+
+def _describe(schema: Schema, model: type[BaseModel]) -> None:
+    """Help at each field: the text that stands under it in the source, and the unit of its type."""
+    schema["description"] = inspect.cleandoc(model.__doc__ or "").partition("\n\n")[0]
+    texts = _field_texts(model) | _target_texts(model)
+    for name, own in schema["properties"].items():
+        units = (option["description"] for option in (own, *own.get("anyOf", ())) if "description" in option)
+        text = f"{texts.get(name, '')} {next(units, '')}".strip()
+        if text:
+            own["description"] = text
+
+
+def _target_texts(model: type[BaseModel]) -> dict[str, str]:
+    """What each target says about the field that is its own."""
+    texts: dict[str, str] = {}
+    for name in target_names():
+        target = find_target(name)
+        texts[name] = target.environment_help if model is Environment else target.place_help
+        texts[name + OVERRIDES] = target.overrides_help
+    named = {Environment, Input, Output, Checkpoint, ProcessingInput, ProcessingOutput, TrainingJob, ProcessingJob}
+    return {field: text for field, text in texts.items() if field in model.model_fields and model in named}
+
+
+def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
+    """One text for all targets, where a mapping with one text per target may stand."""
+    for name in model.model_fields:
+        shape = shape_of_field(model, name)
+        if shape.kind == "model" and shape.parsed:
+            schema["properties"][name]["anyOf"].insert(0, {"type": "string"})
+
+
+def _field_texts(model: type[BaseModel]) -> dict[str, str]:
+    """The strings under the fields of a class and its bases."""
+    texts: dict[str, str] = {}
+    for owner in reversed(model.__mro__):
+        if owner is BaseModel or not issubclass(owner, BaseModel) or is_widened(owner):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, below in zip(body.body, body.body[1:], strict=False):
+            text = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else None
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, str):
+                texts[field.target.id] = " ".join(inspect.cleandoc(text).split())
+    return texts
+
+
+def _choice(schema: Schema, definitions: Schema) -> Schema:
+    """Models told apart by `type`, so that an editor offers the types first and then the fields of the one chosen."""
+    names = [option["$ref"].rpartition("/")[2] for option in schema["oneOf"]]
+    tags = {definitions[name]["properties"]["type"]["const"]: name for name in names}
+    helps = [definitions[name].get("description", "") for name in names]
+    kind = {"enum": list(tags), "enumDescriptions": helps, "description": "How the processes are launched."}
+    return {
+        "title": "Distribution",
+        "description": schema.get("description", "How the processes of a job are launched and find each other."),
+        "type": "object",
+        "required": ["type"],
+        "properties": {"type": kind},
+        "allOf": [
+            {"if": {"properties": {"type": {"const": tag}}, "required": ["type"]}, "then": {"$ref": f"#/$defs/{name}"}}
+            for tag, name in tags.items()
+        ],
+    }
+
+
+def _pattern_to_names(schema: Schema) -> None:
+    """Names of inputs and outputs: pydantic's `patternProperties` lets every other name pass."""
+    for pattern, inner in schema.pop("patternProperties", {}).items():
+        schema["additionalProperties"] = inner
+        schema["propertyNames"] = {"pattern": pattern, "maxLength": 64}
+
+
+def _given(*names: str) -> Schema:
+    """All of these fields hold something else than null."""
+    return {"required": list(names), "properties": {name: {"not": {"type": "null"}} for name in names}}
+
+
+def _not_empty(name: str) -> Schema:
+    return {
+        "required": [name],
+        "properties": {name: {"anyOf": [{"type": "object", "minProperties": 1}, {"type": "array", "minItems": 1}]}},
+    }
+
+
+def _smp_version(version: int) -> Schema:
+    then: Schema = {"properties": {"parameters": {"propertyNames": {"enum": sorted(SMP_PARAMETERS[version])}}}}
+    if version == 2:
+        then["properties"]["mpi_options"] = {"const": ""}
+    return {"if": {"required": ["version"], "properties": {"version": {"const": version}}}, "then": then}
+
+
+def _truthy(name: str) -> Schema:
+    """The field holds something, as the models' rules see it: not null, and not empty."""
+    return {"required": [name], "properties": {name: {"not": {"enum": [None, "", [], {}]}}}}
+
+
+def _two_of(*names: str) -> Schema:
+    pairs = [[one, other] for index, one in enumerate(names) for other in names[index + 1 :]]
+    return {"anyOf": [{"allOf": [_truthy(name) for name in pair]} for pair in pairs]}
+
+
+_ONE_THING_TO_RUN: Schema = {
+    "anyOf": [
+        _given("entry_point"),
+        _given("command"),
+        {"required": ["environment"], "properties": {"environment": _given("image")}},
+    ],
+    "not": {
+        "anyOf": [
+            _given("entry_point", "command"),
+            {"allOf": [_given("command"), _not_empty("hyperparameters")]},
+        ]
+    },
+}
+
+_MACHINE = ("instance_type", "gpu", "instance_preferences")
+
+_PLACE = {"anyOf": [_given(name) for name in target_names()]}
+
+_ABSOLUTE: Schema = {"path": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^/opt/ml/processing/"}]}}
+
+_RULES: dict[str, Schema] = {
+    "TrainingJob": _ONE_THING_TO_RUN,
+    "ProcessingJob": _ONE_THING_TO_RUN
+    | {
+        "allOf": [
+            {
+                "properties": {
+                    "resources": {"not": {"anyOf": [_not_empty("instance_groups"), _not_empty("distribution_groups")]}}
+                }
+            }
+        ]
+    },
+    "Input": _PLACE,
+    "ProcessingInput": _PLACE
+    | {
+        "allOf": [
+            {
+                "properties": {
+                    **{name: {"const": default} for name, default in ONLY_TRAINING.items() if default},
+                    **{name: {"enum": [None, []]} for name, default in ONLY_TRAINING.items() if not default},
+                    "data_type": {"not": {"const": "augmented_manifest"}},
+                    **_ABSOLUTE,
+                }
+            }
+        ]
+    },
+    "ProcessingOutput": {"allOf": [{"properties": _ABSOLUTE}]},
+    "Resources": {
+        "not": _two_of(*_MACHINE),
+        "if": _not_empty("instance_groups"),
+        "then": {"not": {"anyOf": [{"required": ["instance_count"]}, *(_truthy(name) for name in _MACHINE)]}},
+        "else": {"not": _not_empty("distribution_groups")},
+    },
+    "SMP": {"allOf": [_smp_version(1), _smp_version(2)]},
+    "TensorFlow": {
+        "if": _given("parameter_servers"),
+        "then": {"required": ["strategy"], "properties": {"strategy": {"const": "parameter_server"}}},
+    },
+}
+"""What the models' own rules say, in the words of JSON Schema."""

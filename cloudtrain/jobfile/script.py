@@ -1,0 +1,58 @@
+"""The job of a script without a job file, as the job file that it could be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.script import fields_of_script
+from cloudtrain.documents.document import Positions, Unreadable, read_document
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.jobfile.files import anchored
+from cloudtrain.jobfile.overrides import override
+from cloudtrain.jobfile.parse import JobFile, parse
+
+
+def load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> JobFile:
+    """Make the job of a script. Relative local places start at the working directory.
+
+    Raises:
+        UsageError: there is no such script, or it is not Python.
+        JobError: all problems of the job at once.
+    """
+    here = Path.cwd()
+    text = _yaml(fields_of_script(script, arguments, here))
+    try:
+        found = parse(text, format="yaml", file=str(script), overrides=overrides)
+    except JobError as error:  # a line of a file that does not exist would only confuse
+        raise JobError([_without_place(problem, str(script)) for problem in error.problems]) from None
+    return replace(found, job=anchored(found.job, here).from_folder(here), positions=Positions())
+
+
+def job_text(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> str:
+    """Write the same job as a job file for the working directory."""
+    data, _ = override(fields_of_script(script, arguments, Path.cwd()), overrides, TrainingJob)
+    return _yaml(data)
+
+
+def _without_place(problem: Problem, file: str) -> Problem:
+    return replace(problem, file=None, line=None, column=None) if problem.file == file else problem
+
+
+def _yaml(data: dict[str, Any]) -> str:
+    """The fields as YAML that this package reads back the same: PyYAML's, or else with every text in quotes."""
+    import json
+
+    import yaml
+
+    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    try:
+        if read_document(text, "yaml").data == data:
+            return text
+    except Unreadable:
+        pass
+    quoted = json.dumps(data, indent=2, ensure_ascii=False)
+    return "".join(letter if letter.isprintable() or letter == "\n" else f"\\U{ord(letter):08x}" for letter in quoted)

@@ -1,0 +1,174 @@
+"""The launch specification: the processes that the supervisor of a run starts on this machine, and what they need.
+
+A plan and `launch.json` hold it as JSON data; everybody else has it as a `LaunchSpecification`. `from_json` reads what
+`to_json` of this or an earlier version wrote. The supervisor reads it too, so nothing outside the standard library is
+imported here, and no `annotations` of the future: the types of the fields are what JSON data is read by.
+"""
+
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from types import GenericAlias, UnionType
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from cloudtrain.core.processes import Process
+
+_OUTPUT = "CLOUDTRAIN_OUTPUT_"
+
+
+@dataclass(frozen=True)
+class CodePlace:
+    """Where the bundle lies, the hash of its content, and where it is unpacked.
+
+    `directory` is None where the launchers of emulated hosts unpack it; an emulation may have `copies`, more folders.
+    """
+
+    archive: str
+    sha256: str
+    directory: str | None
+    copies: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link at `path`; with `shard`, number and count, a folder of links to every count-th file of the target."""
+
+    path: str
+    target: str
+    shard: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class StartedProcess:
+    """One process that the supervisor starts. `rank` is None for a launcher.
+
+    `signal` says who gets SIGTERM first: the `leader`, which passes it on, the whole `group`, or the `ranks` that it
+    has started. `directory` is None for that of the code.
+    """
+
+    instance: int
+    role: str
+    rank: int | None
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    signal: str
+    directory: str | None = None
+
+    @classmethod
+    def of(cls, process: "Process", signal: str, directory: str | None = None) -> "StartedProcess":
+        """A process of the plan."""
+        return cls(process.instance, process.role, process.rank, process.argv, process.env, signal, directory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSpecification:
+    """One run. Fields with a default are those that most runs do not have.
+
+    Attributes:
+        name: the run.
+        run_dir: its own folder, an absolute path.
+        emulates: the service as which the job runs.
+        code: the user's code.
+        directories: folders that must exist before the start.
+        files: path to text.
+        programs: those of the files that can be started.
+        links: made before the start.
+        failure_files: where emulated hosts write why they failed.
+        places: what can be downloaded: name to folders that are one together. None where the variables say it.
+        launcher: torchrun | fork | mpirun | processes
+        instances: how many are simulated.
+        world_size: ranks in all.
+        ports: names of loopback ports; `${{ports.NAME}}` in argv and environment becomes a free one at start,
+            `${{env.NAME}}` the submitter's own value (or nothing).
+        processes: what the supervisor starts.
+        finishes: roles whose success ends the run, when the others serve for ever; empty: all must finish.
+        patience: seconds that a launcher has to see for itself that its rank died, and to say so.
+        grace_period: seconds from SIGTERM to SIGKILL.
+        max_runtime: seconds, or None.
+        metrics: name to a regular expression with one group, read in the output of the ranks.
+    """
+
+    name: str
+    run_dir: str
+    emulates: str | None = None
+    code: CodePlace
+    directories: tuple[str, ...]
+    files: dict[str, str] | None = None
+    programs: tuple[str, ...] = ()
+    links: tuple[Link, ...] | None = None
+    failure_files: tuple[str, ...] = ()
+    places: dict[str, tuple[str, ...]] | None = None
+    launcher: str
+    instances: int
+    world_size: int
+    ports: tuple[str, ...]
+    processes: tuple[StartedProcess, ...]
+    finishes: tuple[str, ...]
+    patience: float = 1.0
+    grace_period: int
+    max_runtime: int | None
+    metrics: dict[str, str] | None = None
+
+    @classmethod
+    def from_json(cls, data: object) -> "LaunchSpecification":
+        """What `to_json` made.
+
+        Raises:
+            ValueError: it is damaged; the message says where.
+        """
+        read: LaunchSpecification = _read(cls, data, "")
+        return read
+
+    def to_json(self) -> "dict[str, Any]":
+        """The specification as JSON data. Links and places of a job that emulates nothing stand last."""
+        content: dict[str, Any] = {"version": 1, **_written(self)}
+        last = () if self.emulates else ("links", "places")
+        return {name: content[name] for name in sorted(content, key=last.__contains__)}
+
+    def downloads(self) -> "dict[str, tuple[Path, ...]]":
+        """What can be downloaded, by name: one folder, or several that are one together (an emulated job writes its
+        model on every host)."""
+        from pathlib import Path
+
+        found = self.places
+        if found is None:
+            env = self.processes[0].env
+            found = {"model": (env["CLOUDTRAIN_MODEL_DIR"],), "checkpoint": (env["CLOUDTRAIN_CHECKPOINT_DIR"],)}
+            for variable, path in env.items():
+                name, folder = variable.removeprefix(_OUTPUT), Path(path).name
+                if name not in (variable, "MODEL"):  # the variable has the name in capitals, the folder as the job did
+                    found[f"outputs/{folder if folder.upper() == name else name.lower()}"] = (path,)
+        found = found | {"logs": (f"{self.run_dir}/logs",)}
+        return {name: tuple(map(Path, folders)) for name, folders in found.items()}
+
+
+def _written(value: "Any") -> "Any":
+    """JSON data. A field that has its default is left out."""
+    if isinstance(value, tuple):
+        return [_written(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _written(item) for name, item in value.items()}
+    if not is_dataclass(value):
+        return value
+    pairs = ((each, getattr(value, each.name)) for each in fields(value))
+    return {each.name: _written(found) for each, found in pairs if found != each.default}
+
+
+def _read(kind: "Any", data: "Any", where: str) -> "Any":
+    """JSON data as a value of that type. Keys that no field knows are left alone."""
+    if isinstance(kind, UnionType):
+        return None if data is None else _read(kind.__args__[0], data, where)
+    if isinstance(kind, GenericAlias):
+        if kind.__origin__ is tuple and isinstance(data, list):
+            return tuple(_read(kind.__args__[0], item, f"{where}[{number}]") for number, item in enumerate(data))
+        if kind.__origin__ is dict and isinstance(data, dict):
+            return {name: _read(kind.__args__[1], item, f"{where}.{name}") for name, item in data.items()}
+    elif kind in (str, int, float):
+        if isinstance(data, kind):
+            return data
+    elif isinstance(data, dict):
+        needed = (each for each in fields(kind) if each.name in data or each.default is MISSING)
+        return kind(**{each.name: _read(each.type, data.get(each.name), f"{where}.{each.name}") for each in needed})
+    raise ValueError(f"`{where[1:]}` is missing or wrong" if where else "it is no JSON object")

@@ -1,0 +1,228 @@
+"""Jobs that read what earlier runs wrote: `run:prep/output/volumes` becomes the place where that run keeps it.
+
+Everything comes from the store, which keeps the places of a run from the moment that its name was taken, so that a dry
+run needs no network and shows the very URI that is sent. NAME is a run, a job (its newest run that has succeeded, else
+its newest one that goes on), the beginning of a run's name, or `last`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.core.references import RunInput, is_run_input, run_input
+from cloudtrain.core.states import RunRef, RunState
+from cloudtrain.errors import CloudtrainError, JobError, Problem, RunNotFound, TargetError, did_you_mean
+from cloudtrain.settings import Settings
+from cloudtrain.store.store import RunRecord, Store, read_store
+from cloudtrain.targets.base import Service
+from cloudtrain.targets.registry import service_of, target_of
+
+if TYPE_CHECKING:
+    from cloudtrain.core.processing import AnyJob
+
+NEWEST = "last"
+
+_SENT = ("accepted", "reported")
+"""Stages of submissions that made a run."""
+
+_BAD = (RunState.FAILED, RunState.STOPPED, RunState.LOST)
+
+_LOOKED_AT = 200
+"""How many of the newest runs are looked through for `last`."""
+
+
+def outputs_of(plan: Plan) -> dict[str, str]:
+    """What a run of this plan will write, and where; names in lower case, as `run:...` is compared with them."""
+    return {name.lower(): place for name, place in plan.outputs.items()}
+
+
+class Awaited(NamedTuple):
+    """An input of which the run had not ended when it was last seen."""
+
+    path: tuple[str | int, ...]
+    ref: RunRef
+
+
+class Resolved(NamedTuple):
+    """A job with places instead of `run:...`.
+
+    Attributes:
+        notes: what a reader of its plan should know.
+        awaited: what is worth asking the target about before the job is sent.
+    """
+
+    job: AnyJob
+    notes: tuple[str, ...] = ()
+    awaited: tuple[Awaited, ...] = ()
+
+
+def resolve_run_inputs(job: AnyJob, target: str, settings: Settings) -> Resolved:
+    """The job with places instead of `run:...`.
+
+    Raises:
+        JobError: a run does not exist, has failed, or did not write that.
+    """
+    inputs, problems, notes, awaited = dict(job.inputs), list[Problem](), list[str](), list[Awaited]()
+    with read_store(settings.state_dir) as store:
+        for name, item in job.inputs.items():
+            written, path = item.of(target), ("inputs", name, target)
+            if written is None or not is_run_input(written):
+                continue
+            wanted = run_input(written)
+            assert wanted is not None, "the model has checked it"
+            try:
+                row = _Search(store, target, settings).row(wanted.run)
+                place = _place(store, row, wanted)
+            except CloudtrainError as error:
+                problems.append(Problem(path, error.message, error.hint, code=error.code))
+                continue
+            inputs[name] = item.model_copy(update={target: place})
+            notes += _notes(name, written, row, place)
+            if not RunState(row.state).is_final and target_of(target).waits_for_runs:
+                awaited.append(Awaited(path, row.ref))
+    if problems:
+        raise JobError(problems)
+    return Resolved(job.model_copy(update={"inputs": inputs}), tuple(notes), tuple(awaited))
+
+
+def not_ready(awaited: Sequence[Awaited], service: Service) -> Iterator[Finding]:
+    """What the target says about runs that had not ended. Where it cannot be asked, its own checks say so."""
+    from cloudtrain.rules.portable.run import not_succeeded
+
+    for path, ref in awaited:
+        try:
+            state: RunState | None = service.status(ref).state
+        except RunNotFound:
+            state = None
+        except TargetError:
+            continue
+        if state is not RunState.SUCCEEDED:
+            yield not_succeeded(path, ref.name, None if state is None else state.value)
+
+
+class _Search:
+    """Finding a run on one target."""
+
+    def __init__(self, store: Store | None, target: str, settings: Settings) -> None:
+        self._store = store
+        self._target = target
+        self._settings = settings
+
+    def row(self, name: str) -> RunRecord:
+        """The run that a name means, with its state as far as this machine can tell.
+
+        Raises:
+            CloudtrainError: there is none, several are meant, or it did not succeed.
+        """
+        found, is_job = self._candidates(name)
+        if not found:
+            raise CloudtrainError(f"no run on `{self._target}` is called `{name}`", hint=self._near(name), code="CT021")
+        if is_job:
+            return self._best(found)
+        if len(found) > 1:
+            names = ", ".join(f"`{row.name}`" for row in found[:5])
+            message = f"`{name}` is the beginning of {len(found)} runs"
+            raise CloudtrainError(message, hint=f"write more of it: {names}", code="CT021")
+        state = self._state(found[0])
+        if state in _BAD:
+            raise _unusable(found[0], f"is {state}")
+        return self._ready(found[0], state)
+
+    def _candidates(self, name: str) -> tuple[list[RunRecord], bool]:
+        """The runs that a name can mean, newest first, and whether it is a job's name."""
+        if self._store is None:
+            return [], False
+        if name == NEWEST:
+            return self._here(self._store.newest(limit=_LOOKED_AT))[:1], False
+        exact = self._store.get(name)
+        if exact is not None and self._here([exact]):
+            return [exact], False
+        of_job = self._here(self._store.newest(job=name))
+        return (of_job, True) if of_job else (self._here(self._store.starting_with(name)), False)
+
+    def _best(self, rows: Sequence[RunRecord]) -> RunRecord:
+        states = list[tuple[RunRecord, RunState]]()
+        for row in rows:
+            state = self._state(row)
+            if state is RunState.SUCCEEDED:
+                return row
+            states.append((row, state))
+        for row, state in states:
+            if not state.is_final:
+                return self._ready(row, state)
+        row, state = states[0]
+        raise _unusable(row, f"is {state}, as are the others of `{row.job_name}`" if rows[1:] else f"is {state}")
+
+    def _ready(self, row: RunRecord, state: RunState) -> RunRecord:
+        """A run on this machine can be seen to go on; one elsewhere may have ended since it was last seen."""
+        if not state.is_final and not target_of(self._target).waits_for_runs:
+            raise CloudtrainError(
+                f"the run `{row.name}` has not ended ({state})",
+                hint=f"wait for it: `cloudtrain wait {row.name}`",
+                code="CT021",
+            )
+        return row
+
+    def _state(self, row: RunRecord) -> RunState:
+        """As last seen; where a job cannot wait for a run, as it is: lost where nothing is left of the run."""
+        state = RunState(row.state)
+        if state.is_final or target_of(self._target).waits_for_runs:
+            return state
+        try:
+            return service_of(row.target, self._settings).status(row.ref).state
+        except RunNotFound:
+            return RunState.LOST
+
+    def _here(self, rows: Sequence[RunRecord]) -> list[RunRecord]:
+        return [row for row in rows if row.target == self._target and row.stage in _SENT]
+
+    def _near(self, name: str) -> str:
+        rows = self._here(self._store.newest(limit=_LOOKED_AT)) if self._store is not None else []
+        known = dict.fromkeys([row.job_name for row in rows] + [row.name for row in rows])
+        hint = did_you_mean(name, list(known)[:8])
+        return hint or f"run it there first: `cloudtrain submit {name}.yaml --target {self._target}`"
+
+
+def _unusable(row: RunRecord, why: str) -> CloudtrainError:
+    return CloudtrainError(
+        f"the run `{row.name}` {why}, so what it wrote is not whole",
+        hint=f"`cloudtrain status {row.name}` says why",
+        code="CT021",
+    )
+
+
+def _place(store: Store | None, row: RunRecord, wanted: RunInput) -> str:
+    assert store is not None, "the run came from it"
+    places = store.outputs_of(row.name)
+    place = places.get(wanted.what.lower())
+    if place is None and "outputs" in places:
+        raise CloudtrainError(
+            f"{target_of(row.target).title} keeps all outputs of the training job `{row.name}` in one archive, "
+            f"`{places['outputs']}`",
+            hint=f"use `run:{wanted.run}/model`, or write `{wanted.what.partition('/')[2]}` in a processing job",
+            code="CT021",
+        )
+    if place is None:
+        options = [f"run:{wanted.run}/{name.replace('outputs/', 'output/')}" for name in places]
+        asked = f"run:{wanted.run}/{wanted.what.replace('outputs/', 'output/')}"
+        raise CloudtrainError(
+            f"the run `{row.name}` writes no `{wanted.what}`", hint=did_you_mean(asked, options), code="CT021"
+        )
+    if not wanted.below:
+        return place
+    if place.endswith(".tar.gz"):
+        raise CloudtrainError(
+            f"`{place}` is an archive, so nothing lies below it", hint=f"remove `{wanted.below}`", code="CT021"
+        )
+    return place.rstrip("/") + wanted.below
+
+
+def _notes(name: str, written: str, row: RunRecord, place: str) -> list[str]:
+    notes = [f"input `{name}`: `{written}` is `{place}`, written by `{row.name}`"]
+    if not RunState(row.state).is_final and target_of(row.target).waits_for_runs:
+        notes.append(f"`{row.name}` had not ended when it was last seen: `cloudtrain status {row.name}`")
+    if place.endswith(".tar.gz"):
+        notes.append(f"input `{name}` is an archive, which the script has to unpack")
+    return notes

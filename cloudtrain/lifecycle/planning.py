@@ -1,0 +1,336 @@
+"""From a job and the user's surroundings to a plan: reads the files and the settings, then compiles and checks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cloudtrain.bundle.entries import below, content_hash, shown
+from cloudtrain.bundle.ignore import INCLUDE_FILE
+from cloudtrain.bundle.tree import Tree, scan
+from cloudtrain.core.hiding import hide
+from cloudtrain.core.job import BUNDLED, TrainingJob
+from cloudtrain.core.plan import CompileContext, Finding, Level, Plan
+from cloudtrain.core.references import is_run_input
+from cloudtrain.core.targets import DEFAULT_TARGET
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.jobfile.files import anchored
+from cloudtrain.rules.data_places import declared_places
+from cloudtrain.settings import Settings
+from cloudtrain.targets.base import Account, Service, Target
+from cloudtrain.targets.common.compiling import run_name, submission_key, without_literals
+from cloudtrain.targets.registry import service_of, target_of
+from cloudtrain.targets.settings import TargetSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cloudtrain.core.processing import AnyJob
+    from cloudtrain.lifecycle.inputs import Awaited
+    from cloudtrain.rules import Subject
+    from cloudtrain.store.origin import Label
+
+PlaceOf = Callable[[tuple[str | int, ...]], str | None]
+"""From the way to a value in the job to where it stands in its file."""
+
+_PLACE = re.compile(r"(?P<file>.*):(?P<line>\d+):(?P<column>\d+)", re.DOTALL)
+"""Where a value stands in its file, as `PlaceOf` says it; an override has no line."""
+
+_NAMED = 10
+"""How many of the files from outside of the source folder a plan names."""
+
+_NAMELESS = "job-00000000-0"
+"""Stands for the run name while the plan's hash, on which the name depends, is computed."""
+
+
+def prepare_job(
+    job: AnyJob,
+    target: str | TargetSettings | None,
+    settings: Settings,
+    *,
+    profile: str | None,
+    ignore: Sequence[str],
+    place_of: PlaceOf | None,
+) -> PreparedJob:
+    """Read what compile needs: the target's settings, the source folder, the account, and where earlier runs wrote."""
+    own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
+    where = target_of(own.type)
+    job = anchored(job, settings.cwd)
+    source, (job, notes, awaited) = _source_of(job, settings), _resolve_run_inputs(job, where.name, settings)
+    job = job if _keeps_literals(where, own) else without_literals(job)
+    account = where.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
+    job, beside, more = _environment_beside(job, source)
+    if source.file is not None:
+        beside = {source.file: str(source.folder / source.file), **beside}
+    declared = {} if source.alone else _declared_below(source.folder, job, settings.state_dir)
+    tree = scan(source.folder, declared=declared, beside=beside, alone=source.alone)
+    notes = (*_included(tree, beside), *more, *notes)
+    return PreparedJob(job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited)
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """A job that is ready to be compiled under any run name."""
+
+    job: AnyJob
+    where: Target
+    target: TargetSettings
+    """The settings of `where`."""
+    settings: Settings
+    account: Account
+    tree: Tree
+    ignore: Sequence[str]
+    place_of: PlaceOf | None
+    notes: tuple[str, ...] = ()
+    """What was found out while the job was prepared, for the reader of the plan."""
+    awaited: tuple[Awaited, ...] = ()
+    """Earlier runs that the job reads from, and that had not ended when they were last seen."""
+
+    @cached_property
+    def service(self) -> Service:
+        """What talks to the target."""
+        return service_of(self.where.name, self.settings)
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of the job's name and of the plan without its run name: what makes two submissions the same."""
+        return submission_key(self._compiled(_NAMELESS))
+
+    @cached_property
+    def _conda(self) -> str | None:
+        """The conda file's text; that it is missing is for compile to say. Raises: JobError."""
+        name = self.job.environment.conda_file
+        entry = next((entry for entry in self.tree.entries if entry.path == name), None)
+        if entry is None:
+            return None
+        from cloudtrain.documents.document import Unreadable
+        from cloudtrain.documents.reading import read_text
+
+        try:
+            return read_text(self.tree.location(entry))
+        except Unreadable as error:
+            message, hint = f"`{name}`: {error.problem.message}", error.problem.hint
+        except OSError as error:
+            message, hint = f"`{name}` cannot be read: {error.strerror}", "name a file that you may read"
+        raise JobError([Problem(("environment", "conda_file"), message, hint, code="CT054")])
+
+    @cached_property
+    def _build(self) -> str | None:
+        """The hash of the build folder's content, wherever it lies."""
+        if self.job.environment.build is None:
+            return None
+        found = below(self.tree.entries, self.job.environment.build)
+        name = os.path.normpath(self.job.environment.dockerfile or "Dockerfile")
+        return content_hash(found) if any(entry.path == name for entry in found) else None
+
+    @property
+    def view(self) -> TrainingJob:
+        """What checks look at: of a processing job, what it shares with a training job."""
+        return self.job if isinstance(self.job, TrainingJob) else self.job.as_training()
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """The words by which a run of the job is found again, without its secrets."""
+        from cloudtrain.rules.portable.value import values_to_hide
+        from cloudtrain.store.origin import labels_of
+
+        return hide(labels_of(self.job.tags, self.job.hyperparameters), values_to_hide(self.view))
+
+    def plan(self, counter: int, salt: str) -> Plan:
+        """The plan of the run with that number from the store of that salt, with the findings that need nothing but
+        this machine."""
+        from cloudtrain.rules.portable.value import values_to_hide
+        from cloudtrain.targets.rules import check_plan
+
+        plan = self._compiled(run_name(self.job.name, self.key, self.settings.submitter, salt, counter))
+        findings = check_plan(self._subject(plan), ignore=self.ignore)
+        placed = tuple(self._placed(finding) for finding in findings)
+        return replace(plan, findings=placed, hidden=values_to_hide(self.view))
+
+    def check_online(self, plan: Plan, *, ask: bool = True) -> Plan:
+        """The plan with what the target says about it too, and about the runs that the job reads from; only the latter
+        without `ask`. One that has errors already is not worth asking about."""
+        from cloudtrain.targets.rules import rule_named
+
+        if plan.errors:
+            return plan
+        ignored = {rule_named(code).code for code in self.ignore}
+        asked = [*(self.service.check(self.view, self.target, plan) if ask else ()), *self._about_runs()]
+        found = [item for item in asked if item.code not in ignored]
+        return plan.with_findings((*plan.findings, *(self._placed(finding) for finding in found)))
+
+    def _about_runs(self) -> Iterable[Finding]:
+        if not self.awaited:
+            return ()
+        from cloudtrain.lifecycle.inputs import not_ready
+
+        return not_ready(self.awaited, self.service)
+
+    def _compiled(self, name: str) -> Plan:
+        context = CompileContext(
+            name,
+            self.tree.identity,
+            self.account,
+            conda=self._conda,
+            build=self._build,
+            package=any(entry.path == "setup.py" for entry in self.tree.entries),
+        )
+        try:
+            plan = self.where.compile(self.job, self.target, context)
+        except JobError as error:
+            raise JobError(self._with_findings(error, name)) from None
+        return replace(plan, notes=(*plan.notes, *self.notes), settings=self._settings_files)
+
+    @property
+    def _settings_files(self) -> tuple[str, ...]:
+        """The files that the target's settings, the account's and the corrected instance types come from."""
+        corrections = getattr(self.account, "overlay", None) or ()
+        corrected = (item.file for item in corrections if item.target == self.target.type)
+        return tuple(dict.fromkeys((*self.target.settings_files, *getattr(self.account, "files", ()), *corrected)))
+
+    def _with_findings(self, error: JobError, name: str) -> list[Problem]:
+        """What compile refuses, and the errors that the rules find beside it, each with its place in the job's file."""
+        from cloudtrain.targets.rules import check_plan
+
+        plan = getattr(error, "plan", None)
+        subject = self._subject(plan or Plan(self.target.type, name, self.job.name, {}))
+        found = check_plan(subject, ignore=self.ignore, portable=plan is None)
+        refused = {problem.path for problem in error.problems}
+        refused.discard(())  # many settings of a target have no place, and each is a mistake of its own
+        errors = [item for item in found if item.level is Level.ERROR and item.path not in refused]
+        problems = [
+            *error.problems,
+            *(Problem(item.path, item.message, item.hint, code=item.code) for item in errors),
+        ]
+        return [self._problem_placed(problem) for problem in problems]
+
+    def _problem_placed(self, problem: Problem) -> Problem:
+        place = self.place_of(problem.path) if self.place_of is not None and problem.path and not problem.file else None
+        problem = replace(problem, hint=self._in_form(problem.hint))
+        if place is None:
+            return problem
+        match = _PLACE.fullmatch(place)
+        if match is None:
+            return replace(problem, file=place)
+        return replace(problem, file=match["file"], line=int(match["line"]), column=int(match["column"]))
+
+    def _subject(self, plan: Plan) -> Subject:
+        from cloudtrain.targets.rules import subject_of
+
+        processing = None if isinstance(self.job, TrainingJob) else self.job
+        return subject_of(self.view, self.target, self.account, plan, self.tree, processing)
+
+    def _placed(self, finding: Finding) -> Finding:
+        finding = replace(finding, hint=self._in_form(finding.hint))
+        if self.place_of is None or not finding.path:
+            return finding
+        return replace(finding, place=self.place_of(finding.path))
+
+    def _in_form(self, hint: str | None) -> str | None:
+        """The hint as it is typed into the job's file, which may be TOML or JSON."""
+        match = _PLACE.fullmatch((self.place_of(()) if self.place_of is not None else None) or "")
+        suffix = Path(match["file"]).suffix.lower() if match else ""
+        if suffix not in (".toml", ".json"):
+            return hint
+        from cloudtrain.problems.forms import in_form
+
+        return in_form(hint, "toml" if suffix == ".toml" else "json")
+
+
+def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
+    """What the reader of a plan should know of code that stands outside of the source folder."""
+    included = [path for path in tree.included if path.split("/", 1)[0] not in beside]
+    if included:
+        names = [f"`{shown(path)}`" for path in included]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        verb = "comes" if len(names) == 1 else "come"
+        yield f"{', '.join(names[:_NAMED])}{more} {verb} from elsewhere, as `{INCLUDE_FILE}` says"
+
+
+def _resolve_run_inputs(
+    job: AnyJob, target: str, settings: Settings
+) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...]]:
+    """The job with what earlier runs wrote in the place of their names; see `lineage.Resolved`."""
+    if not any(is_run_input(item.of(target)) for item in job.inputs.values()):
+        return job, (), ()
+    from cloudtrain.lifecycle.inputs import resolve_run_inputs
+
+    return resolve_run_inputs(job, target, settings)
+
+
+def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str]:
+    """The paths below the source folder that the job declares as local data, output or checkpoint, for any target, and
+    the state folder.
+
+    A place with a file in it that the job names as code stays.
+    """
+    view = job if isinstance(job, TrainingJob) else job.as_training()
+    environment = job.environment
+    named = (job.entry_point, environment.requirements, environment.conda_file, environment.build)
+    code = [os.path.normpath(name) for name in (*named, *(job.command or "").split()) if name]
+    root = os.path.realpath(source)
+    places = {
+        f"{place.name} of the job": "/" + "/".join(place.parts[1:]) for place in declared_places(view, DEFAULT_TARGET)
+    }
+    places["cloudtrain's own state"] = os.path.realpath(state_dir)
+    found: dict[str, str] = {}
+    for what, place in places.items():
+        path = os.path.relpath(place, root)
+        if path != "." and not path.startswith("..") and not any(f"{name}/".startswith(f"{path}/") for name in code):
+            found[path] = what
+    return found
+
+
+def _keeps_literals(where: Target, own: TargetSettings) -> bool:
+    """Whether plain values stay inputs. A job that runs here as another target would run it has the inputs it has
+    there."""
+    emulated = getattr(own, "emulate", None)
+    return (target_of(emulated) if emulated is not None else where).keeps_literals
+
+
+class _Source(NamedTuple):
+    """Where the code is. With a `file` it is that one of the folder, and `alone` there is none or only that."""
+
+    folder: Path
+    file: str | None = None
+    alone: bool = False
+
+
+def _source_of(job: AnyJob, settings: Settings) -> _Source:
+    if job.source_dir is None:
+        return _Source(job.folder or settings.cwd, alone=True)
+    if job.source_dir.startswith(BUNDLED):
+        from cloudtrain.scripts import script_path
+
+        return _Source(script_path(job.source_dir.removeprefix(BUNDLED)))
+    place = Path(job.source_dir)
+    if os.path.isfile(place):  # noqa: PTH113 - a Path raises where the name is too long
+        return _Source(place.parent, place.name, alone=True)
+    return _Source(place)
+
+
+def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str, str], list[str]]:
+    """The job with the names that its conda file and its build folder get in the bundle, where they stand outside of
+    the code; where they are; and what the reader of a plan should know."""
+    changes, beside, notes = dict[str, str](), dict[str, str](), list[str]()
+    for field in ("conda_file", "build"):
+        written = getattr(job.environment, field)
+        if written is None:
+            continue
+        name = os.path.normpath(written)
+        if not source.alone and not name.startswith("..") and not os.path.isabs(name):  # noqa: PTH117
+            continue
+        place = os.path.realpath(os.path.join(source.folder, name))  # noqa: PTH118
+        name = os.path.basename(place)  # noqa: PTH119
+        if not (os.path.isdir(place) if field == "build" else os.path.isfile(place)):  # noqa: PTH112, PTH113
+            continue  # which compile says, with everything else that is wrong
+        changes[field], beside[name] = name, place
+        notes.append(f"`{written}` stands outside of the code, and is `{name}` in the bundle")
+    if not changes:
+        return job, {}, []
+    return job.model_copy(update={"environment": job.environment.model_copy(update=changes)}), beside, notes

@@ -1,0 +1,241 @@
+"""A run: one submission of a plan, wherever it runs."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from shlex import quote
+
+from cloudtrain.core.states import ListedRun, LogLine, Metrics, RunRef, RunState, RunStatus
+from cloudtrain.errors import StoreError, TargetError, TargetUnreachable, UsageError
+from cloudtrain.settings import Settings
+from cloudtrain.store.store import RunRecord, open_store, read_store
+from cloudtrain.system.disk import folder_size, remove_folder
+from cloudtrain.targets.base import Service
+from cloudtrain.targets.registry import service_of, target_of
+
+_FIRST_POLL, _SLOWEST_POLL = 0.05, 2.0
+"""Seconds between two looks at a run that is waited for; each is half as long again as the one before."""
+
+_PATIENCE = 600.0
+"""Seconds that a target may be out of reach while a run is waited for: a laptop sleeps, a network comes back."""
+
+
+class Run:
+    """A handle on one run. Methods ask the target; attributes are what the store knows.
+
+    Attributes:
+        name: the run's name, unique on its target.
+        ref: its reference, `local://host/name`.
+        job_name: the name of the job.
+        created: when it was submitted, in seconds since the epoch.
+        adopted: True when a submit found this run, made by a command that was cut off and may not have reported it.
+        unreported: names of earlier runs of the same job that may never have been reported to you.
+        elsewhere: the folder that it was submitted from, where `last` found no run of the working directory; empty
+            where that folder is not known, and None otherwise.
+    """
+
+    def __init__(
+        self,
+        row: RunRecord,
+        settings: Settings,
+        *,
+        adopted: bool = False,
+        unreported: tuple[str, ...] = (),
+        elsewhere: str | None = None,
+    ) -> None:
+        self.name = row.name
+        self.ref: RunRef = row.ref
+        self.target = row.target
+        self.job_name = row.job_name
+        self.created = row.created
+        self.adopted = adopted
+        self.unreported = unreported
+        self.elsewhere = elsewhere
+        self._settings = settings
+        self._stored = True
+        self._last = RunStatus(RunState(row.state), row.reason, row.started, row.ended)
+
+    @classmethod
+    def attached(cls, listed: ListedRun, settings: Settings) -> Run:
+        """A run that the target has and this machine's store has not: somebody else's, or from another machine."""
+        ref, status = listed
+        run = cls(_row_of(ref, status), settings)
+        run._stored, run._last = False, status
+        return run
+
+    def __repr__(self) -> str:
+        return f"<Run {self.ref} {self._last.state}>"
+
+    def _repr_html_(self) -> str:
+        from cloudtrain.render.html import run_html
+
+        return run_html(self.name, str(self.ref), self.status())
+
+    @property
+    def state(self) -> RunState:
+        """Where the run is now; the target is asked unless the run has ended."""
+        return (self._last if self._last.state.is_final else self.status()).state
+
+    @property
+    def last_status(self) -> RunStatus:
+        """What was last seen of the run, without asking the target."""
+        return self._last
+
+    @property
+    def written(self) -> dict[str, str]:
+        """What the run writes, and where: `model`, `checkpoint`, `outputs/NAME` to a path or URI. Empty for a run
+        that was submitted elsewhere."""
+        with read_store(self._settings.state_dir) as store:
+            return {} if store is None else store.outputs_of(self.name)
+
+    @property
+    def directory(self) -> Path | None:
+        """The run's own folder on this machine; None on other targets."""
+        return target_of(self.target).run_folder(self.name, self._settings.state_dir)
+
+    @property
+    def working_files(self) -> dict[str, Path]:
+        """What the script wrote into its working folder instead of its model or outputs, by the names there: new and
+        changed files. `download("work/")` copies them. Empty on other targets."""
+        return target_of(self.target).working_files(self.name, self._settings.state_dir)
+
+    def status(self) -> RunStatus:
+        """Ask the target where the run is, and remember it, unless the store cannot be written."""
+        status = self._service.status(self.ref)
+        if self._stored and _differs(status, self._last):
+            with suppress(StoreError), open_store(self._settings.state_dir) as store:
+                store.record(self.name, status)
+        self._last = status
+        return status
+
+    def logs(
+        self,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        instance: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:
+        """The output so far, of one rank, one instance or all; with `follow`, until the run ends."""
+        return self._service.logs(self.ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Everything that the script reported so far, in order: `[{"step": 10.0, "loss": 0.25}, ...]`.
+
+        Metric lines, and on this machine what the job's `metrics` find in other lines.
+        """
+        return Metrics().every(self.logs())
+
+    def wait(self, timeout: float | None = None) -> RunStatus:
+        """Wait until the run ends. A target that does not answer for some minutes is asked again.
+
+        Raises:
+            TargetError: it did not end within `timeout` seconds; it goes on.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause, answered = _FIRST_POLL, time.monotonic()
+        while True:
+            try:
+                status, answered = self.status(), time.monotonic()
+            except TargetUnreachable:
+                if time.monotonic() - answered > _PATIENCE:
+                    raise
+                status = self._last
+            if status.state.is_final:
+                return status
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TargetError(
+                    f"`{self.name}` is still {status.state} after {timeout:g} s; it goes on",
+                    hint=f"wait longer, or stop it with `cloudtrain stop {quote(self.name)}`",
+                    code="CT938",
+                )
+            time.sleep(pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(pause * 1.5, _SLOWEST_POLL)
+
+    def stop(self) -> None:
+        """Ask the run to save and leave. Returns at once; a run that has ended stays as it is."""
+        self._service.stop(self.ref)
+
+    def remove(self) -> None:
+        """Forget a run that has ended: its row in the run store, and its folder on this machine.
+
+        What it wrote to other places stays, and what another target has of it. Its name is not given again.
+
+        Raises:
+            UsageError: it has not ended, or this machine's run store does not have it.
+            TargetError: its folder cannot be removed.
+        """
+        if not self._stored:
+            hint = "remove it with the tools of its target"
+            raise UsageError(f"`{self.name}` was not submitted from this machine", hint=hint, code="CT939")
+        if not self.state.is_final:
+            hint = f"`cloudtrain stop {quote(self.name)} --wait` ends it"
+            raise UsageError(f"`{self.name}` is {self._last.state}", hint=hint, code="CT939")
+        with open_store(self._settings.state_dir) as store:
+            store.remove(self.name)
+        if self.directory is not None:
+            try:
+                remove_folder(self.directory)
+            except OSError as error:
+                message = f"the folder `{self.directory}` cannot be removed: {error.strerror or error}"
+                raise TargetError(message, hint="`cloudtrain prune` tries it again", code="CT936") from error
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of its folder on this machine; None on other targets."""
+        return None if self.directory is None else folder_size(self.directory)
+
+    def download(self, path: str = "", destination: str | Path = ".") -> list[Path]:
+        """Copy what the run wrote: `model/`, `outputs/` or `outputs/NAME`, `checkpoint/`, `logs/`, or everything; of a
+        run on this machine also `work/`, its `working_files`.
+
+        Raises:
+            UsageError: a run has no such place; the hint names those that exist.
+            TargetError: the run has written nothing there, or this machine cannot write the copy.
+        """
+        try:
+            return self._service.download(self.ref, path, Path(destination))
+        except OSError as error:
+            what = f": `{error.filename}`" if error.filename and str(error.filename) != str(destination) else ""
+            raise TargetError(
+                f"the copy into `{destination}` failed: {error.strerror or error}{what}",
+                hint="name another folder with `--to`",
+                code="CT936",
+            ) from error
+
+    @cached_property
+    def _service(self) -> Service:
+        return service_of(self.target, self._settings)
+
+
+def job_name_of(run_name: str) -> str:
+    """The job's name in the name of a run of ours; names of other making stay whole."""
+    return re.sub(r"-[0-9a-f]{8}-[0-9]+$", "", run_name)
+
+
+def _row_of(ref: RunRef, status: RunStatus) -> RunRecord:
+    return RunRecord(
+        name=ref.name,
+        target=ref.target,
+        place=ref.place,
+        job_name=job_name_of(ref.name),
+        key="",
+        submitter="",
+        store="",
+        counter=0,
+        stage="reported",
+        state=status.state.value,
+        reason=status.reason,
+        created=next((moment for moment in (status.created, status.started) if moment is not None), time.time()),
+        started=status.started,
+        ended=status.ended,
+    )
+
+
+def _differs(one: RunStatus, other: RunStatus) -> bool:
+    return (one.state, one.reason, one.started, one.ended) != (other.state, other.reason, other.started, other.ended)

@@ -1,0 +1,164 @@
+"""Hints for what people bring from other tools: names of SageMaker, Azure ML, torchrun and Slurm, and short forms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from cloudtrain.core.targets import DEFAULT_TARGET, find_target, target_names
+from cloudtrain.problems.shape import Shape
+
+_ELSEWHERE = {
+    "instance_count": "num_nodes nodes nnodes instances node_count num_instances machine_count worker_count",
+    "instance_type": "vm_size machine_type sku instance",
+    "processes_per_instance": "nproc_per_node process_count_per_instance process_count_per_node processes_per_node "
+    "tasks_per_node ntasks_per_node processes_per_host num_processes world_size",
+    "gpus_per_instance": "gpus gpu_count num_gpus gpus_per_node gpu_per_node",
+    "gpu": "accelerator gpu_type accelerator_type",
+    "hyperparameters": "hyper_parameters hyperparams params parameters args arguments script_args",
+    "environment.variables": "env environment_variables env_vars envs container_env",
+    "environment.image": "image_uri docker_image container image_name training_image",
+    "environment.version": "framework_version pytorch_version",
+    "environment.python": "py_version python_version",
+    "environment.requirements": "requirements_file dependencies requirements_txt",
+    "max_runtime": "timeout max_run max_run_duration max_run_duration_seconds time time_limit max_runtime_in_seconds",
+    "spot.max_wait": "max_wait max_wait_time",
+    "spot": "use_spot_instances use_spot spot_instances preemptible low_priority",
+    "source_dir": "code src source code_dir working_dir workdir source_directory",
+    "entry_point": "script main entrypoint train_script program",
+    "inputs": "channels data datasets input input_data dataset",
+    "outputs": "output output_path output_dir",
+    "checkpoint": "checkpoint_s3_uri checkpoint_dir checkpoint_config checkpoints checkpoint_local_path",
+    "metrics": "metric_definitions",
+    "name": "job_name base_job_name display_name",
+    "resources.shm_size": "shm",
+    "resources.volume_size": "disk_size volume volume_size_in_gb",
+    "shard": "distribution s3_data_distribution_type",
+    "mode": "input_mode",
+    "mpi_options": "custom_mpi_options",
+}
+_MEANT = {habit: ours for ours, habits in _ELSEWHERE.items() for habit in habits.split()}
+"""From a name that other tools use to ours. Searched only for names that are not fields where they stand."""
+
+_DISTRIBUTIONS = {
+    "torch": "pytorch ddp fsdp pytorchddp torch_distributed torchrun torch.distributed distributed_data_parallel",
+    "smddp": "smdistributed sagemaker_data_parallel",
+    "smp": "modelparallel model_parallel sagemaker_model_parallel",
+    "mpi": "openmpi mpirun",
+    "tensorflow": "tf parameter_server multi_worker_mirrored",
+}
+_DISTRIBUTION = {habit: ours for ours, habits in _DISTRIBUTIONS.items() for habit in habits.split()}
+
+_ACCOUNT = frozenset(
+    "target compute_target role_arn security_groups keep_alive_period_in_seconds workspace_name experiment_name".split()
+)
+"""What other tools call settings of a target, which people look for in the job."""
+
+
+def _is_setting(name: str) -> bool:
+    """Whether it is a setting of some target."""
+    return name in _ACCOUNT or any(name in find_target(own).settings_model.model_fields for own in target_names())
+
+
+_ACCOUNT_HINT = "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"
+
+
+_TRAINING = {
+    "distribution": "every instance runs the script on its own; `shard: true` under an input deals out its files",
+    "checkpoint": "add an output with `mode: mount`, which is copied while the script runs",
+    "spot": "SageMaker runs only training jobs on spot capacity; for Azure ML add "
+    "`azureml_overrides: {queueSettings: {jobTier: Spot}}`",
+    "metrics": "SageMaker reads metrics only from the log of a training job",
+}
+"""Fields of a training job that a processing job lacks, and what to do instead."""
+
+
+def training_hint(name: str, parent: Shape) -> str | None:
+    """Why a processing job has no such field; None for other jobs and names."""
+    return _TRAINING.get(name) if list(parent.models) == ["ProcessingJob"] else None
+
+
+def habit_hint(name: str, parent: Shape, root: Shape, known: Iterable[str]) -> str | None:
+    """Our name for what other tools call `name`; None when none calls anything so."""
+    meant = _MEANT.get(_word(name)) or _place_meant(_word(name))
+    if meant is None:
+        return None
+    home = meant if meant in known else _home(meant, parent, root)
+    return f"did you mean `{home}`?" if home else None
+
+
+def _place_meant(name: str) -> str | None:
+    """The target whose places other tools give that name."""
+    return next((own for own in target_names() if name in find_target(own).place_habits), None)
+
+
+def elsewhere_hint(name: str, parent: Shape, root: Shape) -> str | None:
+    """Where `name` is a field: somewhere else in the job, or in the settings of a target; None when nowhere."""
+    home = _home(_word(name), parent, root)
+    if home is None:
+        return _ACCOUNT_HINT if _is_setting(_word(name)) else None
+    above, _, field = home.rpartition(".")
+    holder = root.child(above) if above else None
+    if holder is not None and holder.kind == "choice":
+        kind = next(kind for kind, model in holder.models.items() if field in model.model_fields)
+        return f"it belongs under `{above}`, beside a `type` that has it: `type: {kind}`"
+    return f"it belongs under `{above}`" if above else f"`{field}` belongs at the top of the job"
+
+
+def other_type_hint(path: tuple[str | int, ...], root: Shape) -> str | None:
+    """What to do with a field that only other types of the same choice have; None where none has it."""
+    holder: Shape | None = root
+    for part in path[:-1]:
+        holder = holder.child(part) if holder is not None else None
+    if holder is None or holder.kind != "choice":
+        return None
+    others = [kind for kind, model in holder.models.items() if path[-1] in model.model_fields]
+    return f"remove it: it belongs to {', '.join(f'`type: {kind}`' for kind in others)}" if others else None
+
+
+def _word(name: str) -> str:
+    return name.casefold().replace("-", "_")
+
+
+def _home(name: str, parent: Shape, root: Shape) -> str | None:
+    """The path of a field of that name: below `parent`, at the top of the job, or one level below."""
+    homes = [*_paths(parent), *root.field_names(), *_paths(root)]
+    return next((path for path in homes if f".{path}".endswith(f".{name}")), None)
+
+
+def distribution_hint(name: str) -> str | None:
+    """The distribution that other tools call `name`."""
+    ours = _DISTRIBUTION.get(name.casefold())
+    return f"did you mean `{ours}`?" if ours else None
+
+
+def _paths(shape: Shape) -> list[str]:
+    """`resources.instance_count` and so on: the fields one level below the fields of a shape."""
+    paths = []
+    for name in shape.field_names():
+        child = shape.child(name)
+        if child is not None and child.kind in ("model", "choice"):
+            paths += [f"{name}.{inner}" for inner in child.field_names()]
+    return paths
+
+
+def mapping_hint(shape: Shape, name: str, value: Any) -> str | None:
+    """How to write the mapping that `value`, a shorter form, seems to mean."""
+    if isinstance(value, str) and shape.kind == "choice":
+        near = get_close_matches(_DISTRIBUTION.get(value.casefold(), value.casefold()), shape.options, n=1)
+        return f"write `{name}: {{type: {near[0] if near else shape.options[0]}}}`"
+    if isinstance(value, str) and DEFAULT_TARGET in shape.field_names():
+        starts = {name: find_target(name).place_prefixes for name in target_names()}
+        target = next((name for name, prefixes in starts.items() if value.startswith(prefixes)), DEFAULT_TARGET)
+        return f"write `{name}: {{{target}: {value}}}`"
+    if value is True:
+        return f"write `{name}: {{}}`"
+    if isinstance(value, list) and shape.kind in ("map", "model"):
+        entry = next((str(item) for item in value if isinstance(item, str) and "=" in item), None)
+        key, _, text = (entry or "name=...").partition("=")
+        if shape.inner is not None and shape.inner.type is str and not text.isalpha():
+            text = json.dumps(text, ensure_ascii=False)
+        return f"write a mapping: `{name}: {{{key}: {text}}}`" if shape.kind == "map" else None
+    return None

@@ -1,0 +1,44 @@
+"""Preflight rules: what is wrong with a job before it costs money. One function per rule, registered with a code.
+
+The rules of a target stand in its folder and are imported with the first job for it, because a dry run on this machine
+should not wait for those of a cloud. `cloudtrain.targets.rules` knows the rules of all targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from importlib import import_module
+
+from cloudtrain.core.plan import Finding
+from cloudtrain.rules.rule import PORTABLE, Rule, Subject, registered
+
+__all__ = ["Rule", "Subject", "load_rules", "run_checks"]
+
+_PORTABLE = tuple(
+    f"{__name__}.portable.{name}" for name in ("job", "value", "bundle", "image", "place", "processing", "run")
+)
+
+_ORDER = ("error", "warning", "notice")
+
+
+def load_rules(modules: Iterable[str] = ()) -> None:
+    """Import the portable rules and those of these modules, which registers them."""
+    for module in (*_PORTABLE, *modules):
+        import_module(module)
+
+
+def run_checks(subject: Subject, *, ignored: Collection[str] = (), portable: bool = False) -> tuple[Finding, ...]:
+    """All findings for a plan, errors first. The rules must have been loaded.
+
+    Args:
+        subject: what the rules look at.
+        ignored: codes of rules that should not speak.
+        portable: only the rules for all targets, because there is no request to look at.
+    """
+    prefixes = (PORTABLE,) if portable else (PORTABLE, subject.where.rule_prefix)
+    codes = (code for code in sorted(registered) if code.startswith(prefixes) and code not in ignored)
+    rules = [registered[code] for code in codes]
+    if subject.processing is not None:
+        rules = [rule for rule in rules if rule.module not in subject.where.only_training_rule_modules]
+    findings = [found for rule in rules for found in rule.findings(subject)]
+    return tuple(sorted(findings, key=lambda found: (_ORDER.index(found.level.value), found.code)))

@@ -1,0 +1,81 @@
+"""Where a job reads and writes, as addresses that can be compared, whatever way they are written."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudtrain.core.targets import DEFAULT_TARGET
+
+if TYPE_CHECKING:
+    from cloudtrain.core.job import TrainingJob
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class DataPlace:
+    """One place of the job's data.
+
+    Attributes:
+        name: for a person, `output `model``.
+        word: the name that a folder of its own could have.
+        address: as the request has it.
+        parts: the address, such that a place inside of another one begins with all of its parts.
+        path: where the job says so; empty for what it has by default.
+        is_written: whether the job writes there; it reads there otherwise.
+    """
+
+    name: str
+    word: str
+    address: str
+    parts: tuple[str, ...]
+    path: Path
+    is_written: bool
+
+    def holds(self, other: DataPlace) -> bool:
+        """Whether the other place is this one, or inside of it."""
+        return other.parts[: len(self.parts)] == self.parts
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it is a whole bucket, datastore, container or file system."""
+        return len(self.parts) <= {"file": 1, "storage": 3}.get(self.parts[0], 2)
+
+    @property
+    def folder(self) -> str:
+        """The address without a slash at its end."""
+        return self.address.partition("?")[0].rstrip("/")
+
+
+def data_place(kind: str, name: str, address: str, parts: tuple[str, ...], path: Path) -> DataPlace:
+    """A place of an `input`, an `output` or the `checkpoint`."""
+    told = "the checkpoint" if kind == "checkpoint" else f"{kind} `{name}`"
+    return DataPlace(told, name, address, parts, path, is_written=kind != "input")
+
+
+def declared_places(job: TrainingJob, target: str, *, outputs: bool = True) -> Iterator[DataPlace]:
+    """The places that the job itself names for a target."""
+    split = split_path if target == DEFAULT_TARGET else split_uri
+    for name, read in job.inputs.items():
+        if (place := read.of(target)) is not None:
+            yield data_place("input", name, place, split(place), ("inputs", name, target))
+    for name, written in job.outputs.items() if outputs else ():
+        if (place := written.of(target)) is not None:
+            yield data_place("output", name, place, split(place), ("outputs", name, target))
+    if job.checkpoint is not None and (place := job.checkpoint.of(target)) is not None:
+        yield data_place("checkpoint", "checkpoint", place, split(place), ("checkpoint", target))
+
+
+def split_uri(uri: str) -> tuple[str, ...]:
+    """The scheme and the parts of an address; one part where it is no address."""
+    scheme, _, rest = uri.partition("://")
+    return (scheme, *(part for part in rest.split("/") if part))
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    """The parts of a path of this machine, links resolved."""
+    return ("file", *pathlib.Path(os.path.realpath(path)).parts[1:])

@@ -1,0 +1,24 @@
+"""Parts of a job as overrides make them: what the request views of several targets share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cloudtrain.core.data import Checkpoint
+from cloudtrain.core.job import Environment, TrainingJob
+from cloudtrain.core.merging import merged
+
+
+def changed_variables(job: TrainingJob, written: Any) -> Environment:
+    """The job's environment with variables that overrides add, replace or, with null, remove."""
+    variables = merged(job.environment.variables, written if isinstance(written, Mapping) else {})
+    texts = {
+        name: value if isinstance(value, str) else str(value) for name, value in variables.items() if value is not None
+    }
+    return job.environment.model_copy(update={"variables": texts})
+
+
+def checkpoint_at(target: str, place: Any) -> Checkpoint | None:
+    """A checkpoint at a place of one target; None where the request names none."""
+    return Checkpoint.model_construct().model_copy(update={target: place}) if isinstance(place, str) else None

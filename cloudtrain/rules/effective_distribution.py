@@ -1,0 +1,66 @@
+"""The distribution that a finished request asks for, as the job would say it: what every target's reading shares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cloudtrain.core.distribution import (
+    MPI,
+    SMDDP,
+    SMP,
+    DeepSpeed,
+    Distribution,
+    Horovod,
+    NoDistribution,
+    TensorFlow,
+    Torch,
+)
+from cloudtrain.rules.reading import positive_count
+
+
+def tensorflow_with(serves: bool, servers: int | None, workers: int | None) -> TensorFlow:
+    """A TensorFlow distribution with these numbers. Nothing is validated."""
+    if serves:
+        return TensorFlow.model_construct(strategy="parameter_server", parameter_servers=servers, workers=workers)
+    return TensorFlow.model_construct(workers=workers)
+
+
+_KIN: dict[str, tuple[type, ...]] = {
+    "torch": (Torch, DeepSpeed),
+    "mpi": (MPI, Horovod, DeepSpeed),
+    "smddp": (SMDDP,),
+    "smp": (SMP,),
+    "tensorflow": (TensorFlow,),
+    "none": (NoDistribution,),
+}
+"""What a launcher of this type may have been written as."""
+
+
+def as_written(written: Distribution, asked: Distribution, *, options: Any = None) -> Distribution:
+    """The job's own distribution with the numbers of the request, where the request starts it so."""
+    if not isinstance(written, _KIN[asked.type]) or not _same_launch(written, asked):
+        found: Distribution = asked
+    elif isinstance(written, TensorFlow):
+        found = written if written == asked or (isinstance(asked, TensorFlow) and asked.workers is None) else asked
+    else:
+        count = getattr(asked, "processes_per_instance", None)
+        found = written.model_copy(update={"processes_per_instance": count}) if count else written
+    field = "mpi_options" if isinstance(found, SMDDP | SMP) else "options"
+    if isinstance(options, str) and field in type(found).model_fields:
+        return found.model_copy(update={field: options})
+    return found
+
+
+def _same_launch(written: Distribution, asked: Distribution) -> bool:
+    if isinstance(written, DeepSpeed):
+        return (written.launch == "mpi") is isinstance(asked, MPI)
+    if isinstance(written, SMDDP) and isinstance(asked, SMDDP):
+        return written.launch == asked.launch
+    if isinstance(written, TensorFlow) and isinstance(asked, TensorFlow):
+        return written.strategy == asked.strategy
+    return True
+
+
+def count_in(value: Any) -> int | None:
+    """A whole number from 1 on, written as a number or as text; None for anything else."""
+    return positive_count(int(value) if isinstance(value, str) and value.isdecimal() else value)

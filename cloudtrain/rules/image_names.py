@@ -1,0 +1,73 @@
+"""The images that a user names, and what their names tell: the framework inside, and the device that they are for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from cloudtrain.rules.overridden import Path
+from cloudtrain.rules.subject import Subject
+
+Framework = Literal["pytorch", "tensorflow"]
+Device = Literal["gpu", "cpu", "neuron"]
+
+TITLES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "huggingface": "Hugging Face"}
+
+_FRAMEWORKS: dict[Framework, re.Pattern[str]] = {
+    "pytorch": re.compile(r"pytorch|torch|acpt"),
+    "tensorflow": re.compile(r"tensorflow|tf[12]?"),
+}
+_DEVICES: dict[Device, re.Pattern[str]] = {
+    "neuron": re.compile(r"neuronx?"),
+    "gpu": re.compile(r"gpu|cuda\d*|cu1\d{1,2}|rocm\d*|nvidia"),
+    "cpu": re.compile(r"cpu"),
+}
+
+
+def written_images(subject: Subject) -> Iterator[tuple[str, Path]]:
+    """Every image that the user names for the target, on this machine for any; not those that the catalogue finds."""
+    return subject.view.images(subject)
+
+
+def framework_of(name: str) -> Framework | None:
+    """The one framework that a name tells of; None where it names none, or both."""
+    found = [framework for framework, words in _FRAMEWORKS.items() if _says(name, words)]
+    return found[0] if len(found) == 1 else None
+
+
+def device_of(name: str) -> Device | None:
+    """The one kind of device that a name tells of; a name with both CPU and GPU is for both."""
+    found = [device for device, words in _DEVICES.items() if _says(name, words)]
+    return found[0] if len(found) == 1 else None
+
+
+def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
+    """What the job needs: by its distribution, and by its `framework` where it has one beside an image."""
+    distribution, framework = subject.effective.distribution.type, subject.job.environment.framework
+    wanted: list[Framework] = []
+    if distribution in ("torch", "deepspeed"):
+        wanted.append("pytorch")
+    if distribution == "tensorflow":
+        wanted.append("tensorflow")
+    if framework in ("pytorch", "tensorflow"):
+        wanted.append(framework)
+    return tuple(dict.fromkeys(wanted))
+
+
+def missing_framework(subject: Subject, made_for: str | None) -> Framework | None:
+    """What the job needs and an image for this framework does not have; None where nobody knows what the image is for,
+    or the job installs what it needs itself."""
+    if made_for is None or subject.job.environment.requirements:
+        return None
+    return next((framework for framework in wanted_frameworks(subject) if framework != made_for), None)
+
+
+def _says(name: str, words: re.Pattern[str]) -> bool:
+    """Whether a word of a repository or a tag is one of these; the registry is somebody's name."""
+    return any(words.fullmatch(word) for word in re.split(r"[^a-z0-9]+", _without_registry(name).casefold()))
+
+
+def _without_registry(name: str) -> str:
+    first, slash, rest = name.partition("/")
+    return rest if slash and ("." in first or ":" in first or first == "localhost") else name

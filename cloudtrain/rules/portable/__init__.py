@@ -1,0 +1,1 @@
+"""The rules that hold on every target (CT)."""

@@ -1,0 +1,298 @@
+"""Portable rules about the job itself: what to run, its parameters, its shape and its limits."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cloudtrain.core.distribution import TensorFlow
+from cloudtrain.core.per_target import OVERRIDES
+from cloudtrain.core.plan import Level
+from cloudtrain.core.units import exact_duration
+from cloudtrain.rules import torch_names
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.rules.variables import variables
+
+LAUNCHER_VARIABLES = frozenset(
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK MASTER_ADDR MASTER_PORT TF_CONFIG".split()
+)
+"""What tells a process who it is."""
+
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PARAMETER_NAME = re.compile(r"[^\s=-][^\s=]*")
+
+
+@rule("CT201", Level.ERROR)
+def parameter_name(subject: Subject) -> Iterator[Fault]:
+    """A hyperparameter's name cannot be an option of a command line.
+
+    Hyperparameters reach the script as `--name value`. A name that is empty, starts with a dash, or holds white
+    space or `=` arrives as something else. Write the name without dashes: `learning_rate`, not `--learning_rate`.
+    """
+    for name in subject.effective.hyperparameters:
+        if not _PARAMETER_NAME.fullmatch(name):
+            better = re.sub(r"[\s=]+", "_", name.lstrip("-")) or "name"
+            yield Fault(f"`{name}` cannot be the name of an option", f"write `{better}`", ("hyperparameters", name))
+
+
+@rule("CT202", Level.WARNING)
+def nested_parameter(subject: Subject) -> Iterator[Fault]:
+    """A hyperparameter is nested deeper than a command line can say.
+
+    A mapping reaches the script as `--name a=1,b=2`, and only one level of it; a mapping inside a mapping or a list
+    arrives as Python text, which few scripts parse. Put deep configuration into a file in `source_dir` and pass its
+    name.
+    """
+    for name, value in subject.effective.hyperparameters.items():
+        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        if any(isinstance(item, Mapping | list) for item in inner):
+            yield Fault(
+                f"`{name}` is nested and would reach the script as Python text",
+                f"write it to a file in the source folder, and give `{name}` the file's name",
+                ("hyperparameters", name),
+            )
+
+
+@rule("CT203", Level.ERROR)
+def variable_name(subject: Subject) -> Iterator[Fault]:
+    """An environment variable has a name that the targets refuse.
+
+    Names are letters, digits and underscores, not starting with a digit (SageMaker's pattern, and what shells can
+    export).
+    """
+    for name, _, path in variables(subject):
+        if not _VARIABLE_NAME.fullmatch(name):
+            hint = f"write `{re.sub(r'[^A-Za-z0-9_]', '_', name).lstrip('0123456789') or 'NAME'}`"
+            yield Fault(f"`{name}` is not a name for an environment variable", hint, path)
+
+
+@rule("CT204", Level.ERROR)
+def launcher_variable(subject: Subject) -> Iterator[Fault]:
+    """An environment variable is one that the launcher sets.
+
+    RANK, WORLD_SIZE, MASTER_ADDR and their like tell each process who it is. A fixed value makes all processes think
+    they are the same one, and the job hangs or trains nonsense. Variables that start with CLOUDTRAIN_, SM_ or
+    AZUREML_CR_ belong to cloudtrain and to the services. All ways to write a variable count: `environment.variables`,
+    the overrides, and `-x NAME=VALUE` among the options of mpirun.
+    """
+    for variable in variables(subject):
+        name = variable.name
+        if name in LAUNCHER_VARIABLES or name.startswith(("CLOUDTRAIN_", "SM_", "AZUREML_CR_")):
+            yield Fault(f"`{name}` is set by the launcher, for each process", variable.removed, variable.path)
+
+
+@rule("CT206", Level.WARNING)
+def metric_pattern(subject: Subject) -> Iterator[Fault]:
+    """A metric's regular expression may not record what it should.
+
+    SageMaker takes any text of at most 500 letters, and looks for the number with it in the output. All of AWS's
+    examples have one group, around the number: `loss=([0-9.]+)`. What another count of groups records is not
+    documented. Hugging Face's published pattern has two, with the number in the first. `(?:...)` is a group that does
+    not count. The job trains all the same; only the metric may be missing.
+    """
+    for name, pattern in subject.effective.metrics.items():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # `[[` may mean something else in a Python to come
+                groups = re.compile(pattern).groups
+        except re.error as error:
+            message = f"the pattern of metric `{name}` is no regular expression: {error}"
+            yield Fault(message, _example_of(name), ("metrics", name))
+            continue
+        if groups != 1:
+            yield Fault(
+                f"the pattern of metric `{name}` has {groups} groups; the service documents one, around the number",
+                _example_of(name),
+                ("metrics", name),
+            )
+
+
+def _example_of(metric: str) -> str:
+    return f"write for example `{re.escape(metric)}=([0-9.eE+-]+)`"
+
+
+@rule("CT208", Level.ERROR)
+def torch_too_old(subject: Subject) -> Iterator[Fault]:
+    """The script imports what its PyTorch does not have.
+
+    `environment.version` names the PyTorch of the image. FSDP2 (`fully_shard`) came with 2.6, pipelining with 2.4, its
+    zero-bubble schedules with 2.5 and 2.6. An older one ends with an ImportError after the machines have started.
+    """
+    environment = subject.job.environment
+    version = _torch_version(environment.version) if environment.framework == "pytorch" else None
+    if version is None or version >= torch_names.NEWEST or not subject.where.is_paid:
+        return
+    here = f"{version[0]}.{version[1]}"
+    pipelined = False
+    for entry in subject.tree.entries:
+        if not entry.path.endswith(".py") or entry.path in subject.tree.added:
+            continue
+        try:
+            source = Path(subject.tree.location(entry)).read_bytes()
+        except OSError:
+            continue
+        pipelined = pipelined or torch_names.uses_pipelining(source)
+        for name, first in torch_names.too_new(source, version):
+            yield Fault(
+                f"`{entry.path}` imports `{name}`, which PyTorch has from {first[0]}.{first[1]} on, not in {here}",
+                f'set `environment.version` to "{first[0]}.{first[1]}" or newer',
+                ("environment", "version"),
+            )
+    schedule = str(subject.job.hyperparameters.get("schedule", ""))
+    since = torch_names.SCHEDULES.get(schedule, (0, 0))
+    if pipelined and since > version:
+        yield Fault(
+            f"the schedule `{schedule}` exists in PyTorch from {since[0]}.{since[1]} on, not in {here}",
+            f'set `environment.version` to "{since[0]}.{since[1]}" or newer, or take the schedule `1f1b`',
+            ("hyperparameters", "schedule"),
+        )
+
+
+def _torch_version(text: str | None) -> tuple[int, int] | None:
+    match = re.match(r"(\d+)\.(\d+)", text or "")
+    return (int(match[1]), int(match[2])) if match else None
+
+
+TOY = ("size", "toy")
+"""The tag of a bundled job file that is made for this machine."""
+
+
+@rule("CT403", Level.WARNING)
+def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
+    """A demonstration is about to run on paid machines.
+
+    The job files of the bundled scripts train for seconds, on data that comes with Python packages; GPUs would be paid
+    for and idle. They carry the tag `size: toy`. Beside each stands `job_gpu.yaml`, which is made for GPUs. Remove the
+    tag once the job is your own.
+    """
+    key, value = TOY
+    if subject.where.is_paid and subject.job.tags.get(key) == value:
+        yield Fault(
+            "this job is a demonstration of a few seconds, and the machine is paid for",
+            "take the `job_gpu.yaml` beside it, or remove the tag `size: toy` to send this one",
+            ("tags", key),
+        )
+
+
+@rule("CT401", Level.WARNING)
+def spot_without_checkpoint(subject: Subject) -> Iterator[Fault]:
+    """A spot job has no checkpoint.
+
+    Spot capacity may be taken away at any time. Without a checkpoint the job starts from nothing when it comes back,
+    and pays for the same hours again.
+    """
+    if subject.effective.spot is not None and subject.effective.checkpoint is None:
+        yield Fault(
+            "the job runs on spot capacity and has no checkpoint, so an interruption loses everything",
+            "add `checkpoint: {sagemaker: s3://..., azureml: azureml://...}`",
+            ("spot",),
+        )
+
+
+@rule("CT402", Level.ERROR)
+def wait_shorter_than_run(subject: Subject) -> Iterator[Fault]:
+    """The wait for spot capacity is shorter than the run itself.
+
+    `spot.max_wait` covers waiting and running together, so it cannot be less than `max_runtime`; SageMaker refuses
+    such a job.
+    """
+    job = subject.effective
+    if job.spot and job.spot.max_wait and job.max_runtime and job.spot.max_wait < job.max_runtime:
+        run = exact_duration(job.max_runtime)
+        yield Fault(
+            short_wait(job.spot.max_wait, run), f"set `spot.max_wait` to at least `{run}`", ("spot", "max_wait")
+        )
+
+
+def short_wait(wait: int, run: str) -> str:
+    """What is wrong with a wait for spot capacity that is shorter than the run."""
+    return f"`spot.max_wait` ({exact_duration(wait)}) is shorter than `max_runtime` ({run})"
+
+
+def instance_count(subject: Subject) -> int:
+    """Instances that the job asks for, or that the local target was told to simulate. Instance groups have each a
+    purpose of their own, so they count as one."""
+    simulated: int | None = getattr(subject.target, "instance_count", None)
+    resources = subject.effective.resources
+    return simulated or (1 if resources.instance_groups else resources.instance_count)
+
+
+@rule("CT501", Level.WARNING)
+def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
+    """Several instances without a distribution.
+
+    With `distribution: {type: none}` every instance runs the whole script alone, unaware of the others: four
+    instances cost four times as much and train the same model four times. That is right for preparing data, which is
+    what processing jobs (`kind: processing`) are for, and a mistake for training.
+    """
+    count, distribution = instance_count(subject), subject.effective.distribution
+    if subject.processing is None and distribution.type == "none" and count > 1:
+        message = f"each of the {count} instances would run the whole script alone"
+        if subject.job.distribution.type != "none":
+            section, key = subject.view.service + OVERRIDES, subject.view.distribution_key
+            yield Fault(message, f"remove `{key}` from `{section}`", (section, key))
+            return
+        kind = "tensorflow" if subject.job.environment.framework == "tensorflow" else "torch"
+        yield Fault(
+            message,
+            f"add `distribution: {{type: {kind}}}`, or ignore this for independent work with `--ignore CT501`",
+            ("distribution",),
+        )
+
+
+@rule("CT502", Level.WARNING)
+def idle_gpus(subject: Subject) -> Iterator[Fault]:
+    """Most GPUs of an instance would be idle.
+
+    One process uses one GPU unless the script does more itself, as one of TensorFlow's MirroredStrategy does. With
+    `distribution: {type: none}`, or fewer processes than GPUs, the others are paid for and idle.
+    """
+    job, gpus = subject.effective, subject.effective.resources.gpus_per_instance or 0
+    if job.distribution.type == "none" and job.environment.framework == "tensorflow":
+        return
+    processes = 1 if job.distribution.type == "none" else getattr(job.distribution, "processes_per_instance", None)
+    if gpus > 1 and processes is not None and processes < gpus:
+        path = ("distribution", "processes_per_instance") if processes > 1 else ("distribution",)
+        yield Fault(
+            f"{processes} process{'es' if processes > 1 else ''} on an instance with {gpus} GPUs",
+            f"use `distribution: {{type: torch, processes_per_instance: {gpus}}}`, or an instance with fewer GPUs",
+            path,
+        )
+
+
+@rule("CT503", Level.ERROR)
+def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
+    """More processes than GPUs on an instance.
+
+    Two ranks on one GPU make NCCL fail at start ("Duplicate GPU detected"), after the machines were paid for.
+    """
+    gpus = subject.effective.resources.gpus_per_instance
+    processes = getattr(subject.effective.distribution, "processes_per_instance", None)
+    if gpus and processes and processes > gpus:
+        yield Fault(
+            f"{processes} processes on an instance with {gpus} GPU{'s' if gpus > 1 else ''}",
+            f"set `distribution.processes_per_instance` to {gpus}, or leave it out",
+            ("distribution", "processes_per_instance"),
+        )
+
+
+@rule("CT504", Level.ERROR)
+def parameter_servers_need_workers(subject: Subject) -> Iterator[Fault]:
+    """Parameter servers without enough workers.
+
+    With `strategy: parameter_server` the chief only coordinates: it takes one of the workers' places, and at least
+    one more must do the work.
+    """
+    distribution = subject.effective.distribution
+    if (
+        isinstance(distribution, TensorFlow)
+        and distribution.strategy == "parameter_server"
+        and distribution.workers == 1
+    ):
+        yield Fault(
+            "one worker is only the chief, which trains nothing itself",
+            "set `distribution.workers` to 2 or more",
+            ("distribution", "workers"),
+        )

@@ -1,0 +1,48 @@
+"""Portable rules about processing jobs: whether the instances share the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudtrain.core.plan import Level
+from cloudtrain.rules.portable.job import instance_count
+from cloudtrain.rules.rule import Fault, Subject, rule
+
+
+@rule("CT521", Level.WARNING)
+def instances_do_the_same(subject: Subject) -> Iterator[Fault]:
+    """Several instances of a processing job, and no input is dealt out between them.
+
+    Every instance runs the whole script. Unless an input has `shard: true`, all of them read the same data, do the
+    same work, and write files of the same names to the same place, where the last one stays. A script that divides
+    the work itself, by `CLOUDTRAIN_INSTANCE`, can ignore this.
+    """
+    job = subject.processing
+    count = instance_count(subject)
+    if job is None or count == 1 or any(item.shard for item in job.inputs.values()):
+        return
+    name = next(iter(job.inputs), None)
+    hint = f"add `shard: true` under `inputs.{name}`" if name else "use one instance, or deal out an input"
+    yield Fault(
+        f"all {count} instances would do the same work",
+        f"{hint}; `--ignore CT521` if the script divides the work itself",
+        ("inputs", name) if name else ("resources", "instance_count"),
+    )
+
+
+@rule("CT522", Level.NOTICE)
+def shard_of_one(subject: Subject) -> Iterator[Fault]:
+    """An input is dealt out, and there is only one instance.
+
+    With one instance its shard is all of the data: `shard: true` does nothing.
+    """
+    job = subject.processing
+    if job is None or instance_count(subject) > 1:
+        return
+    for name, item in job.inputs.items():
+        if item.shard:
+            yield Fault(
+                f"input `{name}` is dealt out over one instance, which gets all of it",
+                "set `resources.instance_count` to 2 or more",
+                ("inputs", name, "shard"),
+            )

@@ -1,0 +1,24 @@
+"""Rules about earlier runs that a job reads from. The target is asked about them before a submit."""
+
+from __future__ import annotations
+
+from cloudtrain.core.plan import Finding, Level
+from cloudtrain.rules.rule import declare, registered
+
+declare(
+    "CT531",
+    Level.ERROR,
+    """An input comes from a run that has not succeeded.
+
+    `run:NAME/output/OUTPUT` names what an earlier run wrote. While that run goes on, or when it failed, the data is
+    not there, or only a part of it. A dry run knows the state that was last seen; a submit asks the target.
+    """,
+)
+
+
+def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> Finding:
+    """The finding for an input whose run is in another state; None for a run that the target does not have."""
+    message = f"the run `{name}` is {state}" if state else f"the run `{name}` is gone"
+    hint = f"wait for it: `cloudtrain wait {name}`" if state in ("pending", "preparing", "running") else None
+    level = registered["CT531"].level
+    return Finding("CT531", level, f"{message}, so what it writes is not whole", hint or "run it again first", path)

@@ -1,0 +1,202 @@
+"""Portable rules about secrets in what the job itself says: variables, hyperparameters, tags, command and overrides."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cloudtrain.bundle.secrets.suspects import suspects
+from cloudtrain.core.per_target import OVERRIDES
+from cloudtrain.core.plan import Level
+from cloudtrain.core.targets import target_names
+from cloudtrain.rules.rule import Fault, Subject, rule
+
+if TYPE_CHECKING:
+    from cloudtrain.core.job import TrainingJob
+
+Path = tuple[str | int, ...]
+
+_AS_FILE = "job.env"
+"""The values are searched as a file of settings would be: `NAME="value"`, line by line."""
+
+_SECRET_NAME = re.compile(
+    r"(?:^|[a-z0-9_.-])(?P<word>passw(?:or)?d|passphrase|pwd|secret|secret[_-]?(?:access[_-]?)?key|token|api[_-]?key|"
+    r"access[_-]?key|private[_-]?key|credentials?)$",
+    re.IGNORECASE,
+)
+"""Names of values that are secrets: by their last word, so that `MAX_TOKENS` and `HF_TOKEN_FILE` are none."""
+
+_SPECIAL_TOKEN = re.compile(
+    r"(?:^|[_.-])(?:pad|eos|bos|unk|cls|sep|mask|image|special|stop|start|end|sos|blank|null|extra|next|prompt|system)"
+    r"[_.-]?token$",
+    re.IGNORECASE,
+)
+"""Tokens of a tokenizer."""
+
+_NO_SECRET = re.compile(
+    r"(?:arn:|[a-z][a-z0-9+]*://|[./~])|(?:[-+0-9.e]*|none|null|true|false|auto|yes|no)$|"
+    r".*(?:\$\{|\{\{|x{3,}|\*{3,}|<[^>]*>|\[[^\]]*\]|example|placeholder|changeme|your[-_])",
+    re.IGNORECASE,
+)
+"""A place where a secret is, a number, a switch, or what stands for a value in an example."""
+
+_OPTION = re.compile(
+    r"--?[\w-]*(?P<name>passw(?:or)?d|passphrase|secret|token|key)[ =]+[\"']?(?P<value>[^\s\"'$<{-][^\s\"']{5,})",
+    re.IGNORECASE,
+)
+"""`--db-password VALUE`, in a command."""
+
+
+class SecretValue(NamedTuple):
+    """A secret in a value of the job. `value` is for who must hide it; no message may hold it."""
+
+    path: Path
+    rule: str
+    certain: bool
+    value: str
+
+
+@rule("CT305", Level.ERROR)
+def secret_in_value(subject: Subject) -> Iterator[Fault]:
+    """A value of the job holds a secret.
+
+    Variables, hyperparameters, tags, the command, the description and overrides are part of the request: the services
+    store them, and show them to everyone who may read the job. Let the script read secrets at run time, with the job's
+    own identity: from AWS Secrets Manager or Systems Manager on SageMaker, from the workspace's Key Vault on Azure ML.
+    A local run has the variables of the shell that submits it. The value is hidden (`***`) in the text, the HTML and
+    the JSON of the plan.
+    """
+    for found in secret_values(subject.job):
+        if found.certain:
+            yield Fault(f"{_named(found)} holds a secret ({found.rule}), {_SHOWN}", _hint(subject), found.path)
+
+
+@rule("CT205", Level.WARNING)
+def possible_secret(subject: Subject) -> Iterator[Fault]:
+    """A value of the job may be a secret.
+
+    It has the name of a secret, such as `HF_TOKEN`, or looks random and stands behind a word such as `key`. Values of a
+    job are part of its request: the services store them and show them to everyone who may read the job. Read secrets at
+    run time from a secret store (AWS Secrets Manager, Azure Key Vault) with the job's own identity instead.
+    """
+    for found in secret_values(subject.job):
+        if not found.certain:
+            yield Fault(f"{_named(found)} looks like a secret ({found.rule}), {_SHOWN}", _hint(subject), found.path)
+
+
+_SHOWN = "and the request shows it to everyone who may read the job"
+
+
+def _named(found: SecretValue) -> str:
+    return f"`{found.path[-1]}`"
+
+
+def _hint(subject: Subject) -> str:
+    return f"{subject.where.secret_hint}; `cloudtrain explain CT305` says why"
+
+
+def secret_values(job: TrainingJob) -> list[SecretValue]:
+    """What to report of a job's values: one secret for each value, the certain ones first."""
+    found: dict[Path, SecretValue] = {}
+    for item in sorted(_all_secrets(job), key=lambda item: not item.certain):
+        found.setdefault(item.path, item)
+    return list(found.values())
+
+
+def values_to_hide(job: TrainingJob) -> tuple[str, ...]:
+    """What no rendering of the job's plan may show: its secrets, but for words that only have the name of one."""
+    found = (item.value for item in _all_secrets(job) if item.certain or _is_random(item.value))
+    return tuple(dict.fromkeys(found))
+
+
+def _all_secrets(job: TrainingJob) -> list[SecretValue]:
+    values = list(_values(job))
+    return [*_by_rules(values), *_by_name(values)]
+
+
+def _values(job: TrainingJob) -> Iterator[tuple[Path, str]]:
+    """Every text that becomes part of the request, but for the places of data, which have rules of their own."""
+    for field in ("command", "description"):
+        if getattr(job, field) is not None:
+            yield (field,), getattr(job, field)
+    for field in ("hyperparameters", "tags", *(name + OVERRIDES for name in target_names())):
+        yield from _texts((field,), getattr(job, field))
+    yield from _texts(("environment", "variables"), job.environment.variables)
+    for name, item in job.inputs.items():
+        yield from _texts(("inputs", name, "value"), item.value)
+
+
+def _texts(path: Path, value: Any) -> Iterator[tuple[Path, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts((*path, key), inner)
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _texts((*path, index), inner)
+
+
+def _by_rules(values: Sequence[tuple[Path, str]]) -> Iterator[SecretValue]:
+    """What the rules about the content of files find."""
+    lines = [f'{_last_name(path)}="{value}"\n'.encode("utf-8", "replace") for path, value in values]
+    content = b"".join(lines)
+    spans = suspects(content, _AS_FILE)
+    if not spans:
+        return
+    from cloudtrain.bundle.secrets.search import matches
+
+    starts = list(accumulate(map(len, lines), initial=0))
+    for match in matches(content, spans, _AS_FILE):
+        number = bisect_right(starts, match.start) - 1
+        path, value = values[number]
+        raw = value.encode("utf-8", "replace")
+        begin = match.start - starts[number] - len(f'{_last_name(path)}="'.encode())
+        text = raw[max(begin, 0) : begin + match.end - match.start].decode("utf-8", "replace")
+        if begin >= 0 and text:
+            whole = value if "\n" in value else _whole_word(value, text)
+            yield SecretValue(path, match.rule.id, match.rule.certain, whole)
+
+
+def _last_name(path: Path) -> str:
+    return next(str(part) for part in reversed(path) if isinstance(part, str))
+
+
+def _whole_word(value: str, secret: str) -> str:
+    """The secret with what it is a part of: half a token must not be shown either."""
+    start = value.find(secret)
+    if start < 0:
+        return value
+    before = re.search(r"[\w+/.~-]*\Z", value[:start])
+    behind = re.match(r"[\w+/.~=-]*", value[start + len(secret) :])
+    return (before[0] if before else "") + secret + (behind[0] if behind else "")
+
+
+def _by_name(values: Sequence[tuple[Path, str]]) -> Iterator[SecretValue]:
+    """Values whose name says that they are secrets, and options of a command whose name does."""
+    for path, value in values:
+        if path == ("command",):
+            yield from _options(value)
+            continue
+        name = _last_name(path)
+        if _SECRET_NAME.search(name) and not _SPECIAL_TOKEN.search(name) and value and not _NO_SECRET.match(value):
+            yield SecretValue(path, "by its name", _is_random(value), value)
+
+
+def _options(command: str) -> Iterator[SecretValue]:
+    for option in _OPTION.finditer(command):
+        name, value = option["name"].lower(), option["value"]
+        is_random = _is_random(value)
+        if not _NO_SECRET.match(value) and (is_random or name != "key"):
+            yield SecretValue(("command",), f"the option for a {name}", is_random, value)
+
+
+def _is_random(value: str) -> bool:
+    """Whether a value that is called a secret is one, and no name or switch."""
+    from cloudtrain.bundle.secrets.search import bits_per_letter, looks_random
+
+    text = value.encode("utf-8", "replace")
+    return len(text) >= 8 and looks_random(text) and bits_per_letter(text) > 2.75

@@ -1,0 +1,98 @@
+"""What a rule is, and the register of all rules."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from cloudtrain.core.plan import Finding, Level
+from cloudtrain.rules.subject import Subject as Subject
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One place where a rule is broken. `path` is the way to the value in the job."""
+
+    message: str
+    hint: str | None = None
+    path: tuple[str | int, ...] = ()
+    details: tuple[str, ...] = ()
+
+
+Check = Callable[[Subject], Iterable[Fault]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A registered check. Its function's docstring is its documentation: the first line says what is wrong, the
+    rest why it matters and what to do; `cloudtrain explain` and the rules page print it."""
+
+    code: str
+    level: Level
+    check: Check | None
+    """None for a rule that only the target can find broken: `Service.check` does."""
+    text: str = ""
+    """The documentation of a rule without a check."""
+
+    @property
+    def summary(self) -> str:
+        """What is wrong, in one line."""
+        return self._documentation.partition("\n")[0]
+
+    @property
+    def explanation(self) -> str:
+        """Why it matters and what to do."""
+        return self._documentation.partition("\n")[2].strip()
+
+    @property
+    def _documentation(self) -> str:
+        text = inspect.cleandoc(self.text) if self.check is None else inspect.getdoc(self.check)
+        assert text, f"the rule {self.code} has no text"
+        return text
+
+    @property
+    def module(self) -> str | None:
+        """Where its check stands."""
+        return None if self.check is None else self.check.__module__
+
+    def findings(self, subject: Subject) -> Iterator[Finding]:
+        """What the rule finds."""
+        for fault in self.check(subject) if self.check is not None else ():
+            path, hint = subject.view.locate(subject, fault.path), fault.hint
+            if path != fault.path and not _IN_PLACE.match(hint or ""):
+                told = f"remove `{'.'.join(map(str, path[1:]))}` from `{path[0]}`"
+                hint = told if hint is None or hint.startswith("remove ") else f"{told}, and {hint}"
+            yield Finding(self.code, self.level, fault.message, hint, path, details=fault.details)
+
+
+_IN_PLACE = re.compile(r"add |call |did you mean|write(?: for example)? `(?!\w+: )[^`]+`$")
+"""Hints that are right for a value in the overrides as they are: what to add beside it, or what to write for it."""
+
+PORTABLE = "CT"
+"""With this begin the codes of rules for all targets."""
+
+registered: dict[str, Rule] = {}
+
+
+def rule(code: str, level: Level) -> Callable[[Check], Check]:
+    """Register a check under its code."""
+
+    def register(check: Check) -> Check:
+        assert code not in registered, f"two rules are called {code}"
+        registered[code] = Rule(code, level, check)
+        return check
+
+    return register
+
+
+def declare(code: str, level: Level, text: str) -> None:
+    """Register a rule without a check; `text` is its documentation, as a check's docstring is."""
+    assert code not in registered, f"two rules are called {code}"
+    registered[code] = Rule(code, level, None, text)
+
+
+def level_of(code: str) -> Level:
+    """How bad a finding of that code is."""
+    return registered[code].level

@@ -1,0 +1,94 @@
+"""Rules about how long a job may run, and what it can cost by then: at most its price an hour, for all that time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudtrain.catalogue.cost import Price
+from cloudtrain.core.units import format_duration
+from cloudtrain.rules.overridden import Path
+from cloudtrain.rules.rule import Fault, Subject
+
+_DEAR = 500.0
+"""US dollars: what a job that nobody ends may cost without a word."""
+
+_MANY_GPUS = 8
+"""Without a price these are dear."""
+
+_SHORTEST = 60
+"""Seconds: for less than that a limit is no help."""
+
+
+def run_too_long(subject: Subject, most: int, what: str = "a job") -> Iterator[Fault]:
+    """The job may run longer than the service allows: `most` seconds for `what`."""
+    run = subject.effective.max_runtime or 0
+    if run > most:
+        message = f"`max_runtime` is {format_duration(run)}, and {subject.where.title} ends {what} after "
+        hint = f"set `max_runtime` to at most `{format_duration(most)}`, and resume from a `checkpoint`"
+        yield Fault(message + format_duration(most), hint, ("max_runtime",))
+
+
+def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
+    """An expensive job does not say how long it may run. `ends_it`: what does so then, `the service's default`."""
+    machines, run = subject.view.machines(subject), subject.view.longest_run(subject)
+    if run is None or subject.effective.max_runtime is not None:
+        return
+    price, cost = machines.price, ""
+    if price is not None:
+        cost = f": {_dollars(price, 3600)} an hour, {shown(price, run)}"
+    many = any(group.gpus * group.count >= _MANY_GPUS for group in machines.groups)
+    if many if price is None else price.over(run) >= _DEAR:
+        message = f"nothing ends the job before {ends_it} of {format_duration(run)}{cost}"
+        yield Fault(message, "add for example `max_runtime: 4h`", _limit(subject))
+
+
+def over_budget(subject: Subject) -> Iterator[Fault]:
+    """The job could cost more than the budget.
+
+    `max_cost` is compared with the list price of all instances over the whole `max_runtime`.
+    """
+    budget, run = subject.target.max_cost, subject.view.longest_run(subject)
+    price = subject.view.machines(subject).price
+    if budget is None or price is None or run is None or price.over(run) <= budget:
+        return
+    affordable = int(budget / price.hourly * 3600)
+    hint = f"set `max_runtime` to at most `{format_duration(affordable)}`, or raise `max_cost`"
+    yield Fault(
+        f"the job can cost {shown(price, run)} in {format_duration(run)}, and `max_cost` is ${budget:,.2f}",
+        hint if affordable >= _SHORTEST else "use fewer or smaller instances, or raise `max_cost`",
+        _limit(subject),
+    )
+
+
+def budget_without_price(subject: Subject) -> Iterator[Fault]:
+    """The price is not known, so the budget cannot be kept.
+
+    The catalogue has no price of the instance type. Write what you pay into `instances.toml`.
+    """
+    budget, machines, run = subject.target.max_cost, subject.view.machines(subject), subject.view.longest_run(subject)
+    price = machines.price
+    if budget is None or (price is not None and (price.exact or price.over(run or 0) > budget)):
+        return
+    for name, group in {group.instance_type: group for group in machines.groups}.items():
+        if not name:
+            hint = "name the type with `instance_type` under `resources`, on a cluster too"
+            yield Fault("which instance type the job runs on is not known, so `max_cost` cannot be checked", hint)
+        elif group.known is None or group.known.price is None:
+            size = "" if group.known else "`vcpus = 4`, `memory_gib = 16` and "
+            row = f'`[{subject.where.name}."{name}"]`'
+            hint = f"write {row} and below it {size}`price = 12.34` into `instances.toml`"
+            yield Fault(f"the price of `{name}` is not known, so `max_cost` cannot be checked", hint, group.path)
+
+
+def _limit(subject: Subject) -> Path:
+    """Where the job, or its overrides, say how long it may run; empty where neither does."""
+    return ("max_runtime",) if subject.job.max_runtime or subject.effective.max_runtime else ()
+
+
+def shown(price: Price, seconds: int) -> str:
+    """`up to $1,234.56`."""
+    return f"up to {_dollars(price, seconds)}" if price.exact else _dollars(price, seconds)
+
+
+def _dollars(price: Price, seconds: int) -> str:
+    return f"{'' if price.exact else 'more than '}${price.over(seconds):,.2f}"

@@ -1,0 +1,47 @@
+"""Rules about instances that work together, and the network between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudtrain.catalogue.instances import InstanceType
+from cloudtrain.core.distribution import NoDistribution, TensorFlow
+from cloudtrain.rules.alternatives import better_network, fabric
+from cloudtrain.rules.rule import Fault, Subject
+from cloudtrain.rules.words import plural
+
+
+def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
+    """Several instances with GPUs work together without the target's fast network. `code`: of the rule that says so."""
+    machines = subject.view.machines(subject)
+    for group in machines.spanned if needs_network(subject) else ():
+        known = group.known
+        if known is not None and group.accelerators and not known.fabric:
+            count = plural(machines.spanned_count, "instance")
+            message = f"`{known.name}` has no {fabric(known)}, and this job runs on {count}"
+            yield Fault(message, instead(subject, known, code), group.path)
+
+
+def instead(subject: Subject, known: InstanceType, code: str) -> str:
+    """A better network, or one instance, which is none as long as the overrides say how many."""
+    count, field = subject.view.machines(subject).spanned_count, ("resources", "instance_count")
+    hint, path = better_network(known, count, code), subject.view.locate(subject, field)
+    if hint.startswith("use one ") and path != field:
+        return f"remove `{'.'.join(map(str, path[1:]))}` from `{path[0]}`, and {hint}"
+    return hint
+
+
+def needs_network(subject: Subject) -> bool:
+    """Whether several instances work together, and the job does not say that Ethernet will do."""
+    if subject.job.resources.interconnect == "ethernet":
+        return False
+    return subject.view.machines(subject).spanned_count > 1 and works_together(subject)
+
+
+def works_together(subject: Subject) -> bool:
+    """Whether the processes talk to each other all the time: not those of processing jobs, and not without a
+    distribution. Workers talk to parameter servers over TCP, whatever network there is."""
+    distribution = subject.effective.distribution
+    if isinstance(distribution, TensorFlow) and distribution.strategy == "parameter_server":
+        return False
+    return subject.processing is None and not isinstance(distribution, NoDistribution)

@@ -1,0 +1,119 @@
+"""Rules about the number of processes against GPUs: what will really run, seen before it is paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudtrain.catalogue.machines import MachineGroup
+from cloudtrain.core.distribution import launcher_of
+from cloudtrain.core.per_target import OVERRIDES
+from cloudtrain.core.processes import Processes
+from cloudtrain.rules.overridden import Path, is_written
+from cloudtrain.rules.rule import Fault, Subject
+from cloudtrain.rules.words import plural
+
+_COUNT: Path = ("distribution", "processes_per_instance")
+
+
+def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
+    """An instance has more GPUs than processes.
+
+    One process uses one GPU unless the script does more itself, so the others are paid for and idle.
+    """
+    kind = subject.effective.distribution.type
+    takes_all = kind == "tensorflow" or (kind == "none" and subject.view.framework(subject) == "tensorflow")
+    starts_more = getattr(subject.effective.distribution, "launch", None) == "launcher"
+    if takes_all or starts_more or subject.processing is not None or subject.job.resources.gpus_per_instance:
+        return  # CT502 compares the job's own two numbers
+    for group, count in _started(subject):
+        if count < group.accelerators:
+            yield Fault(_has(group, count), *_more(subject, group.accelerators))
+
+
+def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
+    """More processes than GPUs on an instance.
+
+    Two ranks on one GPU make NCCL fail at start ("Duplicate GPU detected"), after the machines were paid for.
+    """
+    if subject.effective.distribution.type != "mpi":
+        yield from _too_many(subject)
+
+
+def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
+    """More MPI processes than GPUs on an instance.
+
+    Ranks that only use the CPU may be as many as one likes. Ranks that use a GPU each share them, and NCCL refuses
+    that.
+    """
+    if subject.effective.distribution.type == "mpi":
+        yield from _too_many(subject)
+
+
+def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
+    """mpirun starts a single process.
+
+    One instance with one process distributes nothing.
+    """
+    machines, distribution = subject.view.machines(subject), subject.effective.distribution
+    if launcher_of(distribution) != "mpirun" or machines.spanned_count != 1:
+        return
+    group, asked = machines.first, _asked(subject)
+    if (asked or (group.known.devices if group.known else None)) == 1:
+        where = f"one `{group.instance_type}`" if group.instance_type else "one instance"
+        more = "use more instances, or a type with more GPUs"  # two ranks cannot share one
+        yield Fault(
+            f"`{distribution.type}` starts a single process on {where}",
+            more
+            if group.accelerators
+            else "set `distribution.processes_per_instance` to 2 or more, or use more instances",
+            _COUNT if asked else ("distribution",),
+        )
+
+
+def _too_many(subject: Subject) -> Iterator[Fault]:
+    asked = _asked(subject)
+    if asked is None or subject.job.resources.gpus_per_instance:
+        return  # CT503 compares the job's own two numbers
+    for group in subject.view.machines(subject).spanned:
+        most = group.accelerators
+        if most and asked > most:
+            yield Fault(
+                _has(group, asked), f"set `distribution.processes_per_instance` to {most}, or leave it out", _COUNT
+            )
+
+
+def _started(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
+    """Each group that the distribution spans, and the ranks that start on its first machine; of preferences the first,
+    which the plan shows."""
+    found = Processes.of(subject.plan.processes)
+    ranks, alone = found.ranks, found.started
+    machines, first = subject.view.machines(subject), 0
+    for group in machines.groups:
+        started = ranks[first] or min(alone[first], 1)
+        if started and (group in machines.spanned or subject.effective.distribution.type == "none"):
+            yield group, started
+        if machines.kind == "preferences":
+            return
+        first += group.count
+
+
+def _more(subject: Subject, accelerators: int) -> tuple[str, Path]:
+    """What to do about too few, and where: the overrides go before the job's own words."""
+    if subject.effective.distribution.type == "none" and subject.job.distribution.type == "none":
+        hint = "use `distribution: {type: torch}` for a process on each, or an instance type with fewer"
+        return hint, ("distribution",)
+    key = subject.view.distribution_key
+    if _asked(subject) is None and is_written(subject.view.overrides(subject), key):
+        section = subject.view.service + OVERRIDES
+        return f"remove `{key}` from `{section}`", (section, key)
+    return f"set `distribution.processes_per_instance` to {accelerators}, or leave it out", _COUNT
+
+
+def _asked(subject: Subject) -> int | None:
+    asked: int | None = getattr(subject.effective.distribution, "processes_per_instance", None)
+    return asked
+
+
+def _has(group: MachineGroup, processes: int) -> str:
+    what = plural(group.accelerators, "GPU" if group.gpus else "Neuron core")
+    return f"{plural(processes, 'process')} on `{group.instance_type}`, which has {what}"

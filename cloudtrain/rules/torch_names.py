@@ -1,0 +1,56 @@
+"""What PyTorch has from which version on, of what distributed training imports: facts for a rule."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+Version = tuple[int, int]
+
+FIRST_VERSION: dict[tuple[str, str], Version] = {
+    ("torch.distributed.device_mesh", ""): (2, 2),
+    ("torch.distributed.pipelining", ""): (2, 4),
+    ("torch.distributed.tensor", "DTensor"): (2, 5),
+    ("torch.distributed.pipelining", "ScheduleInterleavedZeroBubble"): (2, 5),
+    ("torch.distributed.pipelining.schedules", "ScheduleInterleavedZeroBubble"): (2, 5),
+    ("torch.distributed.pipelining", "ScheduleZBVZeroBubble"): (2, 6),
+    ("torch.distributed.pipelining.schedules", "ScheduleZBVZeroBubble"): (2, 6),
+    ("torch.distributed.fsdp", "fully_shard"): (2, 6),
+    ("torch.distributed.fsdp", "MixedPrecisionPolicy"): (2, 6),
+}
+"""Module and name ("" for the module itself) to the first version that has it (release notes of PyTorch 2.2 to 2.6)."""
+
+SCHEDULES: dict[str, Version] = {"zero-bubble": (2, 5), "zero-bubble-v": (2, 6)}
+"""Values of the hyperparameter `schedule` of scripts that import torch.distributed.pipelining."""
+
+NEWEST = max(FIRST_VERSION.values())
+"""A PyTorch as new as this has all of them."""
+
+
+def too_new(source: bytes, version: Version) -> Iterator[tuple[str, Version]]:
+    """What a Python file imports that this version does not have, and the first one that has it."""
+    if b"torch.distributed" not in source:
+        return
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return
+    for module, name in sorted(set(_imports(tree))):
+        first = FIRST_VERSION.get((module, name), (0, 0))
+        if first > version:
+            yield (f"{module}.{name}" if name else module), first
+
+
+def uses_pipelining(source: bytes) -> bool:
+    """Whether a Python file names torch's pipelining."""
+    return b"torch.distributed.pipelining" in source
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module, ""
+            yield from ((node.module, alias.name) for alias in node.names)
+            yield from ((f"{node.module}.{alias.name}", "") for alias in node.names)

@@ -1,0 +1,65 @@
+"""torch's TCPStore on loopback alone, for ranks that are all on one machine.
+
+A TCPStore asks nobody for a password, and listens on every interface of the machine: whoever reaches its port reads
+and writes what the ranks tell each other. It listens elsewhere only on a socket that it is handed. A server that is
+open to other tenants serves every later TCPStore of the same process and port, that of `init_process_group` too.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ADDRESS = "127.0.0.1"
+
+_LIBUV_TAKES_SOCKETS = (2, 8)
+"""The first torch whose newer server can be handed a socket (pytorch pull request 150215)."""
+
+
+def open_store(port: int = 0) -> Any:
+    """The server of a TCPStore that only this machine reaches; a free port where none is named.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    import socket
+
+    import torch
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not exported in its type hints
+
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier attempt's connections may linger
+    try:
+        listener.bind((ADDRESS, port))
+    except OSError:
+        listener.close()
+        raise
+    return TCPStore(
+        ADDRESS,
+        listener.getsockname()[1],
+        is_master=True,
+        multi_tenant=True,
+        use_libuv=version >= _LIBUV_TAKES_SOCKETS,
+        master_listen_fd=listener.detach(),
+    )
+
+
+def hold_master_store(variables: Mapping[str, str] = os.environ) -> Any:
+    """Open the store that rank 0 would open on every interface, if it is rank 0 that does, and all ranks are here.
+
+    It serves as long as what this returns is kept, or any store that was made meanwhile. None where there is nothing to
+    do: on other ranks, under torchrun, whose agent has the store, with a master elsewhere, or a port that is taken,
+    about which torch has its own words.
+    """
+    port = variables.get("MASTER_PORT", "")
+    agents = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if variables.get("RANK") != "0" or variables.get("MASTER_ADDR") != ADDRESS or not port.isdecimal() or agents:
+        return None
+    try:
+        return open_store(int(port))
+    except OSError:
+        return None

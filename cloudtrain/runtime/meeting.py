@@ -1,0 +1,105 @@
+"""How the processes of a job meet before their first collective, and who is named when one does not come.
+
+A collective that waits for a process which never started says after minutes that it timed out, and not for whom. Here
+every process leaves its name in the store first, and the others read who is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from .environment import Environment
+from .errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MOST_NAMED = 16
+
+
+def seconds_from(variable: str, default: float) -> float:
+    """The number in an environment variable.
+
+    Raises:
+        SetupError: it is no number of seconds.
+    """
+    text = os.environ.get(variable, "")
+    try:
+        number = float(text) if text else default
+    except ValueError:
+        number = -1.0
+    if number <= 0:
+        raise SetupError(f"`{variable}` is `{text}`, which is no number of seconds")
+    return number
+
+
+def find_store(environment: Environment, patience: float) -> Any:
+    """The store of `MASTER_ADDR` and `MASTER_PORT`: torchrun's agent has it, else rank 0 makes it.
+
+    Raises:
+        SetupError: nobody answers there.
+    """
+    import torch.distributed as dist
+
+    limit = timedelta(seconds=patience)
+    try:
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            rendezvous: Any = dist.rendezvous  # type: ignore[attr-defined]  # public, and not in the hints
+            store, _, _ = next(rendezvous("env://", environment.rank, environment.world_size, timeout=limit))
+            return store
+        make: Any = dist.TCPStore  # type: ignore[attr-defined]
+        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        is_main = environment.rank == 0
+        return make(*place, environment.world_size, is_main, limit, wait_for_workers=False, multi_tenant=True)
+    except (RuntimeError, ValueError) as error:  # torch's DistStoreError and its kin are RuntimeErrors
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        words = str(error).strip().splitlines()
+        raise SetupError(
+            f"rank {environment.rank} finds no rank 0 at `{address}` within {patience:g} s: {''.join(words[:1])}",
+            hint="look at the log of rank 0; is the address right, and the port open between the instances?",
+        ) from None
+
+
+def meet(store: Any, environment: Environment, patience: float) -> None:
+    """Return when all processes are here.
+
+    Raises:
+        SetupError: some did not come; they are named.
+    """
+    if environment.world_size == 1:
+        return
+    store.set(_key(environment.rank), socket.gethostname())
+    keys = [_key(rank) for rank in range(environment.world_size)]
+    deadline = time.monotonic() + patience
+    while not store.check(keys):
+        if time.monotonic() > deadline:
+            _raise_missing(store, environment, patience)
+        time.sleep(0.02)
+
+
+def _raise_missing(store: Any, environment: Environment, patience: float) -> None:
+    missing = [rank for rank in range(environment.world_size) if not store.check([_key(rank)])]
+    if not missing:
+        return
+    came = [rank for rank in range(environment.world_size) if rank not in missing]
+    hosts = sorted({store.get(_key(rank)).decode() for rank in came[:64]})
+    word = f"ranks {_listed(missing)} have not come" if len(missing) > 1 else f"rank {missing[0]} has not come"
+    raise SetupError(
+        f"{word} within {patience:g} s; {len(came)} of {environment.world_size} processes are here, on "
+        f"{', '.join(hosts[:8])}",
+        hint="look at the logs of the ranks named: one that fails while it starts never comes; "
+        "`CLOUDTRAIN_PATIENCE` is how many seconds they have",
+    )
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
+    return ", ".join(map(str, ranks[:_MOST_NAMED])) + more
+
+
+def _key(rank: int) -> str:
+    return f"cloudtrain/here/{rank}"

@@ -1,0 +1,73 @@
+"""The options of mpirun for ranks on one machine, in the spelling that Open MPI 4 and 5 share.
+
+Two things that version 4 reads and version 5 does not (seen with 4.1.4, 4.1.8 and 5.0.11):
+
+    -bind-to none           a long option with one dash: 5 takes `none` for the program, or refuses the option
+    -x A=1 -x A=2           an option twice: in 4 the last one counts, in 5 the first one, or it is an error
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from shlex import split
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_ONCE = ("-np", "--bind-to", "--map-by", "--rank-by")
+"""Options with one value, of which the last counts."""
+
+_PROCESSES = ("-n", "--n", "-c", "--np")
+"""Other names of `-np`."""
+
+_VALUES = {
+    **dict.fromkeys((*_ONCE, "-x", "-H", "-N"), 1),
+    **dict.fromkeys("--am --host --hostfile --machinefile --npernode --npersocket --output-filename".split(), 1),
+    **dict.fromkeys("--path --prefix --tune --wdir".split(), 1),
+    **dict.fromkeys("-mca --mca -gmca --gmca".split(), 2),
+}
+"""How many words follow an option, as far as it is known; none follow the others."""
+
+_FLAGS = (
+    "--bycore --bynode --byslot --display-allocation --display-map --display-topo --merge-stderr-to-stdout --nolocal "
+    "--nooversubscribe --oversubscribe --pernode --quiet --report-bindings --tag-output --timestamp-output --verbose"
+).split()
+
+_LONG = {name[1:]: name for name in (*_VALUES, *_FLAGS) if name.startswith("--") and name[1:] not in _VALUES}
+"""Long options by their spelling with one dash, but for `-mca`, which both versions read."""
+
+
+def mpirun_options(processes: int, options: str) -> list[str]:
+    """What stands between `mpirun` and the program: ours, and then the job's own.
+
+    Raises:
+        ValueError: a quotation mark of the job's options is not closed.
+    """
+    ours = ["--bind-to", "none", "-np", str(processes)]
+    return ["--allow-run-as-root", "--oversubscribe", *portable([*ours, *split(options)])]
+
+
+def portable(words: Sequence[str]) -> list[str]:
+    """The same options for Open MPI 4 and 5. Words of options that are not known stay as they are."""
+    last: dict[str, tuple[str, ...]] = {}
+    for number, option in enumerate(_options(words)):
+        key = _key(option) or str(number)
+        last.pop(key, None)
+        last[key] = option
+    return [word for option in last.values() for word in option]
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Each option with its values."""
+    rest = iter(words)
+    for word in rest:
+        name = "-np" if word in _PROCESSES else _LONG.get(word, word)
+        yield (name, *islice(rest, _VALUES.get(name, 0)))
+
+
+def _key(option: tuple[str, ...]) -> str | None:
+    """What the last one replaces the others of: an option that counts once, or a variable."""
+    if option[0] == "-x" and len(option) > 1:
+        return f"-x {option[1].partition('=')[0]}"
+    return option[0] if option[0] in _ONCE else None

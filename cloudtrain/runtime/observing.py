@@ -1,0 +1,132 @@
+"""What is needed when something goes wrong or slow on GPUs: NCCL's last messages, memory at the moment it ran out, a
+trace of some steps. All files go into one folder of the run, which the target keeps."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from .directories import output_dir, run_dir
+from .environment import detect_environment
+from .errors import SetupError
+from .notices import notice
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from typing import Any
+
+FOLDER = "diagnostics"
+PROFILE = "CLOUDTRAIN_PROFILE"
+MEMORY = "CLOUDTRAIN_MEMORY_HISTORY"
+
+RECORDER_NAMES = (
+    ((2, 8), "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"),
+    ((0, 0), "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+)
+"""From which torch on, how many entries NCCL's flight recorder keeps, and where it writes them: torch puts the rank
+behind it. https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html"""
+
+ENTRIES = "2000"
+
+
+def diagnostics_dir() -> Path:
+    """The folder `diagnostics` of the run on this machine, else of what the target keeps."""
+    run = run_dir()
+    folder = output_dir(FOLDER) if run is None else run / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def record_flights() -> None:
+    """Switch NCCL's flight recorder on, unless its variables say otherwise. Before the process group exists."""
+    import torch
+
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    _, entries, place = next(row for row in RECORDER_NAMES if version >= row[0])
+    os.environ.setdefault(entries, ENTRIES)
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    if os.environ[entries] != "0":
+        os.environ.setdefault(place, str(diagnostics_dir() / "nccl_trace_rank_"))
+
+
+def watch_memory() -> None:
+    """Write what holds the memory of this process's GPU when it runs out: a file for https://pytorch.org/memory_viz.
+
+    `CLOUDTRAIN_MEMORY_HISTORY=0` switches it off. Remembering allocations costs the host about a microsecond each.
+    """
+    if os.environ.get(MEMORY, "1") == "0":
+        return
+    import torch
+
+    attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
+    if attach is None:
+        return
+    memory: Any = torch.cuda.memory
+    memory._record_memory_history(max_entries=100_000)
+    attach(lambda *_: _write_snapshot(memory))
+
+
+def _write_snapshot(memory: Any) -> None:
+    path = diagnostics_dir() / f"out_of_memory_rank_{detect_environment().rank}.pickle"
+    memory._dump_snapshot(str(path))
+    notice(f"out of memory: what held it is in `{path}`", every_rank=True)
+
+
+_PLAN = re.compile(r"(\d+)(?:-(\d+))?(?:@(\d+(?:,\d+)*|all))?")
+
+
+class StepProfile:
+    """A trace of some steps on some ranks: `10-12@0,4` records steps 10 to 12 on ranks 0 and 4; without `@`, on rank 0.
+
+    profile = runtime.StepProfile(config.profile)
+    for step in ...:
+        profile.begin(step)
+        ...
+    profile.end()
+
+    Without a text, `CLOUDTRAIN_PROFILE` says it; without that nothing is recorded. The file is a Chrome trace.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        text = text or os.environ.get(PROFILE, "")
+        match = _PLAN.fullmatch(text) if text else None
+        if text and match is None:
+            raise SetupError(f"`{text}` is no profile", hint="write steps and ranks, as in `10-12@0,4` or `10-12@all`")
+        self.first = int(match[1]) if match else -1
+        self.last = int(match[2] or match[1]) if match else -1
+        rank = detect_environment().rank
+        ranks = (match[3] or "0") if match else ""
+        self.is_on = match is not None and (ranks == "all" or str(rank) in ranks.split(","))
+        self._profiler: Any = None
+        if match and self.last < self.first:
+            raise SetupError(f"`{text}` ends before it begins", hint="write the smaller step first")
+
+    def begin(self, step: int) -> None:
+        """The step `step` begins. Call it before every step, also of those that are not recorded."""
+        if not self.is_on:
+            return
+        if self._profiler is None and self.first <= step <= self.last:
+            self._profiler = _started()
+        elif self._profiler is not None and step > self.last:
+            self.end()
+
+    def end(self) -> None:
+        """Write what was recorded, if something was."""
+        if self._profiler is None:
+            return
+        profiler, self._profiler, self.is_on = self._profiler, None, False
+        profiler.stop()
+        path = diagnostics_dir() / f"trace_steps_{self.first}-{self.last}_rank_{detect_environment().rank}.json"
+        profiler.export_chrome_trace(str(path))
+        notice(f"a trace of steps {self.first} to {self.last} is in `{path}`", every_rank=True)
+
+
+def _started() -> Any:
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    profiler = profile(activities=activities, record_shapes=False, with_stack=False)
+    profiler.start()
+    return profiler

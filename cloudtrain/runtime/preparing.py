@@ -1,0 +1,38 @@
+"""Data that is prepared once on every instance, by whichever of its processes comes first; the others wait for it.
+
+    folder = runtime.prepared(Path("/tmp/tokens"), lambda aside: tokenise(text, aside))
+
+A lock of the operating system keeps the others waiting. It goes away with its process, so that after a kill the next
+one prepares. The folder gets its name when all of it is there.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from .atomic import sync_folder
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def prepared(folder: str | Path, make: Callable[[Path], object]) -> Path:
+    """The folder, made by `make(aside)` unless it is there; its processes need no group to share it."""
+    import fcntl
+
+    folder = Path(folder)
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            aside = folder.with_name(f".{folder.name}.making")
+            shutil.rmtree(aside, ignore_errors=True)  # of a process that was killed
+            aside.mkdir()
+            make(aside)
+            aside.rename(folder)
+            sync_folder(folder.parent)
+    return folder

@@ -1,0 +1,66 @@
+"""The states of all random number generators, for a checkpoint: without them a resumed dropout drops something else.
+
+    checkpoints.save({"model": ..., "random": runtime.random_states()}, step)
+    ...
+    runtime.restore_random_states(state["random"])
+
+They are one text, JSON, whatever the number of processes: loading it runs no code, and a sharded checkpoint holds it as
+one value.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+
+from .environment import detect_environment
+from .notices import notice
+from .process_group import from_every
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def random_states() -> str:
+    """Those of every rank: Python's, numpy's where it is loaded, torch's of the CPU and of this process's GPU. Every
+    rank must call it, and gets the same text."""
+    return json.dumps(from_every(_mine()))
+
+
+def restore_random_states(text: str) -> None:
+    """Go on from the states of this rank. Where more processes resume than there were, those that are new keep the
+    seeds that the script gave them, and say so."""
+    rank, states = detect_environment().rank, json.loads(text)
+    if rank >= len(states):
+        notice(f"the checkpoint has random states of {len(states)} processes: this one keeps its own", every_rank=True)
+        return
+    state = states[rank]
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    if "numpy" in state and "numpy.random" in sys.modules:
+        name, keys, *rest = state["numpy"]
+        numpy = sys.modules["numpy"]
+        sys.modules["numpy.random"].set_state((name, numpy.array(keys, dtype="uint32"), *rest))
+    if "torch" in state and "torch" in sys.modules:
+        import torch
+
+        torch.set_rng_state(torch.tensor(list(bytes.fromhex(state["torch"])), dtype=torch.uint8))
+        if "cuda" in state and torch.cuda.is_available():
+            torch.cuda.set_rng_state(torch.tensor(list(bytes.fromhex(state["cuda"])), dtype=torch.uint8))
+
+
+def _mine() -> dict[str, Any]:
+    version, words, gauss = random.getstate()
+    state: dict[str, Any] = {"python": [version, list(words), gauss]}
+    if "numpy.random" in sys.modules:
+        name, keys, position, has_gauss, cached = sys.modules["numpy.random"].get_state()
+        state["numpy"] = [str(name), [int(key) for key in keys], int(position), int(has_gauss), float(cached)]
+    if "torch" in sys.modules:
+        import torch
+
+        state["torch"] = bytes(torch.get_rng_state().tolist()).hex()
+        if torch.cuda.is_available():
+            state["cuda"] = bytes(torch.cuda.get_rng_state().tolist()).hex()
+    return state

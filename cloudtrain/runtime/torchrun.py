@@ -1,0 +1,140 @@
+"""torchrun for jobs whose instances are all on this machine: nothing of it listens on the network.
+
+    python -m cloudtrain.runtime.torchrun --rdzv-backend loopback --rdzv-endpoint FILE --rdzv-conf rank=0 ... train.py
+
+torchrun itself, with its own options, and with a rendezvous of ours, registered as its documentation describes:
+
+* The agents meet in a file, which needs no port; ranks follow the instances (`rank` is the number of the agent's).
+* Every round gets a store of its own, on loopback, at a port that is free then. Ranks that start again therefore find
+  none of the addresses of dead ranks, which gloo would try to reach (pytorch issue 135712).
+
+With torchrun's usual rendezvous, the store of `--master-addr 127.0.0.1` listens on loopback too.
+Written against torch 2.6 to 2.13.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.runtime.loopback import ADDRESS, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BACKEND = "loopback"
+
+_PATIENCE = 600.0
+"""Seconds that agents may arrive apart, as with torchrun's own rendezvous: the first import of torch can be slow."""
+
+_LOOK_EVERY = 0.01
+"""Seconds."""
+
+
+class Rendezvous:
+    """Where the agents of all instances meet, round after round; one more round each time that ranks start again.
+
+    The methods are those of torch.distributed.elastic.rendezvous.RendezvousHandler.
+    """
+
+    use_agent_store = True
+    """The ranks meet in the store that the first agent holds."""
+
+    def __init__(self, parameters: Any) -> None:
+        from torch.distributed import FileStore  # type: ignore[attr-defined]  # as in `loopback`
+
+        self._parameters = parameters
+        self._rank = int(parameters.get("rank"))
+        self._file = FileStore(parameters.endpoint, -1)
+        self._round = 0
+        self._store: Any = None
+
+    def get_backend(self) -> str:
+        """The name under which it is registered."""
+        return str(self._parameters.backend)
+
+    def get_run_id(self) -> str:
+        """The name of the run."""
+        return str(self._parameters.run_id)
+
+    def next_rendezvous(self) -> Any:
+        """Wait for all agents; the store through which they, and then the ranks, meet in this round.
+
+        Raises:
+            RendezvousClosedError: an agent has left for good.
+            RendezvousTimeoutError: an agent did not come.
+        """
+        from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # as in `loopback`
+        from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
+
+        self._round += 1
+        count, keys = self._parameters.max_nodes, PrefixStore(_name(self._round), self._file)
+        store = None
+        if self._rank == 0:
+            store = open_store()
+            keys.set("port", str(store.port))
+        keys.set("wanted", "")
+        if keys.add("arrived", 1) == count:
+            keys.set("complete", "")
+        self._wait(keys)
+        port = int(keys.get("port"))
+        self._store = store or TCPStore(ADDRESS, port)  # not before all are here: nobody needs the last one any more
+        agents = PrefixStore("agents", self._store)
+        return RendezvousInfo(agents, self._rank, count, RendezvousStoreInfo(ADDRESS, port))
+
+    def num_nodes_waiting(self) -> int:
+        """Whether an agent has begun the next round, since its ranks must start again. Looks at the file only."""
+        return int(self._file.check([f"{_name(self._round + 1)}/wanted"]))
+
+    def is_closed(self) -> bool:
+        """Whether an agent has left for good."""
+        return bool(self._file.check(["closed"]))
+
+    def set_closed(self) -> None:
+        """Let nobody wait for another round."""
+        self._file.set("closed", "")
+
+    def shutdown(self) -> bool:
+        """Called when this agent leaves."""
+        self.set_closed()
+        return True
+
+    def _wait(self, keys: Any) -> None:
+        from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousTimeoutError
+
+        deadline = time.monotonic() + _PATIENCE
+        while not keys.check(["complete"]):
+            if self.is_closed():
+                raise RendezvousClosedError("another agent has left")
+            if time.monotonic() > deadline:
+                raise RendezvousTimeoutError(f"not every agent has come within {_PATIENCE:.0f} s")
+            time.sleep(_LOOK_EVERY)
+
+
+def _name(number: int) -> str:
+    return f"round_{number}"
+
+
+def _held(arguments: Sequence[str]) -> Any:
+    """The store that the first agent opens under torchrun's usual rendezvous, if that is on loopback; else None."""
+    from torch.distributed.run import parse_args
+
+    options = parse_args(list(arguments))  # type: ignore[no-untyped-call]
+    usual = options.rdzv_backend == "static" and not options.rdzv_endpoint and not options.standalone
+    here = options.master_addr == ADDRESS and options.master_port is not None and options.node_rank == 0
+    return open_store(options.master_port) if usual and here else None
+
+
+def main(arguments: Sequence[str]) -> None:
+    """What `torchrun` with these arguments does."""
+    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+    from torch.distributed.run import main as run
+
+    rendezvous_handler_registry.register(BACKEND, Rendezvous)  # type: ignore[arg-type]  # no subclass: torch comes late
+    held = _held(arguments)  # noqa: F841 - the store listens as long as it is kept
+    run(list(arguments))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

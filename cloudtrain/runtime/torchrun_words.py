@@ -1,0 +1,41 @@
+"""Arguments of a script that torchrun takes for its own, wherever they stand.
+
+torchrun reads its command line with argparse, which looks at every word before it knows where the script begins. A
+word that could be short for several of torchrun's options ends it: `torchrun train.py --log 3` says "ambiguous option:
+--log could match --log-dir, --log_dir, --logs-specs, --logs_specs" (torch 2.13 on Python 3.11). `--` before the script
+ends the options.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_OPTIONS = (
+    "duplicate-stderr-filters duplicate-stdout-filters event-log-handler help local-addr local-ranks-filter log-dir "
+    "logs-specs master-addr master-port max-restarts module monitor-interval nnodes no-python node-rank nproc-per-node "
+    "numa-binding rdzv-backend rdzv-conf rdzv-endpoint rdzv-id redirects role run-path shutdown-timeout "
+    "signals-to-handle standalone start-method tee virtual-local-rank"
+).split()
+"""Long options of torch 2.13."""
+
+_UNDERSCORES = frozenset(option.replace("-", "_") for option in _OPTIONS)
+_BOTH = _UNDERSCORES.union(_OPTIONS)
+
+
+def misread(words: Sequence[str], *, dashes: bool = True) -> list[str]:
+    """Those of a script's arguments at which torchrun stops. Without `dashes`: a torch before 2.0, whose options have
+    underscores only.
+    """
+    options = _BOTH if dashes else _UNDERSCORES
+    return [word for word in words if word[:2] == "--" and _is_ambiguous(word[2:].partition("=")[0], options)]
+
+
+def guarded(program: Sequence[str]) -> list[str]:
+    """The script and its arguments, for the end of torchrun's command line."""
+    return ["--", *program] if misread(program) else list(program)
+
+
+def _is_ambiguous(name: str, options: frozenset[str]) -> bool:
+    return bool(name) and name not in options and sum(option.startswith(name) for option in options) > 1

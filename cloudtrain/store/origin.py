@@ -1,0 +1,130 @@
+"""Where a submission came from, and the words by which its run is found again."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from math import isfinite
+from pathlib import Path
+from typing import NamedTuple
+
+from cloudtrain.errors import UsageError
+from cloudtrain.system.clock import boot_id
+
+
+class Label(NamedTuple):
+    """A word of a run. `kind` is `tag` or `hyperparameter`."""
+
+    kind: str
+    key: str
+    value: str
+
+
+class Condition(NamedTuple):
+    """A comparison with a label: `learning_rate<0.01`. Numbers are compared as numbers, where both are."""
+
+    kind: str
+    key: str
+    operator: str
+    value: str
+
+    @property
+    def sql(self) -> str:
+        """The condition on a row of `labels`, with a mark for each of `values`."""
+        left = "value" if self._number is None else "number(value)"
+        return f"kind = ? AND key = ? AND {left} {self.operator} ?"
+
+    @property
+    def values(self) -> tuple[object, ...]:
+        """What stands for the marks."""
+        return (self.kind, self.key, self.value if self._number is None else self._number)
+
+    @property
+    def _number(self) -> float | None:
+        return None if self.kind == "tag" else number(self.value)
+
+
+_CONDITION = re.compile(r"\s*(?P<key>[^\s<>=!]+)\s*(?P<operator><=|>=|!=|==|=|<|>)\s*(?P<value>.*?)\s*")
+
+
+def condition_of(text: str) -> Condition:
+    """Return the comparison with a hyperparameter that a text says.
+
+    Raises:
+        UsageError: it says none.
+    """
+    found = _CONDITION.fullmatch(text)
+    if found is None:
+        hint = "write a hyperparameter, one of = != < <= > >=, and a value: `learning_rate<0.01`"
+        raise UsageError(f"`{text}` is no comparison", hint=hint, code="CT901")
+    return Condition("hyperparameter", found["key"], found["operator"], found["value"])
+
+
+def number(text: object) -> float | None:
+    """Return the number that a text is, or None."""
+    try:
+        found = float(str(text))
+    except ValueError:
+        return None
+    return found if isfinite(found) else None
+
+
+class Origin(NamedTuple):
+    """Where a job was submitted.
+
+    Attributes:
+        folder: the working directory.
+        project: the folder of the job's file; empty for a job that was written in Python.
+        terminal: names the login session, such as a terminal or a notebook's kernel; empty where there is none.
+        labels: the job's tags and hyperparameters.
+    """
+
+    folder: str = ""
+    project: str = ""
+    terminal: str = ""
+    labels: tuple[Label, ...] = ()
+
+
+NOWHERE = Origin()
+"""Of a run whose origin is not known."""
+
+
+def origin_here(folder: Path, *, project: Path | None = None, labels: Iterable[Label] = ()) -> Origin:
+    """Return the origin of what this process submits from a folder."""
+    return Origin(
+        os.path.realpath(folder), "" if project is None else os.path.realpath(project), terminal(), tuple(labels)
+    )
+
+
+def labels_of(tags: Mapping[str, str], hyperparameters: Mapping[str, object]) -> tuple[Label, ...]:
+    """Return what `ps --tag` and `ps --where` compare."""
+    return (
+        *(Label("tag", key, value) for key, value in tags.items()),
+        *(Label("hyperparameter", key, _text(value)) for key, value in hyperparameters.items()),
+    )
+
+
+def terminal() -> str:
+    """Return a name of this process's session, which no other session has had since the machine started.
+
+    Linux says when the session's first process started; elsewhere the session's number has to do.
+    """
+    try:
+        session = os.getsid(0)
+    except OSError:
+        return ""
+    try:
+        started = Path(f"/proc/{session}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        started = ""
+    return f"{boot_id()}:{session}:{started}"
+
+
+def _text(value: object) -> str:
+    """A hyperparameter as people write it: text as it is, the rest as JSON."""
+    if isinstance(value, str):
+        return value
+    import json
+
+    return json.dumps(value)

@@ -1,0 +1,335 @@
+"""Files from elsewhere on their way into a folder: all of them appear there, or none, and nothing outside of it.
+
+Archives and the keys of a bucket are written by others, so no name of theirs is trusted. Everything is first written
+into a scratch folder, which only this process uses: there each name is taken once, links come last, and no name leads
+out. Then the files are moved to their places, where no link is followed on the way: neither one that an earlier
+download has left, nor one that was there before. Standard library only, because a supervisor unpacks with it.
+"""
+
+# Paths are strings here: there may be a hundred thousand files.
+# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH106, PTH108, PTH211, PTH100, PTH120
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+_LONGEST_NAME = 255
+"""Bytes of one name: what file systems take."""
+
+
+class Unsafe(Exception):
+    """A name or a link that must not be written. The text is the end of a sentence that begins with the name."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"`{_shown(name)}` {reason}")
+
+
+def _shown(name: str) -> str:
+    return name if name.isprintable() else repr(name)[1:-1]
+
+
+def safe_name(name: str, *, odd: bool = False) -> str:
+    """The name of a file below a folder, without what means nothing in it (`./a//b` is `a/b`).
+
+    Args:
+        odd: whether it may hold control characters and `..\\`, as the names of a user's own files may.
+
+    Raises:
+        Unsafe: it leads outside, is no name, or holds what no terminal can show.
+    """
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    steps = name if odd else name.replace("\\", "/")
+    if steps.startswith("/") or ".." in steps.split("/"):
+        raise Unsafe(name, "would be written outside of the folder")
+    if not parts:
+        raise Unsafe(name, "is no name of a file")
+    if "\0" in name or (not odd and any(letter < " " or "\x7f" <= letter <= "\x9f" for letter in name)):
+        raise Unsafe(name, "has a control character in its name")
+    try:
+        longest = max(len(os.fsencode(part)) for part in parts)
+    except UnicodeEncodeError:
+        raise Unsafe(name, "has a name that is no text") from None
+    if longest > _LONGEST_NAME:
+        raise Unsafe(name, "has a name that is too long")
+    return "/".join(parts)
+
+
+def safe_target(name: str, target: str) -> str:
+    """Where a link may point: relative, and to something in the folder. `..` may stand only at the start, where it
+    walks up folders that are really there; further on it could walk out through another link.
+
+    Args:
+        name: of the link, as `safe_name` returns it.
+
+    Raises:
+        Unsafe: it leads outside.
+    """
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
+    if not target or target.startswith("/") or "\0" in target or ".." in parts[ups:] or ups > name.count("/"):
+        raise Unsafe(name, f"is a link to `{_shown(target)}`, which leads outside")
+    return "/".join(parts) or "."
+
+
+class Staging:
+    """A scratch folder for files that are to appear in `folder` together. Threads may share it.
+
+    It is removed in the end, with all that has not been moved, and so is `folder` where nothing came into it.
+    """
+
+    def __init__(self, folder: Path, *, odd_names: bool = False) -> None:
+        """Make the scratch folder, inside of `folder`, which is made too.
+
+        Args:
+            odd_names: whether names may hold control characters, because they are those of a user's own files.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self._made = _missing(folder)
+        os.makedirs(folder, exist_ok=True)
+        self.folder = folder
+        self._odd = odd_names
+        self._scratch = tempfile.mkdtemp(dir=folder, prefix=".cloudtrain-")
+        self._new, self._old = f"{self._scratch}/new", f"{self._scratch}/old"
+        os.mkdir(self._new)
+        os.mkdir(self._old)
+        self._lock = Lock()
+        self._names: dict[str, None] = {}
+        self._folders = {""}
+        self._links: dict[str, str] = {}
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._scratch)
+        with suppress(OSError):  # one is not empty
+            for made in self._made:
+                os.rmdir(made)
+
+    def create(self, name: str, mode: int = 0o644) -> int:
+        """A descriptor to write the file of that name with.
+
+        Raises:
+            Unsafe: the name is not safe, or another file or folder has it, also where the file system does not tell
+                capital letters from small ones.
+        """
+        name = safe_name(name, odd=self._odd)
+        with self._lock:
+            self._make_folders(name)
+            self._take(name)
+            try:
+                return os.open(f"{self._new}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            except (FileExistsError, IsADirectoryError):
+                raise Unsafe(name, "stands where another file does") from None
+
+    def place(self, name: str) -> Path:
+        """Where to write the file of that name: it is there, empty.
+
+        Raises:
+            Unsafe: as for `create`.
+        """
+        os.close(self.create(name))
+        return Path(self._new, safe_name(name, odd=self._odd))
+
+    def drop(self, name: str) -> None:
+        """Forget a file: it turned out not to exist."""
+        with self._lock:
+            name = safe_name(name, odd=self._odd)
+            os.unlink(f"{self._new}/{name}")
+            del self._names[name]
+
+    def link(self, name: str, target: str) -> None:
+        """Note a link; `make_links` makes it.
+
+        Raises:
+            Unsafe: the name is not, or the link leads outside.
+        """
+        name = safe_name(name, odd=self._odd)
+        with self._lock:
+            self._take(name)
+            self._links[name] = safe_target(name, target)
+
+    def make_links(self) -> None:
+        """Make the links, when all files that they came with are written, so that nothing is written through one.
+
+        Raises:
+            Unsafe: a link stands below another link, or where a file does.
+        """
+        for name, target in self._links.items():
+            parts = name.split("/")[:-1]
+            if any("/".join(parts[: depth + 1]) in self._links for depth in range(len(parts))):
+                raise Unsafe(name, "is below a link")
+            self._make_folders(name)
+            try:
+                os.symlink(target, f"{self._new}/{name}")
+            except FileExistsError:
+                raise Unsafe(name, "stands where another file does") from None
+        self._links.clear()
+
+    def scratch(self, name: str) -> Path:
+        """A place for a file that is not to be moved, such as an archive."""
+        return Path(self._scratch, name)
+
+    def become(self, destination: Path) -> None:
+        """Make the files a folder of their own; `destination` must not exist, or be empty.
+
+        Raises:
+            Unsafe: a link stands below another link, or where a file does.
+            OSError: `destination` is something else.
+        """
+        self.make_links()
+        os.chmod(self._new, 0o755)
+        os.rename(self._new, destination)
+
+    def move(self) -> list[Path]:
+        """Move the files into the folder, in the order of their names' arrival; a file of the same name is replaced.
+
+        Raises:
+            Unsafe: something in the folder is in the way, a link or a folder where a file should be; nothing is moved.
+            OSError: a file cannot be moved; those that were moved before are taken back.
+        """
+        self.make_links()
+        journal: list[tuple[str, str | None]] = []
+        made: list[str] = []
+        known = {""}
+        root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._check_way(root)
+            for number, name in enumerate(self._names):
+                _make_way(root, name.rpartition("/")[0], known, made)
+                self._replace(root, name, f"{self._old}/{number}", journal)
+        except BaseException:
+            self._take_back(root, journal, made)
+            raise
+        finally:
+            os.close(root)
+        return [self.folder / name for name in self._names]
+
+    def _take(self, name: str) -> None:
+        if name in self._names or name in self._folders:
+            raise Unsafe(name, "stands where another file does")
+        self._names[name] = None
+
+    def _make_folders(self, name: str) -> None:
+        folder = name.rpartition("/")[0]
+        if folder in self._folders:
+            return
+        self._make_folders(folder)
+        try:
+            os.mkdir(f"{self._new}/{folder}")
+        except (FileExistsError, NotADirectoryError):
+            raise Unsafe(name, "is below a file, or a folder whose name differs only in case") from None
+        if folder in self._names:
+            raise Unsafe(name, "is below a link")
+        self._folders.add(folder)
+
+    def _check_way(self, root: int) -> None:
+        """See that every file has a place in the folder before the first is moved."""
+        seen: set[str] = set()
+        for name in self._names:
+            parts = name.split("/")
+            for depth in range(1, len(parts) + 1):
+                place = "/".join(parts[:depth])
+                if place in seen:
+                    continue
+                try:
+                    mode = os.stat(place, dir_fd=root, follow_symlinks=False).st_mode
+                except FileNotFoundError:
+                    break
+                if depth == len(parts):
+                    if stat.S_ISDIR(mode):
+                        raise Unsafe(name, "cannot be written: a folder of that name is there")
+                elif not stat.S_ISDIR(mode):
+                    what = "a link, which may lead outside" if stat.S_ISLNK(mode) else "a file"
+                    raise Unsafe(name, f"cannot be written: `{place}` is {what}")
+                else:
+                    seen.add(place)
+
+    def _replace(self, root: int, name: str, old: str, journal: list[tuple[str, str | None]]) -> None:
+        """Move one file; what was there is kept until all are moved."""
+        folder, _, last = name.rpartition("/")
+        parent = _opened(root, folder)
+        try:
+            kept = None
+            with suppress(FileNotFoundError):
+                os.rename(last, old, src_dir_fd=parent)
+                kept = old
+            journal.append((name, kept))
+            os.rename(f"{self._new}/{name}", last, dst_dir_fd=parent)
+        finally:
+            os.close(parent)
+
+    def _take_back(self, root: int, journal: Sequence[tuple[str, str | None]], made: Sequence[str]) -> None:
+        """The folder as it was, as far as the disk allows it."""
+        for name, kept in reversed(journal):
+            folder, _, last = name.rpartition("/")
+            with suppress(OSError):
+                parent = _opened(root, folder)
+                try:
+                    if kept is not None:
+                        os.rename(kept, last, dst_dir_fd=parent)
+                    else:
+                        os.unlink(last, dir_fd=parent)
+                finally:
+                    os.close(parent)
+        for folder in reversed(made):
+            with suppress(OSError):
+                os.rmdir(folder, dir_fd=root)
+
+
+def _missing(folder: Path) -> list[str]:
+    """The folder and those above it, as far as they do not exist, the innermost first."""
+    found = []
+    place = os.path.abspath(folder)
+    while not os.path.lexists(place):
+        found.append(place)
+        place = os.path.dirname(place)
+    return found
+
+
+def _opened(root: int, folder: str) -> int:
+    """A descriptor of a folder below another; no link is followed on the way.
+
+    Raises:
+        OSError: a part of the way is a link, or no folder.
+    """
+    descriptor = os.dup(root)
+    for part in folder.split("/") if folder else ():
+        try:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        descriptor = inner
+    return descriptor
+
+
+def _make_way(root: int, folder: str, known: set[str], made: list[str]) -> None:
+    """The folder that a file will be in, and those above it, as far as they are missing."""
+    if folder in known:
+        return
+    above, _, last = folder.rpartition("/")
+    _make_way(root, above, known, made)
+    parent = _opened(root, above)
+    try:
+        os.mkdir(last, dir_fd=parent)
+        made.append(folder)
+    except FileExistsError:
+        pass
+    finally:
+        os.close(parent)
+    known.add(folder)

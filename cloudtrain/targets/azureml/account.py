@@ -1,0 +1,156 @@
+"""The account settings, as far as this machine knows them: no network, no Azure package.
+
+Whole workspaces are taken, never a mixture of two: the target's own settings first; what they leave open comes from
+the SDK's `config.json` (in the folder or one above it, also below `.azureml`), else from the defaults of `az`. The
+file counts only where nobody else can have written it (`cloudtrain/system/trust.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.system.trust import read_trusted
+from cloudtrain.targets.azureml.az import az_folder, az_subscriptions
+from cloudtrain.targets.azureml.settings import AzureML
+
+PLACEHOLDERS = {
+    "subscription_id": "00000000-0000-0000-0000-000000000000",
+    "resource_group": "RESOURCE_GROUP",
+    "workspace": "WORKSPACE",
+}
+"""For what nobody gave; a rule stops the submit and says what to type."""
+
+_CONFIG_NAMES = {
+    "subscription_id": "subscription_id",
+    "resource_group": "resource_group",
+    "workspace": "workspace_name",
+}
+"""Our names to those of the SDK's `config.json`."""
+
+_LONGEST = 64 * 1024
+"""Bytes of a `config.json` that names a workspace; it has three hundred."""
+
+
+@dataclass(frozen=True)
+class AzureMLAccount:
+    """The Azure ML target's account settings, as far as they are known without the network."""
+
+    subscription_id: str
+    resource_group: str
+    workspace: str
+    missing: tuple[str, ...] = ()
+    """Which of the three nobody gave; a placeholder stands in for them."""
+    credential: str | None = None
+    """Which of azure-identity's credentials is used; the first that works unless given."""
+    cloud: str | None = None
+    """The name of the Azure cloud; the surroundings decide, and else it is the public one."""
+    overlay: Any = None
+    """The user's own corrections of the instance catalogue, or None."""
+    files: tuple[str, ...] = ()
+    """The SDK's `config.json`, where it had a part."""
+
+    @property
+    def place(self) -> str:
+        """Where runs are, the middle of their references: `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`."""
+        from urllib.parse import quote
+
+        parts = (self.subscription_id, self.resource_group, self.workspace, *([self.cloud] if self.cloud else []))
+        place = ":".join(quote(part, safe="") for part in parts)
+        return place if self.credential is None else f"{self.credential}@{place}"
+
+    @property
+    def workspace_id(self) -> str:
+        """The workspace's id in Azure Resource Manager."""
+        return (
+            f"/subscriptions/{self.subscription_id}/resourceGroups/{self.resource_group}"
+            f"/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace}"
+        )
+
+
+def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> AzureMLAccount:
+    """The target's settings, completed from the files of `folder` and from the defaults of `az`.
+
+    Raises:
+        SettingsError: they would be completed from a `config.json` that somebody else can have written.
+    """
+    known = {name: value for name in PLACEHOLDERS if (value := getattr(target, name))}
+    file, configured = _config(folder) if len(known) < len(PLACEHOLDERS) else (None, {})
+    fits = _agree(known, configured)
+    if file is not None and fits:
+        configured = _workspace_in(read_trusted(file))
+    for found in (configured, _defaults_of_az(environ)):
+        if _agree(known, found):
+            known = {**found, **known}
+    missing = tuple(name for name in PLACEHOLDERS if name not in known)
+    return AzureMLAccount(
+        **(PLACEHOLDERS | known),
+        missing=missing,
+        credential=target.credential,
+        cloud=target.cloud or environ.get("AZUREML_CURRENT_CLOUD") or None,
+        files=(str(file),) if file is not None and fits else (),
+    )
+
+
+def _agree(known: Mapping[str, str], found: Mapping[str, str]) -> bool:
+    return all(found.get(name, value) == value for name, value in known.items())
+
+
+def _config(folder: Path) -> tuple[Path | None, dict[str, str]]:
+    """The nearest `config.json` that names a workspace, and what it names; the studio offers it for download. Whether
+    it counts is another question: many programs have a file of that name."""
+    for place in (folder, *folder.parents):
+        for file in (place / ".azureml" / "config.json", place / "config.json"):
+            if file.is_file() and file.stat().st_size <= _LONGEST and (found := _workspace_in(_bytes_of(file))):
+                return file, found
+    return None, {}
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
+
+
+def _workspace_in(content: bytes) -> dict[str, str]:
+    """The workspace that a `config.json` names whole; nothing otherwise."""
+    try:
+        names = json.loads(content.decode("utf-8-sig"))
+    except ValueError:
+        return {}
+    if not isinstance(names, Mapping):
+        return {}
+    found = {ours: str(names[theirs]) for ours, theirs in _CONFIG_NAMES.items() if names.get(theirs)}
+    return found if len(found) == len(_CONFIG_NAMES) else {}
+
+
+def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
+    """What `az configure --defaults group=... workspace=...` and `az account set` have written down."""
+    folder = az_folder(environ)
+    defaults = dict(_section(folder / "config", "defaults"))
+    found = {
+        "resource_group": environ.get("AZURE_DEFAULTS_GROUP") or defaults.get("group"),
+        "workspace": environ.get("AZURE_DEFAULTS_WORKSPACE") or defaults.get("workspace"),
+        "subscription_id": environ.get("AZURE_SUBSCRIPTION_ID") or _default_subscription(folder),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _default_subscription(folder: Path) -> str | None:
+    chosen = (row["id"] for row in az_subscriptions(folder) if row.get("isDefault") and row.get("id"))
+    return next(map(str, chosen), None)
+
+
+def _section(file: Path, name: str) -> Mapping[str, str]:
+    import configparser
+
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read(file, encoding="utf-8")
+    except (configparser.Error, OSError, UnicodeDecodeError):
+        return {}
+    return dict(parser.items(name)) if parser.has_section(name) else {}

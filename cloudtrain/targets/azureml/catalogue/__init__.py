@@ -1,0 +1,22 @@
+"""VM sizes and curated environments of Azure ML. `tools/gen_azureml_instances.py` writes the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cloudtrain.catalogue.instances import InstanceTable
+
+DATA = Path(__file__).with_name("data")
+
+
+def _explain_unknown(name: str) -> str | None:
+    """What a size's name says about it."""
+    from cloudtrain.targets.azureml.catalogue.vm_names import guess
+
+    guessed = guess(name)
+    return None if guessed is None else guessed.text
+
+
+TABLE = InstanceTable(
+    DATA / "instances.csv", prefix="Standard_", any_case=True, fabric="infiniband", explain_unknown=_explain_unknown
+)

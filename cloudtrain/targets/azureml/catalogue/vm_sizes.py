@@ -1,0 +1,136 @@
+"""What Azure's services say about a workspace's VM sizes, as corrections of the catalogue. Pure: answers in, rows out.
+
+`vmSizes` of Azure ML has names, vCPUs, memory, number of GPUs and list prices, but neither the GPU's model nor
+InfiniBand; `usages` has the account's quota by family; `Microsoft.Compute/skus`, which many accounts may not read, has
+RdmaEnabled and the CPU's architecture. What the catalogue's own table knows of a size stays; a size that it lacks is
+added with what is known, and where only its name tells of InfiniBand its source says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from cloudtrain.catalogue.instances import instance_named
+from cloudtrain.targets.azureml.catalogue.vm_names import guess
+
+Cells = dict[str, Any]
+"""Column to value, as one table of `instances.toml`."""
+
+UNKNOWN_GPU = "unknown"
+"""The GPU of a size whose name does not say it."""
+
+_ARCHITECTURES = {"arm64": "arm64", "x64": "x86_64"}
+"""Values of the capability CpuArchitectureType."""
+
+
+def overlay_of(
+    vm_sizes: Iterable[Mapping[str, Any]],
+    usages: Iterable[Mapping[str, Any]],
+    skus: Iterable[Mapping[str, Any]] | None = None,
+    *,
+    date: str,
+    location: str,
+) -> dict[str, Cells]:
+    """The corrections by name of size: what `overlay.read_overlay` takes as the table `azureml`.
+
+    Args:
+        vm_sizes: entries of `value` in Azure ML's answer; those that no cluster takes are left out.
+        usages: entries of `value` in Azure ML's answer.
+        skus: entries of `value` in Microsoft.Compute's answer, of any resource type; None where it may not be read.
+        date: ISO, when the answers were given: the date of the prices.
+        location: the region they are about, `eastus`.
+    """
+    quotas = _quotas(usages)
+    capabilities = {str(sku.get("name", "")).casefold(): _capabilities(sku) for sku in skus or ()}
+    found: dict[str, Cells] = {}
+    for size in vm_sizes:
+        name, of = size.get("name"), size.get("supportedComputeTypes")
+        if not isinstance(name, str) or (of is not None and "amlcompute" not in {str(kind).casefold() for kind in of}):
+            continue
+        known = instance_named("azureml", name)
+        said = capabilities.get(name.casefold(), {})
+        cells = {} if known else _machine(name, size, said, f"vmSizes of {location} on {date}")
+        quota = quotas.get(_family(str(size.get("family", ""))))
+        cells |= _price(size, date, location) | ({} if quota is None else {"quota_vcpus": quota})
+        if cells and (known or {"vcpus", "memory_gib"} <= cells.keys()):
+            found[known.name if known else name] = cells
+    return found
+
+
+def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source: str) -> Cells:
+    """A size that the table lacks."""
+    cells: Cells = {"source": source}
+    counts: dict[str, Any] = {"vcpus": size.get("vCPUs"), "gpus": size.get("gpus")}
+    cells |= {column: int(value) for column, value in counts.items() if _is_count(value)}
+    if _is_count(size.get("memoryGB")):
+        cells["memory_gib"] = size["memoryGB"]
+    guessed = guess(name)
+    if cells.get("gpus"):
+        cells |= {"gpu": (guessed.gpu if guessed else "") or UNKNOWN_GPU, "gpu_memory_gib": 0}
+    if size.get("family"):
+        cells["family"] = str(size["family"])
+    if architecture := _ARCHITECTURES.get(said.get("cpuarchitecturetype", "").casefold()):
+        cells["architecture"] = architecture
+    return cells | _fabric(name, said, source)
+
+
+def _fabric(name: str, said: Mapping[str, str], source: str) -> Cells:
+    """InfiniBand as Microsoft.Compute says it, else as the name does."""
+    told = said.get("rdmaenabled", "").casefold()
+    guessed = guess(name)
+    if told in ("true", "false"):
+        has, why = told == "true", f"Microsoft.Compute: RdmaEnabled {told}"
+    elif guessed:
+        has, why = guessed.has_infiniband, guessed.text
+    else:
+        has, why = False, "InfiniBand not known"
+    cells: Cells = {"source": f"{source}; {why}"}
+    return cells | ({"interconnect": "rdma", "fabric": "infiniband"} if has else {})
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
+
+
+def _price(size: Mapping[str, Any], date: str, location: str) -> Cells:
+    """The list price of Linux on dedicated machines, in US dollars an hour; nothing where another is given."""
+    prices = size.get("estimatedVMPrices") or {}
+    if (prices.get("billingCurrency"), prices.get("unitOfMeasure")) != ("USD", "OneHour"):
+        return {}
+    for value in prices.get("values") or ():
+        price = value.get("retailPrice")
+        if (value.get("osType"), value.get("vmTier")) == ("Linux", "Standard") and _is_count(price):
+            return {"price": price, "price_date": date, "price_source": f"Azure ML vmSizes, {location}"}
+    return {}
+
+
+def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """vCPUs that the account may use at once on dedicated machines, by `_family`; a negative limit is none."""
+    quotas: dict[str, int] = {}
+    for usage in usages:
+        name = usage.get("name") or {}
+        words = [str(name.get(key) or "") for key in ("value", "localizedValue")]
+        limit = usage.get("limit")
+        spot = any("lowpriority" in _squeezed(word) for word in (*words, str(usage.get("type", ""))))
+        if not spot and isinstance(limit, int) and limit >= 0:
+            quotas |= {_family(word): limit for word in words if "family" in _squeezed(word)}
+    return quotas
+
+
+def _family(words: str) -> str:
+    """One spelling for `standardNDISRH100V5Family` and `Standard NDISRH100V5 Family Cluster Dedicated vCPUs`."""
+    return _squeezed(words).partition("family")[0]
+
+
+def _squeezed(words: str) -> str:
+    return "".join(letter for letter in words.casefold() if letter.isalnum())
+
+
+def _capabilities(sku: Mapping[str, Any]) -> dict[str, str]:
+    """Capabilities of a virtual machine by name in small letters; none of a disk's."""
+    if str(sku.get("resourceType", "virtualMachines")).casefold() != "virtualmachines":
+        return {}
+    entries: Sequence[Mapping[str, Any]] = sku.get("capabilities") or ()
+    return {str(entry.get("name", "")).casefold(): str(entry.get("value", "")) for entry in entries}

@@ -1,0 +1,79 @@
+"""The command line: one shell string, which every process of the job runs with `bash -c`.
+
+What the user has written arrives in the script as it is: spaces, quotes, `$`, `;`, newlines and any letter.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Iterable
+
+from cloudtrain.core.distribution import DeepSpeed
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.targets.azureml.compile.distributions import is_launcher
+from cloudtrain.targets.azureml.compile.places import free_texts, reference_texts
+from cloudtrain.targets.common.compiling import hyperparameter_argv, resolve_hyperparameters, resolve_text
+
+_REFERENCE = re.compile(r"\$\{\{(?:inputs|outputs)\.\w+\}\}")
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
+"""Text that means itself to every shell."""
+
+_INSTALL = "flock /tmp/cloudtrain-requirements.lock python -m pip install -q --disable-pip-version-check -r"
+"""Every process of an instance runs the command, so they take turns; after the first there is nothing to install."""
+
+_WITH_CODE = 'PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"'
+"""Before a script in a folder of its own, which alone Python would look for modules in: the runtime is above it."""
+
+LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
+
+
+def command_of(job: TrainingJob) -> str:
+    """`command` of the body.
+
+    Raises:
+        JobError: the job has nothing to run.
+    """
+    texts = reference_texts(job)
+    if job.command is not None:
+        line = resolve_text(job.command, texts)
+    elif job.entry_point is not None:
+        line = " ".join(quoted(word, free_texts(job)) for word in _words(job, texts))
+        line = f"{_WITH_CODE} {line}" if "/" in job.entry_point else line
+    else:
+        message = "a job on Azure ML needs something to run: an image's own entry point is never started"
+        raise JobError([Problem(("entry_point",), message, "add for example `entry_point: train.py`", code="CT036")])
+    requirements = job.environment.requirements
+    # Not `&&`, which would bind to the first part of a line that has several.
+    return line if requirements is None else f"{_INSTALL} {quoted(requirements)} || exit; {line}"
+
+
+def quoted(word: str, free: Collection[str] = ()) -> str:
+    """One word of a shell line. References stand in it as they are; those in `free` become text that a shell could
+    read as more than a word, so the word that holds one is quoted around it."""
+    if word and _PLAIN.fullmatch(_REFERENCE.sub("", word)) and not any(text in word for text in free):
+        return word
+    return shlex.quote(word)
+
+
+def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
+    assert job.entry_point is not None
+    script = resolve_text(job.entry_point, texts)
+    arguments = hyperparameter_argv(resolve_hyperparameters(job, texts))
+    if isinstance(job.distribution, DeepSpeed) and is_launcher(job):
+        return ["python", "-m", LAUNCHER, *_options(job.distribution), script, *arguments]
+    # Azure ML's copy of the code has no executable files.
+    return ["python" if script.endswith(".py") else "bash", script, *arguments]
+
+
+def _options(distribution: DeepSpeed) -> list[str]:
+    count = distribution.processes_per_instance
+    try:
+        return [*([] if count is None else ["--num_gpus", str(count)]), *shlex.split(distribution.launcher_options)]
+    except ValueError as error:
+        message = f"`launcher_options` is no shell line: {str(error).lower()}"
+        raise JobError(
+            [Problem(("distribution", "launcher_options"), message, "close the quotes", code="CT037")]
+        ) from None

@@ -1,0 +1,92 @@
+"""Who starts how many processes. Azure ML starts them itself: one row for each distribution of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cloudtrain.catalogue.machines import MachineGroup
+from cloudtrain.core.distribution import DeepSpeed, TensorFlow, launcher_of
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.errors import JobError, Problem
+
+
+def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] | None:
+    """`distribution` of the body; None for one process without a distribution.
+
+    Raises:
+        JobError: Azure ML does not have it; the hint names the alternative.
+    """
+    return _ROWS[job.distribution.type](job, machines)
+
+
+def is_launcher(job: TrainingJob) -> bool:
+    """Whether DeepSpeed's own launcher starts the processes of each instance."""
+    return isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher"
+
+
+def only_sagemaker(job: TrainingJob) -> bool:
+    """Whether the distribution is a library that Azure ML does not have, on whatever machines."""
+    return job.distribution.type in ("smddp", "smp")
+
+
+def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
+    """How many processes each instance gets: always written, because the service's own default is one, which leaves
+    seven GPUs of eight idle.
+
+    Raises:
+        JobError: neither the job nor the catalogue says.
+    """
+    given: int | None = getattr(job.distribution, "processes_per_instance", None)
+    count = given or (machines.known.devices if machines.known else None)
+    if count is not None:
+        return count
+    what = f"`{machines.instance_type}` is not in the catalogue" if machines.instance_type else "no instance type given"
+    message = f"how many processes each instance runs is not known: {what}"
+    hint = "add `processes_per_instance` to `distribution` (the GPUs of an instance), or `resources.instance_type`"
+    raise JobError([Problem(("distribution", "processes_per_instance"), message, hint, code="CT040")])
+
+
+def _pytorch(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
+    return {"distributionType": "PyTorch", "processCountPerInstance": processes_per_instance(job, machines)}
+
+
+def _mpi(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
+    return {"distributionType": "Mpi", "processCountPerInstance": processes_per_instance(job, machines)}
+
+
+def _deepspeed(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
+    if is_launcher(job):
+        return {"distributionType": "PyTorch", "processCountPerInstance": 1}
+    return _mpi(job, machines) if launcher_of(job.distribution) == "mpirun" else _pytorch(job, machines)
+
+
+def _tensorflow(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
+    """Workers that nobody counts are one for each instance, which the service knows too; beside parameter servers they
+    are written, because the service would start one on every instance, those of the servers included."""
+    assert isinstance(job.distribution, TensorFlow)
+    servers = (job.distribution.parameter_servers or 1) if job.distribution.strategy == "parameter_server" else 0
+    workers = job.distribution.workers or (max(1, machines.count - servers) if servers else None)
+    counted = {} if workers is None else {"workerCount": workers}
+    return {"distributionType": "TensorFlow", "parameterServerCount": servers, **counted}
+
+
+def _only_sagemaker(alternative: str) -> Callable[[TrainingJob, MachineGroup], None]:
+    def refuse(job: TrainingJob, machines: MachineGroup) -> None:  # noqa: ARG001 - a row's
+        name = job.distribution.type
+        message = f"`{name}` is SageMaker's own library and does not exist on Azure ML"
+        raise JobError([Problem(("distribution", "type"), message, alternative, code="CT030")])
+
+    return refuse
+
+
+_ROWS: dict[str, Callable[[TrainingJob, MachineGroup], dict[str, Any] | None]] = {
+    "torch": _pytorch,
+    "deepspeed": _deepspeed,
+    "mpi": _mpi,
+    "horovod": _mpi,
+    "tensorflow": _tensorflow,
+    "none": lambda job, machines: None,  # noqa: ARG005 - a row's
+    "smddp": _only_sagemaker("use `distribution: {type: torch}`: the same script with NCCL"),
+    "smp": _only_sagemaker("use `distribution: {type: torch}` as in `cloudtrain scripts copy pipeline_gpt`, or FSDP2"),
+}

@@ -1,0 +1,118 @@
+"""The environment of a job: a registered one, a curated one by framework and version, or one made of an image."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from typing import Any, NamedTuple
+
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.plan import CompileContext, Upload, canonical_json
+from cloudtrain.errors import JobError, Problem, did_you_mean
+from cloudtrain.targets.azureml.catalogue.curated import CURATED, curated_environment
+from cloudtrain.targets.azureml.compile.identifiers import asset_id, asset_meant, environment_id, is_label
+
+FOLDER = "${{folder}}"
+"""Stands in an environment's definition for the address of the folder that goes with it (`Upload.folder`)."""
+
+
+class ChosenEnvironment(NamedTuple):
+    """`environmentId` of the body, and what must be made first: an environment of an image, or nothing."""
+
+    id: str
+    upload: Upload | None = None
+
+
+def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironment:
+    """The environment that the job names.
+
+    Raises:
+        JobError: it names none, one without a version, or a framework that has no curated environment.
+    """
+    given = job.environment
+    image = given.image.of("azureml") if given.image else None
+    registered = given.of("azureml")
+    if registered is not None:
+        return ChosenEnvironment(_registered(registered, context.account.workspace_id))
+    if given.build is not None:
+        if image is not None or given.conda_file is not None:
+            raise _wrong("build", "an environment is either built from a Dockerfile or made of an image", "remove one")
+        return _built_from(given.build, posixpath.normpath(given.dockerfile or "Dockerfile"), context)
+    if given.dockerfile is not None:
+        hint = "add the folder that holds it: `build: ../environment`"
+        raise _wrong("dockerfile", "`dockerfile` is a file of the `build` folder, and none is given", hint)
+    if image is not None:
+        return _made_of(image, given.conda_file, context)
+    if given.conda_file is not None:
+        message = "`conda_file` needs an image to build on"
+        hint = "add `image: {azureml: mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04}`"
+        raise _wrong("conda_file", message, hint)
+    if given.framework is None:
+        hint = 'add `environment: {framework: pytorch, version: "2.8"}`, `azureml: azureml:NAME:VERSION`, or an `image`'
+        raise _wrong("framework", "the job does not say in which environment it runs on Azure ML", hint)
+    return ChosenEnvironment(_curated(given.framework, given.version))
+
+
+def _registered(written: str, workspace_id: str) -> str:
+    found = asset_id(workspace_id, written, "environments")
+    if found is not None:
+        return found
+    name, version = asset_meant(written) or (written.removeprefix("azureml:").partition("@")[0], None)
+    if is_label(written):
+        message = f"`{written}`: `latest` is the only label that Azure ML's tools look up"
+    else:
+        message = f"`{written}` names no version of an environment"
+    hint = f"name one: `azureml:{name}:1`; `az ml environment list -n {name}` lists them, and `@latest` is the newest"
+    raise _wrong("azureml", message, hint if version is None else f"write `azureml:{name}:{version}`")
+
+
+def _made_of(image: str, conda_file: str | None, context: CompileContext) -> ChosenEnvironment:
+    properties: dict[str, Any] = {"image": image, "isAnonymous": True, "isArchived": False}
+    if conda_file is not None:
+        if context.conda is None:
+            hint = "write its path from `source_dir`, and see that no ignore file leaves it out"
+            raise _wrong("conda_file", f"the bundle has no file `{conda_file}`", hint)
+        properties["condaFile"] = context.conda
+    return _asset(properties, context)
+
+
+def _built_from(folder: str, dockerfile: str, context: CompileContext) -> ChosenEnvironment:
+    """Where the folder is when the environment is made, only storage knows; its content is known, and names it."""
+    if context.build is None:
+        hint = "write the folder that holds the `Dockerfile`, from `source_dir`; `dockerfile` is its name in there"
+        raise _wrong("build", f"the bundle has no file `{posixpath.normpath(f'{folder}/{dockerfile}')}`", hint)
+    build = {"contextUri": FOLDER, "dockerfilePath": dockerfile}
+    properties = {"build": build, "isAnonymous": True, "isArchived": False}
+    return _asset(properties, context, folder=posixpath.normpath(folder), sha256=context.build)
+
+
+def _asset(
+    properties: dict[str, Any], context: CompileContext, *, folder: str | None = None, sha256: str = ""
+) -> ChosenEnvironment:
+    content = canonical_json({"properties": properties})
+    digest = hashlib.sha256((content + sha256).encode()).hexdigest()
+    destination = environment_id(context.account.workspace_id, digest)
+    size = len(content.encode())
+    return ChosenEnvironment(
+        destination, Upload("environment", digest, destination, size, 1, content=content, folder=folder)
+    )
+
+
+def _curated(framework: str, version: str | None) -> str:
+    found = curated_environment(framework, version)
+    if found is not None:
+        return found.id
+    versions = [row.version for row in CURATED if row.framework == framework]
+    if not versions:
+        message = f"Azure ML has no curated environment for `{framework}`"
+        hint = "name one: `azureml: azureml:NAME:VERSION`, or use `framework: pytorch` with `requirements`"
+        raise _wrong("framework", message, hint)
+    message = f"no curated environment of `{framework}` {version} is known"
+    hint = did_you_mean(version or "", versions) or f"use `{versions[0]}`"
+    raise _wrong(
+        "version", message, f"{hint}; any other by its id: `azureml: azureml://registries/azureml/environments/...`"
+    )
+
+
+def _wrong(field: str, message: str, hint: str) -> JobError:
+    return JobError([Problem(("environment", field), message, hint, code="CT034")])

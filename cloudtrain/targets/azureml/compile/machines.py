@@ -1,0 +1,63 @@
+"""The machines of a job on Azure ML. On a cluster the type is the cluster's own; a job may say which it expects."""
+
+from __future__ import annotations
+
+import re
+
+from cloudtrain.catalogue.machines import MachineGroup, known_type
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.targets.azureml.account import AzureMLAccount
+from cloudtrain.targets.azureml.compile.identifiers import is_virtual_cluster
+from cloudtrain.targets.common import instance_types
+
+SERVERLESS = "serverless"
+
+
+def is_cluster(compute: str | None) -> bool:
+    """Whether that is a compute with machines of its own; else jobs are serverless."""
+    return compute is not None and compute.removeprefix("azureml:").rpartition("/")[2] != SERVERLESS
+
+
+_OF_KUBERNETES = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+
+
+def is_own_type(compute: str, name: str) -> bool:
+    """Whether an instance type is one that its compute defines, which a job has to name: one of a Kubernetes cluster
+    has the name of an object there (`gpu-large`), and a virtual cluster has names of its own (`Singularity.ND40rs_v2`).
+    A VM size on a cluster of Azure ML's own says what a job expects: the cluster has but one."""
+    return is_virtual_cluster(compute) or _OF_KUBERNETES.fullmatch(name) is not None
+
+
+def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
+    """The machines that the job asks for.
+
+    Raises:
+        JobError: it asks for what only SageMaker has, or describes a type that does not exist.
+    """
+    resources = job.resources
+    problems = [
+        Problem(("resources", name), f"`{name}` is SageMaker's, and Azure ML has nothing like it", hint, code="CT031")
+        for name, hint in _FOREIGN.items()
+        if getattr(resources, name)
+    ]
+    if problems:
+        raise JobError(problems)
+    named = resources.instance_type.of("azureml") if resources.instance_type else None
+    if named is None and resources.gpu is not None:
+        named = instance_types.type_by_gpu("azureml", resources, account.overlay)
+    known = known_type("azureml", named, account.overlay) if named else None
+    return MachineGroup(known.name if known else named or "", resources.instance_count, known)
+
+
+def some_machines(job: TrainingJob) -> MachineGroup:
+    """As many as the job asks for, of a type that nobody knows: for what else is wrong with a job without machines."""
+    return MachineGroup("", job.resources.instance_count, None)
+
+
+_FOREIGN = {
+    "instance_groups": "use `instance_type` and `instance_count`",
+    "distribution_groups": "remove it",
+    "instance_preferences": "name one `instance_type`, and further regions in the target's `locations`",
+}
+"""Fields of `resources` that a job on Azure ML cannot have, with what to do about each."""

@@ -1,0 +1,134 @@
+"""Where data is: inputs, outputs and checkpoints of the body, and what the job's references become.
+
+Azure ML replaces `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command by paths itself, so they stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cloudtrain.core.data import Input, Output
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.references import references_in
+from cloudtrain.errors import Problem
+from cloudtrain.targets.azureml.account import AzureMLAccount
+from cloudtrain.targets.azureml.compile.identifiers import MODELS, asset_id, asset_meant, is_label
+from cloudtrain.targets.common.compiling import hyperparameter_text
+
+MODEL, CHECKPOINT = "model", "checkpoint"
+"""Outputs that a job has without declaring them: the model of a script, and the checkpoints of one that keeps some."""
+
+DEFAULT_STORE = "azureml://datastores/workspaceblobstore/paths"
+"""Every workspace has this datastore, and jobs without another place write there."""
+
+SCHEMES = ("azureml://", "https://", "http://", "wasbs://", "wasb://", "abfss://", "abfs://", "adl://")
+"""What an input can be read from, beside registered assets."""
+
+_INPUT_MODES = {
+    ("mount", "ro"): "ReadOnlyMount",
+    ("mount", "rw"): "ReadWriteMount",
+    ("download", "ro"): "Download",
+    ("direct", "ro"): "Direct",
+    ("eval_mount", "ro"): "EvalMount",
+    ("eval_download", "ro"): "EvalDownload",
+}
+
+_OUTPUT_MODES = {"mount": "ReadWriteMount", "upload": "Upload", "direct": "Direct"}
+
+
+def reference_texts(job: TrainingJob) -> dict[str, str]:
+    """What each reference of the job becomes in the command: one that Azure ML replaces."""
+    names = [*(f"inputs.{name}" for name in job.inputs), *(f"outputs.{name}" for name in {*job.outputs, MODEL})]
+    return {name: f"${{{{{name}}}}}" for name in names} | {CHECKPOINT: f"${{{{outputs.{CHECKPOINT}}}}}"}
+
+
+def free_texts(job: TrainingJob) -> list[str]:
+    """The references that become what a user has written, and not a path of the service's making."""
+    return [
+        f"${{{{inputs.{name}}}}}"
+        for name, item in job.inputs.items()
+        if item.value is not None or item.mode == "direct"
+    ]
+
+
+def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]) -> dict[str, Any]:
+    """`inputs` of the body. Those without a place on Azure ML, or with one that it cannot read, are added to the
+    problems, and are in the body with a made-up place."""
+    found: dict[str, Any] = {}
+    for name, item in job.inputs.items():
+        wrong: list[Problem] = []
+        body = _input(name, item, account, wrong)
+        found[name] = {"jobInputType": item.type, "uri": f"{DEFAULT_STORE}/unknown/{name}"} if wrong else body
+        problems += wrong
+    return found
+
+
+def outputs_of(job: TrainingJob, run_name: str, problems: list[Problem]) -> dict[str, Any]:
+    """`outputs` of the body: the declared ones, and those that a job has anyway. One that has the name of the
+    checkpoint's is added to the problems."""
+    found = {name: _output(item) for name, item in job.outputs.items()}
+    if MODEL not in found and (job.entry_point is not None or f"outputs.{MODEL}" in references_in(job.command or "")):
+        found[MODEL] = _output(Output.model_construct())
+    if job.checkpoint is not None:
+        if CHECKPOINT in found:
+            message = f"`{CHECKPOINT}` is the output that Azure ML keeps the job's checkpoints in"
+            problems.append(Problem(("outputs", CHECKPOINT), message, "give the output another name", code="CT032"))
+        place = job.checkpoint.azureml or f"{DEFAULT_STORE}/cloudtrain/checkpoints/{run_name}/"
+        found[CHECKPOINT] = {"jobOutputType": "uri_folder", "mode": "ReadWriteMount", "uri": place}
+    return found
+
+
+def _input(name: str, item: Input, account: AzureMLAccount, problems: list[Problem]) -> dict[str, Any]:
+    if item.value is not None:
+        return {"jobInputType": "literal", "value": hyperparameter_text(item.value)}
+    uri = _uri(name, item, account, problems)
+    body: dict[str, Any] = {"jobInputType": item.type, "uri": uri}
+    if {"mode", "access"} & item.model_fields_set:
+        mode = _INPUT_MODES.get((item.mode, item.access))
+        if mode is None:
+            problems.append(_no_mode(name, item))
+        body["mode"] = mode
+    return body
+
+
+def _no_mode(name: str, item: Input) -> Problem:
+    if item.mode == "pipe":
+        message = f"input `{name}` is a pipe, which only SageMaker has"
+        return Problem(("inputs", name, "mode"), message, "use `mount` to read on demand, or `download`", code="CT031")
+    message = f"input `{name}` cannot be written to with the mode `{item.mode}`"
+    return Problem(("inputs", name, "access"), message, "use `mode: mount`, or remove `access: rw`", code="CT031")
+
+
+def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem]) -> str | None:
+    path: tuple[str | int, ...] = ("inputs", name, "azureml")
+    if item.azureml is None:
+        hint = f"add `azureml: azureml:NAME:VERSION` or `azureml: {DEFAULT_STORE}/PATH` under `inputs.{name}`"
+        problems.append(Problem(path[:2], f"input `{name}` has no place on Azure ML", hint, code="CT032"))
+        return None
+    if item.azureml.startswith(SCHEMES):
+        return item.azureml
+    found = asset_id(account.workspace_id, item.azureml, "models" if item.type in MODELS else "data")
+    if found is None and is_label(item.azureml):
+        message = f"`{item.azureml}`: `latest` is the only label that Azure ML's tools look up"
+        name = item.azureml.partition("@")[0]
+        problems.append(Problem(path, message, f"name a version: `{name}:1`, or write `{name}@latest`", code="CT032"))
+    elif found is None and (meant := asset_meant(item.azureml)) is not None:
+        asset, version = meant
+        message = f"`{item.azureml}` names no version of a data asset"
+        hint = f"name one: `azureml:{asset}:1`; `az ml data list --name {asset}` lists them"
+        problems.append(
+            Problem(path, message, hint if version is None else f"write `azureml:{asset}:{version}`", code="CT032")
+        )
+    elif found is None:
+        message = f"`{item.azureml}` is no place that Azure ML can read"
+        hint = f"use `azureml:NAME:VERSION`, `{DEFAULT_STORE}/PATH` or an `https://`, `wasbs://` or `abfss://` address"
+        problems.append(Problem(path, message, hint, code="CT032"))
+    return found
+
+
+def _output(item: Output) -> dict[str, Any]:
+    body: dict[str, Any] = {"jobOutputType": item.type}
+    if "mode" in item.model_fields_set:
+        body["mode"] = _OUTPUT_MODES[item.mode]
+    optional = {"uri": item.azureml, "assetName": item.asset_name, "assetVersion": item.asset_version}
+    return body | {key: value for key, value in optional.items() if value is not None}

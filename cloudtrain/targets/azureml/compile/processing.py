@@ -1,0 +1,115 @@
+"""A processing job on Azure ML: a command job that starts one process on each instance.
+
+The distribution is PyTorch's with one process per instance, of which the service documents the rank and the number of
+processes. On each instance `cloudtrain.runtime.azureml_processing` takes that instance's share of the files.
+
+Outputs are mounted unless the job says otherwise, so that several instances can write into one folder, as on other
+targets: Microsoft's examples for two instances do so (azureml-examples, deepspeed-training). What `upload` does when
+several instances have something to upload, nobody documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cloudtrain.core.data import Input
+from cloudtrain.core.distribution import Torch
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.plan import Plan
+from cloudtrain.core.processing import ProcessingJob
+from cloudtrain.errors import Problem
+from cloudtrain.runtime.azureml_processing import MODULE
+from cloudtrain.targets.azureml.compile.command import quoted
+from cloudtrain.targets.azureml.compile.places import free_texts, reference_texts
+from cloudtrain.targets.common.compiling import (
+    hyperparameter_argv,
+    hyperparameter_text,
+    resolve_hyperparameters,
+    resolve_text,
+)
+
+_ONLY_TRAINING = ("processes", "distribution", "checkpoint")
+"""Lines of the summary that say nothing about a processing job."""
+
+
+def as_command_job(job: ProcessingJob) -> TrainingJob:
+    """The job that does the same on Azure ML."""
+    view = job.as_training()
+    return view.model_copy(
+        update={
+            "command": _command(job, view),
+            "entry_point": None,
+            "hyperparameters": {},
+            "distribution": Torch(processes_per_instance=1),
+            "outputs": {
+                name: item if "mode" in item.model_fields_set else item.model_copy(update={"mode": "mount"})
+                for name, item in job.outputs.items()
+            },
+        }
+    )
+
+
+def as_processing_plan(job: ProcessingJob, plan: Plan) -> Plan:
+    """The plan of the command job, said in the words of the processing job."""
+    summary = [(label, text) for label, text in plan.summary if label not in _ONLY_TRAINING]
+    said = [
+        (label, job.entry_point or job.command or "") if label == "script" else (label, text) for label, text in summary
+    ]
+    sharded = [name for name, item in job.inputs.items() if item.shard]
+    if sharded:
+        count = job.resources.instance_count
+        said.append(("shards", f"{', '.join(sharded)}: dealt out by file over {count} instances"))
+    return replace(plan, summary=tuple(said), notes=(*plan.notes, *_notes(job)))
+
+
+def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
+    """The shell line of every instance; None where the job has nothing to run."""
+    literals = {f"inputs.{n}": hyperparameter_text(i.value) for n, i in job.inputs.items() if i.value is not None}
+    texts = reference_texts(view) | literals
+    if job.command is not None:
+        program = ["bash", "-c", resolve_text(job.command, texts)]
+    elif job.entry_point is not None:
+        script = resolve_text(job.entry_point, texts)
+        arguments = hyperparameter_argv(resolve_hyperparameters(view, texts))
+        program = ["python" if script.endswith(".py") else "bash", script, *arguments]
+    else:
+        return None
+    shards = [
+        word
+        for name, item in job.inputs.items()
+        if item.shard
+        for word in ("--shard", f"{name}=${{{{inputs.{name}}}}}")
+    ]
+    return " ".join(quoted(word, free_texts(view)) for word in ("python", "-m", MODULE, *shards, "--", *program))
+
+
+def shard_problems(job: ProcessingJob) -> list[Problem]:
+    """Inputs that cannot be dealt out, and are to be."""
+    return [problem for name, item in job.inputs.items() if item.shard for problem in _shard_problems(name, item)]
+
+
+def _shard_problems(name: str, item: Input) -> Iterator[Problem]:
+    """Inputs that are no files in a folder, when the script starts."""
+    why, hint = None, "remove `shard: true`; every instance then gets it whole"
+    if item.value is not None:
+        why = "is a plain value"
+    elif item.mode == "direct":
+        why, hint = "is only an address (`mode: direct`)", "use `mode: mount`"
+    elif item.type not in ("uri_folder", "uri_file"):
+        why = f"is of the type `{item.type}`, whose files belong together"
+    if why is not None:
+        yield Problem(
+            ("inputs", name, "shard"), f"input `{name}` {why}, so it cannot be dealt out by file", hint, code="CT031"
+        )
+
+
+def _notes(job: ProcessingJob) -> Iterator[str]:
+    copied = [f"`{name}`" for name, item in job.inputs.items() if item.shard and item.mode == "download"]
+    if copied and job.resources.instance_count > 1:
+        names = ", ".join(copied)
+        yield f"every instance downloads all of {names} before it takes its share; `mode: mount` reads its share only"
+    placed = [f"`{name}`" for name, item in job.inputs.items() if item.path is not None]
+    placed += [f"`{name}`" for name, item in job.outputs.items() if item.path is not None]
+    if placed:
+        yield f"`path` is SageMaker's: on Azure ML the service says where {', '.join(placed)} is"

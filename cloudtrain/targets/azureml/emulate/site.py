@@ -1,0 +1,30 @@
+"""Where the instances of an emulated job, their data and their code are on this machine."""
+
+from __future__ import annotations
+
+from cloudtrain.targets.azureml.launch.job import Body, Site, addresses, is_literal, mounted_path, service_paths
+from cloudtrain.targets.common.this_machine import LocalAccount
+
+LOOPBACK = "127.0.0.1"
+
+
+def local_site(body: Body, account: LocalAccount, run_dir: str, run_name: str, workspace: str) -> Site:
+    """The job's surroundings in its run's folder. Hosts differ, as tools that count them want it; whatever listens is
+    at 127.0.0.1, at a port that is chosen at start.
+    """
+    data = f"{run_dir}/data"
+    paths = service_paths(body, data)
+    paths |= {
+        f"inputs.{name}": mounted_path(name, item, data) for name, item in body.inputs.items() if not is_literal(item)
+    }
+    paths |= {f"outputs.{name}": f"{data}/{name}" for name in body.outputs}
+    return Site(
+        run_name=run_name,
+        workspace_id=workspace,
+        hosts=addresses("127.0", 1, body.instances),
+        listen=lambda instance, port: (LOOPBACK, f"${{{{ports.instance_{instance}_{port}}}}}"),
+        data=data,
+        code=tuple(f"{run_dir}/instances/{number}/wd" for number in range(body.instances)),
+        paths=paths,
+        gpus=account.machine.gpus and max(1, account.machine.gpus // body.instances),
+    )

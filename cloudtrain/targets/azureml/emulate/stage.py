@@ -1,0 +1,26 @@
+"""One emulated job: the body that Azure ML would get, and this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.targets.azureml.launch.job import Body, Site
+from cloudtrain.targets.common.this_machine import LocalAccount
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What its parts are made from. `python` is the interpreter."""
+
+    job: TrainingJob
+    body: Body
+    site: Site
+    account: LocalAccount
+    python: str
+    run_dir: str
+
+    @property
+    def programs(self) -> str:
+        """The folder with what stands for the programs of the image."""
+        return f"{self.run_dir}/programs"

@@ -1,0 +1,261 @@
+"""The body of a command job in the words of azure-ai-ml: those that its YAML and its Python objects share.
+
+A body that the tool cannot be brought to send is refused with the fields that are to blame. Facts about the tool are
+those of version 1.35.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from cloudtrain.errors import TargetError
+from cloudtrain.targets.azureml.compile.durations import duration_seconds, duration_text
+from cloudtrain.targets.azureml.compile.identifiers import labelled
+from cloudtrain.targets.azureml.export.words import (
+    Convert,
+    Wordless,
+    count,
+    each,
+    fixed,
+    flag,
+    kinds,
+    mapping,
+    not_empty,
+    one_of,
+    part,
+    text,
+    texts,
+)
+
+ALWAYS = (
+    "displayName", "experimentName", "command", "environmentId", "inputs", "outputs", "environmentVariables",
+    "properties", "tags", "isArchived",
+)  # fmt: skip
+"""Fields that the tool fills in where they are missing, or cannot do without."""
+
+_WRITTEN_EMPTY = ("inputs", "outputs", "environment_variables", "properties", "tags")
+
+INPUT_MODES = {
+    "ReadOnlyMount": "ro_mount",
+    "ReadWriteMount": "rw_mount",
+    "Download": "download",
+    "Direct": "direct",
+    "EvalMount": "eval_mount",
+    "EvalDownload": "eval_download",
+}
+OUTPUT_MODES = {"ReadWriteMount": "rw_mount", "Upload": "upload", "Direct": "direct"}
+TIERS = {"Spot": "spot", "Basic": "basic", "Standard": "standard", "Premium": "premium", "Null": "null"}
+PRIORITIES = {1: "low", 2: "medium", 3: "high"}
+
+SERVICE_SETTINGS = {"ssh": ("sshPublicKeys", "ssh_public_keys"), "tensor_board": ("logDir", "log_dir")}
+"""Type of a service to the one of its properties that has a word of its own."""
+
+_DATA = ("uri_file", "uri_folder", "mltable", "mlflow_model", "custom_model", "triton_model")
+_RENAMED_RESOURCES = {
+    "aisupercomputer": "AISuperComputer", "singularity": "AISuperComputer", "itp": "itp",
+    "target_selector": "target_selector",
+}  # fmt: skip
+"""Properties of resources that the tool writes in its own way, whatever their case was."""
+
+
+def job_of(request: Mapping[str, Any], run_name: str) -> dict[str, Any]:
+    """The job as `command(...)` and the YAML schema have it: `compute`, `limits.timeout` in seconds, and so on. Inputs
+    that are plain values are texts. Empty mappings, which the tool writes by itself, are left out.
+
+    Raises:
+        TargetError: the tool has no word for a field; the message names it.
+    """
+    try:
+        found = _JOB(request["properties"])
+        _check_command(found["command"], found["inputs"])
+    except Wordless as error:
+        raise refuse(error.paths) from None
+    written = {name: value for name, value in found.items() if value != {} or name not in _WRITTEN_EMPTY}
+    return {"name": run_name, **written}
+
+
+def refuse(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetError:
+    """The error that names what a tool has no word for, and what sends it all the same."""
+    names = ", ".join(f"`{path}`" for path in paths)
+    hint = "send the body itself: `cloudtrain submit`, or `az rest --method put` with what `--format request` prints"
+    return TargetError(f"{tool} cannot express {names}", hint=hint, code="CT904")
+
+
+def _id(value: Any) -> str:
+    """The id of an asset, a curated environment's short name, or the newest version of an asset, which the tool looks
+    up as a submit does. Anything else would be looked for, or uploaded, before the job is sent."""
+    if not text(value).startswith(("/subscriptions/", "azureml://", "azureml:AzureML-")):
+        raise Wordless("")
+    return named(value)
+
+
+def named(value: Any) -> str:
+    """An id or address, in which a label is written as people do: `mine@latest`."""
+    label = labelled(text(value))
+    return f"{label.name}@latest" if label else str(value)
+
+
+def _compute(value: Any) -> str:
+    if text(value) in ("", "local"):  # `local` would start the job on the user's own machine
+        raise Wordless("")
+    return str(value)
+
+
+def _seconds(value: Any) -> int:
+    """Seconds of an ISO 8601 text, where the tool would write the very same text."""
+    seconds = duration_seconds(text(value))
+    if not seconds or duration_text(seconds) != value:
+        raise Wordless("")
+    return seconds
+
+
+def _resources(value: Any) -> dict[str, Any]:
+    found: dict[str, Any] = _RESOURCES(value)
+    lost = [name for name in ("locations", "maxInstanceCount") if name in value]
+    if "dockerArgsList" in value and lost:
+        raise Wordless(*(f"{name} beside dockerArgsList" for name in lost))
+    renamed = [name for name in value["properties"] if _RENAMED_RESOURCES.get(name.lower(), name) != name]
+    if renamed:
+        raise Wordless(*(f"properties.{name}" for name in renamed))
+    if not found["properties"]:
+        del found["properties"]
+    return found
+
+
+_RESOURCES = part(
+    {
+        "instanceCount": ("instance_count", count),
+        "instanceType": ("instance_type", text),
+        "locations": ("locations", texts),
+        "maxInstanceCount": ("max_instance_count", count),
+        "shmSize": ("shm_size", text),
+        "dockerArgs": ("docker_args", text),
+        "dockerArgsList": ("docker_args", texts),
+        "properties": ("properties", mapping),
+    },
+    always=("properties",),
+)
+
+
+def _named(kind: str, convert: Convert) -> Convert:
+    """Adds what the discriminator of the body becomes."""
+    return lambda value: {"type": kind, **convert(value)}
+
+
+_PROCESSES = part({"processCountPerInstance": ("process_count_per_instance", count)})
+_SERVERS = part(
+    {
+        "parameterServerCount": ("parameter_server_count", count),
+        "workerCount": ("worker_count", count),
+    },
+    always=("parameterServerCount",),
+)
+_RAY = part(
+    {
+        "port": ("port", count),
+        "address": ("address", text),
+        "includeDashboard": ("include_dashboard", flag),
+        "dashboardPort": ("dashboard_port", count),
+        "headNodeAdditionalArgs": ("head_node_additional_args", text),
+        "workerNodeAdditionalArgs": ("worker_node_additional_args", text),
+    }
+)
+_DISTRIBUTIONS = {
+    "PyTorch": _named("pytorch", _PROCESSES),
+    "Mpi": _named("mpi", _PROCESSES),
+    "TensorFlow": _named("tensorflow", _SERVERS),
+    "Ray": _named("ray", _RAY),
+}
+
+_IDENTITIES = {
+    "Managed": _named("managed_identity", part({"clientId": ("client_id", text), "objectId": ("object_id", text)})),
+    "UserIdentity": _named("user_identity", part({})),
+    "AMLToken": _named("aml_token", part({})),
+}
+
+_INPUT = part({"uri": ("path", named), "mode": ("mode", one_of(INPUT_MODES))}, always=("uri",))
+_LITERAL = part({"value": ("value", text)}, always=("value",))
+_INPUTS: dict[str, Convert] = {name: _named(name, _INPUT) for name in _DATA}
+_INPUTS["literal"] = lambda value: _LITERAL(value)["value"]
+
+_OUTPUT = part(
+    {
+        "uri": ("path", text),
+        "mode": ("mode", one_of(OUTPUT_MODES)),
+        "assetName": ("name", text),
+        "assetVersion": ("version", text),
+    }
+)
+_OUTPUTS = {name: _named(name, _OUTPUT) for name in _DATA}
+
+
+def _service(kind: str) -> Callable[[Any], dict[str, Any]]:
+    def convert(value: Any) -> dict[str, Any]:
+        found = {"type": kind, **_SERVICE(value)}
+        setting, word = SERVICE_SETTINGS.get(kind, ("", ""))
+        if list(found.get("properties", ())) == [setting] and found["properties"][setting]:
+            found[word] = found.pop("properties")[setting]
+        return found
+
+    return convert
+
+
+_NODES = kinds("nodesValueType", {"All": lambda value: part({})(value) or "all"})
+_SERVICE = part({"nodes": ("nodes", _NODES), "port": ("port", count), "properties": ("properties", each(text))})
+_SERVICES = {
+    "SSH": _service("ssh"),
+    "TensorBoard": _service("tensor_board"),
+    "JupyterLab": _service("jupyter_lab"),
+    "VSCode": _service("vs_code"),
+}
+
+_JOB = part(
+    {
+        "jobType": ("", fixed("Command")),
+        "isArchived": ("", fixed(False)),
+        "displayName": ("display_name", text),
+        "experimentName": ("experiment_name", text),
+        "description": ("description", text),
+        "command": ("command", text),
+        "codeId": ("code", _id),
+        "environmentId": ("environment", _id),
+        "environmentVariables": ("environment_variables", mapping),
+        "inputs": ("inputs", each(kinds("jobInputType", _INPUTS))),
+        "outputs": ("outputs", each(kinds("jobOutputType", _OUTPUTS))),
+        "computeId": ("compute", _compute),
+        "resources": ("resources", _resources),
+        "distribution": ("distribution", kinds("distributionType", _DISTRIBUTIONS)),
+        "limits": (
+            "limits",
+            part(
+                {"jobLimitsType": ("", fixed("Command")), "timeout": ("timeout", _seconds)},
+                always=("jobLimitsType", "timeout"),
+            ),
+        ),
+        "queueSettings": (
+            "queue_settings",
+            not_empty(part({"jobTier": ("job_tier", one_of(TIERS)), "priority": ("priority", one_of(PRIORITIES))})),
+        ),
+        "identity": ("identity", kinds("identityType", _IDENTITIES)),
+        "services": ("services", not_empty(each(kinds("jobServiceType", _SERVICES)))),
+        "parentJobName": ("parent_job_name", text),
+        "tags": ("tags", each(text)),
+        "properties": ("properties", each(text)),
+    },
+    always=ALWAYS,
+)
+
+_OLD_REFERENCE = re.compile(r"(?<!\{)\{(?:inputs|outputs|search_space)\.[^}]*\}(?!\})")
+"""What the tool rewrites into a reference before it sends a command."""
+
+_REFERENCE = re.compile(r"\$\{\{inputs\.([\w.-]+)\}\}")
+"""What the tool looks up among the inputs, and refuses where it is none of them."""
+
+
+def _check_command(command: str, inputs: Mapping[str, Any]) -> None:
+    wordless = [match[0] for match in _OLD_REFERENCE.finditer(command)]
+    wordless += [match[0] for match in _REFERENCE.finditer(command) if match[1] not in inputs]
+    if wordless:
+        raise Wordless(*(f"{words} in command" for words in dict.fromkeys(wordless)))

@@ -1,0 +1,129 @@
+"""Converters from a body's values to another tool's words. What has none is named, and never passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+Convert = Callable[[Any], Any]
+Table = Mapping[str, tuple[str, Convert]]
+"""Field of the body to the tool's word for it, and how its value is converted. `""`: the tool writes it by itself."""
+
+
+class Wordless(Exception):
+    """Dotted paths, below the value that was converted, of what there is no word for; `""` is the value itself."""
+
+    def __init__(self, *paths: str) -> None:
+        super().__init__(*paths)
+        self.paths = paths
+
+
+def part(table: Table, *, always: Collection[str] = ()) -> Convert:
+    """A mapping, field by field. `always` are fields that the tool writes even where nobody asks for them."""
+
+    def convert(value: Any) -> dict[str, Any]:
+        fields = mapping(value)
+        found, wordless = {}, [f"{name} left out" for name in always if name not in fields]
+        for name, inner in fields.items():
+            word, how = table.get(name, ("", _nothing))
+            converted = _collected(how, inner, name, wordless)
+            if word:
+                found[word] = converted
+        return _or_raise(found, wordless)
+
+    return convert
+
+
+def each(how: Convert) -> Convert:
+    """A mapping from names that the user chose."""
+
+    def convert(value: Any) -> dict[str, Any]:
+        wordless: list[str] = []
+        found = {name: _collected(how, inner, name, wordless) for name, inner in mapping(value).items()}
+        return _or_raise(found, wordless)
+
+    return convert
+
+
+def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
+    """A mapping whose `field` says what it is."""
+
+    def convert(value: Any) -> Any:
+        kind = mapping(value).get(field)
+        if not isinstance(kind, str) or kind not in converters:
+            raise Wordless(field)
+        return converters[kind]({name: inner for name, inner in value.items() if name != field})
+
+    return convert
+
+
+def not_empty(how: Convert) -> Convert:
+    """A mapping that the tool leaves out where it holds nothing."""
+
+    def convert(value: Any) -> Any:
+        if value == {}:
+            raise Wordless("")
+        return how(value)
+
+    return convert
+
+
+def one_of(table: Mapping[Any, str]) -> Convert:
+    """A value that the tool has another name for."""
+
+    def convert(value: Any) -> str:
+        if isinstance(value, bool | dict | list) or value not in table:
+            raise Wordless("")
+        return table[value]
+
+    return convert
+
+
+def fixed(expected: Any) -> Convert:
+    """The one value that the tool writes."""
+
+    def convert(value: Any) -> Any:
+        if value != expected or type(value) is not type(expected):
+            raise Wordless("")
+        return value
+
+    return convert
+
+
+def of_type(*types: type) -> Convert:
+    """A value that stays as it is."""
+
+    def convert(value: Any) -> Any:
+        if type(value) not in types:
+            raise Wordless("")
+        return value
+
+    return convert
+
+
+text, count, flag, mapping = of_type(str), of_type(int), of_type(bool), of_type(dict)
+
+
+def texts(value: Any) -> list[str]:
+    """A list of texts."""
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise Wordless("")
+    return value
+
+
+def _nothing(value: Any) -> None:  # noqa: ARG001 - a converter
+    raise Wordless("")
+
+
+def _collected(how: Convert, value: Any, name: str, wordless: list[str]) -> Any:
+    try:
+        return how(value)
+    except Wordless as error:
+        wordless += [f"{name}.{path}" if path else name for path in error.paths]
+        return None
+
+
+def _or_raise(found: dict[str, Any], wordless: list[str]) -> dict[str, Any]:
+    if wordless:
+        raise Wordless(*wordless)
+    return found

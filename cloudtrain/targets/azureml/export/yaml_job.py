@@ -1,0 +1,85 @@
+"""The job as YAML: what `az ml job create --file` and `azure.ai.ml.load_job` read.
+
+Not the tool's own dump, which loses inputs that can be written to, addresses outside datastores, plain values that are
+texts, lists of docker arguments and environments (azure-ai-ml 1.35.2); here everything is read back as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.render.escape import UNSEEN, shell_word, visible_yaml
+from cloudtrain.targets.azureml.export.job import refuse
+from cloudtrain.targets.azureml.place import Place
+
+SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
+
+MODES = {"mltable": ("eval_mount", "eval_download")}
+"""Type of an input to the modes that the schema takes for it alone."""
+
+_EVERY_MODE = ("ro_mount", "download", "direct")
+
+
+def yaml_job(job: Mapping[str, Any], place: Place, *, remark: str = "") -> str:
+    """`job`, as `job_of` returns it, under a comment that says how it is sent, and the `remark`.
+
+    Raises:
+        TargetError: the schema has no word for a mode of an input; the message names it.
+    """
+    wordless = [f"inputs.{name}.mode" for name, item in job.get("inputs", {}).items() if not _has_mode(item)]
+    if wordless:
+        raise refuse(wordless, "the YAML of Azure ML")
+    document = {"$schema": SCHEMA, "type": "command", **{name: _written(name, value) for name, value in job.items()}}
+    return "".join(f"# {line}\n" for line in _head(place, remark)) + _dumped(document)
+
+
+def _head(place: Place, remark: str) -> Iterator[str]:
+    names = {"--subscription": place.subscription_id, "--resource-group": place.resource_group}
+    options = names | {"--workspace-name": place.workspace}
+    words = " ".join(f"{option} {shell_word(value)}" for option, value in options.items())
+    yield f"az ml job create --file job.yml {words}"
+    if remark:
+        yield remark
+
+
+def _has_mode(item: Any) -> bool:
+    if not isinstance(item, dict) or "mode" not in item:
+        return True
+    return item["mode"] in (*_EVERY_MODE, *MODES.get(item["type"], ()))
+
+
+def _written(name: str, value: Any) -> Any:
+    if name in ("code", "environment", "compute"):
+        return _id(value)
+    if name == "inputs":
+        return {
+            key: item | {"path": _id(item["path"])} if isinstance(item, dict) else item for key, item in value.items()
+        }
+    return value
+
+
+def _id(written: str) -> str:
+    """An id of Azure Resource Manager and a label have a scheme of their own here; all else is a URI, a short name that
+    has it, or `serverless`."""
+    plain = written.startswith("/subscriptions/") or (written.endswith("@latest") and ":" not in written)
+    return f"azureml:{written}" if plain else written
+
+
+def _dumped(document: Mapping[str, Any]) -> str:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the base's
+            return True
+
+    Dumper.add_representer(str, _scalar)
+    text: str = yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=float("inf"))
+    return visible_yaml(text)
+
+
+def _scalar(dumper: Any, text: str) -> Any:
+    """Lines stay lines. Marks that count as line ends in YAML, but are none, would be lost outside double quotes, and
+    only there can be written out what would not be seen."""
+    style = '"' if UNSEEN.search(text) else "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)

@@ -1,0 +1,135 @@
+"""Which processes each distribution starts, with the variables that tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from cloudtrain.targets.azureml.launch.body import Body
+from cloudtrain.targets.azureml.launch.site import Site
+from cloudtrain.targets.azureml.launch.tf_config import cluster_text, tasks, tf_config
+
+MASTER_PORT = 6105
+"""Of PyTorch's rank 0, as the guide for version 1 of the SDK has it."""
+
+BATCH_PORT = 6000
+"""Behind the master's address in AZ_BATCH_MASTER_NODE; it belongs to Batch."""
+
+INTERFACE = "eth0"
+"""In a published environment of an Mpi job; DeepSpeed stops where NCCL_SOCKET_IFNAME is not set."""
+
+
+class Started(NamedTuple):
+    """One process. `defaults` are variables that the job's own replace."""
+
+    instance: int
+    rank: int
+    local_rank: int
+    env: dict[str, str]
+    defaults: dict[str, str]
+
+
+class Group(NamedTuple):
+    """Processes of one role: each instance with how many it has, and the n-th of them."""
+
+    role: str
+    spread: tuple[tuple[int, int], ...]
+    make: Callable[[int], Started]
+
+
+def started(body: Body, site: Site) -> Iterator[Group]:
+    """Every process. Nothing for a distribution that nobody has described, as Ray's is here."""
+    start = _STARTS.get(body.kind)
+    return start(body, site) if start else iter(())
+
+
+def _pytorch(body: Body, site: Site) -> Iterator[Group]:
+    """The service starts the processes itself, without torchrun, whose other variables are not there."""
+    address, port = site.listen(0, MASTER_PORT)
+    count = body.processes_per_instance
+
+    def process(rank: int) -> Started:
+        instance, local = divmod(rank, count)
+        env = {
+            "LOCAL_RANK": str(local),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": port,
+            "NODE_RANK": str(instance),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(site.hosts) * count),
+        }
+        return Started(instance, rank, local, env | _process_name(rank), {})
+
+    yield Group("rank", _on_each(site, count), process)
+
+
+def _mpi(body: Body, site: Site) -> Iterator[Group]:
+    """An mpirun of the service starts the processes; neither MASTER_ADDR nor RANK and WORLD_SIZE are there."""
+    count = body.processes_per_instance
+    world = len(site.hosts) * count
+    master = {"AZ_BATCHAI_MPI_MASTER_NODE": "localhost"}
+    if site.is_multi:
+        master = {
+            "AZ_BATCHAI_MPI_MASTER_NODE": site.hosts[0],
+            "AZ_BATCH_MASTER_NODE": ":".join(site.listen(0, BATCH_PORT)),
+        }
+
+    def process(rank: int) -> Started:
+        instance, local = divmod(rank, count)
+        env = {
+            **master,
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(count),
+            "OMPI_COMM_WORLD_RANK": str(rank),
+            "OMPI_COMM_WORLD_SIZE": str(world),
+            "OMPI_UNIVERSE_SIZE": str(world),
+        }
+        return Started(instance, rank, local, env | _process_name(rank), {"NCCL_SOCKET_IFNAME": INTERFACE})
+
+    yield Group("rank", _on_each(site, count), process)
+
+
+def _tensorflow(body: Body, site: Site) -> Iterator[Group]:
+    """Workers first in rank, parameter servers behind them. What the service names the processes is not known."""
+    every = tasks(body)
+    workers, cluster = sum(task.kind == "worker" for task in every), cluster_text(every, site)
+    on_instance, local_ranks = [0] * body.instances, []
+    for task in every:
+        local_ranks.append(on_instance[task.instance])
+        on_instance[task.instance] += 1
+
+    def group(kind: str, first: int, count: int) -> Group:
+        def process(number: int) -> Started:
+            task = every[first + number]
+            rank = task.index + (workers if kind == "ps" else 0)
+            return Started(
+                task.instance, rank, local_ranks[first + number], {"TF_CONFIG": tf_config(cluster, task)}, {}
+            )
+
+        return Group(kind, tuple((task.instance, 1) for task in every[first : first + count]), process)
+
+    yield group("ps", 0, len(every) - workers)
+    yield group("worker", len(every) - workers, workers)
+
+
+def _none(body: Body, site: Site) -> Iterator[Group]:  # noqa: ARG001 - the table's
+    """One process, on the first instance. Nobody has described what several instances without a distribution do."""
+    yield Group("process", ((0, 1),), lambda _: Started(0, 0, 0, {"AZUREML_PROCESS_NAME": "main"}, {}))
+
+
+_STARTS: dict[str, Callable[[Body, Site], Iterator[Group]]] = {
+    "PyTorch": _pytorch,
+    "Mpi": _mpi,
+    "TensorFlow": _tensorflow,
+    "": _none,
+}
+
+
+def _on_each(site: Site, count: int) -> tuple[tuple[int, int], ...]:
+    """One instance is filled after the other."""
+    return tuple((instance, count) for instance in range(len(site.hosts)))
+
+
+def _process_name(rank: int) -> dict[str, str]:
+    """Microsoft's own components take `main` or `rank_0` for the one process that writes, so the rank is the job's."""
+    return {"AZUREML_PROCESS_NAME": f"rank_{rank}"}

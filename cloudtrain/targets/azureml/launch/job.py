@@ -1,0 +1,29 @@
+"""What the instances of an Azure ML job really run: the job's body to argv and environment, process by process.
+
+Pure. The parts, and where they are known from, are in `cloudtrain.targets.azureml.launch`.
+"""
+
+from __future__ import annotations
+
+from cloudtrain.targets.azureml.launch.body import Body
+from cloudtrain.targets.azureml.launch.distributions import INTERFACE, MASTER_PORT
+from cloudtrain.targets.azureml.launch.places import filled_command, is_literal, mounted_path, service_paths
+from cloudtrain.targets.azureml.launch.processes import processes, view
+from cloudtrain.targets.azureml.launch.site import Site, addresses, service_site
+from cloudtrain.targets.azureml.launch.variables import LONG
+
+__all__ = [
+    "INTERFACE",
+    "LONG",
+    "MASTER_PORT",
+    "Body",
+    "Site",
+    "addresses",
+    "filled_command",
+    "is_literal",
+    "mounted_path",
+    "processes",
+    "service_paths",
+    "service_site",
+    "view",
+]

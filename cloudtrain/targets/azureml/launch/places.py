@@ -1,0 +1,98 @@
+"""Paths of inputs and outputs on an instance, and the command line with them in it.
+
+The folders are those that published logs show: `INPUT_train` for the input `train`, `model` for the output `model`.
+That a file keeps its name inside such a folder is inferred from single paths in such logs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from shlex import quote
+from typing import Any
+
+from cloudtrain.core.references import find_references
+from cloudtrain.targets.azureml.launch.body import Body
+
+_FILE_NAME = re.compile(r"/paths/(?:.*/)?([^/]+)$|^(?!azureml:)\w+://.*/([^/?]+)(?:\?.*)?$")
+"""The last part of a datastore path or of an address; data assets do not tell it."""
+
+
+def service_paths(body: Body, data: str) -> dict[str, str]:
+    """`inputs.NAME` and `outputs.NAME` to what replaces them in the command, with everything below `data`.
+
+    With the mode `Direct` that is the address itself; a literal input is its value.
+    """
+    inputs = {f"inputs.{name}": _input(name, item, data) for name, item in body.inputs.items()}
+    return inputs | {f"outputs.{name}": _output(name, item, data) for name, item in body.outputs.items()}
+
+
+def is_literal(item: Mapping[str, Any]) -> bool:
+    """Whether an input is a value and no data."""
+    return item.get("jobInputType") == "literal"
+
+
+def mounted_path(name: str, item: Mapping[str, Any], data: str) -> str:
+    """Where an input's data is."""
+    folder = f"{data}/INPUT_{name}"
+    uri = item.get("uri")
+    match = _FILE_NAME.search(uri) if item.get("jobInputType") == "uri_file" and isinstance(uri, str) else None
+    return f"{folder}/{match[1] or match[2]}" if match else folder
+
+
+def _input(name: str, item: Mapping[str, Any], data: str) -> str:
+    if is_literal(item):
+        return str(item.get("value", ""))
+    return str(item.get("uri", "")) if item.get("mode") == "Direct" else mounted_path(name, item, data)
+
+
+def _output(name: str, item: Mapping[str, Any], data: str) -> str:
+    return str(item["uri"]) if item.get("mode") == "Direct" and item.get("uri") else f"{data}/{name}"
+
+
+def filled_command(body: Body, paths: Mapping[str, str]) -> str:
+    """The command with every reference replaced. A reference that names nothing stays as it is.
+
+    The service puts texts in as they are, and its paths need no quotes. Paths of this machine may: they are quoted
+    for the place where they stand, so that the script gets the same argument as it would there. Literal inputs are
+    put in as they are.
+    """
+    literals = {f"inputs.{name}" for name, item in body.inputs.items() if is_literal(item)}
+    command, parts, end, quotes = body.command, [], 0, _Quotes()
+    for found in find_references(command):
+        value = paths.get(found.inner)
+        if value is None:
+            continue
+        between = command[end : found.start]
+        quotes.pass_over(between)
+        parts += [between, value if found.inner in literals else _quoted(value, quotes.is_open)]
+        quotes.pass_over(found.text)
+        end = found.end
+    return "".join([*parts, command[end:]])
+
+
+def _quoted(text: str, around: str) -> str:
+    if around == "'":
+        return text.replace("'", "'\\''")
+    if around == '"':
+        return re.sub(r'([\\"$`])', r"\\\1", text)
+    return quote(text)
+
+
+class _Quotes:
+    """The quote that is open at the end of the shell read so far: `'`, `"` or nothing."""
+
+    def __init__(self) -> None:
+        self.is_open = ""
+        self._escaped = False
+
+    def pass_over(self, text: str) -> None:
+        for character in text:
+            if self._escaped:
+                self._escaped = False
+            elif character == "\\" and self.is_open != "'":
+                self._escaped = True
+            elif character == self.is_open:
+                self.is_open = ""
+            elif character in "'\"" and not self.is_open:
+                self.is_open = character

@@ -1,0 +1,55 @@
+"""TF_CONFIG of Azure ML's TensorFlow distribution.
+
+The documentation shows two clusters: workers alone (`host0:2222`, `host1:2222`, without a key `ps`), and parameter
+servers on the first hosts with the workers on those behind them, all at port 2222. Batch AI, the service before
+Azure ML, put tasks on one host where there were too few (recorded there with three instances, one server and three
+workers): the server at 2222, the worker beside it at 2223. That Azure ML does the same is inferred.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from cloudtrain.targets.azureml.launch.body import Body
+from cloudtrain.targets.azureml.launch.site import Site
+
+FIRST_PORT = 2222
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process of the cluster."""
+
+    kind: str
+    index: int
+    instance: int
+    port: int
+
+
+def tasks(body: Body) -> tuple[Task, ...]:
+    """Parameter servers, then workers; a worker for each instance unless the body says how many."""
+    servers, workers = body.parameter_servers, body.workers
+    behind = servers if servers + workers <= body.instances else 0
+    wanted = [("ps", number, number % body.instances) for number in range(servers)]
+    wanted += [("worker", number, (behind + number) % body.instances) for number in range(workers)]
+    next_port = [FIRST_PORT] * body.instances
+    found = []
+    for kind, index, instance in wanted:
+        found.append(Task(kind, index, instance, next_port[instance]))
+        next_port[instance] += 1
+    return tuple(found)
+
+
+def cluster_text(all_tasks: tuple[Task, ...], site: Site) -> str:
+    """Where all tasks are, as JSON: what the variables of all of them begin with."""
+    cluster: dict[str, list[str]] = {}
+    for each in all_tasks:
+        cluster.setdefault(each.kind, []).append(":".join(site.listen(each.instance, each.port)))
+    return json.dumps(cluster)
+
+
+def tf_config(cluster: str, task: Task) -> str:
+    """The variable of one task; `cluster` is the text of all of them."""
+    own = json.dumps({"type": task.kind, "index": task.index})
+    return f'{{"cluster": {cluster}, "task": {own}, "environment": "cloud"}}'

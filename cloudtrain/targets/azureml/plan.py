@@ -1,0 +1,98 @@
+"""A plan for Azure ML, which can also be had as an object, as YAML or as code of Azure's own tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.core.plan import Plan
+from cloudtrain.render.escape import visible
+
+if TYPE_CHECKING:
+    from cloudtrain.targets.azureml.place import Place
+
+
+class AzureMLPlan(Plan):
+    """The compiled job. `request` is the body of the job's PUT; all else here is made from it.
+
+    The code, and an environment that is made of an image, must be in the workspace before a job of Azure's own tools
+    can start: `plan.uploads` says where, and a `cloudtrain submit` of the same code has put them there.
+    """
+
+    @classmethod
+    def of(cls, plan: Plan) -> AzureMLPlan:
+        """A compiled plan that knows Azure's own words."""
+        return cls(**{field.name: getattr(plan, field.name) for field in fields(Plan)})
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Where the job will write, without the keys that an address may end with."""
+        from cloudtrain.targets.azureml.outputs import places_of
+        from cloudtrain.targets.azureml.place import Place
+
+        uris = places_of(self.request, self.run_name, Place.parse(self.place).workspace_id)
+        return {name: uri.partition("?")[0] for name, uri in uris.items()}
+
+    def to_command(self) -> Any:
+        """The `command(...)` of azure-ai-ml from which its client makes exactly `request`.
+
+            ml_client.jobs.create_or_update(plan.to_command())
+
+        The client adds properties about the git repository in the current folder by itself.
+
+        Raises:
+            MissingExtra: the SDK is not installed.
+            TargetError: the SDK cannot express a field of the request; the message names it.
+        """
+        from cloudtrain.targets.azureml.export.program import command_program
+        from cloudtrain.targets.azureml.export.quiet import quiet
+        from cloudtrain.targets.common.export.calls import build
+
+        program = command_program(self._job())
+        with quiet():
+            return build(program)[0]
+
+    def to_python(self) -> str:
+        """Code that makes the `command(...)` and sends it with an `MLClient`. Needs no SDK here.
+
+        Raises:
+            TargetError: the SDK cannot express a field of the request; the message names it.
+        """
+        from cloudtrain.targets.azureml.export.program import submit_program
+        from cloudtrain.targets.common.export.python_code import python_code
+
+        title = f"Job `{self.run_name}`, for the SDK of Azure ML: pip install azure-ai-ml azure-identity"
+        if self.uploads:
+            title += f"\n\n{self._needs}\n"
+        return python_code(submit_program(self._job(), self._place), title=title)
+
+    def to_yaml(self) -> str:
+        """The job as YAML, for `az ml job create --file` and `azure.ai.ml.load_job`, which make `request` of it.
+
+        Raises:
+            TargetError: the YAML cannot express a field of the request; the message names it.
+        """
+        from cloudtrain.targets.azureml.export.yaml_job import yaml_job
+
+        return yaml_job(self._job(), self._place, remark=self._needs if self.uploads else "")
+
+    def forms(self) -> dict[str, Callable[[], str]]:
+        """`az-cli`: YAML for the az command line. `python`: code for azure-ai-ml."""
+        return {"az-cli": self.to_yaml, "python": lambda: visible(self.to_python())}
+
+    @property
+    def _needs(self) -> str:
+        things = " and ".join(f"the {upload.kind}" for upload in self.uploads)
+        return f"Needs what `cloudtrain submit` uploads: {things}."
+
+    @property
+    def _place(self) -> Place:
+        from cloudtrain.targets.azureml.place import Place
+
+        return Place.parse(self.place)
+
+    def _job(self) -> dict[str, Any]:
+        from cloudtrain.targets.azureml.export.job import job_of
+
+        return job_of(self.request, self.run_name)

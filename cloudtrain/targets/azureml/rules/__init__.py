@@ -1,0 +1,1 @@
+"""Rules about jobs on Azure ML (AZ)."""

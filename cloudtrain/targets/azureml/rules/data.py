@@ -1,0 +1,298 @@
+"""Rules about what an Azure ML job reads and writes, and the references to it in the command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.core.plan import Level
+from cloudtrain.core.references import find_references, references_in
+from cloudtrain.errors import did_you_mean
+from cloudtrain.problems.names import PLACE_NAME, mended
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.targets.azureml.compile.identifiers import asset_id, asset_meant, labelled
+from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, MODEL, SCHEMES
+from cloudtrain.targets.azureml.rules.view import Path, body, overridden, place, text
+
+_ASSET_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")
+
+_DATASTORE = re.compile(
+    r"azureml://(subscriptions/[^/]+/resource[gG]roups/[^/]+/(providers/[^/]+/)?workspaces/[^/]+/)?"
+    r"datastores/[a-zA-Z0-9_]+(/paths/.*)?"
+)
+
+_OTHER_URI = ("azureml://registries/", "azureml://jobs/", "azureml://locations/", "azureml://subscriptions/")
+
+_SIGNATURE = re.compile(r"[?&]sig=", re.IGNORECASE)
+"""What makes a key of an address (a shared access signature)."""
+
+_ONLY_SAGEMAKER = ("shard", "content_type", "compression", "record_wrapper", "attribute_names", "shuffle_seed")
+"""Fields of an input that the body has no place for."""
+
+
+@rule("AZ501", Level.ERROR)
+def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
+    """The command refers to an input or output that the job does not have.
+
+    The service replaces `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command, and nothing else. The job's own
+    references are looked at when it is read; this is about what the overrides make of the command, the inputs and the
+    outputs. The SDK's validation does not see it either (azure-ai-ml 1.35.2).
+    """
+    found = body(subject)
+    known = [
+        f"{kind}.{name}" for kind, names in (("inputs", found.inputs), ("outputs", found.outputs)) for name in names
+    ]
+    for reference in find_references(found.command):
+        if reference.inner not in known:
+            path = place(subject, ("command",), ("command",) if subject.job.command else ("entry_point",))
+            hint = did_you_mean(reference.inner, known) or "write the value itself, or add an input"
+            yield Fault(f"`{reference.text}` in the command refers to nothing that the job has", hint, path)
+
+
+@rule("AZ502", Level.ERROR)
+def name_of_place(subject: Subject) -> Iterator[Fault]:
+    """The name of an input or output has letters that Azure ML refuses.
+
+    Names are letters, digits and underscores, and no digit first: `^[a-zA-Z_]+[a-zA-Z0-9_]*$` (azure-ai-ml 1.35.2,
+    which looks only when it sends the job).
+    """
+    for kind, names in (("inputs", body(subject).inputs), ("outputs", body(subject).outputs)):
+        for name in names:
+            if not re.fullmatch(PLACE_NAME, name):
+                better = mended(name, PLACE_NAME, 64)
+                hint = f"write `{better}`" if better else "use letters, digits and underscores"
+                yield Fault(f"`{name}` cannot be the name of one of the {kind}", hint, place(subject, (kind, name)))
+
+
+@rule("AZ503", Level.NOTICE)
+def not_in_command(subject: Subject) -> Iterator[Fault]:
+    """An input or output is not named in the job's command.
+
+    A `command` says itself where its data is: `python prep.py --data ${{inputs.train}}`. What it does not name is
+    mounted, and found only by a program that reads `AZURE_ML_INPUT_NAME` or `AZURE_ML_OUTPUT_NAME`. (A script that is
+    an `entry_point` is told by cloudtrain's runtime.)
+    """
+    command = subject.job.command
+    if command is None or subject.processing is not None:
+        return
+    named = set(references_in(body(subject).command))
+    for kind, names in (("inputs", subject.job.inputs), ("outputs", subject.job.outputs)):
+        for name in names:
+            variable = f"AZURE_ML_{kind[:-1].upper()}_{name}"
+            if f"{kind}.{name}" not in named and variable.casefold() not in command.casefold():
+                message = f"the command does not name the {kind[:-1]} `{name}`"
+                yield Fault(
+                    message, f"write `${{{{{kind}.{name}}}}}` where its path belongs, or remove it", (kind, name)
+                )
+
+
+@rule("AZ504", Level.ERROR)
+def value_breaks_command(subject: Subject) -> Iterator[Fault]:
+    """The value of an input breaks the quotes of the command.
+
+    The service writes a literal input, and the address of one with `mode: direct`, into the command as it is, and the
+    shell reads the result. A quote in it ends the quotes around it: the script gets another value, or the shell finds
+    no end.
+    """
+    for name, value in _written_values(subject).items():
+        reference = re.compile(rf"\$\{{\{{\s*inputs\.{re.escape(name)}\s*\}}\}}")
+        command = body(subject).command
+        if reference.search(command) and not _survives(reference, value, command, subject.job.command is None):
+            field = "value" if body(subject).inputs[name].get("jobInputType") == "literal" else "azureml"
+            path = place(subject, ("inputs", name), ("inputs", name, field))
+            hint = "write it without quotes, or put it into a file in the source folder"
+            yield Fault(f"the value of input `{name}` breaks the quotes of the command: `{value}`", hint, path)
+
+
+@rule("AZ505", Level.WARNING)
+def only_on_sagemaker(subject: Subject) -> Iterator[Fault]:
+    """A field of an input has no effect on Azure ML.
+
+    `shard`, `compression` and the fields for records are SageMaker's. On Azure ML every instance of a training job
+    reads the whole input as it is: the script takes its own part by its rank, or a processing job deals it out.
+    """
+    if subject.processing is not None:
+        return
+    for name, item in subject.job.inputs.items():
+        for field in _ONLY_SAGEMAKER:
+            if getattr(item, field):
+                what = "every instance reads all of it" if field == "shard" else "it is read as it is"
+                message = f"`{field}` of input `{name}` has no effect on Azure ML: {what}"
+                by_rank = ", and take a part by `RANK` and `WORLD_SIZE` in the script" if field == "shard" else ""
+                hint = f"remove `{field}`{by_rank}"
+                yield Fault(message, hint, ("inputs", name, field))
+
+
+@rule("AZ506", Level.ERROR)
+def place_of_output(subject: Subject) -> Iterator[Fault]:
+    """An output is to be written where Azure ML cannot write.
+
+    Outputs and checkpoints go to a datastore of the workspace (`azureml://datastores/NAME/paths/PATH`) or to a blob
+    address. A registered asset is named with `asset_name`, and made of what was written.
+    """
+    for name, item in body(subject).outputs.items():
+        uri = item.get("uri")
+        if isinstance(uri, str) and not uri.startswith(SCHEMES):
+            hint = f"use `{DEFAULT_STORE}/{name}`"
+            if uri.startswith("azureml:"):
+                hint += f", and `asset_name: {uri.split(':')[1]}` to register what was written"
+            yield Fault(f"`{uri}` is no place that Azure ML can write to", hint, _output_path(subject, name))
+
+
+@rule("AZ507", Level.ERROR)
+def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
+    """An `azureml:` address leads nowhere.
+
+    A place in a datastore is `azureml://datastores/NAME/paths/PATH`; the name has letters, digits and underscores.
+    Others begin with `azureml://subscriptions/`, `azureml://registries/` or `azureml://jobs/`. A data asset has a name
+    and a version, `azureml:NAME:VERSION`.
+    """
+    for kind, named in (("inputs", body(subject).inputs), ("outputs", body(subject).outputs)):
+        for name, item in named.items():
+            uri = item.get("uri")
+            if not isinstance(uri, str) or not uri.startswith("azureml:"):
+                continue
+            path = _output_path(subject, name) if kind == "outputs" else _input_path(subject, name)
+            if not uri.startswith("azureml://"):
+                if kind == "inputs" and asset_id("", uri, "data") is None:
+                    asset, version = asset_meant(uri) or ("NAME", None)
+                    hint = f"write `azureml:{asset}:{version or 1}`"
+                    yield Fault(f"`{uri}` names no version of a data asset", hint, path)
+            elif not _DATASTORE.fullmatch(uri) and not uri.startswith(_OTHER_URI):
+                yield Fault(f"`{uri}` is no address of a datastore", f"write `{DEFAULT_STORE}/PATH`", path)
+
+
+@rule("AZ509", Level.ERROR)
+def asset_of_output(subject: Subject) -> Iterator[Fault]:
+    """An output cannot be registered under its name and version.
+
+    Names and versions of assets have at most 255 letters, digits, `_`, `-` and `.`, with a letter or digit first. A
+    version without a name registers nothing.
+    """
+    for name, item in body(subject).outputs.items():
+        asset, version = item.get("assetName"), item.get("assetVersion")
+        if isinstance(asset, str) and not _ASSET_NAME.fullmatch(asset):
+            better = re.sub(r"[^a-zA-Z0-9_.-]+", "-", asset).strip("-_.") or "NAME"
+            path = place(subject, ("outputs", name, "assetName"), ("outputs", name, "asset_name"))
+            yield Fault(f"`{asset}` cannot be the name of an asset", f"write `asset_name: {better}`", path)
+        if version is not None and asset is None:
+            path = place(subject, ("outputs", name, "assetVersion"), ("outputs", name, "asset_version"))
+            message = f"`asset_version` of output `{name}` has no effect without `asset_name`"
+            yield Fault(message, f"add `asset_name: {name}`", path)
+
+
+@rule("AZ510", Level.WARNING)
+def input_mounted_for_writing(subject: Subject) -> Iterator[Fault]:
+    """An input is mounted for writing.
+
+    The SDK takes `rw_mount` for an input, and the documentation names `ro_mount`, `download` and `direct` only. What
+    is written there may be lost, and nothing records that the job wrote it; an output is made for it.
+    """
+    for name, item in body(subject).inputs.items():
+        if item.get("mode") == "ReadWriteMount":
+            path = place(subject, ("inputs", name, "mode"), ("inputs", name, "access"))
+            hint = "remove `access: rw`, and add an output with the same `azureml` place to write to"
+            yield Fault(f"input `{name}` is mounted for writing, which is not documented for inputs", hint, path)
+
+
+@rule("AZ511", Level.WARNING)
+def upload_lost_on_spot(subject: Subject) -> Iterator[Fault]:
+    """An output of a job on spot capacity is uploaded only when the script has ended.
+
+    With `mode: upload` nothing is kept of what a script wrote before the machine was taken away. A mounted output is
+    written through while the script runs.
+    """
+    if text(subject, "queueSettings", "jobTier").casefold() != "spot":
+        return
+    for name, item in body(subject).outputs.items():
+        if item.get("mode") == "Upload":
+            path = place(subject, ("outputs", name, "mode"), ("outputs", name, "mode"))
+            yield Fault(f"output `{name}` is lost when the spot capacity is taken away", "use `mode: mount`", path)
+
+
+@rule("AZ512", Level.ERROR)
+def key_in_output(subject: Subject) -> Iterator[Fault]:
+    """An output or the checkpoint has a key in its address (`?sig=...`, a SAS).
+
+    The address is part of the request: the service stores it, and everyone who may read the job can write there for
+    as long as the key holds. A datastore keeps its key to itself.
+    """
+    for name in _with_key(body(subject).outputs):
+        message = f"the address of `{name}` holds a key, with which everyone who may read the job can write there"
+        yield Fault(message, f"write `{DEFAULT_STORE}/{name}`, or another datastore", _output_path(subject, name))
+
+
+@rule("AZ513", Level.WARNING)
+def key_in_input(subject: Subject) -> Iterator[Fault]:
+    """An input has a key in its address (`?sig=...`, a SAS).
+
+    The address is part of the request, so everyone who may read the job can read the data for as long as the key
+    holds. When it has expired, the same job finds no data. A datastore keeps its key to itself.
+    """
+    for name in _with_key(body(subject).inputs):
+        message = f"the address of input `{name}` holds a key, which the request shows to everyone who may read the job"
+        hint = "`az ml datastore create` keeps the key; then write `azureml://datastores/NAME/paths/PATH`"
+        yield Fault(message, hint, _input_path(subject, name))
+
+
+def _with_key(named: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [name for name, item in named.items() if _SIGNATURE.search(str(item.get("uri") or ""))]
+
+
+def _written_values(subject: Subject) -> Mapping[str, str]:
+    """The inputs that the service writes into the command as a user has written them."""
+    found: dict[str, str] = {}
+    for name, item in body(subject).inputs.items():
+        value: Any = item.get("value") if item.get("jobInputType") == "literal" else None
+        if item.get("mode") == "Direct":
+            value = item.get("uri")
+        if isinstance(value, str):
+            found[name] = value
+    return found
+
+
+def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by_us: bool) -> bool:
+    """Whether the shell reads the command with the value in it as it reads it without. Words that cloudtrain writes
+    have single quotes around a value; a user's own command may mean to be split."""
+    if is_quoted_by_us:
+        return "'" not in value
+    try:
+        shlex.split(reference.sub("x", command))
+    except ValueError:
+        return True  # it was broken before
+    try:
+        shlex.split(reference.sub(lambda _: value, command))
+    except ValueError:
+        return False
+    return True
+
+
+def _output_path(subject: Subject, name: str) -> Path:
+    if path := overridden(subject, "outputs", name):
+        return path
+    if name == CHECKPOINT and subject.job.checkpoint is not None:
+        return ("checkpoint", "azureml")
+    return ("outputs", name, "azureml") if name in subject.job.outputs else ("outputs",) if name == MODEL else ()
+
+
+def _input_path(subject: Subject, name: str) -> Path:
+    return place(subject, ("inputs", name), ("inputs", name, "azureml") if name in subject.job.inputs else ())
+
+
+@rule("AZ514", Level.NOTICE)
+def data_changes(subject: Subject) -> Iterator[Fault]:
+    """An input is named by a label, and what that means changes.
+
+    `NAME@latest` is another version when somebody registers one: the same job then reads other data. A submit asks the
+    workspace which version it is, says so (AZ916), and sends that one, as the SDK does.
+    """
+    for name, item in body(subject).inputs.items():
+        if found := labelled(item.get("uri")):
+            yield Fault(
+                f"which version input `{name}`, `{found.name}@latest`, means changes; a submit sends the one that "
+                "it then is",
+                f"write `azureml:{found.name}:VERSION`",
+                place(subject, ("inputs", name, "uri"), ("inputs", name, "azureml")),
+            )

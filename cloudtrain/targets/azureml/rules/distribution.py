@@ -1,0 +1,218 @@
+"""Rules about the distribution of an Azure ML job: its numbers of processes, servers and workers."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from cloudtrain.core.distribution import DeepSpeed
+from cloudtrain.core.plan import Level
+from cloudtrain.rules.image_names import TITLES, framework_of, missing_framework
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.rules.shared import processes as shared
+from cloudtrain.rules.words import plural
+from cloudtrain.targets.azureml.compile.distributions import is_launcher
+from cloudtrain.targets.azureml.rules.view import (
+    Path,
+    body,
+    count_path,
+    environment_name,
+    environment_path,
+    is_whole,
+    machines,
+    mapping,
+    place,
+)
+
+_COUNT = "processCountPerInstance"
+_COUNT_FIELD: Path = ("distribution", "processes_per_instance")
+
+_TENSORFLOW = {
+    "parameterServerCount": ("parameter_servers", 0),
+    "workerCount": ("workers", 1),
+}
+"""Count in the body to the job's field and the least that makes sense."""
+
+
+@rule("AZ301", Level.ERROR)
+def process_count(subject: Subject) -> Iterator[Fault]:
+    """The number of processes is not a whole number of at least one.
+
+    Only the overrides can say so. The SDK sends 0, -1 and texts as they are (azure-ai-ml 1.35.2), and what the service
+    makes of them is not documented.
+    """
+    distribution = mapping(subject, "distribution")
+    if distribution.get("distributionType") in ("PyTorch", "Mpi") and _COUNT in distribution:
+        yield from _no_count(subject, _COUNT, distribution[_COUNT], 1, _COUNT_FIELD)
+
+
+@rule("AZ302", Level.ERROR)
+def mpi_without_count(subject: Subject) -> Iterator[Fault]:
+    """An MPI distribution does not say how many processes each instance runs.
+
+    `processCountPerInstance` is documented as required for MPI, and the SDK sends a job without it (azure-ai-ml
+    1.35.2). cloudtrain always writes it; only the overrides can remove it.
+    """
+    distribution = mapping(subject, "distribution")
+    if distribution.get("distributionType") == "Mpi" and distribution.get(_COUNT) is None:
+        gpus = machines(subject).gpus or 1
+        hint = f"set `distribution.processes_per_instance` to {gpus}, and remove it from the overrides"
+        message = f"an MPI distribution needs `{_COUNT}`, and the overrides remove it"
+        yield Fault(message, hint, place(subject, ("distribution", _COUNT), _COUNT_FIELD))
+
+
+@rule("AZ303", Level.ERROR)
+def tensorflow_counts(subject: Subject) -> Iterator[Fault]:
+    """The number of workers or parameter servers is not a whole number.
+
+    Only the overrides can say so; the SDK sends anything (azure-ai-ml 1.35.2).
+    """
+    distribution = mapping(subject, "distribution")
+    if distribution.get("distributionType") == "TensorFlow":
+        for name, (field, least) in _TENSORFLOW.items():
+            if name in distribution:
+                yield from _no_count(subject, name, distribution[name], least, ("distribution", field))
+
+
+@rule("AZ304", Level.ERROR)
+def servers_over_instances(subject: Subject) -> Iterator[Fault]:
+    """There are more parameter servers than instances.
+
+    Azure ML runs at most one parameter server on an instance (documentation, quotas: "parameter servers per node"). The
+    SDK sends three servers and nine workers for two instances without a word (azure-ai-ml 1.35.2).
+    """
+    servers, count = body(subject).parameter_servers, body(subject).instances
+    if body(subject).kind == "TensorFlow" and servers > count:
+        yield Fault(
+            f"{plural(servers, 'parameter server')} on {plural(count, 'instance')}, and each instance takes one",
+            f"set `distribution.parameter_servers` to at most {max(1, count - 1)}, or `resources.instance_count` to "
+            f"{servers + body(subject).workers}",
+            ("distribution", "parameter_servers"),
+        )
+
+
+@rule("AZ305", Level.WARNING)
+def tasks_share_instances(subject: Subject) -> Iterator[Fault]:
+    """There are more workers and parameter servers than instances.
+
+    The documentation shows one task on each instance: servers on the first ones, workers on those behind them. Tasks
+    that share an instance share its GPUs too, and each TensorFlow process takes all the memory of all of them. Without
+    GPUs they may share.
+    """
+    tasks = body(subject)
+    if tasks.kind != "TensorFlow" or tasks.parameter_servers > tasks.instances or machines(subject).device == "cpu":
+        return
+    total = tasks.workers + tasks.parameter_servers
+    if total > tasks.instances:
+        servers = f" and {plural(tasks.parameter_servers, 'parameter server')}" if tasks.parameter_servers else ""
+        yield Fault(
+            f"{plural(tasks.workers, 'worker')}{servers} share {plural(tasks.instances, 'instance')}",
+            f"set `resources.instance_count` to {total}, one for each",
+            count_path(subject),
+        )
+
+
+@rule("AZ306", Level.WARNING)
+def idle_instances(subject: Subject) -> Iterator[Fault]:
+    """There are fewer workers and parameter servers than instances.
+
+    Each task runs on one instance. Instances without a task are paid for, and do nothing.
+    """
+    tasks = body(subject)
+    total = tasks.workers + tasks.parameter_servers
+    idle = tasks.instances - total
+    if tasks.kind == "TensorFlow" and idle > 0:
+        workers = tasks.instances - tasks.parameter_servers
+        yield Fault(
+            f"{plural(total, 'task')} on {plural(tasks.instances, 'instance')}: {idle} would be idle",
+            f"set `resources.instance_count` to {total}, or `distribution.workers` to {workers}",
+            ("distribution", "workers"),
+        )
+
+
+@rule("AZ307", Level.ERROR)
+def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
+    """DeepSpeed's autotuning is to run over several instances.
+
+    Autotuning starts its experiments on other instances through ssh, which the instances of a job do not offer to
+    each other here. On one instance it runs; what it finds holds for more instances of the same kind.
+    """
+    distribution, count = subject.effective.distribution, body(subject).instances
+    if count == 1 or not isinstance(distribution, DeepSpeed) or not is_launcher(subject.job):
+        return
+    if any(word.partition("=")[0] == "--autotuning" for word in shlex.split(distribution.launcher_options)):
+        yield Fault(
+            f"DeepSpeed's autotuning cannot reach other instances, and this job runs on {count:,}",
+            "set `resources.instance_count` to 1 for tuning, then train on several with what it found",
+            ("distribution", "launcher_options"),
+        )
+
+
+@rule("AZ308", Level.WARNING)
+def deepspeed_without_gpu(subject: Subject) -> Iterator[Fault]:
+    """DeepSpeed is to run on an instance type without GPUs.
+
+    On a CPU DeepSpeed trains with the gloo backend and without most of what it is used for. The price of a small GPU
+    instance is often less than that of the time it takes.
+    """
+    found = machines(subject)
+    if subject.effective.distribution.type == "deepspeed" and found.known and not found.known.gpus:
+        yield Fault(
+            f"`{found.known.name}` has no GPU, and the job uses DeepSpeed",
+            "`cloudtrain instances --target azureml --gpu A100` lists types with one",
+            found.path,
+        )
+
+
+@rule("AZ309", Level.WARNING)
+def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
+    """The environment is made for another framework than the distribution.
+
+    A TensorFlow environment has no PyTorch, and the other way round: the script ends at its first import. What the job
+    installs itself, with `requirements` or a conda file, is not looked at.
+    """
+    given, name = subject.job.environment, environment_name(subject)
+    says = framework_of(name)
+    needed = missing_framework(subject, says)
+    if says is not None and needed is not None and not subject.processing and not given.conda_file:
+        path = environment_path(subject)
+        instead = f" instead of `{path[-1]}`" if path[-1] in ("azureml", "image") else ""
+        yield Fault(
+            f"the environment `{name}` is made for {TITLES[says]}, and the job needs {TITLES[needed]}",
+            f"write `environment: {{framework: {needed}}}`{instead}, or add `requirements`",
+            path,
+        )
+
+
+@rule("AZ321", Level.WARNING)
+def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
+    """An instance has more GPUs than processes.
+
+    One process uses one GPU unless the script does more itself, so the others are paid for and idle. Azure ML starts
+    one process on each instance where a body does not say how many (documentation, distributed GPU training);
+    cloudtrain always says it, so this comes from the job or from its overrides.
+    """
+    return shared.fewer_processes_than_gpus(subject)
+
+
+rule("AZ322", Level.ERROR)(shared.more_processes_than_gpus)
+rule("AZ323", Level.WARNING)(shared.more_ranks_than_gpus)
+
+
+@rule("AZ324", Level.WARNING)
+def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
+    """mpirun starts a single process.
+
+    One instance with one process distributes nothing. Without `processes_per_instance` there is one for each GPU, and
+    one on an instance without GPUs.
+    """
+    return shared.mpi_with_one_process(subject)
+
+
+def _no_count(subject: Subject, name: str, value: Any, least: int, field: Path) -> Iterator[Fault]:
+    if not is_whole(value, least):
+        shown = f'"{value}"' if isinstance(value, str) else value
+        hint = f"set `{'.'.join(map(str, field))}`, and remove `{name}` from the overrides"
+        message = f"`{name}` must be a whole number of at least {least}, not `{shown}`"
+        yield Fault(message, hint, place(subject, ("distribution", name), field))

@@ -1,0 +1,147 @@
+"""Rules about the environment of an Azure ML job, against the machines that it runs on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cloudtrain.core.plan import Level
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.targets.azureml.compile.identifiers import labelled
+from cloudtrain.targets.azureml.rules.view import environment_name, environment_path, image, machines, overridden, text
+
+_ARCHITECTURES = {
+    "arm64": re.compile(r"(?<![a-z0-9])(arm64|aarch64)(?![a-z0-9])"),
+    "x86_64": re.compile(r"(?<![a-z0-9])(amd64|x86[-_]64)(?![a-z0-9])"),
+}
+_CUDA = re.compile(r"cuda|(?<![a-z0-9])cu1[0-9]{1,2}(?![0-9])|nvidia")
+_ROCM = re.compile(r"rocm|amdgpu")
+_CPU = re.compile(r"(?<![a-z0-9])cpu(?![a-z0-9])")
+_TAG = re.compile(r"[^/]+:(?P<tag>[\w.-]+)")
+_LABEL = re.compile(r".*/environments/(?P<name>[^/]+)/labels/(?P<label>[^/]+)")
+
+
+@rule("AZ601", Level.NOTICE)
+def environment_changes(subject: Subject) -> Iterator[Fault]:
+    """The environment is named by a label, and what that means changes.
+
+    `NAME@latest` and `labels/latest` are another version next month: the same job then runs with other packages, and a
+    failure of today cannot be repeated. A submit asks the workspace which version it is, says so (AZ916), and sends
+    that one, as the SDK does; labels of registries go out as they are. (`framework` and `version` take the newest
+    build on purpose, because Microsoft removes old ones.)
+    """
+    written = text(subject, "environmentId")
+    if found := labelled(written):
+        yield Fault(
+            f"which version `{found.name}@latest` is changes; a submit sends the one that it then is",
+            f"write `azureml:{found.name}:VERSION`; `az ml environment list --name {found.name}` lists them",
+            environment_path(subject),
+        )
+        return
+    match = _LABEL.fullmatch(written)
+    if match and (subject.job.environment.of("azureml") or overridden(subject, "environmentId")):
+        start = text(subject, "environmentId").partition("/labels/")[0]
+        registry = re.search(r"/registries/([^/]+)/", start)
+        lists = f"`az ml environment list --name {match['name']}" + (
+            f" --registry-name {registry[1]}`" if registry else "`"
+        )
+        yield Fault(
+            f"which version `{match['name']}` with the label `{match['label']}` is changes",
+            f"write `{start}/versions/VERSION`; {lists} lists them",
+            environment_path(subject),
+        )
+
+
+@rule("AZ602", Level.WARNING)
+def image_changes(subject: Subject) -> Iterator[Fault]:
+    """The image has no tag, or one that moves.
+
+    Without a tag a registry gives `latest`, which is whatever was pushed last. Azure ML builds an environment once and
+    keeps it, so that the same job can run with an old image in one workspace and with a new one in another.
+    """
+    name = image(subject)
+    tag = _TAG.fullmatch(name.rpartition("/")[2])
+    if name and "@sha256:" not in name and (tag is None or tag["tag"] == "latest"):
+        what = "has no tag" if tag is None else "has the tag `latest`"
+        plain = name.removesuffix(":latest")
+        hint = f"write `{plain}:VERSION`, or `{plain}@sha256:DIGEST`"
+        yield Fault(f"`{name}` {what}, so what it is can change", hint, environment_path(subject))
+
+
+@rule("AZ603", Level.ERROR)
+def image_of_another_architecture(subject: Subject) -> Iterator[Fault]:
+    """The image is for another processor than the instance type has.
+
+    GB200 and GB300 machines have Arm processors (Grace), all others x86-64. A container for the other kind ends at
+    once with "exec format error". The image's name says for which it is.
+    """
+    known, name = machines(subject).known, environment_name(subject)
+    if known is None or subject.processing is not None:
+        return
+    other = "x86_64" if known.architecture == "arm64" else "arm64"
+    if _says(name, other) and not _says(name, known.architecture):
+        yield Fault(
+            f"`{name}` is for {_PROCESSOR[other]}, and `{known.name}` has {_PROCESSOR[known.architecture]}",
+            f"use an image for {known.architecture}, or another type",
+            environment_path(subject),
+        )
+
+
+@rule("AZ604", Level.WARNING)
+def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
+    """The instance type has Arm processors, and nothing says that the environment is for them.
+
+    Most images, Azure ML's curated environments among them as far as is known, are for x86-64 only, and end with "exec
+    format error" on a GB200 or GB300. An image with both kinds (`docker manifest inspect`) is right.
+    """
+    known, name = machines(subject).known, environment_name(subject)
+    if known is not None and known.architecture == "arm64" and not any(_says(name, each) for each in _ARCHITECTURES):
+        yield Fault(
+            f"`{known.name}` has {_PROCESSOR['arm64']}, and `{name}` does not say that it is for them",
+            "use an image for arm64; `docker manifest inspect IMAGE` tells, and `--ignore AZ604` accepts it",
+            environment_path(subject),
+        )
+
+
+@rule("AZ605", Level.ERROR)
+def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
+    """The environment is made for GPUs of another maker than the instance type has.
+
+    Software for CUDA does not see an AMD MI300X, and software for ROCm no NVIDIA GPU: the script trains on the CPU, or
+    ends, while the GPUs are paid for. Azure ML's curated environments are for CUDA.
+    """
+    known, name = machines(subject).known, environment_name(subject)
+    if known is None or not known.gpus:
+        return
+    is_amd = known.gpu.startswith("MI")
+    is_wrong = _CUDA.search(name.casefold()) if is_amd else _ROCM.search(name.casefold())
+    if is_wrong and not (_ROCM if is_amd else _CUDA).search(name.casefold()):
+        made, has = ("CUDA", "AMD") if is_amd else ("ROCm", "NVIDIA")
+        hint = "use an image with ROCm, `rocm/pytorch:TAG` for example" if is_amd else "use an image with CUDA"
+        yield Fault(
+            f"`{name}` is made for {made}, and `{known.name}` has {has} GPUs ({known.hardware})",
+            hint,
+            environment_path(subject),
+        )
+
+
+@rule("AZ606", Level.WARNING)
+def cpu_image_on_gpus(subject: Subject) -> Iterator[Fault]:
+    """The environment is made for CPUs, and the instance type has GPUs.
+
+    A framework that was built without CUDA does not see the GPUs: the script trains on the CPU while they are paid for.
+    """
+    known, name = machines(subject).known, environment_name(subject)
+    if known is not None and known.gpus and _CPU.search(name.casefold()) and not _CUDA.search(name.casefold()):
+        yield Fault(
+            f"`{name}` is made for CPUs, and `{known.name}` has {known.hardware}",
+            "use an environment with CUDA, or a type without GPUs",
+            environment_path(subject),
+        )
+
+
+_PROCESSOR = {"arm64": "Arm processors", "x86_64": "x86-64 processors"}
+
+
+def _says(name: str, architecture: str) -> bool:
+    return _ARCHITECTURES[architecture].search(name.casefold()) is not None

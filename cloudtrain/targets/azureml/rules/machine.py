@@ -1,0 +1,225 @@
+"""Rules about the instance type of an Azure ML job: that it exists, that it is still offered, that it is what the job
+describes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date, timedelta
+from difflib import get_close_matches
+
+from cloudtrain.catalogue.instances import instance_types
+from cloudtrain.core.plan import Level
+from cloudtrain.rules.alternatives import has_rdma_somewhere
+from cloudtrain.rules.counterparts import counterpart
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.rules.shared import machines as shared
+from cloudtrain.rules.shared.network import instead, needs_network, over_ethernet
+from cloudtrain.rules.words import plural
+from cloudtrain.targets.azureml.catalogue.vm_names import guess
+from cloudtrain.targets.azureml.compile.machines import is_own_type
+from cloudtrain.targets.azureml.rules.view import (
+    count_path,
+    is_on_cluster,
+    is_whole,
+    machines,
+    mapping,
+    text,
+)
+
+_WITHOUT_GPU = re.compile(r"standard_(?:[abdeflm]|b[a-z]s|d[a-z]{0,2}|e[a-z]?|f[a-z]|l[a-z]?|m)\d", re.IGNORECASE)
+"""Series of sizes for general use, memory, disks and computing."""
+
+_SOON = timedelta(days=365)
+
+_MOST_RDMA = 100
+
+
+@rule("AZ201", Level.ERROR)
+def no_size(subject: Subject) -> Iterator[Fault]:
+    """The instance type cannot be the name of an Azure VM size.
+
+    Names are built like `Standard_NC24ads_A100_v4`: `Standard_`, the family, the number of vCPUs, letters for
+    features, the accelerator and the version; upper and lower case are the same. The SDK sends any text (azure-ai-ml
+    1.35.2), and the job fails when machines are looked for. Instance types of an attached Kubernetes cluster are names
+    of objects there (small letters, digits, `-` and `.`), and go out as they are.
+    """
+    found = machines(subject)
+    name = _unknown(subject)
+    if (
+        not name
+        or guess(name) is not None
+        or (is_on_cluster(subject) and is_own_type(text(subject, "computeId"), name))
+    ):
+        return
+    near = _nearest(name)
+    hint = f"did you mean `{near}`?" if near else "`cloudtrain instances --target azureml` lists the types"
+    hint = counterpart(found.instance_type, "azureml") or hint
+    yield Fault(f"`{found.instance_type}` cannot be the name of an Azure VM size", hint, found.path)
+
+
+@rule("AZ202", Level.WARNING)
+def unknown_type(subject: Subject) -> Iterator[Fault]:
+    """The catalogue does not have the instance type.
+
+    It may be misspelt, or newer than the catalogue, which has the sizes that Azure ML's documentation names. Nothing
+    can be said about its GPUs, its network and its price; `cloudtrain instances --target azureml --refresh` asks the
+    workspace which sizes there are. Sizes without GPUs (series A to M) are many, and little is lost without them.
+    """
+    found = machines(subject)
+    name = _unknown(subject)
+    if guess(name) is None or _WITHOUT_GPU.match(name):
+        return
+    near = _nearest(name)
+    refresh = "`cloudtrain instances --target azureml --refresh` asks the workspace"
+    hint = f"did you mean `{near}`? Or {refresh}" if near else refresh
+    yield Fault(f"the catalogue has no instance type `{found.instance_type}`", hint, found.path)
+
+
+@rule("AZ203", Level.ERROR)
+def without_infiniband(subject: Subject) -> Iterator[Fault]:
+    """Several instances with GPUs work together without InfiniBand.
+
+    Gradients then travel over Ethernet, and the GPUs wait for them: on most models several such instances are not
+    faster than one. Sizes with InfiniBand have an `r` among the letters after their number, and
+    `cloudtrain instances --target azureml --interconnect infiniband` lists them; one larger instance with as many GPUs
+    needs no network at all. A job that is meant to use Ethernet says so with `interconnect: ethernet` under
+    `resources`.
+    """
+    known = machines(subject).known
+    if known is not None and has_rdma_somewhere(known):
+        yield from over_ethernet(subject, "AZ203")
+
+
+@rule("AZ204", Level.ERROR)
+def infiniband_without_sriov(subject: Subject) -> Iterator[Fault]:
+    """The instance type has InfiniBand without SR-IOV, which NCCL cannot use.
+
+    NC24r, NC24rs_v2 and ND24rs give their InfiniBand to Intel MPI alone (Azure documentation: RDMA-capable instances).
+    NCCL, and with it PyTorch and Horovod, falls back to Ethernet on them.
+    """
+    found = machines(subject)
+    known = found.known
+    if needs_network(subject) and known and known.fabric == "infiniband" and known.interconnect != "rdma":
+        yield Fault(
+            f"`{known.name}` has InfiniBand without SR-IOV, which NCCL cannot use, and this job runs on "
+            f"{plural(found.count, 'instance')}",
+            instead(subject, known, "AZ204"),
+            found.path,
+        )
+
+
+@rule("AZ205", Level.WARNING)
+def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
+    """Whether the instance type has InfiniBand is a guess from its name.
+
+    An `r` among the letters after a size's number means RDMA: so it is for all sizes of the catalogue. It is a habit
+    of Azure's, not a promise, and no name says whether the InfiniBand has SR-IOV, without which NCCL cannot use it. For
+    a size that the catalogue lacks there is nothing better.
+    """
+    found = machines(subject)
+    if not found.instance_type or found.known is not None or not needs_network(subject):
+        return
+    said = guess(found.instance_type)
+    if said is None or not (said.gpu or found.instance_type.casefold().startswith("standard_n")):
+        return
+    fact = 'interconnect = "rdma"' if said.has_infiniband else 'interconnect = "ethernet"'
+    where = f'`[azureml."{found.instance_type}"]` in `instances.toml`'
+    hint = f"if you know better, write `{fact}` with the `vcpus` and `memory_gib` of the type under {where}"
+    if not said.has_infiniband:
+        hint = f"`cloudtrain instances --target azureml --interconnect infiniband` lists types with it; {hint}"
+    yield Fault(f"{said.text}; this job runs on {plural(found.count, 'instance')}", hint, found.path)
+
+
+@rule("AZ206", Level.ERROR)
+def retired_type(subject: Subject) -> Iterator[Fault]:
+    """The instance type is retired.
+
+    Azure has taken the machines away, so a job on them fails or waits for ever. The dates are those that Azure has
+    announced (the table of the catalogue names its source), or those of your own `instances.toml`.
+    """
+    return shared.retired_type(subject, until=str(date.today()))
+
+
+@rule("AZ207", Level.NOTICE)
+def retires_soon(subject: Subject) -> Iterator[Fault]:
+    """The instance type will be retired within a year.
+
+    Azure has announced the day from which it is no longer offered. A job of today runs; the same file will not.
+    """
+    today = date.today()
+    return shared.retired_type(subject, after=str(today), until=str(today + _SOON))
+
+
+rule("AZ208", Level.ERROR)(shared.type_is_not_as_described)
+
+
+@rule("AZ209", Level.ERROR)
+def too_many_instances(subject: Subject) -> Iterator[Fault]:
+    """The job asks for more instances than the service joins.
+
+    Over InfiniBand a cluster has at most 100 instances, and an MPI run has at most 100 on any network (Azure ML
+    documentation, quotas: nodes of a communication-enabled pool on an RDMA family, nodes of a single MPI run).
+    """
+    found, kind = machines(subject), mapping(subject, "distribution").get("distributionType")
+    if found.count <= _MOST_RDMA:
+        return
+    why = ""
+    if found.known and found.known.fabric:
+        why = f"over InfiniBand (`{found.known.name}`)"
+    elif kind == "Mpi":
+        why = "in one MPI run"
+    if why:
+        yield Fault(
+            f"the job runs on {plural(found.count, 'instance')}, and Azure ML joins at most {_MOST_RDMA} {why}",
+            f"set `instance_count` to {_MOST_RDMA} or less, with more GPUs on each",
+            count_path(subject),
+        )
+
+
+@rule("AZ210", Level.ERROR)
+def instance_count(subject: Subject) -> Iterator[Fault]:
+    """The number of instances is not a whole number of at least one.
+
+    Only the overrides can say so. The SDK sends -3, 0 and `"2"` as they are (azure-ai-ml 1.35.2), and what the service
+    makes of them is not documented.
+    """
+    written = mapping(subject, "resources").get("instanceCount", 1)
+    if not is_whole(written, 1):
+        shown = f'"{written}"' if isinstance(written, str) else written
+        hint = "set `resources.instance_count` to 1 or more, and remove it from the overrides"
+        yield Fault(f"`instanceCount` must be a whole number of at least 1, not `{shown}`", hint, count_path(subject))
+
+
+@rule("AZ211", Level.WARNING)
+def no_infiniband_for_this_gpu(subject: Subject) -> Iterator[Fault]:
+    """Several instances work together over Ethernet, and no instance type with that GPU has InfiniBand.
+
+    T4, A10 and their like are not offered with InfiniBand. Gradients travel over Ethernet, and the GPUs wait for them:
+    for small models that is well, for others one instance with a larger GPU is often faster than several with small
+    ones, and cheaper. `interconnect: ethernet` under `resources` says that it is meant so.
+    """
+    known = machines(subject).known
+    if known is not None and not has_rdma_somewhere(known):
+        yield from over_ethernet(subject, "AZ211")
+
+
+def _unknown(subject: Subject) -> str:
+    """The name of a type that the catalogue does not have; empty for all others."""
+    found = machines(subject)
+    return found.instance_type if found.known is None else ""
+
+
+def _nearest(name: str) -> str | None:
+    """The most similar name of the catalogue, if one is similar and of the same series: `NC`, `ND`, `E`."""
+    bare = name.casefold()
+    wanted = bare if "_" in bare and bare.startswith("sta") else f"standard_{bare}"
+    rows = [row.name for row in instance_types("azureml") if not row.retired]
+    names = {row.casefold(): row for row in rows if _series(row) in (_series(wanted), None)}
+    return next((names[match] for match in get_close_matches(wanted, names, n=1, cutoff=0.8)), None)
+
+
+def _series(name: str) -> str | None:
+    """The letters before a size's number: whole names are all alike."""
+    match = re.match(r"[a-z]+_([a-z]+)", name.casefold())
+    return match[1] if match else None

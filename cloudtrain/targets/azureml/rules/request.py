@@ -1,0 +1,203 @@
+"""Rules about the body of an Azure ML job as a whole: what the API has no word for, and its limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cloudtrain.core.per_target import overrides_of
+from cloudtrain.core.plan import Level
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.targets.azureml.compile.compiler import OVERRIDES
+from cloudtrain.targets.azureml.compile.request import RUN_PROPERTY
+from cloudtrain.targets.azureml.rules.view import Path, mapping, place, properties, text
+
+_MOST_TAGS, _LONGEST_KEY, _LONGEST_VALUE = 50, 100, 1000
+_MOST_INPUTS, _MOST_OUTPUTS = 200, 20
+
+_LENGTHS = {
+    "displayName": (256, "display_name", ()),
+    "experimentName": (256, "experiment", ("name",)),
+    "description": (5000, "description", ("description",)),
+}
+"""Field of the body to its limit, the name that users know, and the job's field."""
+
+_EXPERIMENT = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]*")
+
+_MOST_FILES = 2000
+
+
+@rule("AZ111", Level.ERROR)
+def refused_by_service(subject: Subject) -> Iterator[Fault]:
+    """The overrides put something into the body that the API has no word for.
+
+    A number where a text belongs, a distribution, a mode or an identity that does not exist. The SDK sends most of
+    this without a look (azure-ai-ml 1.35.2: `tags` and variables that are numbers, for example), and the service
+    answers with `UserError`. The words are those of the REST API's models (2025-01-01-preview).
+    """
+    yield from _mismatches(subject, unknown=False)
+
+
+@rule("AZ112", Level.WARNING)
+def unknown_field(subject: Subject) -> Iterator[Fault]:
+    """The overrides write a field that the API does not have.
+
+    Fields of the body have the names of the REST API: `shmSize`, not `shm_size`. The SDK drops an unknown field of a
+    distribution without a word (azure-ai-ml 1.35.2). A field that is newer than this table (2025-01-01-preview) can
+    be sent all the same.
+    """
+    yield from _mismatches(subject, unknown=True)
+
+
+def _mismatches(subject: Subject, *, unknown: bool) -> Iterator[Fault]:
+    if not overrides_of(subject.job, "azureml"):  # then every field comes from a model that knows its type
+        return
+    from cloudtrain.targets.azureml.rules.body import mismatches
+
+    for found in mismatches(properties(subject)):
+        if found.is_unknown is unknown:
+            yield Fault(found.message, found.hint, (OVERRIDES, *found.path))
+
+
+@rule("AZ113", Level.ERROR)
+def identity_overridden(subject: Subject) -> Iterator[Fault]:
+    """`azureml_overrides` remove the mark by which cloudtrain knows its own job.
+
+    The property `cloudtrain.run` holds the run's name. Without it a submission that was interrupted could not be told
+    from another job of the same name, and the run could not be followed, stopped or downloaded.
+    """
+    name, written = subject.plan.run_name, mapping(subject, "properties").get(RUN_PROPERTY)
+    if written != name:
+        yield Fault(
+            f"the overrides change the property `{RUN_PROPERTY}`, by which cloudtrain knows its own job",
+            f"remove `{RUN_PROPERTY}` from `azureml_overrides.properties`",
+            place(subject, ("properties", RUN_PROPERTY)) or (OVERRIDES, "properties"),
+        )
+
+
+@rule("AZ114", Level.ERROR)
+def tags_over_limit(subject: Subject) -> Iterator[Fault]:
+    """There are too many tags or properties, or one is too long.
+
+    A job has at most 50 tags and 50 properties; a key has at most 100 characters and a value 1,000 (Azure ML
+    documentation, service limits, 2025-02-05).
+    """
+    for field in ("tags", "properties"):
+        pairs, word = mapping(subject, field), {"tags": "tag", "properties": "property"}[field]
+        job_field: Path = ("tags",) if field == "tags" else ()
+        if len(pairs) > _MOST_TAGS:
+            path = place(subject, (field,), job_field)
+            message = f"the job has {len(pairs)} {field}, and Azure ML takes {_MOST_TAGS}"
+            yield Fault(message, f"remove {len(pairs) - _MOST_TAGS} of them", path)
+        for key, value in pairs.items():
+            path = place(subject, (field, key), (*job_field, key) if job_field else ())
+            if not 1 <= len(key) <= _LONGEST_KEY:
+                message = f"a {word}'s key has 1 to {_LONGEST_KEY} characters, and one has {len(key)}: `{key[:20]}...`"
+                yield Fault(message if key else f"a {word} has an empty key", "write another key", path)
+            if isinstance(value, str) and len(value) > _LONGEST_VALUE:
+                message = (
+                    f"the {word} `{key[:40]}` has {len(value):,} characters, and Azure ML takes {_LONGEST_VALUE:,}"
+                )
+                yield Fault(message, "shorten it, or write it into a file in the source folder", path)
+
+
+@rule("AZ115", Level.ERROR)
+def text_too_long(subject: Subject) -> Iterator[Fault]:
+    """A name or the description is too long.
+
+    Display name and experiment have at most 256 characters, the description 5,000 (Azure ML documentation, service
+    limits, 2025-02-05).
+    """
+    for name, (most, word, field) in _LENGTHS.items():
+        length = len(text(subject, name))
+        if length > most:
+            path = place(subject, (name,), () if word == "experiment" and subject.target.experiment else field)
+            message = f"`{word}` has {length:,} characters, and Azure ML takes {most:,}"
+            yield Fault(message, f"shorten it to {most:,} characters", path)
+
+
+@rule("AZ116", Level.WARNING)
+def experiment_name(subject: Subject) -> Iterator[Fault]:
+    """The experiment's name has letters that Azure ML may not take.
+
+    Names of experiments are letters, digits, `_` and `-`, with a letter or a digit first (azureml-core, `Experiment`;
+    version 2 of the SDK does not look). The job's own name always fits.
+    """
+    name = text(subject, "experimentName")
+    if name and not _EXPERIMENT.fullmatch(name):
+        better = re.sub(r"[^a-zA-Z0-9_-]+", "-", name).strip("-_") or "NAME"
+        hint = f'write `experiment = "{better}"` under `[azureml]`'
+        yield Fault(
+            f"Azure ML may not take `{name}` as the name of an experiment", hint, place(subject, ("experimentName",))
+        )
+
+
+@rule("AZ117", Level.NOTICE)
+def without_effect(subject: Subject) -> Iterator[Fault]:
+    """A field of the job has no effect on Azure ML.
+
+    The disk of an instance is that of its size. A serverless job on spot capacity waits until there is some, without
+    a limit. Azure ML reads no metrics from the log: a script records them with MLflow, which is set up in every job.
+    And a curated environment has the Python that it has.
+    """
+    job = subject.job
+    given = job.environment
+    rows: tuple[tuple[bool, str, str, Path], ...] = (
+        (
+            job.resources.volume_size is not None,
+            "the disk is that of the instance type, so `volume_size` is not sent",
+            "remove `volume_size`, and use a type with a larger disk or read the data with `mode: mount`",
+            ("resources", "volume_size"),
+        ),
+        (
+            job.spot is not None and job.spot.max_wait is not None,
+            "Azure ML waits for spot capacity without a limit, so `max_wait` is not sent",
+            "stop the job with `cloudtrain stop` if it waits for too long",
+            ("spot", "max_wait"),
+        ),
+        (
+            bool(job.metrics),
+            "Azure ML reads no metrics from the log, so `metrics` are not sent",
+            "log them in the script: `mlflow.log_metric(NAME, VALUE)`",
+            ("metrics",),
+        ),
+        (
+            given.python is not None and given.framework is not None,
+            f"the curated environment has a Python of its own, so `python: {given.python}` is not asked for",
+            "name an environment with `azureml`, or an `image`, to choose it",
+            ("environment", "python"),
+        ),
+    )
+    for applies, message, hint, path in rows:
+        if applies:
+            yield Fault(message, hint, path)
+
+
+@rule("AZ118", Level.WARNING)
+def many_files(subject: Subject) -> Iterator[Fault]:
+    """The bundle has more files than Azure ML documents for a job's code.
+
+    The documented limit of a code snapshot is 2,000 files and 300 MB (Azure ML documentation, version 1; that of
+    version 2 names none). Each file is uploaded by itself, and copied to every instance. CT302 speaks of the size.
+    """
+    count = sum(upload.file_count for upload in subject.plan.uploads if upload.kind == "code")
+    if count > _MOST_FILES:
+        yield Fault(
+            f"the bundle has {count:,} files, and Azure ML documents at most {_MOST_FILES:,} for a job's code",
+            "leave out what the script does not need, with `.cloudtrainignore`",
+            ("source_dir",),
+        )
+
+
+@rule("AZ119", Level.ERROR)
+def too_many_places(subject: Subject) -> Iterator[Fault]:
+    """The job has more inputs or outputs than Azure ML takes.
+
+    A job has at most 200 inputs and 20 outputs (Azure ML documentation, service limits, 2025-02-05: input and output
+    data sets of a run).
+    """
+    for field, most in (("inputs", _MOST_INPUTS), ("outputs", _MOST_OUTPUTS)):
+        count = len(mapping(subject, field))
+        if count > most:
+            hint = "put several into one folder, with a name for the folder only"
+            yield Fault(f"the job has {count} {field}, and Azure ML takes {most}", hint, (field,))

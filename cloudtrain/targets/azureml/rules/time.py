@@ -1,0 +1,90 @@
+"""Rules about time and money on Azure ML: limits, and what a job can cost until they end it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudtrain.core.plan import Level
+from cloudtrain.core.units import format_duration
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.rules.shared import cost as shared
+from cloudtrain.targets.azureml.compile.summary import max_runtime
+from cloudtrain.targets.azureml.rules.view import is_spot, lifetime, mapping, place, properties
+
+_SHORTEST = 60
+
+
+@rule("AZ401", Level.ERROR)
+def timeout_unreadable(subject: Subject) -> Iterator[Fault]:
+    """The time limit is no duration, or not more than nothing.
+
+    Only the overrides can say so. The SDK sends `-PT5S` for -5 seconds, and drops a limit of 0 (azure-ai-ml 1.35.2).
+    The body has an ISO 8601 duration, in which `P1M` is a month and `PT1M` a minute; days, hours, minutes and seconds
+    in whole numbers are all that is needed.
+    """
+    written = mapping(subject, "limits").get("timeout")
+    if written is not None and not max_runtime(properties(subject)):
+        yield Fault(
+            f"`timeout` must be an ISO 8601 duration like `PT2H`, not `{written}`",
+            "remove it from the overrides, and write for example `max_runtime: 2h`",
+            place(subject, ("limits", "timeout"), ("max_runtime",)),
+        )
+
+
+@rule("AZ402", Level.WARNING)
+def timeout_too_short(subject: Subject) -> Iterator[Fault]:
+    """The time limit is shorter than a minute.
+
+    The service rounds durations of less than 60 seconds to 60 days: so says a comment in the SDK, which therefore
+    never sends a shorter one for a sweep (azure-ai-ml 1.35.2, bug 1335978). For a command it sends what it gets. A job
+    that was to end at once would run on, and be billed.
+    """
+    limit = max_runtime(properties(subject))
+    if limit and limit < _SHORTEST:
+        yield Fault(
+            f"the limit is {format_duration(limit)}, and the service is known to read less than 1m as 60 days",
+            "set `max_runtime` to `1m` or more",
+            place(subject, ("limits", "timeout"), ("max_runtime",)),
+        )
+
+
+@rule("AZ403", Level.ERROR)
+def run_too_long(subject: Subject) -> Iterator[Fault]:
+    """The job may run longer than Azure ML allows.
+
+    A job ends after 21 days at the latest, on spot capacity after 7 (documentation, quotas: job lifetime). Data of a
+    job that did not end by itself until then cannot be reached any more.
+    """
+    what = "a job on spot capacity" if is_spot(subject) else "a job"
+    return shared.run_too_long(subject, lifetime(subject), what)
+
+
+@rule("AZ411", Level.WARNING)
+def no_limit(subject: Subject) -> Iterator[Fault]:
+    """An expensive job does not say how long it may run.
+
+    Without `max_runtime` nothing ends a job before 21 days (7 on spot capacity). One that hangs, in a collective that
+    one rank never joins for example, is billed until then.
+    """
+    if mapping(subject, "limits").get("timeout") is None:  # AZ401 speaks of one that nobody can read
+        yield from shared.no_limit(subject, "Azure ML's limit")
+
+
+@rule("AZ412", Level.ERROR)
+def over_budget(subject: Subject) -> Iterator[Fault]:
+    """The job could cost more than the budget.
+
+    `max_cost` is compared with the list price of all instances over the whole `max_runtime`, or over 21 days without
+    one; spot capacity costs less. Prices are the catalogue's, or those of your own `instances.toml`.
+    """
+    return shared.over_budget(subject)
+
+
+@rule("AZ413", Level.WARNING)
+def budget_without_price(subject: Subject) -> Iterator[Fault]:
+    """The price is not known, so the budget cannot be kept.
+
+    The catalogue has no price of the instance type, or the job does not say which one it is. Write what you pay into
+    `instances.toml`, or ask the workspace: `cloudtrain instances --target azureml --refresh`.
+    """
+    return shared.budget_without_price(subject)

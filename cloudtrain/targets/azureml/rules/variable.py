@@ -1,0 +1,122 @@
+"""Rules about the environment variables of an Azure ML job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cloudtrain.core.plan import Level
+from cloudtrain.rules.portable.job import LAUNCHER_VARIABLES
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.rules.shared.network import works_together
+from cloudtrain.rules.words import plural
+from cloudtrain.targets.azureml.rules.view import Path, body, machines, mapping, place
+
+_OF_SERVICE = re.compile(
+    r"AZ_BATCH_.*|AZ_BATCHAI_.*|OMPI_COMM_WORLD_.*|OMPI_UNIVERSE_SIZE|AZUREML_CR_.*|AZUREML_ARM_.*|AZUREML_WORKSPACE_.*"
+    r"|AZUREML_(ROOT_)?RUN_(ID|TOKEN.*)|AZUREML_EXPERIMENT_(ID|SCOPE)|AZUREML_\w*SERVICE_ENDPOINT|AZUREML_NODE_COUNT"
+    r"|AZUREML_PROCESS_NAME|AZUREML_TARGET_TYPE|AZUREML_(PARAMETER|DATAREFERENCE)_.*|AZURE_ML_(INPUT|OUTPUT)_.*"
+    r"|MLFLOW_RUN_ID"
+)
+"""What the service gives each process, as published environments of jobs show."""
+
+_NOT_A_NETWORK = ("docker", "lo", "veth")
+_TRUE = ("1", "true", "yes", "y", "on")
+
+
+@rule("AZ621", Level.ERROR)
+def variable_is_no_text(subject: Subject) -> Iterator[Fault]:
+    """An environment variable is a number or `true`, and not a text.
+
+    Only the overrides can say so. The SDK sends them as they are (azure-ai-ml 1.35.2), and the API takes texts.
+    """
+    for name, value in mapping(subject, "environmentVariables").items():
+        path = place(subject, ("environmentVariables", name), ("environment", "variables", name))
+        if not isinstance(value, str):
+            word = str(value).lower() if isinstance(value, bool) else value
+            yield Fault(f"the variable `{name}` is `{word}`, and not a text", f'write `{name}: "{word}"`', path)
+
+
+@rule("AZ622", Level.ERROR)
+def variable_of_service(subject: Subject) -> Iterator[Fault]:
+    """An environment variable is one that Azure ML sets.
+
+    These tell each process who it is, where its data lies, and with which token it speaks to the workspace. One value
+    for all processes makes them think that they are the same one, or cuts the job off from its run. What users may set
+    has names like `AZUREML_COMMON_RUNTIME_...`, and is left alone.
+    """
+    for name in mapping(subject, "environmentVariables"):
+        seen = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")  # by CT204
+        if _OF_SERVICE.fullmatch(name) and not seen:
+            message = f"Azure ML sets `{name}` itself, for each process"
+            path = _path(subject, name)
+            yield Fault(message, f"remove `{'' if path[-1] == name else '-x '}{name}`", path)
+
+
+@rule("AZ623", Level.WARNING)
+def interface_without_network(subject: Subject) -> Iterator[Fault]:
+    """NCCL is told to use a network card that leads nowhere.
+
+    `docker0` and `lo` exist on every instance and connect none: NCCL then hangs while it sets up its rings, until it
+    times out. The Ethernet card of Azure's GPU machines is `eth0`; without the variable NCCL finds it by itself.
+    """
+    if not _over_instances(subject):
+        return
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        value = _value(subject, name)
+        cards = [card.lstrip("=") for card in value.split(",")]
+        if value and not value.startswith("^") and all(card.startswith(_NOT_A_NETWORK) for card in cards):
+            message = f"`{name}={value}` connects no instances, and this job runs on {body(subject).instances:,}"
+            yield Fault(message, f"write `{name}: eth0`, or remove it", _path(subject, name))
+
+
+@rule("AZ624", Level.WARNING)
+def infiniband_switched_off(subject: Subject) -> Iterator[Fault]:
+    """InfiniBand is paid for and switched off.
+
+    `NCCL_IB_DISABLE=1` sends all gradients over Ethernet, at a small part of the rate. It is right for looking for an
+    error in the network, and for nothing else on such a machine.
+    """
+    known, value = machines(subject).known, _value(subject, "NCCL_IB_DISABLE")
+    if _over_instances(subject) and known and known.interconnect == "rdma" and value.casefold() in _TRUE:
+        speed = f"{known.network_gbps:,.0f} Gb/s of " if known.network_gbps else ""
+        yield Fault(
+            f"`NCCL_IB_DISABLE={value}` switches off the {speed}InfiniBand of `{known.name}`",
+            "remove `NCCL_IB_DISABLE`",
+            _path(subject, "NCCL_IB_DISABLE"),
+        )
+
+
+@rule("AZ625", Level.WARNING)
+def same_gpus_for_all(subject: Subject) -> Iterator[Fault]:
+    """`CUDA_VISIBLE_DEVICES` shows fewer GPUs than an instance has processes.
+
+    The variable is the same for all processes. With `0` each of eight sees that one GPU, and NCCL stops ("Duplicate GPU
+    detected"). A process chooses its GPU by `LOCAL_RANK`.
+    """
+    value, count = _value(subject, "CUDA_VISIBLE_DEVICES"), body(subject).processes_per_instance
+    shown = len([device for device in value.split(",") if device.strip()])
+    is_set = "CUDA_VISIBLE_DEVICES" in mapping(subject, "environmentVariables")
+    if is_set and body(subject).kind in ("PyTorch", "Mpi") and machines(subject).device != "cpu" and shown < count:
+        yield Fault(
+            f"`CUDA_VISIBLE_DEVICES={value}` shows {plural(shown, 'GPU')} to each of {plural(count, 'process')}",
+            "remove it, and let each process take `LOCAL_RANK`",
+            _path(subject, "CUDA_VISIBLE_DEVICES"),
+        )
+
+
+def _over_instances(subject: Subject) -> bool:
+    return body(subject).instances > 1 and works_together(subject)
+
+
+def _value(subject: Subject, name: str) -> str:
+    value = mapping(subject, "environmentVariables").get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _path(subject: Subject, name: str) -> Path:
+    """Options of mpirun become variables too."""
+    field: Path = ("environment", "variables", name)
+    if name not in subject.job.environment.variables:
+        field = ("distribution", "options")
+    return place(subject, ("environmentVariables", name), field)

@@ -1,0 +1,65 @@
+"""Code and environments: assets whose names hold their content, so that what is there already is the same."""
+
+from __future__ import annotations
+
+import json
+
+from cloudtrain.core.plan import Upload
+from cloudtrain.errors import TargetError, TargetUnreachable
+from cloudtrain.targets.azureml.compile.environments import FOLDER
+from cloudtrain.targets.azureml.service.client import Client
+from cloudtrain.targets.azureml.service.upload import upload_code, upload_folder
+from cloudtrain.targets.azureml.service.versions import CODE, ENVIRONMENT
+from cloudtrain.targets.base import BundleWriter, ByteProgress
+from cloudtrain.targets.common.provider_errors import Denied, NotThere
+
+_VERSIONS = {"code": CODE, "environment": ENVIRONMENT}
+
+HASH = "cloudtrain.sha256"
+"""A code asset's property with the hash of its content. The SDK's own (`hash_sha256`) is made by other rules; it would
+take ours for its own."""
+
+
+def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: ByteProgress | None) -> bool:
+    """Make an asset; False when it is there already. One that broke off is made again from the start.
+
+    Raises:
+        TargetError: the workspace or its storage refuses it.
+    """
+    if _is_there(client, item):
+        return False
+    content = item.content if item.content is not None else _code(client, item, bundle, on_bytes)
+    if item.folder is not None:
+        content = content.replace(FOLDER, upload_folder(client, item.folder, item.sha256, bundle))
+    try:
+        client.send("PUT", item.destination, api_version=_VERSIONS[item.kind], content=content.encode())
+    except (TargetUnreachable, Denied):
+        raise
+    except TargetError:
+        if not _is_there(client, item):  # somebody else may have made the very same meanwhile
+            raise
+    return True
+
+
+def _is_there(client: Client, item: Upload) -> bool:
+    """Whether the asset is there. An asset cannot be changed, and is made when all its files are; so it is whole.
+
+    Raises:
+        TargetError: the code asset of that name has other content.
+    """
+    try:
+        found = client.get(item.destination, api_version=_VERSIONS[item.kind])
+    except NotThere:
+        return False
+    said = ((found.get("properties") or {}).get("properties") or {}).get(HASH)
+    if item.kind == "code" and said != item.sha256:
+        name = item.destination.rpartition("/codes/")[2]
+        message = f"the code asset `{name}` has other content than its name says"
+        raise TargetError(message, hint="archive it in the workspace, or submit from another workspace")
+    return True
+
+
+def _code(client: Client, item: Upload, bundle: BundleWriter, on_bytes: ByteProgress | None) -> str:
+    """The body that makes the code asset, whose files are in storage by then."""
+    where = upload_code(client, item.destination, bundle, on_bytes)
+    return json.dumps({"properties": {"codeUri": where, "isAnonymous": True, "properties": {HASH: item.sha256}}})

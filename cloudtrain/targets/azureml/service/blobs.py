@@ -1,0 +1,240 @@
+"""The blob store through azure-storage-blob: containers, and whatever opens them.
+
+A datastore's own secret comes first (a signature or the account's key), then the identity of the credentials: many
+storage accounts take no keys at all. What has expired meanwhile is got anew, once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from threading import RLock
+from typing import Any, TypeVar
+
+from cloudtrain.errors import TargetError, TargetUnreachable
+from cloudtrain.system.extras import require
+from cloudtrain.targets.azureml.service.client import Client
+from cloudtrain.targets.azureml.service.places import BlobPlace, DatastorePlace, Where
+from cloudtrain.targets.azureml.service.versions import DATASTORE
+from cloudtrain.targets.common.provider_errors import Denied, Expired
+
+Result = TypeVar("Result")
+Key = Callable[[], Any]
+"""Gets what opens a container, in one of the forms that azure-storage-blob takes as `credential`."""
+
+READ = 4 << 20
+"""Bytes of one request: for a log, and for each part of a file that is copied."""
+
+RETRIES: dict[str, float] = {"retry_total": 3, "initial_backoff": 0.3, "increment_base": 2, "random_jitter_range": 0.2}
+"""How often a request is tried again, and after how long: 2.3, 4.3 and 8.3 seconds, each 0.2 more or less. The package
+counts before it waits, so the first pause is `initial_backoff` and `increment_base` to the power of one."""
+
+_UNCHANGED, _ANOTHER, _NOTHING_BEYOND = 304, 412, 416
+
+_REFUSED = (Denied, Expired)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a blob. `size` is that of the whole blob, `changed` when it was (seconds since the epoch)."""
+
+    data: bytes
+    size: int
+    etag: str
+    made: datetime | None
+    changed: float
+
+
+class Blobs:
+    """The storage of one workspace. Threads may share it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._lock = RLock()
+        self._containers: dict[Where, Container] = {}
+
+    def container(self, where: Where) -> Container:
+        """The container of a place.
+
+        Raises:
+            TargetError: there is no such datastore, or it is not made of blobs.
+        """
+        home = where.home
+        with self._lock:
+            if home not in self._containers:
+                self._containers[home] = (
+                    self._of_datastore(home) if isinstance(home, DatastorePlace) else self._bare(home)
+                )
+            return self._containers[home]
+
+    def at(self, url: str) -> Any:
+        """The blob at an address that opens it by itself."""
+        storage = require("azure.storage.blob", extra="azureml")
+        return storage.BlobClient.from_blob_url(url, **self.options)
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """Of every client."""
+        transport = require("azure.core.pipeline.transport", extra="azureml")
+        logging.getLogger("azure").addHandler(
+            logging.NullHandler()
+        )  # else it prints warnings where nobody set up logging
+        return {
+            "transport": transport.RequestsTransport(connection_timeout=10, read_timeout=60),
+            **RETRIES,
+            "max_single_get_size": READ,
+            "max_chunk_get_size": READ,
+        }
+
+    @contextmanager
+    def translating(self, about: str) -> Iterator[None]:
+        """Azure's errors as ours."""
+        exceptions = require("azure.core.exceptions", extra="azureml")
+        try:
+            yield
+        except exceptions.AzureError as error:
+            raise self.client.explained(error, about) from error
+
+    def _of_datastore(self, where: DatastorePlace) -> Container:
+        path = f"{where.workspace}/datastores/{where.name}"
+        found = self.client.get(path, api_version=DATASTORE)["properties"]
+        kind = found.get("datastoreType")
+        container = found.get("containerName") or found.get("filesystem")
+        if kind not in ("AzureBlob", "AzureDataLakeGen2") or not container:
+            hint = (
+                f"copy it with the tools of that storage; `az ml datastore show --name {where.name}` tells where it is"
+            )
+            raise TargetError(
+                f"the datastore `{where.name}` is of type `{kind}`, which cannot be read here", hint=hint, code="CT936"
+            )
+        suffix = found.get("endpoint") or self.client.cloud.storage
+        url = f"{found.get('protocol') or 'https'}://{found['accountName']}.blob.{suffix}"
+        keys: list[Key] = [] if _credentials(found) == "None" else [lambda: self._secret(path)]
+        return Container(self, url, container, [*keys, lambda: self.client.credential])
+
+    def _bare(self, where: BlobPlace) -> Container:
+        key: Key = (lambda: where.signature) if where.signature else (lambda: self.client.credential)
+        return Container(self, where.account_url, where.container, [key])
+
+    def _secret(self, path: str) -> str:
+        """The signature or the key of a datastore. Other kinds of secrets open no blobs."""
+        body = {"expirableSecret": True, "expireAfterHours": 1}
+        found = self.client.post(f"{path}/listSecrets", body, api_version=DATASTORE)
+        secret: str | None = found.get("sasToken") or found.get("key")
+        if not secret:
+            hint = "ask for the role `Storage Blob Data Contributor` on the storage account, which needs no secrets"
+            raise Denied(f"the secrets of `{path}` are of type `{found.get('secretsType')}`", hint=hint)
+        return secret
+
+
+def _credentials(properties: dict[str, Any]) -> str:
+    return str((properties.get("credentials") or {}).get("credentialsType"))
+
+
+class Container:
+    """A container, opened by the first of several keys that fits. Threads may share it."""
+
+    def __init__(self, blobs: Blobs, account_url: str, name: str, keys: Sequence[Key]) -> None:
+        self._blobs = blobs
+        self._account_url = account_url
+        self._name = name
+        self._keys = list(keys)
+        self._made: Any = None
+        self._lock = RLock()
+
+    def use(self, about: str, operation: Callable[[Any], Result]) -> Result:
+        """`operation(container)`, with azure-storage-blob's ContainerClient.
+
+        Raises:
+            TargetError: see `provider_errors`; the last key's refusal when none fits.
+        """
+        made = self._made
+        if made is not None:
+            try:
+                return self._tried(about, operation, made)
+            except _REFUSED:
+                pass  # it was good once: its hour may be over
+        with self._lock:
+            if self._made is made:
+                return self._first_that_fits(about, operation)
+            made = self._made  # another thread was here first
+        return self._tried(about, operation, made)
+
+    def names(self, prefix: str) -> list[str]:
+        """Names of the blobs that begin so, without the folders of Data Lake storage, which are listed as blobs too."""
+
+        def listed(container: Any) -> list[str]:
+            found = container.list_blobs(name_starts_with=prefix, include=["metadata"])
+            return [blob.name for blob in found if not _is_folder(blob)]
+
+        return self.use(prefix, listed)
+
+    def _first_that_fits(self, about: str, operation: Callable[[Any], Result]) -> Result:
+        refusals: list[TargetError] = []
+        for key in self._keys:
+            try:
+                credential = key()
+            except TargetUnreachable:
+                raise
+            except TargetError as error:  # no secret, for whatever reason: the next key may fit
+                refusals.append(error)
+                continue
+            made = self._client(credential)
+            try:
+                found = self._tried(about, operation, made)
+            except _REFUSED as error:
+                refusals.append(error)
+                continue
+            self._made = made
+            return found
+        raise refusals[-1]
+
+    def _client(self, credential: Any) -> Any:
+        storage = require("azure.storage.blob", extra="azureml")
+        return storage.ContainerClient(self._account_url, self._name, credential=credential, **self._blobs.options)
+
+    def _tried(self, about: str, operation: Callable[[Any], Result], made: Any) -> Result:
+        with self._blobs.translating(about):
+            return operation(made)
+
+
+def read(
+    blob: Any, offset: int, *, unless: str | None = None, only: str | None = None, length: int = READ
+) -> Piece | None:
+    """What azure-storage-blob's BlobClient has from a byte on; no more than `length`, and nothing beyond its end.
+
+    Args:
+        unless: an ETag; None is returned where the blob still has it.
+        only: an ETag; None is returned where the blob has it no more.
+
+    Raises:
+        AzureError: of azure-core.
+    """
+    core = require("azure.core", extra="azureml")
+    exceptions = require("azure.core.exceptions", extra="azureml")
+    match = core.MatchConditions.IfModified if unless else core.MatchConditions.IfNotModified
+    condition = {"etag": unless or only, "match_condition": match} if unless or only else {}
+    try:
+        found = blob.download_blob(offset=offset, length=length, **condition)
+        size = int(found.properties.content_range.rpartition("/")[2])
+        return _piece(found.readall(), size, found.properties)
+    except exceptions.HttpResponseError as error:
+        if error.status_code in (_UNCHANGED, _ANOTHER):
+            return None
+        if error.status_code != _NOTHING_BEYOND:
+            raise
+    properties = blob.get_blob_properties()
+    return _piece(b"", properties.size, properties)
+
+
+def _piece(data: bytes, size: int, properties: Any) -> Piece:
+    return Piece(data, size, properties.etag, properties.creation_time, properties.last_modified.timestamp())
+
+
+def _is_folder(blob: Any) -> bool:
+    metadata = {name.lower(): value for name, value in (blob.metadata or {}).items()}
+    return bool(blob.name.endswith("/") or metadata.get("hdi_isfolder", "").lower() == "true")

@@ -1,0 +1,241 @@
+"""Requests to one workspace: to the resource manager, and to the workspace's own services.
+
+Every request here may be repeated, and is: GET and the lists of secrets change nothing, and a second PUT of the same
+thing under the same name is that thing. The SDK's own client does not repeat a POST whose answer was lost. What Azure
+asks for in `Retry-After` is waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from threading import RLock
+from typing import Any
+from urllib.parse import quote
+
+import cloudtrain
+from cloudtrain.errors import TargetUnreachable
+from cloudtrain.system.extras import require
+from cloudtrain.targets.azureml.place import Place
+from cloudtrain.targets.azureml.service.clouds import Cloud, cloud_of
+from cloudtrain.targets.azureml.service.credentials import credential_of, kind_of
+from cloudtrain.targets.azureml.service.provider_errors import Call, refused, translated
+from cloudtrain.targets.azureml.service.versions import HISTORY, WORKSPACE
+from cloudtrain.targets.common.provider_errors import Expired
+
+RETRIES, BACKOFF, LONGEST = 7, 0.8, 20.0
+"""How often a request is tried again when Azure says that it is busy, the seconds that the growing pauses in between
+start with (twice that, from the second), and where they stop growing: about a minute in all."""
+
+_RECONNECTS = 3
+"""The same where there is no connection, or it breaks."""
+
+_CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 90
+"""Seconds. The resource manager itself gives up after 60."""
+
+_REPEATABLE = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE")
+
+
+class Client:
+    """One workspace, asked with the credentials that its place names. Threads may share it.
+
+    A path is one of the workspace (`jobs/NAME`, or empty for the workspace itself), of the resource manager
+    (`/subscriptions/...`), or a whole address.
+    """
+
+    def __init__(self, place: Place, environ: Mapping[str, str]) -> None:
+        self.place = place
+        self._environ = environ
+        self._lock = RLock()
+        self._credential: Any = None
+        self._pipelines: dict[bool, Any] = {}
+
+    def get(self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None) -> Any:
+        """The JSON data at a path. Raises: as `send`."""
+        return self.send("GET", path, api_version=api_version, query=query)
+
+    def put(self, path: str, body: Any, *, api_version: str | None = None) -> Any:
+        """Make or replace a resource. Raises: as `send`."""
+        return self.send("PUT", path, api_version=api_version, content=_encoded(body))
+
+    def post(self, path: str, body: Any = None, *, api_version: str | None = None) -> Any:
+        """Ask for something that may be asked for twice. Raises: as `send`."""
+        return self.send("POST", path, api_version=api_version, content=None if body is None else _encoded(body))
+
+    def pages(
+        self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None
+    ) -> Iterator[list[Any]]:
+        """The items of a list, page by page; a page is asked for when it is wanted. Raises: as `send`."""
+        page = self.get(path, api_version=api_version, query=query)
+        while True:
+            yield page.get("value") or []
+            if not page.get("nextLink"):
+                return
+            page = self.get(page["nextLink"])
+
+    def history(self, path: str) -> Any:
+        """What the run history has at `runs/NAME/...`. Raises: as `send`."""
+        url = f"{self.service('api')}/history/v1.0{quote(f'{self.place.workspace_id}/{path}')}"
+        return self.get(url, api_version=HISTORY)
+
+    def service(self, name: str) -> str:
+        """The address of one of the workspace's own services; `api` is the front of most of them."""
+        return str(self._services[name]).rstrip("/")
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        api_version: str | None = None,
+        query: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        signed: bool = True,
+    ) -> Any:
+        """The JSON data of an answer, empty where there is none.
+
+        A token that Azure does not accept any more is got anew, once: somebody may have logged in meanwhile.
+
+        Args:
+            content: the body, sent as these very bytes.
+            signed: False for what is open to everybody, and must not see a token.
+
+        Raises:
+            TargetError: see `provider_errors`.
+            SettingsError: no such cloud or credential.
+        """
+        parameters = {**(query or {}), **({"api-version": api_version} if api_version else {})}
+        kind = {"Content-Type": "application/json"} if content else {}
+        given = {"Accept": "application/json", **kind, **(headers or {})}
+        rest = require("azure.core.rest", extra="azureml")
+        url, call = self._url(path) if signed else path, self._call(method, path)
+
+        def request() -> Any:
+            return rest.HttpRequest(method, url, params=parameters, headers=given, content=content)
+
+        try:
+            return self._answer(request(), signed, call)
+        except Expired:
+            if not signed:
+                raise
+            self.renew()
+            return self._answer(request(), signed, call)
+
+    def renew(self) -> None:
+        """Forget credentials and tokens."""
+        with self._lock:
+            self._credential = None
+            self._pipelines.clear()
+
+    @cached_property
+    def cloud(self) -> Cloud:
+        """The cloud that the workspace is in. Raises: as `send`."""
+        return cloud_of(self.place.cloud, self._environ, lambda url: self.send("GET", url, signed=False))
+
+    @property
+    def credential(self) -> Any:
+        """A credential of azure-identity, for storage that is open to identities. Raises: SettingsError."""
+        with self._lock:
+            if self._credential is None:
+                self._credential = credential_of(self.place.credential, self.cloud, self._environ)
+            return self._credential
+
+    def token(self, scope: str) -> str:
+        """A token for somebody else than the resource manager. Raises: as `send`."""
+        exceptions = require("azure.core.exceptions", extra="azureml")
+        try:
+            return str(self.credential.get_token(scope).token)
+        except (exceptions.AzureError, OSError) as error:
+            raise translated(error, self._call("GET", scope)) from error
+
+    def explained(self, error: Exception, about: str) -> Exception:
+        """Our error for one that a client of azure-storage-blob raised."""
+        return translated(error, self._call("use", about))
+
+    @cached_property
+    def workspace(self) -> dict[str, Any]:
+        """What the resource manager tells about the workspace. Raises: as `send`."""
+        found: dict[str, Any] = self.get("", api_version=WORKSPACE)
+        return found
+
+    @cached_property
+    def _services(self) -> dict[str, str]:
+        """Name to address, from a document that the workspace names and everybody may read."""
+        found: dict[str, str] = self.send("GET", self.workspace["properties"]["discoveryUrl"], signed=False)
+        return found
+
+    def _answer(self, request: Any, signed: bool, call: Call) -> Any:
+        exceptions = require("azure.core.exceptions", extra="azureml")
+        try:
+            response = self._pipeline(signed).run(request, retry_on_methods=_REPEATABLE).http_response
+            status, data = response.status_code, response.content
+        except (exceptions.AzureError, OSError) as error:
+            raise translated(error, call) from error
+        if status >= 300:
+            raise refused(status, _decoded(data), call)
+        answer = _decoded(data) if data else {}
+        if answer is None:
+            hint = "check the proxy: it may have answered in Azure's place"
+            raise TargetUnreachable(f"the answer to `{call.method} {call.about}` is not JSON", hint=hint)
+        return answer
+
+    def _url(self, path: str) -> str:
+        if "://" in path:
+            return path
+        inside = path if path.startswith("/") else f"{self.place.workspace_id}/{path}".rstrip("/")
+        return self.cloud.resource_manager + quote(inside)
+
+    def _call(self, method: str, path: str) -> Call:
+        place = self.place
+        return Call(
+            method,
+            path.rpartition(f"{place.workspace_id}/")[2] or place.workspace,
+            workspace=place.workspace,
+            resource_group=place.resource_group,
+            subscription=place.subscription_id,
+            login=kind_of(place.credential).login,
+        )
+
+    def _pipeline(self, signed: bool) -> Any:
+        with self._lock:
+            if signed not in self._pipelines:
+                self._pipelines[signed] = self._new_pipeline(signed)
+            return self._pipelines[signed]
+
+    def _new_pipeline(self, signed: bool) -> Any:
+        policies = require("azure.core.pipeline.policies", extra="azureml")
+        pipeline = require("azure.core.pipeline", extra="azureml")
+        transport = require("azure.core.pipeline.transport", extra="azureml")
+        logging.getLogger("azure").addHandler(logging.NullHandler())  # its warnings are for those who set up logging
+        steps = [
+            policies.RequestIdPolicy(),
+            policies.UserAgentPolicy(f"cloudtrain/{cloudtrain.__version__}"),
+            policies.RetryPolicy(
+                retry_total=RETRIES,
+                retry_status=RETRIES,
+                retry_connect=_RECONNECTS,
+                retry_read=_RECONNECTS,
+                retry_backoff_factor=BACKOFF,
+                retry_backoff_max=LONGEST,
+            ),
+        ]
+        if signed:
+            steps.append(policies.BearerTokenCredentialPolicy(self.credential, self.cloud.scope))
+        return pipeline.Pipeline(
+            transport.RequestsTransport(connection_timeout=_CONNECT_TIMEOUT, read_timeout=_READ_TIMEOUT), steps
+        )
+
+
+def _encoded(body: Any) -> bytes:
+    return json.dumps(body, ensure_ascii=False).encode()
+
+
+def _decoded(data: bytes) -> Any:
+    """JSON data, or None where it is something else."""
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None

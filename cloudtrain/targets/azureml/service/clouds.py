@@ -1,0 +1,139 @@
+"""The clouds of Azure: which hosts are asked, and whom a token is made out to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from cloudtrain.errors import SettingsError, TargetError, did_you_mean
+
+METADATA_URL = "ARM_CLOUD_METADATA_URL"
+"""Where other clouds are described; a variable that the az command and azure-ai-ml know."""
+
+CURRENT = "AZUREML_CURRENT_CLOUD"
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """One cloud. Addresses have no slash at their end."""
+
+    name: str
+    resource_manager: str
+    login: str
+    """Who gives out tokens."""
+    studio: str
+    """The studio's address, and the audience of the token that a job acts with for its user."""
+    storage: str
+    """Suffix of the storage accounts' hosts: `core.windows.net`."""
+
+    @property
+    def scope(self) -> str:
+        """What a token must be good for to make requests."""
+        return f"{self.resource_manager}/.default"
+
+    @property
+    def job_scope(self) -> str:
+        """What a token must be good for that a job acts with for its user."""
+        return f"{self.studio}/.default"
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether Microsoft runs it for everybody."""
+        return self.name in BUILT_IN
+
+
+BUILT_IN = {
+    cloud.name: cloud
+    for cloud in (
+        Cloud(
+            "AzureCloud",
+            "https://management.azure.com",
+            "https://login.microsoftonline.com",
+            "https://ml.azure.com",
+            "core.windows.net",
+        ),
+        Cloud(
+            "AzureUSGovernment",
+            "https://management.usgovcloudapi.net",
+            "https://login.microsoftonline.us",
+            "https://ml.azure.us",
+            "core.usgovcloudapi.net",
+        ),
+        Cloud(
+            "AzureChinaCloud",
+            "https://management.chinacloudapi.cn",
+            "https://login.chinacloudapi.cn",
+            "https://ml.azure.cn",
+            "core.chinacloudapi.cn",
+        ),
+    )
+}
+
+
+def known_cloud(name: str | None, environ: Mapping[str, str]) -> Cloud | None:
+    """The cloud, where it can be told without the network."""
+    wanted = name or environ.get(CURRENT)
+    if wanted is None:
+        return None if environ.get(METADATA_URL) else BUILT_IN["AzureCloud"]
+    return BUILT_IN.get(wanted)
+
+
+def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str], Any]) -> Cloud:
+    """The cloud of a target. One that is not built in is looked up where ARM_CLOUD_METADATA_URL says.
+
+    Args:
+        name: what the target says; AZUREML_CURRENT_CLOUD, or else the public cloud, unless given. When only the
+            address of the metadata is set, the cloud is the one that gives it.
+        fetch: the JSON data at an address.
+
+    Raises:
+        SettingsError: no such cloud.
+    """
+    known = known_cloud(name, environ)
+    if known is not None:
+        return known
+    wanted, url = name or environ.get(CURRENT), environ.get(METADATA_URL)
+    if not url:
+        hint = did_you_mean(wanted or "", BUILT_IN)
+        raise SettingsError(f"`{wanted}` is no cloud of Azure", hint=f"{hint} Others: set {METADATA_URL}", code="CT917")
+    described = list(_described(fetch(url)))
+    found = [cloud for cloud in described if _is_meant(cloud, wanted, url)]
+    if found:
+        return found[0]
+    if wanted is None:
+        return BUILT_IN["AzureCloud"]
+    names = [cloud.name for cloud in described]
+    raise SettingsError(
+        f"`{url}` knows no cloud `{wanted}`", hint=did_you_mean(wanted, [*BUILT_IN, *names]), code="CT917"
+    )
+
+
+def _is_meant(cloud: Cloud, wanted: str | None, url: str) -> bool:
+    if wanted is not None:
+        return cloud.name == wanted
+    return urlsplit(cloud.resource_manager).netloc == urlsplit(url).netloc
+
+
+def _described(answer: Any) -> Iterator[Cloud]:
+    """The clouds in a resource manager's answer: one, or a list."""
+    for item in answer if isinstance(answer, list) else [answer]:
+        try:
+            yield Cloud(
+                name=item["name"],
+                resource_manager=item["resourceManager"].rstrip("/"),
+                login=item["authentication"]["loginEndpoint"].rstrip("/"),
+                studio=_studio(item["portal"]),
+                storage=item["suffixes"]["storage"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            hint = f"look at the address in {METADATA_URL}"
+            raise TargetError(f"the description of a cloud lacks {error}", hint=hint, code="CT917") from None
+
+
+def _studio(portal: str) -> str:
+    """Where the portal is `portal.azure.DOMAIN`, the studio is `ml.azure.DOMAIN`; nothing describes it."""
+    parts = urlsplit(portal)
+    host = parts.netloc
+    return f"https://ml.{host.removeprefix('portal.')}" if host.startswith("portal.") else f"https://{host}"

@@ -1,0 +1,106 @@
+"""Credentials through azure-identity: whatever this machine has, or the one kind that the target names.
+
+What a credential reads from the environment (AZURE_CLIENT_ID, IDENTITY_ENDPOINT, ...) azure-identity takes from the
+process itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.errors import SettingsError, did_you_mean
+from cloudtrain.system.extras import require
+from cloudtrain.targets.azureml.az import az_folder, az_subscriptions
+from cloudtrain.targets.azureml.service.clouds import Cloud
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One class of azure-identity. `login` is what to do where it has no token."""
+
+    name: str
+    login: str
+    takes_authority: bool = False
+    takes_client_id: bool = False
+
+
+_SERVICE_PRINCIPAL = "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
+
+KINDS = {
+    "cli": Kind("AzureCliCredential", "log in: `az login`"),
+    "developer_cli": Kind("AzureDeveloperCliCredential", "log in: `azd auth login`"),
+    "powershell": Kind("AzurePowerShellCredential", "log in: `Connect-AzAccount`"),
+    "environment": Kind("EnvironmentCredential", _SERVICE_PRINCIPAL, takes_authority=True),
+    "managed_identity": Kind(
+        "ManagedIdentityCredential",
+        "give this machine an identity; AZURE_CLIENT_ID chooses one of several",
+        takes_client_id=True,
+    ),
+    "workload_identity": Kind(
+        "WorkloadIdentityCredential",
+        "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_FEDERATED_TOKEN_FILE",
+        takes_authority=True,
+    ),
+}
+"""What a target may name. None of them asks anybody anything, or opens a browser."""
+
+ANY = Kind("DefaultAzureCredential", f"log in: `az login`, or {_SERVICE_PRINCIPAL}", takes_authority=True)
+"""Each kind in turn, until one has a token."""
+
+
+def kind_of(name: str | None) -> Kind:
+    """The kind of credential that a target names.
+
+    Raises:
+        SettingsError: there is no such kind.
+    """
+    if name is None:
+        return ANY
+    if name not in KINDS:
+        raise SettingsError(f"`{name}` is no kind of Azure credential", hint=did_you_mean(name, KINDS), code="CT916")
+    return KINDS[name]
+
+
+def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) -> Any:
+    """A credential that gets its tokens from that cloud, and new ones when they expire.
+
+    Raises:
+        SettingsError: there is no such kind, or the environment has not all that it needs.
+        MissingExtra: azure-identity is not installed.
+    """
+    kind = kind_of(name)
+    identity = require("azure.identity", extra="azureml")
+    options: dict[str, Any] = {}
+    if kind.takes_authority:
+        options["authority"] = cloud.login
+        if not cloud.is_built_in:
+            options["disable_instance_discovery"] = True  # the public cloud, which would be asked, does not know it
+    if kind.takes_client_id and environ.get("AZURE_CLIENT_ID"):
+        options["client_id"] = environ["AZURE_CLIENT_ID"]
+    try:
+        return getattr(identity, kind.name)(**options)
+    except ValueError as error:
+        raise SettingsError(f"{' '.join(str(error).split()).rstrip('.')}", hint=kind.login, code="CT916") from error
+    except OSError as error:  # of a certificate's file
+        raise SettingsError(
+            f"`{error.filename}` cannot be read: {error.strerror}", hint=kind.login, code="CT916"
+        ) from error
+
+
+_SIGNS = (
+    "AZURE_CLIENT_ID",
+    "AZURE_USERNAME",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "IDENTITY_ENDPOINT",
+    "MSI_ENDPOINT",
+)
+
+
+def credentials_in_sight(environ: Mapping[str, str]) -> bool:
+    """Whether this machine seems to have credentials, without asking anybody for them.
+
+    A virtual machine gets them from its metadata service, which is a question to the network: `--online` asks it.
+    """
+    return any(environ.get(sign) for sign in _SIGNS) or bool(az_subscriptions(az_folder(environ)))

@@ -1,0 +1,192 @@
+"""Copies of what a job wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything.
+
+`outputs/` also has what a script left in its own folder `./outputs`, which the service keeps without being asked to.
+Files come in parts, several at once; a part whose connection breaks, or whose key expires, is asked for again, not the
+file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from cloudtrain.errors import TargetError, UsageError, did_you_mean
+from cloudtrain.targets.azureml.outputs import OWN, places_of
+from cloudtrain.targets.azureml.service.blobs import READ, Blobs, Piece, read
+from cloudtrain.targets.azureml.service.lines import Layout
+from cloudtrain.targets.azureml.service.logs import RunLog, artifact_place
+from cloudtrain.targets.azureml.service.outputs import resolved_place
+from cloudtrain.targets.azureml.service.places import Where, place_of
+from cloudtrain.targets.azureml.service.transfers import Check, at_once
+from cloudtrain.targets.common.landing import landing
+from cloudtrain.targets.common.provider_errors import Denied, NotThere
+
+OUTPUTS, LOGS = "outputs", "logs"
+
+_FILES, _PARTS = 4, 4
+"""How many files are copied at once, and how many parts of each."""
+
+_TRIES = 2
+"""How often a file is begun that is written anew while it is copied."""
+
+Open = Callable[[Callable[[Any], "Piece | None"]], "Piece | None"]
+"""Calls the function with azure-storage-blob's client of the file, with new keys where the old ones have expired."""
+
+
+class File(NamedTuple):
+    """A file of a run: its name as results are named (`outputs/plots/a.png`), and how to open it."""
+
+    name: str
+    open: Open
+
+
+def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path) -> list[Path]:
+    """Copy what is under `path` into `destination`, which is made, and return the files written.
+
+    A folder's content comes directly into `destination`; with an empty path every place gets a folder of its own
+    there. `model/weights.pt` is one file.
+
+    Args:
+        job: the resource manager's answer about it.
+
+    Raises:
+        UsageError: there is no such place; the hint names those that exist.
+        TargetError: the run has written nothing there, or a file must not be written.
+    """
+    results = Results(blobs, job)
+    wanted = results.checked(path.strip("/"))
+    found: dict[str, File] = {}
+    for file in results.files(wanted):
+        found.setdefault(_behind(file.name, wanted) or file.name.rpartition("/")[2], file)
+    if not found and wanted:
+        hint = f"what a run writes: {', '.join(f'`{name}/`' for name in results.names)}"
+        raise TargetError(f"the run has written no `{wanted}`", hint=hint)
+    with landing(destination) as staging:
+        places = [(file, staging.place(name)) for name, file in sorted(found.items())]
+        at_once(_FILES, lambda item, check: _fetch(*item, check), places)
+        return staging.move()
+
+
+class Results:
+    """What one run wrote, by the names that its results have on every target."""
+
+    def __init__(self, blobs: Blobs, job: Mapping[str, Any]) -> None:
+        self._blobs = blobs
+        self._job = job
+        self._run: str = job["name"]
+        self._workspace = blobs.client.place.workspace_id
+        self._places = places_of(job, self._run, self._workspace)
+
+    @property
+    def names(self) -> list[str]:
+        """What can be asked for."""
+        return [*self._places, OUTPUTS, LOGS]
+
+    def checked(self, wanted: str) -> str:
+        """The path, with the name that its place has: `outputs/model` is `model`.
+
+        Raises:
+            UsageError: a run has no such place.
+        """
+        for name in OWN:
+            if name in self._places and _behind(wanted, f"{OUTPUTS}/{name}") is not None:
+                wanted = wanted.removeprefix(f"{OUTPUTS}/")
+        if not any(_overlap(name, wanted) for name in self.names) or ".." in wanted.split("/"):
+            raise UsageError(f"a run has no `{wanted}`", hint=did_you_mean(wanted, self.names), code="CT935")
+        return wanted
+
+    def files(self, wanted: str) -> Iterator[File]:
+        """The files under a path; of two with one name the first counts."""
+        chosen = [name for name in self._places if _overlap(name, wanted)]
+        for name in chosen:
+            yield from self._output(name, _behind(wanted, name) or "")
+        inside_one = any(_behind(wanted, name) is not None for name in chosen)
+        if _overlap(OUTPUTS, wanted) and not inside_one:
+            where = artifact_place(self._workspace, self._run, f"{OUTPUTS}/")
+            yield from self._at(OUTPUTS, where, _behind(wanted, OUTPUTS) or "")
+        if _overlap(LOGS, wanted):
+            yield from (file for file in self._logs() if _behind(file.name, wanted) is not None)
+
+    def _output(self, name: str, rest: str) -> Iterator[File]:
+        found = list(self._at(name, place_of(self._places[name], self._workspace), rest))
+        if not found:
+            elsewhere = self._resolved(name)
+            found = list(self._at(name, elsewhere, rest)) if elsewhere else []
+        yield from found
+
+    def _resolved(self, name: str) -> Where | None:
+        """The place that the service gave an output to which the job gave none."""
+        output = name.rpartition("/")[2]
+        if self._job["properties"]["outputs"][output].get("uri"):
+            return None
+        try:
+            uri = resolved_place(self._blobs.client, self._run, output)
+        except (NotThere, Denied):
+            return None
+        return place_of(uri, self._workspace) if uri else None
+
+    def _at(self, name: str, where: Where, rest: str) -> Iterator[File]:
+        """The files of a place, or what of them is under `rest`; a place may be a single file."""
+        container = self._blobs.container(where)
+        root = where.path.rstrip("/")
+        prefix = f"{root}/{rest}" if root else rest
+        for blob in container.names(prefix) or (container.names(root) if root and not rest else ()):
+            below = root.rpartition("/")[2] if blob == root else _behind(blob, root)
+            if below and _behind(below, rest) is not None:
+                yield File(f"{name}/{below}", _opener(container, blob))
+
+    def _logs(self) -> Iterator[File]:
+        log = RunLog(self._blobs, self._run, Layout.of(self._job["properties"]))
+        log.discover()
+        for name in log.names:
+            yield File(f"{LOGS}/{name}", partial(log.opened, name))
+
+
+def _opener(container: Any, blob: str) -> Open:
+    return lambda copy: container.use(blob, lambda opened: copy(opened.get_blob_client(blob)))
+
+
+def _behind(name: str, folder: str) -> str | None:
+    """What of a name comes behind a folder, nothing for the folder itself; None for a name that is elsewhere."""
+    if not folder:
+        return name
+    if name == folder:
+        return ""
+    return name[len(folder) + 1 :] if name.startswith(f"{folder}/") else None
+
+
+def _overlap(name: str, wanted: str) -> bool:
+    """Whether a place is under the path, or the path in the place."""
+    return _behind(name, wanted) is not None or _behind(wanted, name) is not None
+
+
+def _fetch(file: File, place: Path, check: Check) -> None:
+    """Copy one file."""
+    if not any(_copied(file, place, check) for _ in range(_TRIES)):
+        raise TargetError(f"`{file.name}` changes while it is copied", hint="try again when the run has ended")
+
+
+def _copied(file: File, place: Path, check: Check) -> bool:
+    """Copy all parts, each opened by itself; False where they are not all of one version of the file."""
+    first = file.open(partial(read, offset=0))
+    assert first is not None, "no ETag was named"
+    lock = Lock()
+
+    def copied(start: int, check: Check) -> bool:
+        """Every so many parts, from the byte where the first of them starts."""
+        for offset in range(start, first.size, READ * _PARTS):
+            check()
+            part = file.open(partial(read, offset=offset, only=first.etag))
+            if part is None or part.etag != first.etag:
+                return False
+            with lock:
+                content.seek(offset)
+                content.write(part.data)
+        return True
+
+    with place.open("wb") as content:
+        content.write(first.data)
+        return all(at_once(_PARTS, copied, range(READ, first.size, READ)[:_PARTS], check))

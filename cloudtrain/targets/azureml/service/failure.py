@@ -1,0 +1,155 @@
+"""Why a run failed, in one line: what the service says, without its ceremony, and what the rank that failed wrote.
+
+The service's own text is a sentence about an exit code, a whole traceback, or JSON with the text inside (`NonCompliant`
+holds what may quote the user's output, `Compliant` what may not). The forms are those of public error reports; nobody
+measured all of them, so what is not recognized is shown as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from cloudtrain.core.states import RunStatus
+from cloudtrain.errors import TargetError
+from cloudtrain.targets.azureml.service.logs import LogFile, RunLog
+from cloudtrain.targets.common.tracebacks import PEER_LOST, bounded, error_in
+
+_DETAILS, _TAIL, _FILES, _AT_ONCE = 20, 8192, 64, 8
+"""Lines that explain a failure; bytes of the end of a file that are read for them, of how many files, at a time."""
+
+_CEREMONY = re.compile(
+    r"^(?:\s|AzureMLCompute job failed\.?|(?:JobFailed|ExecutionFailed): *|Execution failed\.|Reason: *)+",
+    re.IGNORECASE,
+)
+_SAYS_NOTHING = re.compile(
+    r"(?:Submitted script failed with a non-zero exit code|Job failed with non-zero exit code|"
+    r"(?:User )?process '[^']*' (?:exited|completed) with)",
+    re.IGNORECASE,
+)
+_EXIT_CODE = re.compile(
+    r"exit(?:ed)?(?: with)?(?: status)?[ _]codes?\b[\"':,\s]*(?:\"?value\"?[\"':\s]*)?(-?\d+)", re.IGNORECASE
+)
+_FILE = re.compile(r"user_logs/std_log[\w-]*\.txt")
+_PLAIN = ("", "UserError", "ExecutionFailed")
+"""Codes that tell nothing: every failure of a script has them."""
+
+
+class Reason(NamedTuple):
+    """One line, what of it can be said in fields, and the lines that explain it."""
+
+    text: str
+    details: tuple[str, ...] = ()
+    exit_code: int | None = None
+    file: str | None = None
+    """The log file that it refers to."""
+
+
+def reason_of(error: Any) -> Reason:
+    """The `error` of a run, whatever stands in it, as one line."""
+    root = _root(error)
+    said = str(root.get("message") or next(_messages(root), ""))
+    body = _unpacked(said)
+    lines = [line.rstrip() for line in body.splitlines() if line.strip()]
+    code, file, named = _EXIT_CODE.search(said), _FILE.search(body), error_in([_behind_colon(line) for line in lines])
+    text = _CEREMONY.sub("", bounded(body))
+    if named or _SAYS_NOTHING.match(text):
+        text = "the script failed" + (f" with exit code {code[1]}" if code else "") + (f": {named}" if named else "")
+    kind = str(root.get("code") or "")
+    if kind not in _PLAIN and kind not in text:
+        text = f"{kind}: {text}" if text else kind
+    return Reason(
+        text=bounded(text) or "the service gives no reason",
+        details=tuple(lines[-_DETAILS:]) if len(lines) > 1 else (),
+        exit_code=int(code[1]) if code else None,
+        file=file[0] if file else None,
+    )
+
+
+def explain(status: RunStatus, log: RunLog) -> RunStatus:
+    """A failed run with what the rank that failed first wrote last. `log` must be one of all ranks.
+
+    Logs that may not be read do not hide the reason.
+    """
+    try:
+        log.discover()
+        found = _culprit(log, reason_of(log.details.get("error")))
+    except TargetError:
+        return status
+    if found is None:
+        return status
+    reason = status.reason or "the service gives no reason"
+    return replace(
+        status,
+        reason=bounded(reason if found.error in reason else f"{reason}: {found.error}"),
+        details=tuple(found.lines[-_DETAILS:]),
+        failed_rank=found.file.writer.rank,
+    )
+
+
+class _End(NamedTuple):
+    """The end of a log file that names an error."""
+
+    file: LogFile
+    changed: float
+    lines: list[str]
+    error: str
+
+
+def _culprit(log: RunLog, reason: Reason) -> _End | None:
+    """The file that the service refers to, or that of the first rank to end with an error of its own.
+
+    A rank that only lost another one ends with an error too, and often sooner than the other has written its own.
+    """
+    ends = list(_ends(log, log.streams[:_FILES]))
+    ends = ends or list(_ends(log, log.system_files[:_AT_ONCE]))
+    return min(ends, key=_suspicion(reason), default=None)
+
+
+def _suspicion(reason: Reason) -> Callable[[_End], tuple[bool, bool, float]]:
+    def key(end: _End) -> tuple[bool, bool, float]:
+        return bool(PEER_LOST.search("\n".join(end.lines[-6:]))), end.file.name != reason.file, end.changed
+
+    return key
+
+
+def _ends(log: RunLog, files: Sequence[LogFile]) -> Iterator[_End]:
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        for file, (changed, lines) in zip(files, pool.map(lambda file: log.tail(file, _TAIL), files), strict=True):
+            error = error_in(lines)
+            if error is not None:
+                yield _End(file, changed, [line for line in lines if line.strip()], error)
+
+
+def _root(error: Any) -> Mapping[str, Any]:
+    """The error itself: run history puts it into an envelope."""
+    inner = error.get("error", error) if isinstance(error, Mapping) else {}
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _messages(error: Mapping[str, Any]) -> Iterator[str]:
+    details = error.get("details")
+    for detail in details if isinstance(details, list) else ():
+        if isinstance(detail, Mapping):
+            if detail.get("message"):
+                yield str(detail["message"])
+            yield from _messages(detail)
+
+
+def _unpacked(said: str) -> str:
+    """The text, where it comes inside of JSON."""
+    try:
+        found, _ = json.JSONDecoder().raw_decode(said.strip())
+    except ValueError:
+        return said
+    texts = [found.get(name) for name in ("NonCompliant", "Compliant", "message")] if isinstance(found, dict) else []
+    return next((text for text in texts if isinstance(text, str) and text.strip()), said)
+
+
+def _behind_colon(line: str) -> str:
+    """`Error: ValueError: bad` and `... error message 'ValueError: bad` name an error that does not begin the line."""
+    return re.sub(r"^.*?\b(?:Error|error message):? '?(?=\w+(?:\.\w+)*(?:Error|Exception|Interrupt|Exit)\b)", "", line)

@@ -1,0 +1,76 @@
+"""What the label `latest` means now. As azure-ai-ml 1.35.2 does, a job is sent with the version and not with the label:
+the newest environment by its time of creation, and what the container of data or of a model calls its latest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.core.plan import canonical_json
+from cloudtrain.errors import TargetError
+from cloudtrain.targets.azureml.compile.identifiers import Labelled, labelled
+from cloudtrain.targets.azureml.service.client import Client
+from cloudtrain.targets.azureml.service.versions import ENVIRONMENT
+from cloudtrain.targets.common.provider_errors import NotThere
+
+_NEWEST = {"$orderBy": "createdtime desc", "$top": "1"}
+
+
+class Labels:
+    """The labels of one workspace. What a check has said is what a submit of the same service sends."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, str] = {}
+
+    def ask(self, client: Client, label: Labelled) -> str:
+        """The version that the label means now.
+
+        Raises:
+            NotThere: there is no such asset.
+            TargetError: it may not be looked at.
+        """
+        if label.kind == "environments":
+            page = client.get(f"{label.thing}/versions", api_version=ENVIRONMENT, query=_NEWEST).get("value") or []
+            version = page[0].get("name") if page else None
+        else:
+            container = client.get(label.thing, api_version=ENVIRONMENT)
+            version = (container.get("properties") or {}).get("latestVersion")
+        if not version:
+            raise NotThere(f"`{label.name}` has no version", hint="register one, or name another asset")
+        self._said[label.thing] = str(version)
+        return str(version)
+
+    def body(self, client: Client, request: Mapping[str, Any], text: str) -> str:
+        """The request as it is sent: `text`, its canonical JSON, with versions in the place of labels.
+
+        Raises:
+            TargetError: a label means nothing, or may not be looked at.
+        """
+        properties = dict(request["properties"])
+        found = dict(_labels(properties))
+        if not found:
+            return text
+        ids = {written: self._id(client, label) for written, label in found.items()}
+        if properties.get("environmentId") in ids:
+            properties["environmentId"] = ids[properties["environmentId"]]
+        properties["inputs"] = {
+            name: {**item, "uri": ids[item["uri"]]} if isinstance(item, Mapping) and item.get("uri") in ids else item
+            for name, item in (properties.get("inputs") or {}).items()
+        }
+        return canonical_json({**request, "properties": properties})
+
+    def _id(self, client: Client, label: Labelled) -> str:
+        try:
+            version = self._said.get(label.thing) or self.ask(client, label)
+        except NotThere as error:
+            hint = f"name a version: `azureml:{label.name}:1`"
+            raise TargetError(f"the workspace has no `{label.name}`, so `latest` means nothing", hint=hint) from error
+        return f"{label.thing}/versions/{version}"
+
+
+def _labels(properties: Mapping[str, Any]) -> Iterator[tuple[str, Labelled]]:
+    inputs = (properties.get("inputs") or {}).values()
+    uris = (item.get("uri") for item in inputs if isinstance(item, Mapping))
+    for written in (properties.get("environmentId"), *uris):
+        if isinstance(written, str) and (label := labelled(written)):
+            yield written, label

@@ -1,0 +1,116 @@
+"""Whose a log file is, by its name, and the lines of a file that is still being written.
+
+Azure ML keeps a file for each process and writes nothing about it into the lines. Names that azure-ai-ml 1.35.2 and its
+tests know: `user_logs/std_log.txt` of a single process, `std_log_process_03.txt`, for TensorFlow
+`std_log_node_00_ps.txt` and `std_log_node_01_worker.txt`, from the older runtime `azureml-logs/70_driver_log_3.txt` and
+`70_driver_log-worker-0.txt`, and `mpi_log.txt` for what mpirun itself says. A retried job was seen to keep its attempts
+in `user_logs/retry_001/`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from cloudtrain.errors import UsageError
+from cloudtrain.targets.azureml.compile.command import LAUNCHER
+from cloudtrain.targets.azureml.launch.body import Body
+from cloudtrain.targets.azureml.launch.tf_config import tasks
+
+_FILE = re.compile(
+    r"(?:user_logs/(?:retry_\d+/)?std_log|azureml-logs/70_driver_log)(?:[-_](?:process|node|rank))?"
+    r"(?:[-_](?P<before>ps|worker|chief))?(?:[-_](?P<number>\d+))?(?:[-_](?P<behind>ps|worker|chief))?\.txt"
+)
+_LAUNCHERS_OWN = re.compile(r"user_logs/(?:retry_\d+/)?mpi_log\.txt")
+
+
+class Writer(NamedTuple):
+    """Who wrote a file. `rank` is None for a launcher, whose lines may come from several ranks."""
+
+    instance: int
+    rank: int | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the processes of a job lie on its instances."""
+
+    body: Body
+
+    @classmethod
+    def of(cls, properties: Mapping[str, Any]) -> Layout:
+        """The layout of a job, by its body (`properties` of a JobBase)."""
+        return cls(Body({"properties": properties}))
+
+    @property
+    def has_ranks(self) -> bool:
+        """False where the service starts one launcher on each instance, which starts the ranks."""
+        command = str(self.body.request["properties"].get("command") or "")
+        return self.body.kind != "Ray" and LAUNCHER not in command
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        if self.body.kind == "TensorFlow":
+            return self.body.workers + self.body.parameter_servers
+        return self.body.instances * self.body.processes_per_instance
+
+    def writer(self, file: str) -> Writer | None:
+        """Who wrote a log file; None for files that are no process's output."""
+        if _LAUNCHERS_OWN.fullmatch(file):
+            return Writer(0, None)
+        match = _FILE.fullmatch(file)
+        if match is None:
+            return None
+        number = int(match["number"] or 0)
+        if not self.has_ranks:
+            return Writer(number, None)
+        if self.body.kind != "TensorFlow":
+            return Writer(number // self.body.processes_per_instance, number)
+        kind = "ps" if "ps" in (match["before"], match["behind"]) else "worker"
+        rank = number + (self.body.workers if kind == "ps" else 0)
+        places = {(task.kind, task.index): task.instance for task in tasks(self.body)}
+        return Writer(places.get((kind, number), 0), rank)
+
+    def check(self, rank: int | None, instance: int | None) -> None:
+        """Whether there is such a rank or instance: silence would read as a rank that wrote nothing.
+
+        Raises:
+            UsageError: there is not, or nothing tells the ranks apart.
+        """
+        if rank is not None and not self.has_ranks:
+            raise UsageError(
+                "the launcher of each instance writes for all its ranks, and the log does not tell them apart",
+                hint="use `--instance N`",
+                code="CT937",
+            )
+        for noun, asked, count in (("rank", rank, self.ranks), ("instance", instance, self.body.instances)):
+            if asked is not None and asked >= count:
+                plural = f"the {noun}s 0 to {count - 1}" if count > 1 else f"one {noun}, 0"
+                raise UsageError(f"the job has no {noun} {asked}", hint=f"it has {plural}", code="CT937")
+
+
+class Cutter:
+    """Bytes as they come, cut into lines. What has no end yet waits: half a line, half a character."""
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def feed(self, data: bytes) -> Iterator[str]:
+        """The lines that are whole now."""
+        *whole, self._pending = (self._pending + data).split(b"\n")
+        # Of a progress bar, which goes back to the start of its line, the last state is enough.
+        self._pending = self._pending[self._pending.rstrip(b"\r").rfind(b"\r") + 1 :]
+        return map(_text, whole)
+
+    def rest(self) -> Iterator[str]:
+        """The last line, if it has no end."""
+        pending, self._pending = self._pending, b""
+        if pending:
+            yield _text(pending)
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]

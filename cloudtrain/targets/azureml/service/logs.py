@@ -1,0 +1,247 @@
+"""A job's output: a file for each process, read on from where it stopped, whoever is still writing it.
+
+The run history lists the files, each with an address that opens it for some hours; where it gives none, or storage does
+not take it, the artifact store itself is asked. Only bytes that were not read before are asked for, and a file that has
+not changed since costs an answer without a body. Lines carry no time: that of a line is when its file was last changed,
+as far as it was known when the line was read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from threading import RLock
+from typing import Any
+
+from cloudtrain.core.states import LogLine
+from cloudtrain.targets.azureml.service.blobs import Blobs, Piece, Result, read
+from cloudtrain.targets.azureml.service.lines import Cutter, Layout, Writer
+from cloudtrain.targets.azureml.service.places import DatastorePlace
+from cloudtrain.targets.common.provider_errors import Denied, Expired, NotThere
+
+ARTIFACTS = "workspaceartifactstore"
+"""The datastore that keeps what jobs leave behind without being asked to."""
+
+_AT_ONCE = 8
+"""Files that are read at the same time."""
+
+_OVERLAP = 256
+"""Bytes that tell whether a file which was written anew still begins with what was read of it."""
+
+_SYSTEM = ("system_logs/", "azureml-logs/20_image_build_log")
+
+_FINAL = ("Completed", "Failed", "Canceled")
+
+
+def artifact_place(workspace: str, run: str, path: str = "") -> DatastorePlace:
+    """Where a run's logs and artifacts are."""
+    return DatastorePlace(workspace, ARTIFACTS, f"ExperimentRun/dcid.{run}/{path}")
+
+
+class LogFile:
+    """One file, as far as it was read. What is read is kept until it is taken, so that no error loses it."""
+
+    def __init__(self, name: str, writer: Writer) -> None:
+        self.name = name
+        self.writer = writer
+        self.offset = 0
+        self._etag: str | None = None
+        self._made: datetime | None = None
+        self._changed = 0.0
+        self._last = b""
+        self._cutter = Cutter()
+        self._lines: deque[LogLine] = deque()
+
+    def read(self, blob: Any) -> bool:
+        """Read on; whether there is more to read at once."""
+        piece = read(blob, self.offset, unless=self._etag)
+        if piece is None:
+            return False
+        if self._is_another(piece, blob):
+            self._keep(self._cutter.rest())
+            self.offset, self._etag, self._last = 0, None, b""
+            return True
+        self._made, self._changed = piece.made, piece.changed
+        self.offset += len(piece.data)
+        self._last = (self._last + piece.data)[-_OVERLAP:]
+        self._keep(self._cutter.feed(piece.data))
+        more = self.offset < piece.size
+        self._etag = None if more else piece.etag
+        return more
+
+    def take(self) -> Iterator[LogLine]:
+        """The lines that were read and not yet taken."""
+        while self._lines:
+            yield self._lines.popleft()
+
+    def rest(self) -> Iterator[LogLine]:
+        """The last line, where its end was never written."""
+        self._keep(self._cutter.rest())
+        return self.take()
+
+    def _is_another(self, piece: Piece, blob: Any) -> bool:
+        """Whether the file was replaced since: it is shorter, or was made anew and begins with something else."""
+        if piece.size < self.offset:
+            return True
+        if not self.offset or piece.made == self._made:
+            return False
+        before = read(blob, self.offset - len(self._last), length=len(self._last))
+        return before is None or before.data != self._last
+
+    def _keep(self, texts: Iterator[str]) -> None:
+        instance, rank = self.writer
+        self._lines.extend(LogLine(self._changed, instance, rank, "stdout", text) for text in texts)
+
+
+class RunLog:
+    """All files of one run, or those of one rank or instance. `new_lines` yields what came since it was last called."""
+
+    def __init__(
+        self, blobs: Blobs, run: str, layout: Layout, *, rank: int | None = None, instance: int | None = None
+    ) -> None:
+        layout.check(rank, instance)
+        self._blobs = blobs
+        self._run = run
+        self._layout = layout
+        self._rank = rank
+        self._instance = instance
+        self.details: Mapping[str, Any] = {}
+        """What the run history said about the run when it was last asked."""
+        self._files: dict[str, LogFile] = {}
+        self._system: dict[str, LogFile] = {}
+        self._addresses: dict[str, str] = {}
+        self._refused: set[str] = set()
+        """Files of which storage does not take the address that the run history gives."""
+        self._lock = RLock()
+
+    @property
+    def streams(self) -> list[LogFile]:
+        """The files that are known so far, in the order of their ranks."""
+        return sorted(self._files.values(), key=_order)
+
+    @property
+    def names(self) -> list[str]:
+        """Every file that the run history lists, whoever wrote it."""
+        return sorted(self._addresses)
+
+    @property
+    def system_files(self) -> list[LogFile]:
+        """What the service itself wrote: how it made the image, how it started the job."""
+        return [self._system[name] for name in sorted(self._system)]
+
+    def new_lines(self) -> Iterator[LogLine]:
+        """The lines since the last call, file by file.
+
+        Raises:
+            TargetError: a file could not be read; the lines of the others have been yielded.
+        """
+        self.discover()
+        files = self.streams
+        with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+            for start in range(0, len(files), _AT_ONCE):
+                group = files[start : start + _AT_ONCE]
+                readings = [pool.submit(self._read, file) for file in group]
+                for file, reading in zip(group, readings, strict=True):
+                    more = reading.exception() is None and reading.result()
+                    yield from file.take()
+                    while more:
+                        more = self._read(file)
+                        yield from file.take()
+                errors = [error for reading in readings if (error := reading.exception()) is not None]
+                if errors:
+                    raise errors[0]
+
+    def rest(self) -> Iterator[LogLine]:
+        """Last lines without an end: for when nothing more will be read."""
+        for file in self.streams:
+            yield from file.rest()
+
+    def discover(self) -> None:
+        """Look for files that have appeared, and for new addresses of those that are known."""
+        for name, address in self._listed().items():
+            writer = self._layout.writer(name)
+            self._addresses[name] = address
+            if writer is not None and self._is_wanted(writer):
+                self._files.setdefault(name, LogFile(name, writer))
+            elif name.startswith(_SYSTEM):
+                self._system.setdefault(name, LogFile(name, Writer(0, None)))
+
+    def tail(self, file: LogFile, count: int) -> tuple[float, list[str]]:
+        """When a file was last changed, and the lines in its last `count` bytes; the first of them may be cut, and
+        there are none where it is listed before its first byte is written."""
+
+        def last(blob: Any) -> tuple[float, list[str]]:
+            size = blob.get_blob_properties().size
+            piece = read(blob, max(size - count, 0), length=count)
+            assert piece is not None, "no ETag was named"
+            cutter = Cutter()
+            return piece.changed, [*cutter.feed(piece.data), *cutter.rest()]
+
+        try:
+            return self.opened(file.name, last)
+        except NotThere:
+            return 0.0, []
+
+    def opened(self, name: str, operation: Callable[[Any], Result]) -> Result:
+        """`operation(blob)` by the file's address, by a new one when that has expired, or in the artifact store.
+
+        Raises:
+            TargetError: see `provider_errors`.
+        """
+        address = self._addresses.get(name, "")
+        if address and name not in self._refused:
+            for fresh in (False, True):
+                try:
+                    with self._blobs.translating(name):
+                        return operation(self._blobs.at(self._renewed(name, address) if fresh else address))
+                except (Denied, Expired):
+                    continue
+            self._refused.add(name)
+        where = artifact_place(self._blobs.client.place.workspace_id, self._run, name)
+        container = self._blobs.container(where)
+        return container.use(name, lambda opened: operation(opened.get_blob_client(where.path)))
+
+    def _is_wanted(self, writer: Writer) -> bool:
+        return self._rank in (None, writer.rank) and self._instance in (None, writer.instance)
+
+    def _listed(self) -> Mapping[str, str]:
+        """Name to address. A run without a list may have files all the same: its store is asked once it has begun."""
+        try:
+            self.details = details = self._blobs.client.history(f"runs/{self._run}/details")
+        except NotThere:
+            return {}  # the run history knows a job a moment after it was made
+        files: dict[str, str] = details.get("logFiles") or {}
+        if files or not details.get("startTimeUtc"):
+            return files
+        try:
+            return dict.fromkeys(self._in_store(), "")
+        except (Denied, Expired):
+            if details.get("status") in _FINAL:
+                raise
+            return {}  # they may be listed yet
+
+    def _in_store(self) -> list[str]:
+        where = artifact_place(self._blobs.client.place.workspace_id, self._run)
+        container = self._blobs.container(where)
+        folders = ("user_logs/", "azureml-logs/")
+        names = [name for folder in folders for name in container.names(where.path + folder)]
+        return [name.removeprefix(where.path) for name in names]
+
+    def _read(self, file: LogFile) -> bool:
+        try:
+            return self.opened(file.name, file.read)
+        except NotThere:
+            return False  # it is listed before its first byte is written
+
+    def _renewed(self, name: str, address: str) -> str:
+        """Another address than that; other threads may have got it already."""
+        with self._lock:
+            if self._addresses[name] == address:
+                self.discover()
+            return self._addresses[name]
+
+
+def _order(file: LogFile) -> tuple[bool, int, str]:
+    return file.writer.rank is None, file.writer.rank or file.writer.instance, file.name

@@ -1,0 +1,27 @@
+"""Where the service has put a job's output, as the run history knows it."""
+
+from __future__ import annotations
+
+from cloudtrain.targets.azureml.service.client import Client
+
+_HISTORY, _RESOLVE = "v1.0", "1.5.0"
+
+
+def resolved_place(client: Client, run_name: str, output: str) -> str | None:
+    """Where the service says that it has put an output; None where it does not say.
+
+    Raises:
+        TargetError: see `provider_errors`.
+    """
+    services, workspace = client.service("api"), client.place.workspace_id
+    asked = {"runId": run_name, "selectRunMetadata": True}
+    run = (
+        client.post(f"{services}/history/v1.0{workspace}/rundata", asked, api_version=_HISTORY).get("runMetadata") or {}
+    )
+    asset = ((run.get("outputs") or {}).get(output) or {}).get("assetId")
+    if not asset:
+        return None
+    path = f"{services}/data/v1.0{workspace}/dataversion/batchGetResolvedUris"
+    found = client.post(path, {"values": [asset]}, api_version=_RESOLVE).get("values") or {}
+    uri: str | None = (found.get(asset) or {}).get("uri")
+    return uri

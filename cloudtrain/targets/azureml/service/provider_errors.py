@@ -1,0 +1,354 @@
+"""What Azure says when it says no, in our words. One table for error codes, one for what never reached the service.
+
+A refusal of Azure ML carries codes at several depths: a general one on top (`UserError`), and the one that tells what
+happened below it (`JobPropertyImmutable`), in `innerError` or in an entry of `additionalInfo`. The deepest that the
+table knows decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
+from cloudtrain.targets.common.provider_errors import Denied, Expired, NotThere
+
+
+class NoWorkspace(NotThere):
+    """There is no such workspace, so nothing that would be in it."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What was asked when Azure said no: `PUT`, about `jobs/cifar10-3f9a1c22-1`, at which workspace and as whom."""
+
+    method: str
+    about: str
+    workspace: str = ""
+    resource_group: str = ""
+    subscription: str = ""
+    login: str = "log in: `az login`"
+    """What to do for credentials that work."""
+
+    @property
+    def scope(self) -> str:
+        """The workspace, as a role assignment names it."""
+        return (
+            f"/subscriptions/{self.subscription}/resourceGroups/{self.resource_group}"
+            f"/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace}"
+        )
+
+
+Kind = type[TargetError] | type[SettingsError]
+
+
+@dataclass(frozen=True)
+class Row:
+    """An error of ours for one of theirs. The texts may hold the names that `_made` fills in."""
+
+    kind: Kind
+    message: str
+    hint: str | None = None
+
+
+_ROLE = 'ask for the role: `az role assignment create --role "AzureML Data Scientist" --assignee YOU --scope {scope}`'
+_DENIED = Row(Denied, "the credentials may not do `{action}`: {said}", _ROLE)
+_BLOB_DENIED = Row(
+    Denied,
+    "the credentials may not use the workspace's storage account: {said}",
+    'ask for the role "Storage Blob Data Contributor" on that account, and for a way through its firewall',
+)
+_EXPIRED = Row(Expired, "the Azure login has expired", "{login}")
+_BAD_TOKEN = Row(
+    Expired, "Azure does not accept the credentials: {said}", "{login}; `az account show` tells who you are"
+)
+_TENANT = Row(
+    TargetError,
+    "the credentials belong to another tenant than the subscription `{subscription}`: {said}",
+    "`az login --tenant TENANT`; the subscription's page in the portal names its tenant",
+)
+_MORE_PROOF = Row(
+    TargetError, "the organization wants another proof of who you are: {said}", "`az login --tenant TENANT` asks for it"
+)
+_SECRET = Row(
+    TargetError, "the service principal's secret or certificate is not accepted: {said}",
+    "make a new one: `az ad app credential reset --id CLIENT_ID`, and set AZURE_CLIENT_SECRET",
+)  # fmt: skip
+_THROTTLED = Row(TargetUnreachable, "Azure limits the rate of `{action}`: {said}", "try again in a minute")
+_BROKEN = Row(TargetUnreachable, "Azure could not answer `{action}`: {said}", "try again in a minute")
+_NO_ANSWER = Row(TargetUnreachable, "Azure does not answer `{action}`: {said}", "check the network and the proxy")
+_NOT_THERE = Row(NotThere, "there is no `{about}` in the workspace `{workspace}`")
+_NO_SUBSCRIPTION = Row(
+    TargetError,
+    "there is no subscription `{subscription}` that these credentials can see",
+    "`az account list` shows yours; set `subscription_id` in [azureml]",
+)
+_QUOTA = Row(
+    TargetError,
+    "the quota does not allow this job: {said}",
+    "`az ml compute list-usage --location REGION` shows it; ask for more at https://ml.azure.com/quota",
+)
+_VM_SIZE = Row(
+    TargetError, "there is no such instance type here: {said}", "`cloudtrain instances --target azureml` lists them"
+)
+_COMPUTE = Row(
+    NotThere, "there is no such compute: {said}",
+    "`az ml compute list --workspace-name {workspace} --resource-group {resource_group}` shows them; "
+    "or leave `compute` out to run serverless",
+)  # fmt: skip
+_CONFLICT = Row(TargetError, "something else changes `{about}` at the same moment: {said}", "try again")
+_TAKEN = Row(NameTaken, "the workspace has a job `{name}` already", "give the job another name")
+_REFUSED = Row(TargetError, "Azure ML refuses the request: {said}", "`cloudtrain check` looks closer")
+
+CODES: dict[str, Row] = {
+    # the resource manager
+    "SubscriptionNotFound": _NO_SUBSCRIPTION,
+    "InvalidSubscriptionId": _NO_SUBSCRIPTION,
+    "ResourceGroupNotFound": Row(
+        NoWorkspace,
+        "there is no resource group `{resource_group}` in the subscription `{subscription}`",
+        "`az group list --query '[].name'` shows them; set `resource_group` in [azureml]",
+    ),
+    "WorkspaceNotFound": Row(
+        NoWorkspace,
+        "there is no workspace `{workspace}` in the resource group `{resource_group}`",
+        "`az ml workspace list --resource-group {resource_group}` shows them; set `workspace` in [azureml]",
+    ),
+    "AuthorizationFailed": _DENIED,
+    "LinkedAuthorizationFailed": _DENIED,
+    "ReadOnlyDisabledSubscription": Row(
+        Denied, "the subscription `{subscription}` is disabled: {said}", "`az account list` shows your others"
+    ),
+    "RequestDisallowedByPolicy": Row(
+        Denied, "a policy of the organization forbids this: {said}", "ask whoever wrote the policy"
+    ),
+    "MissingSubscriptionRegistration": Row(
+        TargetError,
+        "the subscription `{subscription}` does not know Azure ML yet",
+        "`az provider register --namespace Microsoft.MachineLearningServices`",
+    ),
+    "ExpiredAuthenticationToken": _EXPIRED,
+    "TokenExpired": _EXPIRED,
+    "InvalidAuthenticationToken": _BAD_TOKEN,
+    "AuthenticationFailed": _BAD_TOKEN,
+    "InvalidAuthenticationTokenTenant": _TENANT,
+    "InvalidAuthenticationTokenAudience": _BAD_TOKEN,
+    "AuthenticationFailedMissingToken": _BAD_TOKEN,
+    "TooManyRequests": _THROTTLED,
+    "RequestThrottled": _THROTTLED,
+    "SubscriptionRequestsThrottled": _THROTTLED,
+    "ThrottledRequest": _THROTTLED,
+    "InternalServerError": _BROKEN,
+    "ServiceUnavailable": _BROKEN,
+    "GatewayTimeout": _BROKEN,
+    "ServerTimeout": _BROKEN,
+    "Conflict": _CONFLICT,
+    # Azure ML
+    "JobPropertyImmutable": _TAKEN,
+    "ServiceError": _BROKEN,
+    "ServiceInvocationError": _BROKEN,
+    "QuotaExceeded": _QUOTA,
+    "InsufficientQuota": _QUOTA,
+    "QuotaNotAvailable": _QUOTA,
+    "ClusterCoreQuotaReached": _QUOTA,
+    "InvalidVMSize": _VM_SIZE,
+    "VmSizeNotSupported": _VM_SIZE,
+    "InvalidVmSize": _VM_SIZE,
+    "SkuNotAvailable": _VM_SIZE,
+    "ComputeNotFound": _COMPUTE,
+    "ComputeTargetNotFound": _COMPUTE,
+    "UserError": _REFUSED,
+    "ValidationError": _REFUSED,
+    "BadArgument": _REFUSED,
+    "InvalidRequestContent": _REFUSED,
+    # storage
+    "AuthorizationFailure": _BLOB_DENIED,
+    "AuthorizationPermissionMismatch": _BLOB_DENIED,
+    "InsufficientAccountPermissions": _BLOB_DENIED,
+    "KeyBasedAuthenticationNotPermitted": _BLOB_DENIED,
+    "PublicAccessNotPermitted": _BLOB_DENIED,
+    "AccountIsDisabled": _BLOB_DENIED,
+    "BlobNotFound": Row(NotThere, "there is no `{about}` in the workspace's storage"),
+    "ContainerNotFound": Row(NotThere, "there is no `{about}` in the workspace's storage"),
+    "ServerBusy": _THROTTLED,
+    "OperationTimedOut": _BROKEN,
+    "InternalError": _BROKEN,
+}
+"""Error code to our error: those of the resource manager, Azure ML and storage that a user can meet."""
+
+STATUSES: dict[int, Row] = {
+    401: _BAD_TOKEN,
+    403: _DENIED,
+    404: _NOT_THERE,
+    408: _BROKEN,
+    409: _CONFLICT,
+    429: _THROTTLED,
+}
+"""HTTP status to our error, where the code says less than the status."""
+
+_SAID: tuple[tuple[re.Pattern[str], Row], ...] = (
+    (re.compile(r"job with this name already exists", re.I), _TAKEN),
+    (re.compile(r"resource 'Microsoft\.MachineLearningServices/workspaces/[^/']+' under resource group", re.I),
+     CODES["WorkspaceNotFound"]),
+    (re.compile(r"\bquota\b.*\b(exceed|insufficient|not enough|reached|limit)|"
+                r"\b(exceed|insufficient|not enough)\w*\b.*\bquota\b", re.I), _QUOTA),
+    (re.compile(r"\b(vm ?size|vm sku|instance ?type)\b.*\b(invalid|not supported|not available|not found|unknown)|"
+                r"\b(invalid|unsupported|unknown) (vm ?size|vm sku|instance ?type)", re.I), _VM_SIZE),
+    (re.compile(r"\bcompute\b[^.]*\b(not found|does ?n[o']t exist|could not be found)", re.I), _COMPUTE),
+)  # fmt: skip
+"""What only the words tell: Azure ML says `UserError` to all of these."""
+
+_GENERAL = ("UserError", "ValidationError", "BadArgument", "Conflict")
+"""Codes that say less than the words do."""
+
+_LOGINS: tuple[tuple[re.Pattern[str], Row], ...] = (
+    (re.compile(r"AADSTS(700082|70043|50173|70008|700084|50132|50133)\b|refresh token has expired", re.I), _EXPIRED),
+    (re.compile(r"AADSTS(50076|50079|53003|53000|50158|50074|65001)\b"), _MORE_PROOF),
+    (re.compile(r"AADSTS(7000215|7000222|700027|700016)\b"), _SECRET),
+    (re.compile(r"AADSTS(90002|50020|900023)\b"), _TENANT),
+)
+"""What Entra ID says, by its numbers; a login that has run out is the commonest."""
+
+_NO_CREDENTIALS = Row(TargetError, "there are no Azure credentials that work: {said}", "{login}")
+
+EXCEPTIONS: dict[str, Row] = {
+    "SSLCertVerificationError": Row(
+        TargetError,
+        "the connection to Azure is not trusted: {said}",
+        "set REQUESTS_CA_BUNDLE to a file with the proxy's certificate",
+    ),
+    "ProxyError": Row(TargetUnreachable, "the proxy does not answer: {said}", "check HTTPS_PROXY and NO_PROXY"),
+    "NameResolutionError": Row(
+        TargetUnreachable,
+        "the address of Azure cannot be found: {said}",
+        "check the network and its DNS; a workspace behind a private endpoint answers only from its own network",
+    ),
+    "CredentialUnavailableError": _NO_CREDENTIALS,
+    "ClientAuthenticationError": _NO_CREDENTIALS,
+    "ServiceRequestError": _NO_ANSWER,
+    "ServiceResponseError": _NO_ANSWER,
+    "DecodeError": _BROKEN,
+    "AzureError": Row(TargetError, "azure-core cannot do `{action}`: {said}"),
+    "FileNotFoundError": Row(TargetError, "a file of the Azure credentials is not there: {said}", "{login}"),
+    "OSError": Row(TargetError, "the connection to Azure cannot be made: {said}", "check REQUESTS_CA_BUNDLE"),
+}
+"""Class of an error or of what caused it to our error; the first that fits. Timeouts and broken connections are
+`ServiceResponseError`, refused ones `ServiceRequestError`."""
+
+_ACTION = re.compile(r"perform(?:ing)? (?:the )?action '(?P<action>[^']+)'")
+
+
+def translated(error: Exception, call: Call) -> TargetError | SettingsError:
+    """Our error for one of azure-core's, azure-identity's or azure-storage-blob's."""
+    status = getattr(error, "status_code", None)
+    if status is not None:
+        code = getattr(error, "error_code", None) or ""  # of a class of storage's own, where that knows it
+        body = {"code": str(getattr(code, "value", code)), "message": _first_line(error)}
+        return refused(int(status), body, call)
+    text = str(getattr(error, "message", None) or error)
+    logins = (row for pattern, row in _LOGINS if pattern.search(text))
+    names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+    found = next(logins, None) or next((row for name, row in EXCEPTIONS.items() if name in names), None)
+    assert found is not None, f"{type(error).__name__} is no error of Azure's packages"
+    return _made(found, text, call)
+
+
+def refused(status: int, body: Any, call: Call) -> TargetError | SettingsError:
+    """Our error for an answer that says no: its HTTP status and its JSON data, if it has any."""
+    error = _error(body)
+    said = str(error.get("message") or error.get("Message") or "")
+    codes = list(_codes(error))
+    return _made(_row(status, codes, said), said, call)
+
+
+def not_found(name: str, workspace: str) -> RunNotFound:
+    """The error for a run that the workspace does not have."""
+    hint = "`cloudtrain ps --target azureml` lists them"
+    return RunNotFound(f"the workspace `{workspace}` has no run `{name}`", hint=hint)
+
+
+def _row(status: int, codes: list[str], said: str) -> Row:
+    known = next((code for code in reversed(codes) if code in CODES), None)
+    if known is not None and known not in _GENERAL:
+        return CODES[known]
+    by_words = next((row for pattern, row in _SAID if pattern.search(said)), None)
+    if by_words is not None:
+        return by_words
+    if status in STATUSES:
+        return STATUSES[status]
+    if status >= 500:
+        return _BROKEN
+    if known is not None:
+        return CODES[known]
+    shown = f" ({codes[-1]})" if codes else ""
+    return Row(TargetError, f"Azure refuses `{{action}}`{_plain(shown)}: {{said}}")
+
+
+def _error(body: Any) -> Mapping[str, Any]:
+    """The `error` of an answer; some services leave that level out."""
+    inner = body.get("error", body) if isinstance(body, Mapping) else {}
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _codes(error: Any) -> Iterator[str]:
+    """Every code of an error, the most general first."""
+    if not isinstance(error, Mapping):
+        return
+    if error.get("code"):
+        yield str(error["code"])
+    for detail in error.get("details") or ():
+        yield from _codes(detail)
+    for item in error.get("additionalInfo") or ():
+        if isinstance(item, Mapping) and item.get("type") == "InnerError":
+            yield from _codes((item.get("info") or {}).get("value"))
+    for name in ("innerError", "innererror"):
+        yield from _codes(error.get(name))
+
+
+def _made(row: Row, said: str, call: Call) -> TargetError | SettingsError:
+    action = _ACTION.search(said)
+    values = {
+        "said": _one_line(said) or "it gives no reason",
+        "action": action["action"] if action else f"{call.method} {call.about}",
+        "about": call.about,
+        "name": call.about.rpartition("/")[2],
+        "workspace": call.workspace,
+        "resource_group": call.resource_group,
+        "subscription": call.subscription,
+        "scope": call.scope,
+        "login": call.login,
+    }
+    return row.kind(row.message.format(**values), hint=row.hint.format(**values) if row.hint else None)
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error and what it was made from, which is kept in four different places."""
+    seen: list[BaseException] = []
+    waiting: list[Any] = [error]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, BaseException) and found not in seen:
+            seen.append(found)
+            waiting += [getattr(found, "inner_exception", None), getattr(found, "reason", None), found.__cause__]
+            waiting += found.args[:1]
+    return seen
+
+
+def _first_line(error: Exception) -> str:
+    """Storage adds request ids and the time, each in a line of its own."""
+    return str(getattr(error, "message", None) or error).strip().partition("\n")[0]
+
+
+def _plain(text: str) -> str:
+    return text.replace("{", "").replace("}", "")
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split()).rstrip(".")
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
+
+
+_LONGEST = 600
+"""DefaultAzureCredential tells of eight kinds of credentials that it has tried."""

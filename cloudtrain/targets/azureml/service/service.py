@@ -1,0 +1,281 @@
+"""What is asked of Azure: each method is one or a few requests; what they mean is in the modules
+beside this one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.catalogue.overlay import user_overlay
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.errors import NameTaken, SettingsError, TargetError, TargetUnreachable
+from cloudtrain.targets.azureml.place import Place
+from cloudtrain.targets.azureml.service.blobs import Blobs
+from cloudtrain.targets.azureml.service.client import Client
+from cloudtrain.targets.azureml.service.failure import explain
+from cloudtrain.targets.azureml.service.labels import Labels
+from cloudtrain.targets.azureml.service.lines import Layout
+from cloudtrain.targets.azureml.service.logs import RunLog
+from cloudtrain.targets.azureml.service.money import ClusterOf, paid_machines
+from cloudtrain.targets.azureml.service.ownership import is_ours
+from cloudtrain.targets.azureml.service.provider_errors import not_found
+from cloudtrain.targets.azureml.service.states import listed_status, state_of, status_of
+from cloudtrain.targets.azureml.service.versions import CANCEL, COMPUTE, JOB, SUBMIT
+from cloudtrain.targets.azureml.settings import AzureML
+from cloudtrain.targets.base import BundleWriter, ByteProgress
+from cloudtrain.targets.common.following import Pace, follow
+from cloudtrain.targets.common.provider_errors import Denied, NotThere
+
+if TYPE_CHECKING:
+    from cloudtrain.catalogue.refreshed import Refreshed
+
+_TOKEN = "x-azureml-token"
+"""Header with a token that a job acts with for its user, who reads the data."""
+
+
+class AzureMLService:
+    """The service of one process. A run is a command job of the run's name."""
+
+    in_flight = 60.0
+    names_are_unique = True
+
+    def __init__(self, environ: Mapping[str, str], pace: Pace | None = None) -> None:
+        self._environ = environ
+        self._pace = pace or Pace()
+        self._overlay = cache(partial(user_overlay, target="azureml"))
+        self._clients: dict[str, Client] = {}
+        self._blobs: dict[str, Blobs] = {}
+        self._clusters: dict[str, Mapping[str, Any] | None] = {}
+        self._labels = Labels()
+
+    def can_check(self, settings: AzureML) -> bool:
+        """Whether there seem to be credentials."""
+        from cloudtrain.targets.azureml.service.credentials import credentials_in_sight
+
+        return settings.credential is not None or credentials_in_sight(self._environ)
+
+    def check(self, job: TrainingJob, settings: AzureML, plan: Plan) -> list[Finding]:
+        """Workspace, compute, quota, environment and data, as far as the credentials may look."""
+        from cloudtrain.targets.azureml.account import account_of
+        from cloudtrain.targets.azureml.compile.machines import machines_of
+        from cloudtrain.targets.azureml.service.online import check
+
+        account = replace(account_of(settings, self._environ, Path.cwd()), overlay=self._overlay() or None)
+        return check(self._at(plan.place), plan, machines_of(job, account).instance_type, self._labels)
+
+    def refresh_catalogue(self, settings: AzureML) -> Refreshed:
+        """Read the workspace's instance types, prices and quotas into a file beside the user's own corrections.
+
+        Raises:
+            SettingsError: the settings do not say which workspace.
+        """
+        from datetime import datetime, timezone
+
+        from platformdirs import user_config_path
+
+        from cloudtrain.targets.azureml.account import account_of
+        from cloudtrain.targets.azureml.service.sizes import refresh
+
+        account = account_of(settings, self._environ, Path.cwd())
+        if account.missing:
+            message = "the instance types of a region are asked for at a workspace, and none is given"
+            hint = "set `subscription_id`, `resource_group` and `workspace` under `[azureml]` in cloudtrain.toml"
+            raise SettingsError(message, hint=hint)
+        folder, today = user_config_path("cloudtrain", appauthor=False), datetime.now(timezone.utc).date()
+        client = self._at(account.place)
+        return refresh(client, client.place.subscription_id, folder=folder, date=today.isoformat())
+
+    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
+        """Make the assets that the plan needs; False when all are there already."""
+        from cloudtrain.targets.azureml.service.assets import make_asset
+
+        client = self._at(plan.place)
+        made = [make_asset(client, item, bundle, on_bytes) for item in plan.uploads]
+        return any(made)
+
+    def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
+        """Send the request; a label in it as the version that it means, which the check has said.
+
+        Where an earlier process sent it (`again`) the name is looked up first, because a PUT to a job that exists
+        changes it where its properties, tags and description differ. The PUT itself may be repeated when its answer is
+        lost: for the service a second one of the same content is the same job, and should it refuse it, the job is
+        found to be ours.
+
+        Raises:
+            NameTaken: the workspace has another job of that name.
+            TargetError: Azure ML refuses the job.
+        """
+        client = self._at(plan.place)
+        if again and self._ours(plan.ref, plan.request):
+            return plan.ref
+        content = self._labels.body(client, plan.request, plan.request_json).encode()
+        headers = self._headers(client, plan)
+        try:
+            client.send("PUT", f"jobs/{plan.run_name}", api_version=SUBMIT, content=content, headers=headers)
+        except (NameTaken, TargetUnreachable):
+            if not self._ours(plan.ref, plan.request):
+                raise
+        return plan.ref
+
+    def has(self, ref: RunRef) -> bool:
+        """Whether the workspace has that run, and we made it.
+
+        Raises:
+            NameTaken: it has one of that name that somebody else made.
+        """
+        return self._ours(ref)
+
+    def withdraw(self, ref: RunRef) -> bool:
+        """Whether the workspace has no such run: what was on its way is there, or lost."""
+        return not self.has(ref)
+
+    def status(self, ref: RunRef) -> RunStatus:
+        """Where the job is now; for a failed one, with the last lines that it wrote."""
+        job = self._job(ref)
+        status = self._status(ref, job)
+        return explain(status, self._log(ref, job)) if status.state is RunState.FAILED else status
+
+    def logs(
+        self,
+        ref: RunRef,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        instance: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:
+        """The output so far; with `follow`, until the job has ended and its log is silent."""
+        job = self._job(ref)
+        log = self._log(ref, job, rank=rank, instance=instance)
+        return self._followed(ref, job, log, on_status) if follow else self._so_far(ref, log, on_status)
+
+    def stop(self, ref: RunRef) -> None:
+        """Ask the service to cancel the job, which it does by and by. Nothing for a job whose work is done."""
+        if _is_ending(self._job(ref)):
+            return
+        try:
+            self._at(ref.place).post(f"jobs/{ref.name}/cancel", api_version=CANCEL)
+        except TargetUnreachable:
+            raise
+        except TargetError:
+            if not _is_ending(self._job(ref)):  # it may have ended between the two requests
+                raise
+
+    def runs(self, place: str) -> Iterator[ListedRun]:
+        """The workspace's jobs, whoever made them, page by page.
+
+        The service lists the newest first; that nobody promises the order within a page is why it is put right.
+        """
+        pages = self._at(place).pages("jobs", api_version=JOB, query={"listViewType": "ActiveOnly"})
+        for page in pages:
+            listed = [ListedRun(RunRef("azureml", place, job["name"]), listed_status(job)) for job in page]
+            yield from sorted(listed, key=lambda item: item.status.created or 0.0, reverse=True)
+
+    def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
+        """Copy what the job wrote; see `download.py`."""
+        from cloudtrain.targets.azureml.service.download import download
+
+        return download(self._stores(ref.place), self._job(ref), path, destination)
+
+    def _at(self, place: str) -> Client:
+        if place not in self._clients:
+            self._clients[place] = Client(Place.parse(place), self._environ)
+        return self._clients[place]
+
+    def _stores(self, place: str) -> Blobs:
+        if place not in self._blobs:
+            self._blobs[place] = Blobs(self._at(place))
+        return self._blobs[place]
+
+    def _job(self, ref: RunRef) -> dict[str, Any]:
+        """The job of a reference.
+
+        Raises:
+            RunNotFound: there is none.
+        """
+        job = self._found(ref)
+        if job is None:
+            raise not_found(ref.name, self._at(ref.place).place.workspace)
+        return job
+
+    def _found(self, ref: RunRef) -> dict[str, Any] | None:
+        try:
+            job: dict[str, Any] = self._at(ref.place).get(f"jobs/{ref.name}", api_version=JOB)
+        except NotThere:
+            return None
+        return job
+
+    def _ours(self, ref: RunRef, request: Mapping[str, Any] | None = None) -> bool:
+        """Whether the job is there.
+
+        Raises:
+            NameTaken: it is there, and somebody else made it.
+        """
+        job = self._found(ref)
+        if job is None:
+            return False
+        if not is_ours(job, request):
+            raise NameTaken(
+                f"the workspace has a job `{ref.name}` already, and it is not this one",
+                hint=f"see it with `cloudtrain status {ref}`, or give your job another name",
+                code="CT945",
+            )
+        return True
+
+    def _headers(self, client: Client, plan: Plan) -> dict[str, str]:
+        identity = plan.request["properties"].get("identity") or {}
+        if identity.get("identityType") != "UserIdentity":
+            return {}
+        return {_TOKEN: client.token(client.cloud.job_scope)}
+
+    def _status(self, ref: RunRef, job: Mapping[str, Any]) -> RunStatus:
+        client = self._at(ref.place)
+        try:
+            details: dict[str, Any] = client.history(f"runs/{ref.name}/details")
+        except (NotThere, Denied):
+            details = {}  # a job appears in run history a moment after it was made, and not everybody may look there
+        paid = None
+        if details.get("startTimeUtc"):  # before, nothing is paid for
+            paid = paid_machines(job["properties"], details, self._cluster_at(client))
+        return status_of(job, details, paid.hourly_price(self._overlay()) if paid else None, time.time())
+
+    def _cluster_at(self, client: Client) -> ClusterOf:
+        def cluster_of(compute: str) -> Mapping[str, Any] | None:
+            if compute not in self._clusters:
+                try:
+                    self._clusters[compute] = client.get(compute, api_version=COMPUTE)
+                except (NotThere, Denied):
+                    self._clusters[compute] = None
+            return self._clusters[compute]
+
+        return cluster_of
+
+    def _log(self, ref: RunRef, job: Mapping[str, Any], **only: int | None) -> RunLog:
+        return RunLog(self._stores(ref.place), ref.name, Layout.of(job["properties"]), **only)
+
+    def _followed(
+        self, ref: RunRef, job: Mapping[str, Any], log: RunLog, on_status: Callable[[RunStatus], None] | None
+    ) -> Iterator[LogLine]:
+        yield from follow(log, lambda: self._status(ref, job), on_status, self._pace)
+        yield from log.rest()
+
+    def _so_far(self, ref: RunRef, log: RunLog, on_status: Callable[[RunStatus], None] | None) -> Iterator[LogLine]:
+        status = self.status(ref)
+        if on_status is not None:
+            on_status(status)
+        yield from log.new_lines()
+        if status.state.is_final:
+            yield from log.rest()
+
+
+def _is_ending(job: Mapping[str, Any]) -> bool:
+    """Whether there is nothing left to cancel. The service refuses it too for a job whose outputs are being kept."""
+    word = job["properties"]["status"]
+    state = state_of(word)
+    return state.is_final or state is RunState.STOPPING or word == "Finalizing"

@@ -1,0 +1,156 @@
+"""What the service says about a job as a `RunStatus`: states, reasons, times and money.
+
+The job's body comes from the resource manager, its state and times from the workspace's run history, which keeps
+three moments: when the run was made, when it began to run, and when it ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from cloudtrain.catalogue.cost import over
+from cloudtrain.core.states import RunState, RunStatus, Transition
+from cloudtrain.core.units import format_duration
+from cloudtrain.targets.azureml.compile.summary import max_runtime
+from cloudtrain.targets.azureml.service.failure import reason_of
+
+STATES: dict[str, RunState] = {
+    "NotStarted": RunState.PENDING,
+    "Queued": RunState.PENDING,
+    "Provisioning": RunState.PREPARING,
+    "Preparing": RunState.PREPARING,
+    "Starting": RunState.PREPARING,
+    "Running": RunState.RUNNING,
+    "Finalizing": RunState.RUNNING,
+    "CancelRequested": RunState.STOPPING,
+    "Completed": RunState.SUCCEEDED,
+    "Failed": RunState.FAILED,
+    "Canceled": RunState.STOPPED,
+    "Paused": RunState.PENDING,
+    "NotResponding": RunState.RUNNING,
+}
+"""Every state that azure-ai-ml 1.35.2 knows. The SDK stops waiting for a run that is `Paused` or `NotResponding`;
+neither has ended: the API's documentation says that a paused one may go on, and that one which does not respond may go
+back to any state."""
+
+_WHY = {
+    "Paused": "somebody paused the run; it can be resumed in the studio",
+    "NotResponding": "the run gives no sign of life; it may come back",
+}
+
+_MOMENT = re.compile(r"(?P<seconds>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)?")
+
+
+def state_of(status: str) -> RunState:
+    """The state of a job; words that a newer service may add mean that it goes on."""
+    return STATES.get(status, RunState.RUNNING)
+
+
+def status_of(job: Mapping[str, Any], details: Mapping[str, Any], hourly: float | None, now: float) -> RunStatus:
+    """The status of a job.
+
+    Args:
+        job: the resource manager's answer.
+        details: the run's details; empty where run history does not have the run yet.
+        hourly: US dollars for all its machines; None where that is unknown.
+        now: seconds since the epoch, for what has not ended yet.
+    """
+    word = details.get("status") or job["properties"]["status"]
+    state = state_of(word)
+    created = seconds(details.get("createdTimeUtc")) or created_at(job)
+    started, ended = seconds(details.get("startTimeUtc")), None
+    if state.is_final:
+        ended = seconds(details.get("endTimeUtc") or details.get("lastModifiedUtc"))
+    status = RunStatus(
+        state=state,
+        reason=_WHY.get(word),
+        created=created,
+        started=started,
+        ended=ended,
+        transitions=_transitions(word, created, started, ended),
+        page=_page(job),
+    )
+    return _with_money(_with_reason(status, job, details), hourly, now)
+
+
+def listed_status(job: Mapping[str, Any]) -> RunStatus:
+    """What a list of jobs tells about one of them."""
+    word = job["properties"].get("status") or ""
+    return RunStatus(state_of(word), reason=_WHY.get(word), created=created_at(job), page=_page(job))
+
+
+def seconds(moment: str | None) -> float | None:
+    """Seconds since the epoch of a time as the service writes it, with up to seven digits behind the dot."""
+    match = _MOMENT.fullmatch(moment or "")
+    if match is None:
+        return None
+    zone = (match["zone"] or "Z").replace("Z", "+00:00")
+    whole = datetime.fromisoformat(match["seconds"] + (zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"))
+    return whole.astimezone(timezone.utc).timestamp() + float(match["fraction"] or 0)
+
+
+def created_at(job: Mapping[str, Any]) -> float | None:
+    return seconds((job.get("systemData") or {}).get("createdAt"))
+
+
+def _page(job: Mapping[str, Any]) -> str | None:
+    """The studio's page about the job, which the service names among the job's services."""
+    page: str | None = ((job["properties"].get("services") or {}).get("Studio") or {}).get("endpoint")
+    return page
+
+
+def _transitions(
+    word: str, created: float | None, started: float | None, ended: float | None
+) -> tuple[Transition, ...]:  # fmt: skip
+    """The phases whose beginnings are known: the wait, in the word that it has now or began with, and the work."""
+    if created is None:
+        return ()
+    waiting = word if started is None and ended is None else "Queued"
+    phases = [Transition(waiting, created, started if started is not None else ended)]
+    if started is not None:
+        phases.append(Transition("Running" if ended is not None else word, started, ended))
+    if ended is not None:
+        phases.append(Transition(word, ended, ended))
+    return tuple(phases)
+
+
+def _with_reason(status: RunStatus, job: Mapping[str, Any], details: Mapping[str, Any]) -> RunStatus:
+    if status.state is RunState.FAILED:
+        reason = reason_of(details.get("error"))
+        return replace(status, reason=reason.text, details=reason.details, exit_code=reason.exit_code)
+    if status.state is RunState.STOPPED:
+        return replace(status, reason=_limit(status, job) or _said(details))
+    if status.reason is None and status.state in (RunState.PENDING, RunState.PREPARING):
+        return replace(status, reason=_warning(details))
+    return status
+
+
+def _limit(status: RunStatus, job: Mapping[str, Any]) -> str | None:
+    """Of a job that ran as long as it may: that it did."""
+    allowed = max_runtime(job["properties"])
+    if not allowed or status.started is None or status.ended is None or status.ended - status.started < allowed:
+        return None
+    return f"it reached `max_runtime` ({format_duration(allowed)})"
+
+
+def _said(details: Mapping[str, Any]) -> str | None:
+    error = details.get("error")
+    return reason_of(error).text if error else None
+
+
+def _warning(details: Mapping[str, Any]) -> str | None:
+    """What the service last warned of: for what a job waits."""
+    messages = [item.get("message") for item in details.get("warnings") or () if item.get("message")]
+    return " ".join(str(messages[-1]).split()) if messages else None
+
+
+def _with_money(status: RunStatus, hourly: float | None, now: float) -> RunStatus:
+    """Seconds since the job began to run. A cluster's own idle minutes before and after it are not the job's."""
+    if status.started is None:
+        return status
+    lasted = max(0.0, (status.ended if status.ended is not None else now) - status.started)
+    return replace(status, billable_seconds=lasted, cost=None if hourly is None else over(hourly, lasted))

@@ -1,0 +1,172 @@
+"""The user's code as blobs: each file by itself, several at once, where the service said that they may go.
+
+A job reads its code as files, so the bundle is sent unpacked. Storage checks the MD5 of each request, and the asset
+that refers to the files is made when all of them are there. Each upload gets a place of its own from the service, so
+two submits of the same code do not meet; what an upload that broke off has left is never referred to.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from cloudtrain.bundle.unpack import DamagedBundle, unpack
+from cloudtrain.errors import TargetError
+from cloudtrain.system.extras import require
+from cloudtrain.targets.azureml.service.blobs import Blobs
+from cloudtrain.targets.azureml.service.client import Client
+from cloudtrain.targets.azureml.service.places import DatastorePlace
+from cloudtrain.targets.azureml.service.transfers import Check, at_once
+from cloudtrain.targets.azureml.service.versions import CODE
+from cloudtrain.targets.base import BundleWriter, ByteProgress
+
+_FILES_AT_ONCE, _BLOCKS_AT_ONCE = 8, 4
+
+_WHOLE, _BLOCK = 8 << 20, 4 << 20
+"""Bytes: a file up to the first goes up in one request, a larger one in blocks of the second."""
+
+_RETRIES = 5
+"""Of each request; the pauses begin with two seconds and double: about a minute in all."""
+
+_FOLDER = "code"
+
+_STORE = "workspaceblobstore"
+"""The datastore that every workspace has; the SDK keeps build contexts there too."""
+
+
+class _File(NamedTuple):
+    name: str
+    """In the bundle, with slashes."""
+    place: Path
+    size: int
+
+
+def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: ByteProgress | None) -> str:
+    """Send the files of a bundle for a code asset; the address of their folder.
+
+    Raises:
+        TargetError: the service gives no place for them, storage refuses them, or a file's name is no text.
+    """
+    with _unpacked(bundle) as source:
+        files = list(_files(source))
+        given = client.post(
+            f"{code_id}/startPendingUpload", {"pendingUploadType": "TemporaryBlobReference"}, api_version=CODE
+        )["blobReferenceForConsumption"]
+        _send(_container(client, given), _FOLDER, files, Blobs(client), _counting(files, on_bytes))
+    return f"{given['blobUri'].rstrip('/')}/{_FOLDER}"
+
+
+def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter) -> str:
+    """Send one folder of a bundle to the workspace's own storage, where its content names it; its address, which ends
+    with a slash, as azure-ai-ml 1.35.2 writes those of build contexts for the service.
+
+    Raises:
+        TargetError: the workspace's storage refuses it.
+    """
+    blobs, place = Blobs(client), f"cloudtrain/folders/{sha256}"
+    with _unpacked(bundle) as source:
+        files = list(_files(source / folder))
+
+        def send(container: Any) -> str:
+            _send(container, place, files, blobs, _counting(files, None))
+            return str(container.url).partition("?")[0]
+
+        address = blobs.container(DatastorePlace(client.place.workspace_id, _STORE)).use(folder, send)
+    return f"{address}/{place}/"
+
+
+@contextmanager
+def _unpacked(bundle: BundleWriter) -> Iterator[Path]:
+    """The files of a bundle, for as long as they are needed."""
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
+        archive, source = Path(folder, "bundle.tar.gz"), Path(folder, "code")
+        bundle.write(archive)
+        try:
+            unpack(archive, source, bundle.sha256)
+        except DamagedBundle as error:
+            raise TargetError(str(error), hint="look at the disk of temporary files: TMPDIR names another") from None
+        yield source
+
+
+def _files(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[_File]:
+    """Every file below a folder. Links become copies of what they lead to, as blobs have none; one that leads to a
+    folder on the way to it ends there.
+
+    Args:
+        above: the folders that the way has come through, without links.
+    """
+    here = folder.resolve()
+    if here in above:
+        return
+    for place in folder.iterdir():
+        name = f"{prefix}{place.name}"
+        if place.is_dir():
+            yield from _files(place, f"{name}/", (*above, here))
+        else:
+            yield _File(_text(name), place, place.stat().st_size)
+
+
+def _text(name: str) -> str:
+    """The name of a blob, which must be a text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        message = f"Azure ML cannot hold the file `{shown}`, whose name is not UTF-8"
+        raise TargetError(message, hint="rename it, or name it in `.cloudtrainignore`", code="CT052") from None
+    return name
+
+
+def _container(client: Client, given: dict[str, Any]) -> Any:
+    """The container that the service has made, opened by its signature or by the credentials themselves."""
+    storage = require("azure.storage.blob", extra="azureml")
+    signed = (given.get("credential") or {}).get("sasUri")
+    sizes = {"max_single_put_size": _WHOLE, "max_block_size": _BLOCK, "retry_total": _RETRIES}
+    return storage.ContainerClient.from_container_url(
+        signed or given["blobUri"],
+        credential=None if signed else client.credential,
+        **{**Blobs(client).options, **sizes},
+    )
+
+
+def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: Callable[[_File, int], None]) -> None:
+    """All files; the first that fails ends it."""
+
+    def send(file: _File, check: Check) -> None:
+        def report(sent: int, _: int) -> None:
+            check()
+            count(file, sent)
+
+        with file.place.open("rb") as content, blobs.translating(file.name):
+            container.upload_blob(
+                f"{folder}/{file.name}",
+                content,
+                length=file.size,
+                overwrite=True,
+                max_concurrency=_BLOCKS_AT_ONCE,
+                validate_content=True,
+                progress_hook=report,
+            )
+        count(file, file.size)
+
+    at_once(_FILES_AT_ONCE, send, files)
+
+
+def _counting(files: list[_File], on_bytes: ByteProgress | None) -> Callable[[_File, int], None]:
+    """Reports of single files made one of all."""
+    total, sent, lock = sum(file.size for file in files), dict.fromkeys(files, 0), Lock()
+    sent_of_all = 0
+
+    def count(file: _File, amount: int) -> None:
+        nonlocal sent_of_all
+        if on_bytes is not None:
+            with lock:
+                sent_of_all += amount - sent[file]
+                sent[file] = amount
+                on_bytes(sent_of_all, total)
+
+    return count

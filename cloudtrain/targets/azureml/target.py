@@ -1,0 +1,107 @@
+"""Azure Machine Learning. Everything here is pure; what talks to Azure is in `service/`, imported with the first
+question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cloudtrain.targets.azureml.settings import AzureML
+from cloudtrain.targets.base import Target
+
+if TYPE_CHECKING:
+    from cloudtrain.catalogue.instances import InstanceTable
+    from cloudtrain.core.job import TrainingJob
+    from cloudtrain.core.plan import CompileContext, Plan
+    from cloudtrain.core.processing import AnyJob
+    from cloudtrain.rules.subject import RequestView
+    from cloudtrain.targets.azureml.account import AzureMLAccount
+    from cloudtrain.targets.azureml.service.service import AzureMLService
+    from cloudtrain.targets.common.following import Pace
+    from cloudtrain.targets.common.this_machine import LocalPlan
+
+_RULES = "cloudtrain.targets.azureml.rules"
+
+
+class AzureMLTarget(Target):
+    """Azure Machine Learning. A run is a command job of the run's name."""
+
+    name = "azureml"
+    title = "Azure ML"
+    order = 20
+    settings_model = AzureML
+    rule_prefix = "AZ"
+    rule_modules = tuple(
+        f"{_RULES}.{name}"
+        for name in (
+            "account", "request", "machine", "distribution", "time", "data", "environment", "variable", "container",
+        )
+    )  # fmt: skip
+    online_rule_modules = (f"{_RULES}.online",)
+    extras: ClassVar = {"azureml": ("azure-identity", "azure-storage-blob"), "azureml-sdk": ("azure-ai-ml",)}
+    plan_formats = ("az-cli", "python")
+    place_example = "azureml:cifar:1"
+    place_help = "`azureml:name:version`, an `azureml://` datastore path, or an `https://` blob address."
+    place_prefixes = ("azureml:", "https://")
+    place_habits = ("azure", "path")
+    environment_help = "A registered Azure ML environment: `azureml:name:version` or an `azureml://registries/...` id."
+    overrides_help = "Merged last into the Azure ML job body."
+    secret_hint = "let the script read it from the workspace's Key Vault with the job's identity"
+    keeps_literals = True
+    can_emulate = True
+    emulated_places = "azureml://datastores/emulated/paths"
+    exports = ("to_command", "to_python", "to_yaml")
+
+    def account(self, settings: AzureML, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> AzureMLAccount:
+        """What this machine knows of the workspace, and the user's corrections of the catalogue."""
+        from cloudtrain.catalogue.overlay import user_overlay
+        from cloudtrain.targets.azureml.account import account_of
+
+        return replace(account_of(settings, environ, cwd), overlay=user_overlay(cwd, self.name) or None)
+
+    def compile(self, job: AnyJob, settings: AzureML, context: CompileContext) -> Plan:
+        """The plan of a job on Azure ML, which can also be had in the words of its SDK and command line."""
+        from cloudtrain.targets.azureml.compile import compile_azureml
+        from cloudtrain.targets.azureml.plan import AzureMLPlan
+
+        return AzureMLPlan.of(compile_azureml(job, settings, context))
+
+    def service(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> AzureMLService:
+        """Azure ML over REST."""
+        from cloudtrain.targets.azureml.service.service import AzureMLService
+
+        return AzureMLService(environ, pace)
+
+    @property
+    def instance_table(self) -> InstanceTable:
+        """Azure's VM sizes."""
+        from cloudtrain.targets.azureml.catalogue import TABLE
+
+        return TABLE
+
+    def request_view(self, settings: Any) -> RequestView:
+        """What the body of a command job says."""
+        from cloudtrain.targets.azureml.rules.request_view import AzureMLView
+
+        return AzureMLView(self.name)
+
+    def refuse_path(self, path: str) -> str | None:
+        """Every file becomes a blob, whose names have rules of their own."""
+        from cloudtrain.targets.azureml.blob_names import refuse_blob_name
+
+        return refuse_blob_name(path)
+
+    def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> LocalPlan:
+        """The job in the paths, variables and command lines of Azure ML's instances."""
+        from cloudtrain.targets.azureml.emulate import compile_as_azureml
+
+        return compile_as_azureml(job, settings, context)
+
+    def examine(self, settings: AzureML, account: Any) -> str:
+        """The workspace, and where its name comes from."""
+        if account.missing:
+            return "no workspace is configured"
+        source = f", from {account.files[0]}" if account.files else ""
+        return f"workspace {account.workspace}{source}"

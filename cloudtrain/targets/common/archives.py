@@ -1,0 +1,51 @@
+"""Bundles that lie ready in a folder: `bundles/<hash of the content>/sourcedir.tar.gz`.
+
+A submit does not read an archive that is there. It looks at the note beside it, which was written when the archive was
+whole: one that has another size, time or inode since then is written anew. The content is looked at when the archive is
+unpacked, and so is read anyway (`cloudtrain.bundle.unpack`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cloudtrain.system.private import make_private_folder, open_private
+from cloudtrain.targets.base import BundleWriter
+
+
+def put_archive(archive: Path, bundle: BundleWriter) -> bool:
+    """Write the archive; False where it is there, and as it was when it was written.
+
+    Raises:
+        OSError: it cannot be written.
+        SourceChanged: a file changed since it was read.
+    """
+    note = archive.with_name(f"{archive.name}.whole")
+    if _stamp(archive) is not None and _stamp(archive) == _read(note):
+        os.utime(archive.parent)  # `prune` removes archives that no submit has asked for in a day
+        return False
+    make_private_folder(archive.parent)
+    bundle.write(archive)
+    stamp = _stamp(archive)
+    temporary = note.with_name(f".{note.name}.{os.getpid()}")
+    with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="ascii") as file:
+        file.write(stamp or "")
+    temporary.replace(note)
+    return True
+
+
+def _stamp(archive: Path) -> str | None:
+    """What changes when the file does; None where there is none."""
+    try:
+        status = archive.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}\n"
+
+
+def _read(note: Path) -> str | None:
+    try:
+        return note.read_text("ascii")
+    except (OSError, ValueError):
+        return None

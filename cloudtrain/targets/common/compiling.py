@@ -1,0 +1,103 @@
+"""What every compiler shares: hyperparameters as argv, references, overrides, the run name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from shlex import split
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.references import replace_references
+from cloudtrain.errors import Problem
+from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, text_of
+
+if TYPE_CHECKING:
+    from cloudtrain.core.plan import Plan
+    from cloudtrain.core.processing import AnyJob
+
+HASH_LENGTH = 8
+"""Hex digits of the plan's hash in a run name: with the counter, collisions need 2**16 different plans of one job."""
+
+
+hyperparameter_argv = argv_of
+"""`--key value` for each hyperparameter, keys sorted: the convention of the SageMaker containers, on every target. The
+launcher in the containers follows it too, so it lives in the runtime."""
+
+hyperparameter_text = text_of
+"""One value as the script receives it."""
+
+
+def without_literals(job: AnyJob) -> AnyJob:
+    """The job without inputs that are plain values: their references become the values. Only Azure ML has such."""
+    literals = {name: item.value for name, item in job.inputs.items() if item.value is not None}
+    if not literals:
+        return job
+    values = {f"inputs.{name}": text_of(value) for name, value in literals.items()}
+
+    def filled(text: str) -> str:
+        return replace_references(text, lambda inner: values.get(inner, f"${{{{{inner}}}}}"))
+
+    variables = {name: filled(text) for name, text in job.environment.variables.items()}
+    update: dict[str, Any] = {
+        "inputs": {name: item for name, item in job.inputs.items() if name not in literals},
+        "hyperparameters": {name: _filled(value, filled) for name, value in job.hyperparameters.items()},
+        "environment": job.environment.model_copy(update={"variables": variables}),
+    }
+    update |= {name: filled(text) for name in ("command", "entry_point") if (text := getattr(job, name)) is not None}
+    return job.model_copy(update=update)
+
+
+def resolve_hyperparameters(job: TrainingJob, paths: Mapping[str, str]) -> dict[str, Any]:
+    """The hyperparameters with `${{...}}` replaced by the paths of the target."""
+    return {key: _filled(value, lambda text: resolve_text(text, paths)) for key, value in job.hyperparameters.items()}
+
+
+def resolve_text(text: str, paths: Mapping[str, str]) -> str:
+    """`text` with `${{...}}` replaced by the paths of the target."""
+    return replace_references(text, paths.__getitem__)
+
+
+def _filled(value: Any, filled: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return filled(value)
+    if isinstance(value, Mapping):
+        return {key: _filled(inner, filled) for key, inner in value.items()}
+    if isinstance(value, Sequence):
+        return [_filled(inner, filled) for inner in value]
+    return value
+
+
+def option_problems(job: TrainingJob) -> list[Problem]:
+    """Options for mpirun that nobody can read: quotes without an end."""
+    for field in ("options", "mpi_options"):
+        try:
+            split(getattr(job.distribution, field, ""))
+        except ValueError as error:
+            message = f"`{field}` is no shell line: {str(error).lower()}"
+            return [Problem(("distribution", field), message, "close the quotes", code="CT018")]
+    return []
+
+
+def submission_key(plan: Plan) -> str:
+    """Return the hash of what makes two submissions the same: target, place, job name and the plan.
+
+    `plan` is compiled under a run name that stands for all, so that the number of the run has no part in it.
+    """
+    return hashlib.sha256("\n".join((plan.target, plan.place, plan.job_name, plan.sha256)).encode()).hexdigest()
+
+
+def run_name(job_name: str, key: str, submitter: str, salt: str, counter: int) -> str:
+    """Return `job-1f3a9c2b-1`: the job's name, a hash of the plan and of who submits it, and the number of the run.
+
+    Deterministic, so that a dry run prints the very name that a submit would use, and a submit after a crash finds
+    its own run.
+
+    Args:
+        key: the plan's `submission_key`.
+        submitter: `user@host`.
+        salt: of the run store, so that two stores of one user give two names.
+        counter: one more than the earlier runs of the same key.
+    """
+    digest = hashlib.sha256(f"{key}\n{submitter}\n{salt}".encode()).hexdigest()[:HASH_LENGTH]
+    return f"{job_name}-{digest}-{counter}"

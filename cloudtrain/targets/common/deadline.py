@@ -1,0 +1,42 @@
+"""Questions that may not hold anybody up: those that are not answered in time count as not asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from threading import Thread
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Deadline(Generic[T]):
+    """One deadline for everything that is asked with it.
+
+    The threads are daemons: where an endpoint drops packets, a request waits for minutes, and nobody waits for it.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def answers(self, questions: Sequence[Callable[[], T]]) -> list[T]:
+        """The answers that came in time, in the order of the questions; an error of a question is raised."""
+        found: dict[int, T] = {}
+        failed: list[BaseException] = []
+
+        def ask(number: int) -> None:
+            try:
+                found[number] = questions[number]()
+            except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
+                failed.append(error)
+
+        threads = [Thread(target=ask, args=(number,), daemon=True) for number in range(len(questions))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, self._end - time.monotonic()))
+        if failed:
+            raise failed[0]
+        answered = dict(found)
+        return [answered[number] for number in sorted(answered)]

@@ -1,0 +1,91 @@
+"""Calls of an SDK as data: they can be printed as code, and they can be made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloudtrain.system.extras import require
+
+
+@dataclass(frozen=True)
+class Call:
+    """`sagemaker.inputs.TrainingInput(s3_data=...)`: the dotted name, and the arguments, which may hold other calls."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A variable of the program, or one of its items."""
+
+    variable: str
+    index: int | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """What sends a job through an SDK: some variables, some settings of the last of them, and one method of it.
+
+    Attributes:
+        variables: name to call, list or plain value, in order; later ones may refer to earlier ones.
+        method: the method of the last variable that sends the request.
+        arguments: its arguments.
+        extra: the extra of cloudtrain that brings the SDK.
+        notes: why something is not written as one would expect, for the reader of the code.
+        steps: methods of the last variable that are called first, and their arguments.
+        in_code: further arguments of the method, where the code calls it.
+    """
+
+    variables: dict[str, Any]
+    method: str
+    arguments: dict[str, Any]
+    extra: str
+    notes: tuple[str, ...] = ()
+    steps: tuple[tuple[str, dict[str, Any]], ...] = ()
+    in_code: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def result(self) -> str:
+        """The variable whose method sends the request."""
+        return list(self.variables)[-1]
+
+
+def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
+    """The object that sends the request, and the arguments of its method. `given` values replace variables.
+
+    Raises:
+        MissingExtra: the SDK is not installed.
+    """
+    scope: dict[str, Any] = {}
+    for name, value in program.variables.items():
+        scope[name] = given[name] if given.get(name) is not None else _made(value, scope, program.extra)
+    for method, arguments in program.steps:
+        getattr(scope[program.result], method)(**_made(arguments, scope, program.extra))
+    return scope[program.result], _made(program.arguments, scope, program.extra)
+
+
+def build_arguments(program: Program) -> dict[str, Any]:
+    """The arguments of the method alone, which refer to no variable.
+
+    Raises:
+        MissingExtra: the SDK is not installed.
+    """
+    arguments: dict[str, Any] = _made(program.arguments, {}, program.extra)
+    return arguments
+
+
+def _made(value: Any, scope: dict[str, Any], extra: str) -> Any:
+    if isinstance(value, Call):
+        module, _, attribute = value.name.rpartition(".")
+        made = {name: _made(argument, scope, extra) for name, argument in value.arguments.items()}
+        return getattr(require(module, extra=extra), attribute)(**made)
+    if isinstance(value, Ref):
+        return scope[value.variable] if value.index is None else scope[value.variable][value.index]
+    if isinstance(value, dict):
+        return {key: _made(inner, scope, extra) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_made(inner, scope, extra) for inner in value]
+    return value

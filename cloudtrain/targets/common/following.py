@@ -1,0 +1,94 @@
+"""Following a job's output until it has ended and its last line is out, through throttling and lost connections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sized
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from cloudtrain.core.states import LogLine, RunStatus
+from cloudtrain.errors import TargetUnreachable
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds between two looks, and how long to go on in vain.
+
+    Attributes:
+        every: between two looks at a job.
+        per_stream: the same for each of its streams: CloudWatch allows an account about 25 reads a second.
+        settle: how long after the end of a job its log must have been silent, for lines that the service holds back.
+        patience: how long the service may be out of reach.
+        slowest: between two tries while it is.
+    """
+
+    every: float = 2.0
+    per_stream: float = 0.2
+    settle: float = 6.0
+    patience: float = 600.0
+    slowest: float = 30.0
+
+
+class Log(Protocol):
+    """A job's output, read on from where it stopped."""
+
+    @property
+    def streams(self) -> Sized:
+        """What it is read from."""
+        ...
+
+    def new_lines(self) -> Iterator[LogLine]:
+        """The lines since the last call. An error in between loses none and repeats none."""
+        ...
+
+
+_LATE = 120.0
+"""Seconds after the end of a job within which lines may still arrive."""
+
+
+def follow(
+    log: Log, status_of: Callable[[], RunStatus], on_status: Callable[[RunStatus], None] | None, pace: Pace
+) -> Iterator[LogLine]:
+    """The lines of a job as they come. Ends when the job has ended and its log is silent.
+
+    Raises:
+        TargetUnreachable: the service did not answer for as long as `pace.patience`.
+    """
+    told: RunStatus | None = None
+    ended: float | None = None  # when the end was seen first: no silence before it counts
+    answered = quiet_since = time.monotonic()
+    pause = pace.every
+    while True:
+        try:
+            status = status_of()  # before the log, which may be whole when the status is final
+            if on_status is not None and _news(status, told):
+                on_status(status)
+                told = status
+            for line in log.new_lines():
+                quiet_since = time.monotonic()
+                yield line
+        except TargetUnreachable:
+            if time.monotonic() - answered > pace.patience:
+                raise
+            pause = min(pause * 2, pace.slowest)
+        else:
+            answered, pause = time.monotonic(), max(pace.every, pace.per_stream * len(log.streams))
+            if status.state.is_final:
+                ended = answered if ended is None else ended
+                if _is_settled(status, max(quiet_since, ended), pace):
+                    return
+        time.sleep(pause)
+
+
+def _is_settled(status: RunStatus, quiet_since: float, pace: Pace) -> bool:
+    if status.ended is not None and time.time() - status.ended > _LATE:
+        return True
+    return time.monotonic() - quiet_since >= pace.settle
+
+
+def _news(status: RunStatus, told: RunStatus | None) -> bool:
+    """Whether more than the meter has changed."""
+    if told is None:
+        return True
+    return replace(status, billable_seconds=None, cost=None) != replace(told, billable_seconds=None, cost=None)

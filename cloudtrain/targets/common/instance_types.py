@@ -1,0 +1,27 @@
+"""The instance type of a job that describes it, with the user's own corrections of the catalogue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cloudtrain.catalogue.instances import instance_types
+from cloudtrain.core.resources import Resources
+
+
+def type_by_gpu(target: str, resources: Resources, overlay: Any) -> str:
+    """The name of the type that a job describes by its `gpu`.
+
+    Raises:
+        JobError: no type fits; the hint names what there is.
+    """
+    from cloudtrain.catalogue.choose import choose
+    from cloudtrain.catalogue.overlay import apply_overlay
+
+    assert resources.gpu is not None
+    return choose(
+        target,
+        gpu=resources.gpu,
+        gpus_per_instance=resources.gpus_per_instance,
+        interconnect=resources.interconnect,
+        types=apply_overlay(instance_types(target), overlay) if overlay else None,
+    ).name

@@ -1,0 +1,26 @@
+"""Results on their way into the user's folder: all of them, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cloudtrain.errors import TargetError
+from cloudtrain.system.staging import Staging, Unsafe
+
+_HINT = "nothing was written; copy a part of it, such as one file, or copy it by hand into an empty folder"
+
+
+@contextmanager
+def landing(destination: Path, *, odd_names: bool = False) -> Iterator[Staging]:
+    """Files for `destination`, which is made; they appear there with `Staging.move`.
+
+    Raises:
+        TargetError: a name is not to be trusted, or something is in the way.
+    """
+    with Staging(destination, odd_names=odd_names) as staging:
+        try:
+            yield staging
+        except Unsafe as error:
+            raise TargetError(str(error), hint=_HINT) from None

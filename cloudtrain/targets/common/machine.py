@@ -1,0 +1,77 @@
+"""What this machine has, read without importing torch: CPUs that may be used, GPUs, and its name."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from cloudtrain.core.plan import Machine
+
+_DEVICE = re.compile(r"nvidia(\d+)")
+
+
+def this_machine(environ: Mapping[str, str], *, devices: Path = Path("/dev")) -> Machine:
+    """CPUs that this process may run on, and the GPUs that CUDA_VISIBLE_DEVICES leaves of those that exist."""
+    return Machine(cpu_count(), gpu_ids(environ, devices=devices))
+
+
+def cpu_count() -> int:
+    """Logical CPUs, those that taskset or a container took away left out."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def gpu_ids(environ: Mapping[str, str], *, devices: Path = Path("/dev")) -> tuple[str, ...]:
+    """The ids of CUDA_VISIBLE_DEVICES (indices, UUIDs or MIG names), or those of `/dev/nvidia*`.
+
+    As in CUDA, an empty value hides all GPUs, and everything from the first `-1` on is hidden.
+    """
+    present = sorted(int(match[1]) for path in _listing(devices) if (match := _DEVICE.fullmatch(path)))
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return tuple(map(str, range(len(present))))
+    if not present:
+        return ()
+    ids = [part.strip() for part in visible.split(",")]
+    end = next((index for index, part in enumerate(ids) if part in ("", "-1", "NoDevFiles", "none", "void")), len(ids))
+    return tuple(ids[:end])
+
+
+def find_mpirun(python: str, environ: Mapping[str, str]) -> str | None:
+    """The mpirun beside the interpreter `python`, where `pip` and `conda` put it, or else on the PATH, or else beside
+    the interpreter that runs cloudtrain.
+    """
+    path = environ.get("PATH", os.defpath)
+    for folders in (_folder_of(python, path), path, _folder_of(sys.executable, path)):
+        found = shutil.which("mpirun", path=folders)
+        if found is not None:
+            return os.path.abspath(found)  # noqa: PTH100 - a link stays the name that it is called by
+    return None
+
+
+def _folder_of(program: str, path: str) -> str:
+    found = shutil.which(program, path=path)
+    return os.path.dirname(os.path.abspath(found)) if found else ""  # noqa: PTH100, PTH120 - as above
+
+
+def host_name() -> str:
+    """The machine's short name, as it stands in `local://HOST/RUN`."""
+    name = os.uname().nodename.partition(".")[0]
+    return re.sub(r"[^A-Za-z0-9_-]", "-", name) or "localhost"
+
+
+def loopback_interface() -> str:
+    """The name of the network interface that only this machine reaches."""
+    return "lo0" if sys.platform == "darwin" else "lo"
+
+
+def _listing(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir()]
+    except OSError:
+        return []

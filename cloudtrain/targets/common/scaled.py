@@ -1,0 +1,134 @@
+"""The job that this machine can run as a service would: fewer instances and processes, data from here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from cloudtrain.core.data import Input
+from cloudtrain.core.distribution import TensorFlow
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.plan import Machine
+from cloudtrain.core.resources import InstanceGroup
+from cloudtrain.core.targets import DEFAULT_TARGET
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.targets.common.scaling import Shape, local_shape
+from cloudtrain.targets.common.this_machine import LocalAccount, LocalSettings
+from cloudtrain.targets.registry import target_of
+
+
+def scaled_job(job: TrainingJob, target: LocalSettings, account: LocalAccount) -> tuple[TrainingJob, Shape]:
+    """The job with counts that fit here, and its shape. Inputs that the service has no place for get a made-up one.
+
+    Raises:
+        JobError: the job needs something that cannot be emulated here.
+    """
+    problems = [problem for name, item in job.inputs.items() for problem in _input_problems(name, item)]
+    problems += _library_problems(job)
+    shape = _shape(job, target, account.machine)
+    problems += _size_problems(shape)
+    if problems:
+        raise JobError(problems)
+    update: dict[str, Any] = {"resources": _resources(job, shape), "distribution": _distribution(job, shape)}
+    return placed_job(job, target).model_copy(update=update), shape
+
+
+def placed_job(job: TrainingJob, target: LocalSettings) -> TrainingJob:
+    """The job with a made-up place on the service for inputs that are only on this machine."""
+    service = str(target.emulate)
+    return job.model_copy(update={"inputs": {name: _placed(name, item, service) for name, item in job.inputs.items()}})
+
+
+MOST_INSTANCES, MOST_PROCESSES = 256, 2048
+"""Of an emulation. Every process is told of all instances, so that the plan grows with their square; and each is a
+Python of its own on this machine."""
+
+
+def _size_problems(shape: Shape) -> Iterator[Problem]:
+    """Only the target's own counts are taken as they are, so only they can be too large."""
+    if shape.instances > MOST_INSTANCES or shape.world_size > MOST_PROCESSES:
+        message = f"{shape} (instances x processes) is too much to emulate: at most {MOST_INSTANCES} instances, and "
+        message += f"{MOST_PROCESSES:,} processes in all"
+        hint = "emulate it smaller: `--instances 2 --processes-per-instance 2`"
+        yield Problem(("resources", "instance_count"), message, hint, code="CT031")
+
+
+def _shape(job: TrainingJob, target: LocalSettings, machine: Machine) -> Shape:
+    """The counts that fit, within what an emulation takes where they are not the target's own."""
+    shape = _fitting(job, target, machine)
+    instances = shape.instances if target.instance_count else min(shape.instances, MOST_INSTANCES)
+    most = shape.processes_per_instance if target.processes_per_instance else max(1, MOST_PROCESSES // instances)
+    return Shape(instances, min(shape.processes_per_instance, most))
+
+
+def _fitting(job: TrainingJob, target: LocalSettings, machine: Machine) -> Shape:
+    if isinstance(job.distribution, TensorFlow):  # one task per host; a host without a task would have nothing to do
+        capacity = machine.gpus or machine.cpus
+        return Shape(target.instance_count or min(job.resources.instance_count, capacity), 1)
+    shape = local_shape(job, target, machine)
+    groups = len(job.resources.instance_groups)
+    return shape if shape.instances >= groups else Shape(groups, 1)
+
+
+def _resources(job: TrainingJob, shape: Shape) -> Any:
+    if not job.resources.instance_groups:
+        return job.resources.model_copy(update={"instance_count": shape.instances})
+    return job.resources.model_copy(update={"instance_groups": _groups(job.resources.instance_groups, shape.instances)})
+
+
+def _groups(groups: tuple[InstanceGroup, ...], instances: int) -> tuple[InstanceGroup, ...]:
+    """Every group keeps one instance at least; the largest ones lose first, of equal ones the last."""
+    counts = [group.instance_count for group in groups]
+    while sum(counts) > max(instances, len(groups)):
+        counts[max(range(len(counts)), key=lambda index: (counts[index], index))] -= 1
+    return tuple(
+        group.model_copy(update={"instance_count": count}) for group, count in zip(groups, counts, strict=True)
+    )
+
+
+def _distribution(job: TrainingJob, shape: Shape) -> Any:
+    distribution = job.distribution
+    if "processes_per_instance" in type(distribution).model_fields:
+        return distribution.model_copy(update={"processes_per_instance": shape.processes_per_instance})
+    if isinstance(distribution, TensorFlow):
+        counts = {name: getattr(distribution, name) for name in ("workers", "parameter_servers")}
+        given = {name: min(count, shape.instances) for name, count in counts.items() if count is not None}
+        return distribution.model_copy(update=given)
+    return distribution
+
+
+def _placed(name: str, item: Input, service: str) -> Input:
+    here = item.of(DEFAULT_TARGET)
+    if here is None or item.of(service) is not None:
+        return item
+    end = PurePath(here).name if item.type == "uri_file" else ""
+    return item.model_copy(update={service: f"{target_of(service).emulated_places}/{name}/{end}".rstrip("/")})
+
+
+def _input_problems(name: str, item: Input) -> list[Problem]:
+    if item.of(DEFAULT_TARGET) is None and item.value is None:
+        hint = f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`"
+        return [Problem(("inputs", name), f"input `{name}` has no place on this machine", hint, code="CT032")]
+    if item.mode == "pipe":
+        message = f"input `{name}` is a pipe, which nothing fills here"
+        return [
+            Problem(
+                ("inputs", name, "mode"), message, f"emulate it with `--set inputs.{name}.mode=mount`", code="CT031"
+            )
+        ]
+    return []
+
+
+def _library_problems(job: TrainingJob) -> list[Problem]:
+    if job.distribution.type != "smp":
+        return []
+    message = "`smp` is SageMaker's own library and does not exist on this machine"
+    hint = "submit it to SageMaker, or use `distribution: {type: torch}` as in `cloudtrain scripts copy pipeline_gpt`"
+    return [Problem(("distribution", "type"), message, hint, code="CT030")]
+
+
+def without_echoes(problems: Sequence[Problem]) -> list[Problem]:
+    """Without what the service would say of a field that this machine has refused already."""
+    first = {problem.path: problem for problem in reversed(problems)}
+    return [problem for problem in problems if first[problem.path] is problem or not problem.path]

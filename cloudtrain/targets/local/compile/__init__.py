@@ -1,0 +1,1 @@
+"""From a job to the processes that the supervisor starts."""

@@ -1,0 +1,104 @@
+"""A processing job on this machine: one process per instance, each with its shard of the data.
+
+The launch specification is that of a job without a distribution, and has two of the fields that emulated jobs have:
+
+    links       one for each instance of each sharded input: a folder with every count-th file of the input
+    places      what can be downloaded: the job's outputs
+
+Which instance gets which file is decided at the start, by `cloudtrain.runtime.shards`. What the instances write
+goes to one folder per output, as it goes to one prefix in S3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.plan import CompileContext, Plan
+from cloudtrain.core.processes import Process
+from cloudtrain.core.processing import ProcessingJob
+from cloudtrain.errors import Problem
+from cloudtrain.launch.specification import Link
+from cloudtrain.targets.common.problems import Problems
+from cloudtrain.targets.common.this_machine import LocalPlan
+from cloudtrain.targets.local.compile.training import compile_local
+from cloudtrain.targets.local.settings import Local
+
+_ONLY_TRAINING = ("distribution", "checkpoint")
+"""Lines of the summary that say nothing about a processing job."""
+
+
+def compile_local_processing(job: ProcessingJob, target: Local, context: CompileContext) -> LocalPlan:
+    """The plan of a processing job on this machine. `context.account` is a `LocalAccount`.
+
+    Raises:
+        JobError: the job needs something that this machine cannot give, with the alternative.
+    """
+    problems, view = Problems(), job.as_training()
+    if target.emulate is not None:
+        message = f"`--emulate {target.emulate}` rehearses training jobs, and this is a processing job"
+        problems.append(
+            Problem(("kind",), message, "leave it out: each instance gets its shard all the same", code="CT031")
+        )
+    sharded = [name for name, item in view.inputs.items() if item.shard]
+    plain = target.model_copy(update={"emulate": None})
+    whole = problems.value(lambda: compile_local(_marked(view), plain, context), None)
+    problems.refuse()
+    assert whole is not None
+    specification = whole.specification
+    count, run_dir = specification.instances, specification.run_dir
+    shares = [{_mark(name): _share(run_dir, instance, name) for name in sharded} for instance in range(count)]
+    processes = tuple(_seen(process, shares[process.instance], count) for process in whole.processes)
+    specified = zip(specification.processes, processes, strict=True)
+    env = processes[0].env
+    specification = replace(
+        specification,
+        processes=tuple(replace(item, argv=process.argv, env=process.env) for item, process in specified),
+        links=tuple(
+            Link(_share(run_dir, instance, name), str(view.inputs[name].local), (instance, count))
+            for name in sharded
+            for instance in range(count)
+        ),
+        places={f"outputs/{name}": (env[f"CLOUDTRAIN_OUTPUT_{name.upper()}"],) for name in job.outputs},
+    )
+    summary = _summary(whole, sharded, count)
+    return replace(whole, request=specification.to_json(), processes=processes, summary=summary)
+
+
+def _share(run_dir: str, instance: int, name: str) -> str:
+    return f"{run_dir}/instances/{instance}/input/{name}"
+
+
+def _mark(name: str) -> str:
+    """Stands for an instance's share of an input while the job is compiled, once for all instances. No text of a
+    compiled job holds a reference any more."""
+    return f"${{{{shares.{name}}}}}"
+
+
+def _marked(view: TrainingJob) -> TrainingJob:
+    inputs = {
+        name: item.model_copy(update={"local": _mark(name)}) if item.shard and item.local is not None else item
+        for name, item in view.inputs.items()
+    }
+    return view.model_copy(update={"inputs": inputs})
+
+
+def _seen(process: Process, shares: Mapping[str, str], count: int) -> Process:
+    """The process with its instance's own shares and number."""
+
+    def filled(text: str) -> str:
+        for mark, share in shares.items():
+            text = text.replace(mark, share)
+        return text
+
+    env = {name: filled(text) for name, text in process.env.items()}
+    env |= {"CLOUDTRAIN_INSTANCE": str(process.instance), "CLOUDTRAIN_INSTANCE_COUNT": str(count)}
+    return replace(process, argv=tuple(map(filled, process.argv)), env=dict(sorted(env.items())))
+
+
+def _summary(whole: Plan, sharded: list[str], count: int) -> tuple[tuple[str, str], ...]:
+    pairs = [(label, text) for label, text in whole.summary if label not in _ONLY_TRAINING]
+    if sharded:
+        pairs.append(("shards", f"{', '.join(sharded)}: dealt out by file over {count} instances"))
+    return tuple(pairs)

@@ -1,0 +1,399 @@
+"""The local target: a job becomes a launch specification, the exact list of processes that the supervisor starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from cloudtrain.core.distribution import MPI, DeepSpeed, Horovod
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.plan import CompileContext
+from cloudtrain.core.processes import Alike, Process, Processes
+from cloudtrain.core.units import format_duration
+from cloudtrain.errors import Problem
+from cloudtrain.launch import fork, mpirun, tensorflow, torchrun
+from cloudtrain.launch.loopback import OPEN_MPI, loopback_variables
+from cloudtrain.launch.specification import CodePlace, LaunchSpecification, StartedProcess
+from cloudtrain.targets.common.compiling import (
+    hyperparameter_argv,
+    option_problems,
+    resolve_hyperparameters,
+    resolve_text,
+)
+from cloudtrain.targets.common.problems import Problems
+from cloudtrain.targets.common.scaling import MOST_TASKS, Shape, gpu_share, local_shape, local_tasks
+from cloudtrain.targets.common.this_machine import LocalAccount, LocalPlan
+from cloudtrain.targets.local.settings import Local
+
+
+def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> LocalPlan:
+    """The plan of a job on this machine. `context.account` is a `LocalAccount`.
+
+    Raises:
+        JobError: the job needs something that this machine cannot give, with the alternative.
+    """
+    if target.emulate is not None:
+        from cloudtrain.targets.registry import target_of
+
+        return target_of(target.emulate).emulate(job, target, context)
+    account: LocalAccount = context.account
+    problems = Problems(_job_problems(job, account, target.python or account.python))
+    if target.launcher == "fork":
+        problems += _fork_problems(job, account)
+    if job.distribution.type == "tensorflow":
+        problems += _task_problems(job, target, account)
+    plan = None if problems else _plan(job, target, context)
+    problems += _input_problems(job)
+    problems.refuse(plan)
+    assert plan is not None
+    return plan
+
+
+def _plan(job: TrainingJob, target: Local, context: CompileContext) -> LocalPlan:
+    """The plan, with inputs that have no place here in a folder of the run, where there is nothing."""
+    site = _Site.of(job, target, context)
+    launch = _LAUNCHERS["fork" if target.launcher == "fork" else _launcher_of(job)](site)
+    specification = LaunchSpecification(
+        name=context.run_name,
+        run_dir=site.run_dir,
+        code=CodePlace(site.account.archive(context.bundle), context.bundle.sha256, site.code_dir),
+        directories=tuple(sorted(site.written.values())),
+        launcher=launch.name,
+        instances=launch.shape.instances,
+        world_size=launch.world_size,
+        ports=launch.ports,
+        processes=tuple(StartedProcess.of(process, launch.signal) for process in launch.started),
+        finishes=launch.finishes,
+        grace_period=target.grace_period,
+        max_runtime=job.max_runtime,
+        metrics=dict(job.metrics) or None,
+    )
+    processes = Processes((*Processes.of(launch.started).groups, *launch.ranks))
+    return LocalPlan.of(specification, job.name, context, processes=processes, summary=_summary(site, launch))
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """The processes of a job: those that the supervisor starts, and the ranks that a launcher starts in turn."""
+
+    name: str
+    shape: Shape
+    world_size: int
+    started: tuple[Process, ...]
+    ranks: tuple[Alike, ...] = ()
+    ports: tuple[str, ...] = ()
+    finishes: tuple[str, ...] = ()
+    signal: str = "leader"
+
+
+@dataclass(frozen=True)
+class _Site:
+    """Where everything of one run lies on this machine."""
+
+    job: TrainingJob
+    target: Local
+    account: LocalAccount
+    name: str
+    run_dir: str
+    code_dir: str
+    paths: dict[str, str]
+    """Reference to path: `inputs.train`, `outputs.model`, `checkpoint`."""
+
+    @classmethod
+    def of(cls, job: TrainingJob, target: Local, context: CompileContext) -> _Site:
+        account: LocalAccount = context.account
+        run_dir = account.run_dir(context.run_name)
+        paths = {f"inputs.{name}": item.local or f"{run_dir}/inputs/{name}" for name, item in job.inputs.items()}
+        paths["outputs.model"] = f"{run_dir}/model"
+        paths |= {
+            f"outputs.{name}": item.local or (f"{run_dir}/model" if name == "model" else f"{run_dir}/outputs/{name}")
+            for name, item in job.outputs.items()
+        }
+        given = job.checkpoint.local if job.checkpoint else None
+        paths["checkpoint"] = given or f"{run_dir}/checkpoint"
+        return cls(
+            job=job,
+            target=target,
+            account=account,
+            name=context.run_name,
+            run_dir=run_dir,
+            code_dir=f"{run_dir}/code",
+            paths=paths,
+        )
+
+    @property
+    def python(self) -> str:
+        return self.target.python or self.account.python
+
+    @property
+    def written(self) -> dict[str, str]:
+        """The folders that the run writes to."""
+        return {name: path for name, path in self.paths.items() if not name.startswith("inputs.")}
+
+    @property
+    def shape(self) -> Shape:
+        return local_shape(self.job, self.target, self.account.machine)
+
+    def program(self) -> list[str]:
+        """The script with its arguments; a shell script or command with the shell before it."""
+        if self.job.command is not None:
+            return ["bash", "-c", resolve_text(self.job.command, self.paths)]
+        assert self.job.entry_point is not None
+        arguments = hyperparameter_argv(resolve_hyperparameters(self.job, self.paths))
+        shell = ["bash"] if self.job.entry_point.endswith(".sh") else []
+        return [*shell, self.job.entry_point, *arguments]
+
+    def direct_program(self) -> list[str]:
+        """The same with the interpreter in front, for processes that no launcher starts."""
+        program = self.program()
+        return [self.python, "-u", *program] if program[0].endswith(".py") else program
+
+    def env(self, instance: int, *, processes: int, ranks: bool = True) -> dict[str, str]:
+        """What each process of an instance finds in its environment, beside the submitter's own variables. `ranks` are
+        processes that meet through torch or MPI."""
+        given = {key: resolve_text(value, self.paths) for key, value in self.job.environment.variables.items()}
+        searched = given.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
+        env = {
+            "CLOUDTRAIN_CHECKPOINT_DIR": self.paths["checkpoint"],
+            "CLOUDTRAIN_MODEL_DIR": self.paths["outputs.model"],
+            "CLOUDTRAIN_RUN_DIR": self.run_dir,
+            "CLOUDTRAIN_RUN_NAME": self.name,
+            **(loopback_variables(self.account.loopback) if ranks else {}),
+            "OMP_NUM_THREADS": str(max(1, self.account.machine.cpus // processes)),
+            "PYTHONPATH": f"{self.code_dir}:{searched}" if searched else self.code_dir,
+            "PYTHONUNBUFFERED": "1",
+        }
+        if self.job.checkpoint:
+            env["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(self.job.checkpoint.keep)
+        for reference, path in self.paths.items():
+            kind, _, name = reference.partition(".")
+            if name:
+                env[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
+        env |= self._gpu_mask(instance) | given
+        return dict(sorted(env.items()))
+
+    def _gpu_mask(self, instance: int) -> dict[str, str]:
+        instances = self.shape.instances
+        share = gpu_share(self.account.machine.gpu_ids, instances, instance)
+        return {"CUDA_VISIBLE_DEVICES": ",".join(share)} if share and instances > 1 else {}
+
+
+def _torchrun(site: _Site) -> _Launch:
+    shape, program = site.shape, site.program()
+    started = tuple(
+        Process(
+            instance=instance,
+            role="torchrun",
+            argv=tuple(
+                torchrun.agent_argv(
+                    program,
+                    python=site.python,
+                    name=site.name,
+                    instance=instance,
+                    instance_count=shape.instances,
+                    processes_per_instance=shape.processes_per_instance,
+                    max_restarts=site.target.max_restarts,
+                    run_dir=site.run_dir,
+                )
+            ),
+            env=site.env(instance, processes=shape.world_size)
+            | torchrun.agent_env(grace_period=site.target.grace_period),
+        )
+        for instance in range(shape.instances)
+    )
+    ranks = torchrun.ranks(
+        program,
+        python=site.python,
+        instance_count=shape.instances,
+        processes_per_instance=shape.processes_per_instance,
+    )
+    return _Launch("torchrun", shape, shape.world_size, started, (ranks,))
+
+
+def _fork(site: _Site) -> _Launch:
+    shape, program, restarts = site.shape, site.program(), site.target.max_restarts
+    argv = fork.launcher_argv(
+        program,
+        python=site.python,
+        instance_count=shape.instances,
+        processes_per_instance=shape.processes_per_instance,
+        max_restarts=restarts,
+        grace_period=site.target.grace_period,
+        log_dir=f"{site.run_dir}/logs",
+    )
+    started = Process(instance=0, role="fork", argv=tuple(argv), env=site.env(0, processes=shape.world_size))
+    ranks = fork.ranks(
+        program,
+        instance_count=shape.instances,
+        processes_per_instance=shape.processes_per_instance,
+        max_restarts=restarts,
+    )
+    return _Launch("fork", shape, shape.world_size, (started,), (ranks,), ("rendezvous",))
+
+
+def _mpirun(site: _Site) -> _Launch:
+    """One mpirun for the whole job: its ranks all count as one instance, since mpirun would need ssh for several."""
+    shape = Shape(1, site.shape.world_size)
+    assert site.account.mpirun is not None
+    program = site.direct_program()
+    distribution = site.job.distribution
+    options = distribution.options if isinstance(distribution, MPI | Horovod) else ""
+    argv = mpirun.mpirun_argv(
+        program,
+        mpirun=site.account.mpirun,
+        processes=shape.world_size,
+        options=options,
+        log_dir=f"{site.run_dir}/logs/instance_0",
+    )
+    env = dict(sorted((OPEN_MPI | site.env(0, processes=shape.world_size)).items()))
+    started = Process(instance=0, role="mpirun", argv=tuple(argv), env=env)
+    ranks = mpirun.ranks(program, processes=shape.world_size)
+    return _Launch("mpirun", shape, shape.world_size, (started,), (ranks,), signal="ranks")
+
+
+def _tensorflow(site: _Site) -> _Launch:
+    workers, servers = local_tasks(site.job, site.target, site.account.machine)
+    tasks = tensorflow.tasks(workers=workers, parameter_servers=servers)
+    started = tuple(
+        Process(
+            instance=rank,
+            role=task,
+            rank=rank,
+            local_rank=0,
+            argv=tuple(site.direct_program()),
+            env=site.env(rank, processes=len(tasks), ranks=False) | {"TF_CONFIG": config},
+        )
+        for rank, ((task, _), config) in enumerate(zip(tasks, tensorflow.tf_configs(tasks), strict=True))
+    )
+    ports = tuple(tensorflow.port_name(task, index) for task, index in tasks)
+    finishes = ("chief",) if servers else ()
+    return _Launch("processes", Shape(len(tasks), 1), len(tasks), started, ports=ports, finishes=finishes)
+
+
+def _single(site: _Site) -> _Launch:
+    """One process per instance. A shell gets its signals as a group, because it does not pass them on."""
+    shape, program = Shape(site.shape.instances, 1), tuple(site.direct_program())
+    started = tuple(
+        Process(
+            instance=instance,
+            role="process",
+            rank=instance,
+            local_rank=0,
+            argv=program,
+            env=site.env(instance, processes=shape.world_size, ranks=False),
+        )
+        for instance in range(shape.instances)
+    )
+    signal = "group" if program[0] == "bash" else "leader"
+    return _Launch("processes", shape, shape.world_size, started, signal=signal)
+
+
+_LAUNCHERS: dict[str, Callable[[_Site], _Launch]] = {
+    "torchrun": _torchrun,
+    "fork": _fork,
+    "mpirun": _mpirun,
+    "tensorflow": _tensorflow,
+    "single": _single,
+}
+
+_LAUNCHER_OF = {
+    "torch": "torchrun",
+    "smddp": "torchrun",
+    "deepspeed": "torchrun",
+    "mpi": "mpirun",
+    "horovod": "mpirun",
+    "tensorflow": "tensorflow",
+    "none": "single",
+}
+
+
+def _launcher_of(job: TrainingJob) -> str:
+    if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "mpi":
+        return "mpirun"
+    return _LAUNCHER_OF[job.distribution.type]
+
+
+def _input_problems(job: TrainingJob) -> list[Problem]:
+    return [
+        Problem(
+            ("inputs", name),
+            f"input `{name}` has no place on this machine",
+            f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`",
+            code="CT032",
+        )
+        for name, item in job.inputs.items()
+        if item.local is None
+    ]
+
+
+def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Iterator[Problem]:
+    """What this machine cannot start at all."""
+    yield from option_problems(job)
+    if job.entry_point is None and job.command is None:
+        message = "the job runs its image's own entry point, and there are no images on this machine"
+        yield Problem(
+            ("entry_point",), message, "add `entry_point: train.py`, or use `--target sagemaker`", code="CT036"
+        )
+    if job.distribution.type == "smp":
+        yield Problem(
+            ("distribution", "type"),
+            "`smp` is SageMaker's own library and does not exist on this machine",
+            "use `distribution: {type: torch}`, which runs everywhere: `cloudtrain scripts copy pipeline_gpt` is a "
+            "pipeline with torch.distributed.pipelining, `gpt_fsdp` shards with FSDP2",
+            code="CT030",
+        )
+    elif _launcher_of(job) == "mpirun" and account.mpirun is None:
+        yield Problem(
+            ("distribution", "type"),
+            f"`{job.distribution.type}` needs `mpirun`, which is neither beside `{python}` nor on the PATH",
+            mpirun.MISSING_HINT,
+            code="CT038",
+        )
+
+
+def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]:
+    hint = "use `--launcher torchrun`"
+    if job.distribution.type != "torch":
+        message = f"`--launcher fork` starts `torch` jobs, and this is `{job.distribution.type}`"
+        yield Problem(("distribution", "type"), message, "use `--launcher torchrun`, the default", code="CT038")
+    if job.entry_point is None or not job.entry_point.endswith(".py"):
+        field = "command" if job.entry_point is None else "entry_point"
+        message = "`--launcher fork` runs a Python script in a process that has imported torch, and nothing else"
+        yield Problem((field,), message, f"{hint}, or name the script: `entry_point: train.py`", code="CT038")
+    if account.machine.gpus:
+        message = f"`--launcher fork` is for CPUs, and the ranks would find GPUs here ({account.machine})"
+        yield Problem((), message, f"{hint}, or hide the GPUs with `CUDA_VISIBLE_DEVICES=` in front", code="CT038")
+
+
+def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> Iterator[Problem]:
+    """Only the target's own count is taken as it is, and the servers with it."""
+    workers, servers = local_tasks(job, target, account.machine)
+    if workers + servers > MOST_TASKS:
+        message = f"{workers:,} workers and {servers:,} parameter servers are too much for this machine: at most "
+        message += f"{MOST_TASKS:,} in all"
+        yield Problem((), message, "run it smaller: leave `--instances` out", code="CT031")
+
+
+def _summary(site: _Site, launch: _Launch) -> list[tuple[str, str]]:
+    job, shape = site.job, launch.shape
+    simulated = f"{shape.instances} simulated on this machine" if shape.instances > 1 else "this machine"
+    pairs = [
+        ("target", f"local ({site.account.machine})"),
+        ("instances", simulated),
+        ("processes", f"{launch.world_size}" + (f" ({shape})" if shape.instances > 1 else "")),
+        ("distribution", f"{job.distribution.type} through {_LAUNCHER_WORDS[launch.name]}"),
+        ("script", job.entry_point or job.command or ""),
+        ("checkpoint", site.paths["checkpoint"]),
+        ("run folder", site.run_dir),
+    ]
+    if job.max_runtime:
+        pairs.append(("max runtime", format_duration(job.max_runtime)))
+    return pairs
+
+
+_LAUNCHER_WORDS = {
+    "torchrun": "torchrun",
+    "fork": "forks of one process",
+    "mpirun": "mpirun",
+    "processes": "direct processes",
+}

@@ -1,0 +1,1 @@
+"""Rules about runs on this machine (LO)."""

@@ -1,0 +1,45 @@
+"""What rules for all targets read out of a launch specification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cloudtrain.core.targets import target_names
+from cloudtrain.rules.data_places import DataPlace, declared_places
+from cloudtrain.rules.overridden import Path
+from cloudtrain.rules.subject import IMAGE, RequestView, Subject
+from cloudtrain.targets.registry import target_of
+
+
+class LocalView(RequestView):
+    """How launch specifications are read. With `emulate`, the overrides of that service count.
+
+    What an emulated service writes lies in the run's own folder, but for checkpoints; and an emulation has the machines
+    of this machine, whatever the overrides say.
+    """
+
+    def __init__(self, target: str, emulated: str | None) -> None:
+        super().__init__(target)
+        self._emulated = target_of(emulated).request_view(None) if emulated is not None else None
+        self.distribution_key = self._emulated.distribution_key if self._emulated is not None else "distribution"
+        self.overridden_by = self._emulated.overridden_by if self._emulated is not None else {}
+
+    @property
+    def service(self) -> str:
+        """The service that is emulated, if any."""
+        return self._emulated.service if self._emulated is not None else self.target
+
+    def change(self, subject: Subject) -> dict[str, Any]:
+        """Variables and hyperparameters, as the service would pass them on."""
+        return self._emulated.change_script(subject) if self._emulated is not None else {}
+
+    def places(self, subject: Subject) -> Iterator[DataPlace]:
+        """Paths of this machine."""
+        return declared_places(subject.job, self.target, outputs=self._emulated is None)
+
+    def images(self, subject: Subject) -> Iterator[tuple[str, Path]]:
+        """The images of any target: none runs here, and each can be wrong."""
+        given = subject.job.environment.image
+        names = [] if given is None else [name for target in target_names() if (name := given.of(target)) is not None]
+        yield from ((name, IMAGE) for name in dict.fromkeys(names))

@@ -1,0 +1,238 @@
+"""Rules about running on this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from cloudtrain.bundle.tree import Tree
+from cloudtrain.core.distribution import TensorFlow
+from cloudtrain.core.plan import Level
+from cloudtrain.core.processes import Processes
+from cloudtrain.launch.specification import LaunchSpecification
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.system.paths import why_missing
+from cloudtrain.targets.common.scaling import local_shape, requested_shape, requested_tasks
+from cloudtrain.targets.common.this_machine import LocalPlan
+
+_TORCHRUN = ("torch", "smddp", "deepspeed")
+
+
+def _specification(subject: Subject) -> LaunchSpecification:
+    assert isinstance(subject.plan, LocalPlan)
+    return subject.plan.specification
+
+
+@rule("LO101", Level.ERROR)
+def input_is_missing(subject: Subject) -> Iterator[Fault]:
+    """An input does not exist on this machine.
+
+    `inputs.NAME.local` is a path relative to the job file. The script would fail when it opens it.
+    """
+    for name, item in subject.job.inputs.items():
+        missing = None if item.local is None else why_missing(item.local)
+        if missing is not None:
+            hint = f"create it, or give another path: `--set inputs.{name}.local=PATH`"
+            yield Fault(f"the input `{item.local}` {missing}", hint, ("inputs", name, "local"))
+
+
+@rule("LO102", Level.ERROR)
+def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
+    """The Python interpreter for the run does not exist.
+
+    `--python` (or `ct.Local(python=...)`) names the interpreter that runs the script.
+    """
+    python = subject.target.python
+    if python is not None and shutil.which(python) is None:
+        yield Fault(f"there is no interpreter `{python}`", f"use this one: `--python {sys.executable}`")
+
+
+@rule("LO103", Level.ERROR)
+def torch_is_missing(subject: Subject) -> Iterator[Fault]:
+    """PyTorch is not installed for the interpreter that runs the script.
+
+    The launcher of this distribution is torchrun, a part of PyTorch, or with `--launcher fork` imports it.
+    """
+    needs_torch = any(group.role in ("torchrun", "fork") for group in Processes.of(subject.plan.processes).groups)
+    if needs_torch and subject.target.python is None and find_spec("torch") is None:
+        yield Fault(
+            f"`{sys.executable}` has no PyTorch, and `{subject.job.distribution.type}` cannot start without it",
+            "pip install 'cloudtrain[torch]', or name an interpreter that has it: `--python PATH`",
+            ("distribution", "type"),
+        )
+
+
+@rule("LO104", Level.ERROR)
+def place_is_a_file(subject: Subject) -> Iterator[Fault]:
+    """An output or the checkpoint is to be written to a file.
+
+    `outputs.NAME.local` and `checkpoint.local` are folders, which the run makes where they are missing. It cannot make
+    one where a file lies, or below a file.
+    """
+    job, folders = subject.job, _specification(subject).directories
+    places: dict[tuple[str, ...], str | None] = {("outputs", name): item.local for name, item in job.outputs.items()}
+    places["checkpoint",] = job.checkpoint.local if job.checkpoint else None
+    for path, place in places.items():
+        if place is None or place not in folders:
+            continue
+        file, missing = _file_on_the_way(place), why_missing(place)
+        hint = f"name a folder: `--set {'.'.join(path)}.local=PATH`"
+        if missing not in (None, "does not exist"):
+            yield Fault(f"the folder `{place}` {missing}", hint, (*path, "local"))
+        elif file is not None:
+            yield Fault(f"`{file}` is a file, and `{path[-1]}` needs a folder", hint, (*path, "local"))
+
+
+def _file_on_the_way(folder: str) -> str | None:
+    """The file that lies where the folder is to be, or above; what cannot be looked at counts as not there."""
+    there = str(Path(folder))
+    while not os.path.exists(there):  # noqa: PTH110 - a text for each of ten thousand parents, not a path
+        there = os.path.dirname(there) or "."  # noqa: PTH120
+    return None if os.path.isdir(there) else there  # noqa: PTH112
+
+
+@rule("LO201", Level.NOTICE)
+def scaled_down(subject: Subject) -> Iterator[Fault]:
+    """The job is smaller here than it asks for.
+
+    Instances and processes are scaled down to the GPUs of this machine, or to its CPUs where there is no GPU, so
+    that a job for sixteen GPUs can be rehearsed on a laptop. `--instances` and `--processes-per-instance` override.
+    """
+    job, target, machine = subject.job, subject.target, subject.account.machine
+    if isinstance(job.distribution, TensorFlow):
+        yield from _fewer_tasks(subject)
+        return
+    asked, here = requested_shape(job, machine), local_shape(job, target, machine)
+    if asked != here and not (target.instance_count or target.processes_per_instance):
+        yield Fault(
+            f"scaled down to this machine ({machine}): {here} processes instead of {asked} (instances x processes)",
+            f"run it at full size with `--instances {asked.instances} "
+            f"--processes-per-instance {asked.processes_per_instance}`",
+            ("resources",),
+        )
+
+
+def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
+    """The same for TensorFlow, whose emulated hosts have a task each."""
+    asked, specification = requested_tasks(subject.job), _specification(subject)
+    instances, tasks, here = asked.workers, sum(asked), specification.world_size
+    if subject.target.emulate is not None:
+        instances = tasks = subject.job.resources.instance_count
+        here = specification.instances
+    if here < tasks and subject.target.instance_count is None:
+        message = f"scaled down to this machine ({subject.account.machine}): {here} tasks instead of {tasks}"
+        yield Fault(message, f"run it at full size with `--instances {instances}`", ("resources",))
+
+
+@rule("LO202", Level.WARNING)
+def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
+    """More processes than this machine has GPUs.
+
+    The processes share GPUs. NCCL refuses two ranks on one GPU ("Duplicate GPU detected"); gloo works, slowly.
+    """
+    gpus, ranks = subject.account.machine.gpus, _specification(subject).world_size
+    if gpus and ranks > gpus:
+        yield Fault(
+            f"{ranks} processes share {gpus} GPU{'s' if gpus > 1 else ''}",
+            f"run as many as there are GPUs with `--instances 1 --processes-per-instance {gpus}`, or hide the GPUs "
+            "with `CUDA_VISIBLE_DEVICES=` to run on the CPU",
+        )
+
+
+@rule("LO203", Level.NOTICE)
+def restarts_without_torchrun(subject: Subject) -> Iterator[Fault]:
+    """Restarts are asked for, and this launcher has none.
+
+    Only torchrun and `--launcher fork` start the ranks again after one of them died. A job without them ends with its
+    first failure.
+    """
+    if subject.target.max_restarts and _specification(subject).launcher not in ("torchrun", "fork"):
+        yield Fault(
+            f"`--max-restarts {subject.target.max_restarts}` has no effect: `{subject.job.distribution.type}` "
+            "does not start through torchrun",
+            "leave out `--max-restarts`",
+        )
+
+
+@rule("LO204", Level.NOTICE)
+def mpi_on_one_instance(subject: Subject) -> Iterator[Fault]:
+    """Several MPI instances run as one here.
+
+    mpirun reaches other instances through ssh, so on this machine all ranks belong to one instance: their local
+    rank equals their rank.
+    """
+    specification = _specification(subject)
+    if specification.launcher == "mpirun" and subject.job.resources.instance_count > 1:
+        yield Fault(f"all {specification.world_size} ranks run as one instance here")
+
+
+@rule("LO205", Level.NOTICE)
+def other_library_here(subject: Subject) -> Iterator[Fault]:
+    """The job's own library is replaced on this machine.
+
+    SMDDP exists only in SageMaker's images; here torchrun starts the script and `cloudtrain.runtime` picks nccl or
+    gloo. DeepSpeed's own launcher needs ssh; here torchrun starts the script.
+    """
+    distribution = subject.job.distribution
+    if distribution.type == "smddp" and subject.target.emulate is None:
+        yield Fault("`smddp` runs through torchrun here, with nccl on GPUs and gloo on CPUs", None, ("distribution",))
+    if getattr(distribution, "launch", None) == "launcher" and subject.target.emulate != "azureml":
+        yield Fault("the `deepspeed` launcher is replaced by torchrun here", None, ("distribution", "launch"))
+
+
+@rule("LO206", Level.NOTICE)
+def checkpoint_stays_with_run(subject: Subject) -> Iterator[Fault]:
+    """The job keeps checkpoints, but not at a place on this machine.
+
+    Without `checkpoint.local` every run has its own checkpoint folder, so a run that was stopped is not resumed by
+    the next one.
+    """
+    checkpoint = subject.job.checkpoint
+    if checkpoint is not None and checkpoint.local is None:
+        yield Fault(
+            "this run keeps its checkpoints to itself, so the next one will not resume from them",
+            "give them a place: `--set checkpoint.local=checkpoints`",
+            ("checkpoint",),
+        )
+
+
+@rule("LO207", Level.WARNING)
+def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
+    """The interpreter of the run lacks what the job requires.
+
+    The clouds install `environment.requirements` before the script starts. On this machine nothing is installed: the
+    script runs with the packages of the interpreter that `--python` names, or of the one that runs cloudtrain. It is
+    asked for the versions of what the file names, the files that it includes too; nothing is asked of the network.
+    What only a cloud has, such as SageMaker's libraries, is left out with a marker or with `--ignore LO207`.
+    """
+    file = subject.job.environment.requirements
+    if file is None:
+        return
+    from cloudtrain.targets.local.rules.requirements import missing_from, requirements_in
+
+    python = subject.target.python or subject.account.python
+    missing = missing_from(python, requirements_in(os.path.normpath(file), lambda path: _text_of(subject.tree, path)))
+    if missing:
+        names = ", ".join(
+            f"`{requirement}`" + (f" (it has {installed})" if installed else "") for requirement, installed in missing
+        )
+        command = shlex.join([python, "-m", "pip", "install", *(str(requirement) for requirement, _ in missing)])
+        yield Fault(
+            f"`{python}` lacks what `{file}` asks for: {names}",
+            f"`{command}`, or name an interpreter that has it: `--python PATH`",
+            ("environment", "requirements"),
+        )
+
+
+def _text_of(tree: Tree, path: str) -> str | None:
+    """A file of the bundle; None where there is none that can be read."""
+    entry = next((entry for entry in tree.entries if entry.path == path), None)
+    try:
+        return None if entry is None else Path(tree.location(entry)).read_text("utf-8", "replace")
+    except OSError:
+        return None

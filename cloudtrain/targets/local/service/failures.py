@@ -1,0 +1,97 @@
+"""Which ranks ended badly, and what that makes the status of the run say."""
+
+from __future__ import annotations
+
+from cloudtrain.targets.local.service.launched import Launched
+from cloudtrain.targets.local.service.output import Output
+from cloudtrain.targets.local.service.ranks import Rank
+from cloudtrain.targets.local.service.summaries import failed_ranks
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from cloudtrain.launch.specification import LaunchSpecification
+    from cloudtrain.targets.local.service.verdict import Death, Verdict
+
+
+class Deaths:
+    """Collects bad ends of ranks, in order, those of the newest attempt only."""
+
+    def __init__(self, spec: LaunchSpecification) -> None:
+        self._spec = spec
+        self._ends: list[tuple[Rank | Launched, int, int | None, int]] = []
+        self._starts: dict[int, int] = {}
+        self._killed_launcher: Launched | None = None
+
+    def started(self, rank: int) -> None:
+        """A process of this rank was found; the second one means that all ranks are being started again."""
+        self._starts[rank] = self._starts.get(rank, 0) + 1
+
+    def ended(self, process: Rank | Launched, exit_code: int | None) -> None:
+        """A rank ended; None where only its launcher knows how."""
+        assert process.rank is not None
+        self._ends.append((process, process.rank, exit_code, self._starts.get(process.rank, 1)))
+
+    def launcher_was_killed(self, launcher: Launched) -> None:
+        """A signal from outside ended a launcher. Unless a rank had ended badly before, the launcher is the cause, and
+        the ranks that end from now on were stopped for it."""
+        if not any(exit_code for _, _, exit_code, _ in self._ends):
+            self._killed_launcher = launcher
+
+    def of_newest_attempt(self, output: Output) -> list[Death]:
+        """The bad ends of the newest attempt, completed by what the launchers say. Reads the tails of the output.
+
+        mpirun names the one rank that it ended the others for. On a busy machine all of them are seen to end at once.
+        """
+        from cloudtrain.targets.local.service.verdict import Death
+
+        newest = max(self._starts.values(), default=1)
+        reported = self._reported(output)
+        found: dict[int, Death] = {}
+        for order, (process, rank, exit_code, attempt) in enumerate(self._ends):
+            code = exit_code or (reported[rank][1] if rank in reported else 0)
+            if code and attempt == newest:
+                is_first = self._spec.launcher == "mpirun" and rank in reported
+                found[rank] = Death(
+                    rank, process.instance, self._role(process), code, -1 if is_first else order, attempt
+                )
+        for order, (rank, (instance, code)) in enumerate(reported.items(), start=1):
+            if rank not in found:  # it ended before it could be seen, so before the others; the last is the root cause
+                found[rank] = Death(rank, instance, "process", code, -order, newest)
+        return list(found.values())
+
+    def verdict(self, output: Output, launched: list[Launched]) -> Verdict:
+        """Why the run failed; where a host of an emulation has written its reason, in its words. The output must
+        have been drained.
+        """
+        from cloudtrain.targets.local.service.verdict import in_own_words
+
+        return in_own_words(self._verdict(output, launched), self._spec.failure_files)
+
+    def _verdict(self, output: Output, launched: list[Launched]) -> Verdict:
+        from cloudtrain.targets.local.service import verdict
+
+        def lines_of(death: Death) -> list[str]:
+            stderr, stdout = (output.tail(death.instance, death.rank, stream) for stream in ("stderr", "stdout"))
+            return stderr if any(line.strip() for line in stderr) else stdout
+
+        death = verdict.culprit(self.of_newest_attempt(output), lines_of)
+        if death is not None and self._killed_launcher is None:
+            return verdict.rank_verdict(death, lines_of(death), instances=self._spec.instances)
+        for process, item in zip(self._spec.processes, launched, strict=True):
+            if item.exit_code and self._killed_launcher in (None, item):
+                lines = output.tail(item.instance, None, "stderr") or output.tail(item.instance, None, "stdout")
+                return verdict.launcher_verdict(item.role, item.instance, process.argv, item.exit_code, lines)
+        return verdict.Verdict("the run failed, and no process says why", [])
+
+    def _reported(self, output: Output) -> dict[int, tuple[int, int]]:
+        """Rank to instance and exit code. The instance is that of the launcher that says so: mpirun has all ranks."""
+        if self._spec.launcher == "processes":
+            return {}
+        return {
+            rank: (instance, code)
+            for instance in range(self._spec.instances)
+            for rank, code in failed_ranks(output.tail(instance, None, "stderr")).items()
+        }
+
+    def _role(self, process: Rank | Launched) -> str:
+        return process.role if isinstance(process, Launched) else "process"

@@ -1,0 +1,24 @@
+"""The guard: outlives a killed supervisor just long enough to kill its processes.
+
+It reads a pipe that the supervisor holds open: `+PID` for each process that is started, `-PID` for each that has
+ended, `done` when the run has. The end of the file without `done` means that the supervisor is gone.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def main(arguments: list[str]) -> None:
+    """`RUN_DIR DESCRIPTOR`: guard the run until its supervisor is done or dead."""
+    run_dir, descriptor = arguments[0], int(arguments[1])
+    known: set[int] = set()
+    with os.fdopen(descriptor, "r", encoding="ascii") as pipe:
+        for line in pipe:
+            word = line.strip()
+            if word == "done":
+                return
+            (known.add if word[0] == "+" else known.discard)(int(word[1:]))
+    from cloudtrain.targets.local.service.lost import finish
+
+    finish(run_dir, known)

@@ -1,0 +1,58 @@
+"""Finish a run whose supervisor died: kill what is left of it, complete its output, say that it is lost."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from cloudtrain.system.lock import ProcessLock
+from cloudtrain.targets.local.service.folder import FINAL, RunFolder
+from cloudtrain.targets.local.service.killing import kill_run
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PATIENCE = 5.0
+"""Seconds to wait for the lock: a dying supervisor, or somebody else who finishes the run, holds it for moments."""
+
+
+def finish(run_dir: str, known: Iterable[int] = ()) -> None:
+    """Make a run that nobody supervises final. Does nothing for a run that is final, or has its supervisor.
+
+    Raises:
+        OSError: the run's folder cannot be written.
+    """
+    folder, deadline = RunFolder(run_dir), time.monotonic() + _PATIENCE
+    while (lock := ProcessLock.take(Path(folder.lock))) is None:
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.01)
+    try:
+        status = folder.read_status()
+        if status is not None and status["state"] not in FINAL:
+            kill_run(run_dir, known)
+            from cloudtrain.errors import TargetError  # the guard lives without it
+
+            reason = f"the supervisor (process {status['pid']}) was killed, and with it every process of the run"
+            try:
+                _complete_output(folder)
+            except (OSError, ValueError, LookupError, TargetError) as error:  # of the disk, the journal, or launch.json
+                reason += f"; its output is not whole: {getattr(error, 'message', error)}"
+            folder.write_status({**status, "state": "lost", "ended": time.time(), "reason": reason})
+    finally:
+        lock.release()
+
+
+def _complete_output(folder: RunFolder) -> None:
+    from dataclasses import replace
+
+    from cloudtrain.targets.local.service.output import Output
+
+    spec = replace(folder.read_launch(), metrics=None)  # patterns may be slow, and this is the process of a command
+    output = Output(folder, spec, lambda _instance, _local_rank: None)
+    try:
+        output.resume()
+        output.drain()
+    finally:
+        output.close()

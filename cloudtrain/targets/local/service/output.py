@@ -1,0 +1,211 @@
+"""Every process's output, followed into one journal, into one file per rank, and kept at hand for the verdict.
+
+The journal `output.jsonl` holds two kinds of records, one per line:
+
+    {"time": 1763712000.123, "instance": 0, "rank": 1, "stream": "stdout", "attempt": 0, "text": "step 1"}
+    {"file": "logs/...", "inode": 4711, "offset": 1024, "rank": 1}
+
+The first also has `values`, `{"step": 1, "train:loss": 0.25}`, where the job's `metrics` found some: whoever reads the
+journal needs no pattern. The second kind closes each batch: so much of that file is in the journal. Whoever finishes a
+lost run goes on there.
+"""
+
+# Paths are strings here: this has to start, and to poll, in no time.
+# ruff: noqa: PTH123
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import deque
+
+from cloudtrain.system.private import open_private
+from cloudtrain.targets.local.service.sources import Source, SourceFinder
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cloudtrain.launch.specification import LaunchSpecification
+    from cloudtrain.targets.local.service.folder import RunFolder
+    from cloudtrain.targets.local.service.patterns import MetricPatterns
+    from cloudtrain.targets.local.service.sources import RankOf
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+
+_CHUNK = 1 << 20
+"""Bytes read from one file before the others have their turn."""
+
+_FIND_EVERY = 0.1
+"""Seconds between two looks for new files."""
+
+_REMEMBERED = 200
+"""Lines per rank and stream that the verdict may look at."""
+
+_text = json.encoder.encode_basestring_ascii
+
+
+class Output:
+    """Follows all files of a run. `metrics` holds the newest values of the metric lines."""
+
+    def __init__(self, folder: RunFolder, spec: LaunchSpecification, rank_of: RankOf) -> None:
+        self.metrics: dict[str, float] = {}
+        self._folder = folder
+        self._finder = SourceFinder(folder.logs, spec, rank_of)
+        self._sources: list[Source] = []
+        self._find_at = 0.0
+        self._tails: dict[tuple[int, int | None, str], deque[str]] = {}
+        self._rank_files: dict[int, int] = {}
+        self._places: dict[str, dict[str, Any]] = {}
+        self._lowest: dict[str, int] = {}
+        self._patterns: MetricPatterns | None = None
+        if spec.metrics:
+            from cloudtrain.targets.local.service.patterns import MetricPatterns
+
+            self._patterns = MetricPatterns(spec.metrics)
+        self._journal = open_private(folder.journal, _APPEND)
+
+    @property
+    def restarts(self) -> int:
+        """How often ranks were started again."""
+        return self._finder.restarts
+
+    def resume(self) -> None:
+        """Go on behind the last whole batch in the journal of a dead supervisor. What it wrote of another one goes."""
+        size = whole = 0
+        with open(self._folder.journal, "rb") as journal:
+            for line in journal:
+                size += len(line)
+                if line.startswith(b'{"file"') and line.endswith(b"}\n"):
+                    record = json.loads(line)
+                    self._places[record["file"]] = record
+                    whole = size
+        os.ftruncate(self._journal, whole)
+
+    def pump(self, *, at_once: bool = False) -> bool:
+        """Read what is there, a bounded amount. True when there is more.
+
+        Raises:
+            OSError: the journal cannot be written.
+        """
+        now = time.time()
+        if at_once or now >= self._find_at:
+            self._find_at = now + _FIND_EVERY
+            for source in (*self._finder.launched(), *self._finder.new_ranks(at_once=at_once)):
+                self._adopt(source)
+        return any([self._read(source, now) for source in self._sources])  # noqa: C419 - every source has its turn
+
+    def drain(self) -> None:
+        """Read everything to its end, last lines without a newline too. Nobody may be writing any more."""
+        while self.pump(at_once=True):
+            pass
+        for source in self._sources:
+            self._write(source, source.lines.flush(), time.time())
+
+    def tail(self, instance: int, rank: int | None, stream: str) -> list[str]:
+        """The last lines that a rank wrote, or with None the launcher of an instance."""
+        return list(self._tails.get((-1 if rank is not None else instance, rank, stream), ()))
+
+    def close(self) -> None:
+        """Let all files go."""
+        for source in self._sources:
+            source.close()
+        for descriptor in (*self._rank_files.values(), self._journal):
+            os.close(descriptor)
+
+    def _adopt(self, source: Source) -> None:
+        place = self._places.get(self._relative(source))
+        if place is not None and place["inode"] == source.inode:
+            source.offset, source.rank = place["offset"], place["rank"]
+        self._sources.append(source)
+
+    def _relative(self, source: Source) -> str:
+        return os.path.relpath(source.path, self._folder.path)
+
+    def _read(self, source: Source, now: float) -> bool:
+        chunk = source.read(_CHUNK)
+        if chunk:
+            self._write(source, source.lines.feed(chunk, now), now)
+        return len(chunk) == _CHUNK
+
+    def _write(self, source: Source, lines: list[str], now: float) -> None:
+        if not lines:
+            return
+        records = self._records(source, lines, now)
+        place = {
+            "file": self._relative(source), "inode": source.inode, "offset": source.consumed, "rank": source.rank
+        }  # fmt: skip
+        records.append(json.dumps(place) + "\n")
+        _write_all(self._journal, "".join(records).encode("ascii"))
+
+    def _records(self, source: Source, lines: list[str], now: float) -> list[str]:
+        """The journal's records of some lines; the lines go into their rank's own file and tail on the way."""
+        rank, stream = source.rank, source.stream
+        key = (-1 if rank is not None else source.instance, rank, stream)
+        if key not in self._tails:
+            self._tails[key] = deque(maxlen=_REMEMBERED)
+        self._tails[key].extend(lines[-_REMEMBERED:])
+        values = self._values(lines, rank)
+        if rank is not None:
+            _write_all(self._rank_file(rank), ("\n".join(lines) + "\n").encode("utf-8", "replace"))
+        head = (
+            f'{{"time": {now:.3f}, "instance": {source.instance}, "rank": {json.dumps(rank)}, '
+            f'"stream": "{stream}", "attempt": {source.attempt}, "text": '
+        )
+        if self._patterns is None:
+            return [f"{head}{_text(line)}}}\n" for line in lines]
+        records = []
+        for number, line in enumerate(lines):
+            found = f', "values": {json.dumps(values[number])}' if number in values else ""
+            records.append(f"{head}{_text(line)}{found}}}\n")
+        return records + self._complaints(now)
+
+    def _complaints(self, now: float) -> list[str]:
+        """What there is to say about the patterns, as lines that the launcher of the first instance wrote."""
+        assert self._patterns is not None
+        said, self._patterns.complaints = self._patterns.complaints, []
+        head = {"time": round(now, 3), "instance": 0, "rank": None, "stream": "stderr", "attempt": 0}
+        return [json.dumps({**head, "text": text}) + "\n" for text in said]
+
+    def _rank_file(self, rank: int) -> int:
+        if rank not in self._rank_files:
+            path = f"{self._folder.logs}/rank_{rank}.log"
+            self._rank_files[rank] = open_private(path, _APPEND)
+        return self._rank_files[rank]
+
+    def _values(self, lines: list[str], rank: int | None) -> dict[int, dict[str, float]]:
+        """What the patterns find: number of the line to values. The newest values of all metrics are kept on the way;
+        a metric line is not read by patterns."""
+        found: dict[int, dict[str, float]] = {}
+        for number, line in enumerate(lines):
+            if "[metrics]" in line:
+                from cloudtrain.runtime.metrics import parse_metrics
+
+                if (values := parse_metrics(line)) is not None:
+                    self.metrics.update(values)
+                    continue
+            if self._patterns is not None and (values := self._patterns.read(line)) is not None:
+                found[number] = values
+                self.metrics.update(self._of_lowest(values, rank))
+        return found
+
+    def _of_lowest(self, values: dict[str, float], rank: int | None) -> dict[str, float]:
+        """Those that no lower rank prints too; see `core.states.Metrics`, which costs the supervisor its imports."""
+        own = sys.maxsize if rank is None else rank
+        kept = {name: value for name, value in values.items() if own <= self._lowest.setdefault(name, own)}
+        self._lowest.update(dict.fromkeys(kept, own))
+        return kept
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """Append all of it; on a full disk the lines that fit, so that no half record stays in front of the next one."""
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except OSError:
+        written = len(data) - len(view)
+        whole = data.rfind(b"\n", 0, written) + 1
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - (written - whole))
+        raise

@@ -1,0 +1,119 @@
+"""The job's `metrics`: what regular expressions find in the lines of a run. Only its supervisor reads them.
+
+They are the user's, and one that backtracks may need longer than the run. So each search has a limit of processor time,
+which does not count what others take of a busy machine, and a pattern that meets it is read no more.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+import warnings
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import FrameType
+
+_LONGEST = 4096
+"""Characters of a line that are looked at."""
+
+_LIMIT = 0.2
+"""Seconds of processor time for one search."""
+
+_SLOW, _MOST_SLOW = 0.01, 50
+"""Searches may need longer than so many seconds that often: then the output would no longer be followed in time."""
+
+_STEP = re.compile(
+    r"(?<![a-z])(?:steps?|iter(?:ation)?s?)\b[\s:=#\[(]{0,4}([0-9]+)(?!\.?[0-9])(?:\s?/\s?([0-9]+))?", re.IGNORECASE
+)
+_EPOCH = re.compile(r"(?<![a-z])epochs?\b[\s:=#\[(]{0,4}([0-9]+)(?!\.?[0-9])", re.IGNORECASE)
+_POSITION = re.compile(r"[\[(]([0-9]+)/([0-9]+)")
+"""Where in the training a line was written, as scripts say it: `step 10`, `Epoch [2/5], Step [100/600]`."""
+
+
+class TooSlow(Exception):
+    """A search met its limit."""
+
+
+class MetricPatterns:
+    """The patterns of one run. `complaints` holds a line for each one that is read no more, for whoever takes it."""
+
+    def __init__(self, patterns: Mapping[str, str]) -> None:
+        self.complaints: list[str] = []
+        self._texts = dict(patterns)
+        self._compiled: dict[str, re.Pattern[str]] | None = None
+        self._slow = dict.fromkeys(patterns, 0)
+        self._searching = False
+
+    def read(self, line: str) -> dict[str, float] | None:
+        """The values in a line, with the step that it names; None where there are none."""
+        if self._compiled is None:
+            signal.signal(signal.SIGVTALRM, self._interrupt)
+            self._compiled = self._compile()
+        line = line[:_LONGEST]
+        values: dict[str, float] = {}
+        for name, pattern in tuple(self._compiled.items()):
+            began = time.thread_time()
+            try:
+                self._start_clock()
+                match = pattern.search(line)
+                self._searching = False
+            except TooSlow:
+                self._drop(name, f"needs more than {_LIMIT:g} s for a line")
+                continue
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            if time.thread_time() - began > _SLOW:
+                self._slow[name] += 1
+                if self._slow[name] > _MOST_SLOW:
+                    self._drop(name, "is too slow for so many lines")
+            if match is not None and (value := _number(match)) is not None:
+                values[name] = value
+        return {**_place(line), **values} if values else None
+
+    def _compile(self) -> dict[str, re.Pattern[str]]:
+        compiled: dict[str, re.Pattern[str]] = {}
+        for name, text in self._texts.items():
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    compiled[name] = re.compile(text)
+            except (re.error, OverflowError, RecursionError) as error:  # the rules have said so
+                self.complaints.append(f"cloudtrain: metric `{name}` is not read: its pattern is wrong: {error}")
+        return compiled
+
+    def _start_clock(self) -> None:
+        self._searching = True
+        signal.setitimer(signal.ITIMER_VIRTUAL, _LIMIT)
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        """Signal handler: `re` asks for signals while it searches. One that comes late finds no search."""
+        if self._searching:
+            self._searching = False
+            raise TooSlow
+
+    def _drop(self, name: str, why: str) -> None:
+        assert self._compiled is not None
+        del self._compiled[name]
+        self.complaints.append(f"cloudtrain: metric `{name}` is read no more: its pattern {why}")
+
+
+def _number(match: re.Match[str]) -> float | None:
+    try:
+        return float(match[1])
+    except (IndexError, TypeError, ValueError):  # no group, one that did not take part, or no number in it
+        return None
+
+
+def _place(line: str) -> dict[str, float]:
+    """The step and the epoch that a line names. Steps that begin anew with each epoch are counted on where the line
+    says how many there are; a line with an epoch alone has that as its step."""
+    step, epoch = _STEP.search(line), _EPOCH.search(line)
+    if epoch is None:
+        return {} if step is None else {"step": float(step[1])}
+    number, counted = int(epoch[1]), step or _POSITION.search(line, epoch.end())
+    if counted is None:
+        return {"step": float(number), "epoch": float(number)}
+    total = int(counted[2] or 0)
+    return {"step": float(number * total + int(counted[1])), "epoch": float(number)}

@@ -1,0 +1,156 @@
+"""Everything that a run needs before its processes start: folders, files, links, code, free ports, placeholders."""
+
+# Paths are strings here: this has to start, and to poll, in no time.
+# ruff: noqa: PTH101, PTH103, PTH120, PTH123, PTH211
+from __future__ import annotations
+
+import os
+import random
+import re
+
+from cloudtrain.system.private import UMASK, open_private
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable, Mapping
+
+    from cloudtrain.launch.specification import LaunchSpecification, StartedProcess
+
+_RANGE = range(20_000, 32_768)
+"""Below the ports that Linux gives to outgoing connections (32768 on), one of which could take a port while torchrun
+imports torch, a second before it listens."""
+
+_PLACEHOLDER = re.compile(r"\$\{\{(ports|env)\.([^}]*)\}\}")
+
+
+class Ports:
+    """Free loopback ports by name, held until `release`, so that nobody takes them before the processes start."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._sockets: list[socket.socket] = []
+        self.numbers: dict[str, int] = {}
+        for name in names:
+            self.numbers[name] = self._take()
+
+    def release(self) -> None:
+        """Free the ports for the processes that will listen on them."""
+        for held in self._sockets:
+            held.close()
+        self._sockets.clear()
+
+    def _take(self) -> int:
+        import socket  # 6 ms that most runs need not pay
+
+        for number in (*random.sample(_RANGE, 50), 0):
+            held = socket.socket()
+            try:
+                held.bind(("127.0.0.1", number))
+            except OSError:  # somebody listens there
+                held.close()
+                continue
+            self._sockets.append(held)
+            found: int = held.getsockname()[1]
+            return found
+        raise AssertionError("port 0 can always be bound")
+
+
+def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str]) -> str:
+    """`text` with `${{ports.NAME}}` and `${{env.NAME}}` replaced.
+
+    A variable that is not set becomes nothing, and a list of paths that would then end with `:` loses it: an empty
+    part of PYTHONPATH would mean the working directory.
+
+    Raises:
+        KeyError: no such port.
+    """
+    is_empty = False
+
+    def value(match: re.Match[str]) -> str:
+        nonlocal is_empty
+        if match[1] == "ports":
+            return str(ports[match[2]])
+        found = environ.get(match[2], "")
+        is_empty = is_empty or not found
+        return found
+
+    filled = _PLACEHOLDER.sub(value, text)
+    return filled.strip(":") if is_empty else filled
+
+
+def command_of(
+    process: StartedProcess, ports: Mapping[str, int], environ: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """The argv and the whole environment of one process of the specification."""
+    argv = [fill(argument, ports, environ) for argument in process.argv]
+    own = {name: fill(value, ports, environ) for name, value in process.env.items()}
+    return argv, {**environ, **own}
+
+
+def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
+    """The folders that the run writes to, and those of its logs. Places outside of the run's folder, which the job
+    names, get the modes of the submitter's `umask`.
+
+    Raises:
+        OSError: one cannot be made.
+    """
+    own = f"{spec.run_dir}/"
+    for folder in (*spec.directories, *(f"{logs}/instance_{number}" for number in range(spec.instances))):
+        ours = os.umask(UMASK if folder.startswith(own) else umask)
+        os.makedirs(folder, exist_ok=True)
+        os.umask(ours)
+
+
+def make_files(spec: LaunchSpecification) -> None:
+    """The files and links that the processes expect to find; an emulation has many, a processing job
+    its shards, other runs have none.
+
+    Raises:
+        OSError: one cannot be made.
+    """
+    for path, text in (spec.files or {}).items():
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    for path in spec.programs:
+        os.chmod(path, 0o700)
+    for link in spec.links or ():
+        if link.shard is None:
+            os.makedirs(os.path.dirname(link.path), exist_ok=True)
+            os.symlink(link.target, link.path)
+        else:
+            from cloudtrain.runtime.shards import link_share
+
+            link_share(link.path, link.target, *link.shard)
+
+
+def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
+    """The user's code, where the processes will find it. A launcher that unpacks it itself has no `directory`, and gets
+    an archive that was looked at. The empty file `unpacked` is made afterwards.
+
+    An archive that does not have the content of the specification's hash is removed, so that the next submit writes it
+    anew.
+
+    Raises:
+        UsageError: the archive is damaged.
+        OSError: it is missing, or there is no room for it.
+    """
+    from pathlib import Path
+
+    from cloudtrain.bundle.unpack import DamagedBundle, unpack, verify
+
+    code = spec.code
+    archive = Path(code.archive)
+    directories = [folder for folder in (code.directory, *(code.copies or ())) if folder is not None]
+    try:
+        for directory in directories:
+            unpack(archive, Path(directory), code.sha256)
+            os.chmod(directory, 0o700)
+        if not directories:
+            verify(archive, code.sha256)
+    except DamagedBundle as error:
+        from cloudtrain.errors import UsageError
+
+        archive.unlink(missing_ok=True)
+        raise UsageError(f"{error}; it was removed", hint="submit the job again, which writes it anew") from None
+    os.close(open_private(unpacked, os.O_WRONLY | os.O_CREAT))

@@ -1,0 +1,156 @@
+"""Which process is which rank, and in which order they end.
+
+torchrun and mpirun start the ranks; the supervisor finds them below its launchers by the rank in their environment.
+Forked ranks have their launcher's environment in the process table, so that launcher writes down who they are.
+On Linux a pid file descriptor says at once when one has ended, and the zombie, until its launcher collects it, how.
+"""
+
+# Paths are strings here: this has to start, and to poll, in no time.
+# ruff: noqa: PTH123
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+
+from cloudtrain.targets.local.service import proc
+from cloudtrain.targets.local.service.sources import rank_folders
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+RANK_FILE = "rank.json"
+"""Beside the output of a forked rank; `cloudtrain.runtime.fork_launcher` writes it, whole."""
+
+_DEPTH = 3
+"""How far below a launcher a rank is looked for: a wrapper or a daemon may stand in between."""
+
+
+class Rank:
+    """A process that is a rank. `is_last` says that its launcher will not start it again."""
+
+    __slots__ = ("attempt", "instance", "is_last", "local_rank", "pid", "rank")
+
+    def __init__(self, pid: int, instance: int, environment: dict[str, str]) -> None:
+        self.pid = pid
+        self.instance = instance
+        self.rank = int(environment.get("RANK") or environment["OMPI_COMM_WORLD_RANK"])
+        self.local_rank = int(environment.get("LOCAL_RANK") or environment.get("OMPI_COMM_WORLD_LOCAL_RANK") or 0)
+        self.attempt = int(environment.get("TORCHELASTIC_RESTART_COUNT", 0))
+        self.is_last = self.attempt >= int(environment.get("TORCHELASTIC_MAX_RESTARTS", 0))
+
+
+class Exits:
+    """Waits for processes that need not be children. Answers their ids in the order in which they ended."""
+
+    def __init__(self) -> None:
+        self._events = select.epoll() if hasattr(os, "pidfd_open") else None
+        self._pid_of: dict[int, int] = {}
+        self._polled: set[int] = set()
+        self._gone: list[int] = []
+
+    def add(self, pid: int) -> None:
+        """Watch a process from now on."""
+        if self._events is None:
+            self._polled.add(pid)
+            return
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._gone.append(pid)
+        except OSError:  # a kernel before 5.3
+            self._polled.add(pid)
+        else:
+            self._pid_of[descriptor] = pid
+            self._events.register(descriptor, select.EPOLLIN)
+
+    def wait(self, seconds: float) -> list[int]:
+        """The processes that ended, as soon as there is one; none after so many seconds."""
+        gone, self._gone = self._gone, []
+        timeout = 0 if gone else seconds
+        if self._events is None:
+            time.sleep(timeout)
+        else:
+            for descriptor, _ in self._events.poll(timeout):
+                self._events.unregister(descriptor)
+                os.close(descriptor)
+                gone.append(self._pid_of.pop(descriptor))
+        for pid in tuple(self._polled):
+            stat = proc.stat_of(pid)
+            if stat is None or stat.is_zombie:
+                self._polled.discard(pid)
+                gone.append(pid)
+        return gone
+
+
+class RankTable:
+    """The ranks that live, found below their launchers."""
+
+    def __init__(self, exits: Exits) -> None:
+        self._exits = exits
+        self._alive: dict[int, Rank] = {}
+        self._rank_of: dict[tuple[int, int], int] = {}
+        self._read: set[str] = set()
+
+    def pids(self, instance: int | None = None) -> list[int]:
+        """The processes of the ranks that live, of one instance or of all."""
+        return [rank.pid for rank in self._alive.values() if instance in (None, rank.instance)]
+
+    def rank_of(self, instance: int, local_rank: int) -> int | None:
+        """The global rank of the process that has this local one now, or had it last."""
+        return self._rank_of.get((instance, local_rank))
+
+    def discover(self, launchers: Iterable[tuple[int, int]]) -> list[Rank]:
+        """Ranks that are new below the launchers, given as (pid, instance)."""
+        return self._adopt([rank for pid, instance in launchers for rank in self._below(pid, instance, _DEPTH)])
+
+    def announced(self, logs: str, instances: int) -> list[Rank]:
+        """Ranks that are new among those that the launcher of forks has written down."""
+        new = []
+        for instance in range(instances):
+            for _, folder in rank_folders(f"{logs}/instance_{instance}"):
+                if folder not in self._read and (record := _record(f"{folder}/{RANK_FILE}")):
+                    self._read.add(folder)
+                    new.append(Rank(record["pid"], instance, record["environment"]))
+        return self._adopt(new)
+
+    def _adopt(self, new: list[Rank]) -> list[Rank]:
+        for rank in new:
+            self._alive[rank.pid] = rank
+            self._rank_of[rank.instance, rank.local_rank] = rank.rank
+            self._exits.add(rank.pid)
+        return new
+
+    def ended(self, pid: int) -> tuple[Rank, int | None] | None:
+        """The rank that this process was, with its exit code where it can still be known; None if it was no rank."""
+        rank = self._alive.pop(pid, None)
+        if rank is None:
+            return None
+        stat = proc.stat_of(pid)
+        if stat is None or stat.wait_status is None:
+            return rank, None
+        return rank, os.waitstatus_to_exitcode(stat.wait_status)
+
+    def _below(self, pid: int, instance: int, depth: int) -> list[Rank]:
+        found: list[Rank] = []
+        for child in proc.children_of(pid):
+            if child in self._alive:
+                continue
+            environment = proc.environment_of(child) or {}
+            if "RANK" in environment or "OMPI_COMM_WORLD_RANK" in environment:
+                found.append(Rank(child, instance, environment))
+            elif depth > 1:
+                found += self._below(child, instance, depth - 1)
+        return found
+
+
+def _record(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, "rb") as file:
+            record: dict[str, Any] = json.load(file)
+    except FileNotFoundError:  # the folder is there before the rank
+        return None
+    return record

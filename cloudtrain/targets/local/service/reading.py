@@ -1,0 +1,47 @@
+"""Reading the journal of a run, from any byte on: what `logs` yields, and how following goes on without loss."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from cloudtrain.core.states import LogLine
+
+_CHUNK = 1 << 20
+
+
+class JournalReader:
+    """Reads whole records from where it stopped; a record that is still being written is left for the next time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new_lines(self, rank: int | None = None) -> Iterator[LogLine]:
+        """The lines since the last call, of one rank or of all."""
+        wanted = None if rank is None else f'"rank": {rank}, "stream"'.encode()
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            while True:
+                file.seek(self._offset)
+                chunk = file.read(_CHUNK)
+                end = chunk.rfind(b"\n") + 1
+                if not end:
+                    return
+                for record in chunk[:end].splitlines(keepends=True):
+                    self._offset += len(record)
+                    if record.startswith(b'{"time"') and (wanted is None or wanted in record):
+                        yield from _line(record)
+
+
+def _line(record: bytes) -> Iterator[LogLine]:
+    """The line of a record; none of one that a power cut has torn."""
+    try:
+        data = json.loads(record)
+    except ValueError:
+        return
+    yield LogLine(data["time"], data["instance"], data["rank"], data["stream"], data["text"], data.get("values"))

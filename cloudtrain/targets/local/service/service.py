@@ -1,0 +1,292 @@
+"""Runs on this machine: folders, each owned by a detached supervisor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from threading import get_native_id
+from typing import Any
+
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.core.targets import DEFAULT_TARGET
+from cloudtrain.errors import NameTaken, RunNotFound, TargetError
+from cloudtrain.store import KEPT
+from cloudtrain.system.lock import is_held
+from cloudtrain.system.private import make_private_folder, make_state_folder, open_private
+from cloudtrain.targets.base import BundleWriter, ByteProgress
+from cloudtrain.targets.common.archives import put_archive
+from cloudtrain.targets.common.copying import copy_places
+from cloudtrain.targets.common.machine import host_name
+from cloudtrain.targets.local.service.folder import FINAL, RunFolder
+from cloudtrain.targets.local.service.lost import finish
+from cloudtrain.targets.local.service.own_processes import command
+from cloudtrain.targets.local.service.reading import JournalReader
+from cloudtrain.targets.local.service.work import NAME, working_files
+from cloudtrain.targets.local.settings import Local
+
+_FOLLOW_EVERY = 0.05
+"""Seconds between two looks at a run that is followed."""
+
+_NOT_INHERITED = (
+    "RANK LOCAL_RANK GROUP_RANK NODE_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE "
+    "MASTER_ADDR MASTER_PORT TF_CONFIG"
+).split()
+_NOT_INHERITED_PREFIXES = ("CLOUDTRAIN_", "TORCHELASTIC_", "OMPI_", "PMIX_", "PRTE_")
+"""Variables of a launcher around the submitter (a run that submits a run): its processes are not ours."""
+
+
+class LocalService:
+    """This machine. Needs no account, no network and no service; everything is files below `state_dir`."""
+
+    in_flight = 0.0
+    names_are_unique = True
+
+    def __init__(self, state_dir: Path, *, environ: Mapping[str, str]) -> None:
+        self._state_dir = Path(os.path.abspath(state_dir))  # noqa: PTH100 - as the plan will write it
+        self._environ = environ
+
+    def check(self, job: TrainingJob, settings: Local, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
+        """Nothing: there is no account."""
+        return []
+
+    def can_check(self, settings: Local) -> bool:  # noqa: ARG002 - the promise's
+        """Nothing is missing for checks that do not exist."""
+        return True
+
+    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002
+        """Write the archive where the plan says; False when it is there already.
+
+        Raises:
+            TargetError: it cannot be written.
+        """
+        archive = Path(plan.uploads[0].destination)
+        try:
+            make_state_folder(self._state_dir, ours=KEPT)
+            return put_archive(archive, bundle)
+        except OSError as error:
+            raise self._unwritable("the bundle", error) from error
+
+    def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
+        """Write the launch specification and start a supervisor; returns once it has taken over.
+
+        Raises:
+            NameTaken: there is a run of that name already.
+            TargetError: the supervisor cannot start.
+        """
+        folder = self._folder(plan.run_name)
+        try:
+            make_state_folder(self._state_dir, ours=KEPT)
+            if _write_launch(folder, plan.request_json.encode(), again=again) or not _is_taken_over(folder):
+                _start_supervisor(folder, _inherited(self._environ))
+        except OSError as error:
+            raise self._unwritable("the run", error) from error
+        return self._ref(plan.run_name)
+
+    def has(self, ref: RunRef) -> bool:
+        """Whether a supervisor ever took over a run of that name."""
+        return self._has(ref.name)
+
+    def withdraw(self, ref: RunRef) -> bool:
+        """Take away the launch specification of a run whose supervisor has not taken over; see `withdraw.py`."""
+        from cloudtrain.targets.local.service.withdraw import withdraw
+
+        return withdraw(self._folder(ref.name))
+
+    def _has(self, run_name: str) -> bool:
+        if not run_name or "/" in run_name or run_name in (".", ".."):
+            return False
+        return _is_taken_over(self._folder(run_name))
+
+    def status(self, ref: RunRef) -> RunStatus:
+        """Where the run is now. A run that lost its supervisor is cleaned up first."""
+        status = self._status(self._known(ref))
+        return RunStatus(
+            state=RunState(status["state"]),
+            reason=status["reason"],
+            started=status["started"],
+            ended=status["ended"],
+            details=tuple(status["details"]),
+            failed_rank=status["failed_rank"],
+            exit_code=status["exit_code"],
+            restarts=status["restarts"],
+            metrics=status["metrics"],
+        )
+
+    def logs(
+        self,
+        ref: RunRef,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        instance: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:
+        """The output so far; with `follow`, until the run has ended and its last line is out."""
+        folder = self._known(ref)
+        lines = self._lines(ref, folder, follow=follow, rank=rank, on_status=on_status)
+        return lines if instance is None else (line for line in lines if line.instance == instance)
+
+    def _lines(
+        self,
+        ref: RunRef,
+        folder: RunFolder,
+        *,
+        follow: bool,
+        rank: int | None,
+        on_status: Callable[[RunStatus], None] | None,
+    ) -> Iterator[LogLine]:
+        reader, told = JournalReader(Path(folder.journal)), None
+        while True:
+            status = self.status(ref)  # before the journal, which is whole when the status is final
+            if on_status is not None and status != told:
+                on_status(status)
+                told = status
+            yield from reader.new_lines(rank)
+            if status.state.is_final or not follow:
+                return
+            time.sleep(_FOLLOW_EVERY)
+
+    def stop(self, ref: RunRef) -> None:
+        """SIGTERM to the supervisor, which passes it on. Nothing for a run that has ended."""
+        status = self._status(self._known(ref))
+        if status["state"] not in FINAL:
+            try:
+                os.kill(status["pid"], signal.SIGTERM)
+            except ProcessLookupError:  # it ended between the two lines
+                return
+
+    def runs(self, place: str = "") -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
+        """The runs of this machine's state folder, newest first."""
+        found = []
+        try:
+            entries = list(os.scandir(self._state_dir / "runs"))
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            try:
+                started = os.stat(f"{entry.path}/launch.json").st_mtime_ns  # noqa: PTH116 - thousands of runs
+            except OSError:
+                continue
+            if self._has(entry.name):
+                found.append((started, entry.name))
+        for _, name in sorted(found, reverse=True):
+            yield ListedRun(self._ref(name), self.status(self._ref(name)))
+
+    def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
+        """Copy what the run wrote; see `copy_places`."""
+        folder = self._known(ref)
+        spec = folder.read_launch()
+        is_wanted = path.strip("/").partition("/")[0] in ("", NAME)
+        work = working_files(spec, Path(folder.unpacked)) if is_wanted else {}
+        return copy_places(spec.downloads(), path, destination, chosen={NAME: work})
+
+    def _unwritable(self, what: str, error: OSError) -> TargetError:
+        hint = f"make room, or move the state folder: CLOUDTRAIN_STATE_DIR (now `{self._state_dir}`)"
+        return TargetError(f"{what} cannot be written: {error}", hint=hint)
+
+    def _folder(self, run_name: str) -> RunFolder:
+        return RunFolder(f"{self._state_dir}/runs/{run_name}")
+
+    def _ref(self, run_name: str) -> RunRef:
+        return RunRef(DEFAULT_TARGET, host_name(), run_name)
+
+    def _known(self, ref: RunRef) -> RunFolder:
+        """The folder of a run that exists here.
+
+        Raises:
+            RunNotFound: there is none, or it runs on another machine that shares the folder.
+        """
+        if ref.place != host_name():
+            hint = f"log in to `{ref.place}` and ask there"
+            raise RunNotFound(f"the run `{ref.name}` belongs to the machine `{ref.place}`", hint=hint, code="CT934")
+        if not self._has(ref.name):
+            raise RunNotFound(f"there is no run `{ref.name}` on this machine", hint="`cloudtrain ps` lists the runs")
+        return self._folder(ref.name)
+
+    def _status(self, folder: RunFolder) -> dict[str, Any]:
+        """The status; when nobody holds the lock of a run that is not final, the run is finished first."""
+        status = _read(folder)
+        if status["state"] in FINAL or is_held(Path(folder.lock)):
+            return status
+        try:
+            finish(folder.path)
+        except OSError as error:
+            reason = f"the supervisor was killed, and the run's folder cannot be written: {error}"
+            return {**_read(folder), "state": "lost", "reason": reason}
+        return _read(folder)
+
+
+def _is_taken_over(folder: RunFolder) -> bool:
+    return os.path.exists(folder.status)  # noqa: PTH110 - RunFolder speaks in strings
+
+
+def _read(folder: RunFolder) -> dict[str, Any]:
+    status = folder.read_status()
+    assert status is not None, "a status is replaced, never removed"
+    return status
+
+
+def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _NOT_INHERITED and not name.startswith(_NOT_INHERITED_PREFIXES)
+    }
+
+
+def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
+    """`launch.json` appears whole, and only once. False where an earlier process of this submission wrote it.
+
+    Raises:
+        NameTaken: another submission wrote one.
+    """
+    make_private_folder(folder.path)
+    temporary = Path(f"{folder.launch}.{os.getpid()}.{get_native_id()}")
+    with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+        file.write(content)
+    try:
+        os.link(temporary, folder.launch)  # fails where the file exists, unlike a rename
+    except FileExistsError:
+        if not again or Path(folder.launch).read_bytes() != content:
+            name = Path(folder.path).name
+            raise NameTaken(f"there is a run `{name}` already", hint="give the job another name") from None
+        return False
+    finally:
+        temporary.unlink()
+    return True
+
+
+def _start_supervisor(folder: RunFolder, environ: Mapping[str, str]) -> None:
+    """Returns when a supervisor, this one or a quicker one, has the run.
+
+    Raises:
+        TargetError: it could not start; the message says what it said.
+    """
+    reader, writer = os.pipe()
+    log_file = open_private(folder.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with os.fdopen(reader, "rb") as ready, os.fdopen(log_file, "ab") as log:
+        try:
+            child = subprocess.Popen(
+                command("supervisor", folder.path, str(writer)),
+                cwd=folder.path,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(writer,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(writer)
+        answer = ready.read(1)
+        child.wait()
+    if not answer:
+        said = Path(folder.log).read_text("utf-8", "replace").strip().splitlines()
+        message = said[-1] if said else "it said nothing"
+        raise TargetError(f"the supervisor did not start: {message}", hint=f"see `{folder.log}`", code="CT951")

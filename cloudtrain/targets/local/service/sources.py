@@ -1,0 +1,152 @@
+"""The files that the processes of a run write their output to, and whose output each of them holds."""
+
+# Paths are strings here: this has to start, and to poll, in no time.
+# ruff: noqa: PTH110, PTH116, PTH208
+from __future__ import annotations
+
+import os
+import time
+
+from cloudtrain.targets.local.service.lines import Lines
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cloudtrain.launch.specification import LaunchSpecification, StartedProcess
+
+    RankOf = Callable[[int, int], int | None]
+    """(instance, local rank) to global rank, as far as it is known."""
+
+STREAMS = ("stdout", "stderr")
+
+_KNOWN_SOON = 10.0
+"""Seconds that a new file waits for its process to be seen, whose environment holds the rank."""
+
+
+def launched_log(logs: str, process: StartedProcess, index: int, stream: str) -> str:
+    """Where the supervisor sends the output of a process that it starts itself. `index` is its place in the list."""
+    return f"{logs}/instance_{process.instance}/{process.role}_{index}.{stream}.log"
+
+
+class Source:
+    """One file, read from `offset` on."""
+
+    def __init__(self, path: str, *, instance: int, rank: int | None, stream: str, attempt: int = 0) -> None:
+        self.path = path
+        self.instance = instance
+        self.rank = rank
+        self.stream = stream
+        self.attempt = attempt
+        self.lines = Lines()
+        self.offset = 0
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.inode = os.fstat(self._descriptor).st_ino
+
+    @property
+    def consumed(self) -> int:
+        """Bytes of whole lines that were read; from here another reader can go on."""
+        return self.offset - len(self.lines.pending)
+
+    def read(self, limit: int) -> bytes:
+        """The next bytes, at most `limit`; nothing at the end."""
+        chunk = os.pread(self._descriptor, limit, self.offset)
+        self.offset += len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """Let the file go."""
+        os.close(self._descriptor)
+
+
+class SourceFinder:
+    """Finds the files as they appear: those of launched processes, and those of ranks, attempt by attempt.
+
+    Ranks of mpirun write `logs/instance_0/rank_<r>.stdout.log`, those of torchrun
+    `logs/instance_<i>/<random>/attempt_<n>/<local rank>/stdout.log`, and so do forked ones. torchrun removes and makes
+    anew the folder of an attempt that another instance made it repeat, so a file is known by its path and its inode.
+    """
+
+    def __init__(self, logs: str, spec: LaunchSpecification, rank_of: RankOf) -> None:
+        self._logs = logs
+        self._spec = spec
+        self._rank_of = rank_of
+        self._known: dict[str, int] = {}
+        self._attempts: dict[tuple[int, int, str], int] = {}
+        self._waiting: dict[str, float] = {}
+
+    @property
+    def restarts(self) -> int:
+        """How often ranks were started again, as far as their files show."""
+        return max(self._attempts.values(), default=1) - 1
+
+    def launched(self) -> Iterator[Source]:
+        """The files of the processes that the supervisor starts, as far as they exist."""
+        for index, process in enumerate(self._spec.processes):
+            for stream in STREAMS:
+                path = launched_log(self._logs, process, index, stream)
+                if path not in self._known and os.path.exists(path):
+                    source = Source(path, instance=process.instance, rank=process.rank, stream=stream)
+                    self._known[path] = source.inode
+                    yield source
+
+    def new_ranks(self, *, at_once: bool = False) -> Iterator[Source]:
+        """The files of ranks that appeared since the last call. `at_once`: do not wait to learn a rank."""
+        if self._spec.launcher == "mpirun":
+            for rank in range(self._spec.world_size):
+                yield from self._streams(f"{self._logs}/instance_0/rank_{rank}.", 0, rank, rank)
+        if self._spec.launcher not in ("torchrun", "fork"):
+            return
+        for instance in range(self._spec.instances):
+            for local_rank, folder in rank_folders(f"{self._logs}/instance_{instance}"):
+                found = self._rank(instance, local_rank, folder, at_once)
+                if found is not None:
+                    yield from self._streams(f"{folder}/", instance, local_rank, found)
+
+    def _streams(self, stem: str, instance: int, local_rank: int, rank: int) -> Iterator[Source]:
+        for stream in STREAMS:
+            path = f"{stem}{stream}.log"
+            try:
+                if self._known.get(path) == os.stat(path).st_ino:
+                    continue
+                key = (instance, local_rank, stream)
+                attempt = self._attempts.get(key, 0)
+                source = Source(path, instance=instance, rank=rank, stream=stream, attempt=attempt)
+            except FileNotFoundError:
+                continue
+            self._attempts[key] = attempt + 1
+            self._known[path] = source.inode
+            yield source
+
+    def _rank(self, instance: int, local_rank: int, folder: str, at_once: bool) -> int | None:
+        """The global rank. With one instance it is the local one, and forks follow the instances; torchrun decides at
+        each rendezvous."""
+        per_instance = self._spec.world_size // self._spec.instances
+        usual = instance * per_instance + local_rank
+        if self._spec.instances == 1 or self._spec.launcher == "fork":
+            return usual
+        rank = self._rank_of(instance, local_rank)
+        if rank is not None or at_once:
+            return usual if rank is None else rank
+        seen = self._waiting.setdefault(folder, time.monotonic())
+        return usual if time.monotonic() - seen > _KNOWN_SOON else None
+
+
+def rank_folders(folder: str) -> Iterator[tuple[int, str]]:
+    """The local ranks of one instance with the folders of their output, attempt by attempt."""
+    found = [
+        f"{folder}/{run}/{attempt}"
+        for run in _names(folder)
+        for attempt in _names(f"{folder}/{run}")
+        if attempt.startswith("attempt_")
+    ]
+    for attempt in sorted(found, key=lambda path: int(path.rpartition("_")[2])):
+        for name in sorted(filter(str.isdecimal, _names(attempt)), key=int):
+            yield int(name), f"{attempt}/{name}"
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

@@ -1,0 +1,375 @@
+"""The supervisor: one detached process per run, which starts the run's processes, watches them and ends them.
+
+    preparing    takes the lock, unpacks the code, makes folders, picks ports
+    running      starts the processes; follows their output; sees who ends, and how
+    stopping     asked to stop, or out of time: SIGTERM, and SIGKILL after the grace period
+    final        kills whatever is left, drains the output, writes the last status
+
+It has to be quick to start: whatever is not needed to start the processes is imported after they run.
+"""
+
+# Paths are strings here: this has to start, and to poll, in no time.
+# ruff: noqa: PTH110
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from cloudtrain.targets.local.service.folder import FORCED, RunFolder, new_status
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+    from cloudtrain.launch.specification import LaunchSpecification
+    from cloudtrain.targets.local.service.failures import Deaths
+    from cloudtrain.targets.local.service.launched import Launched
+    from cloudtrain.targets.local.service.output import Output
+    from cloudtrain.targets.local.service.ranks import Exits, RankTable
+
+_TICK = 0.05
+"""Seconds between two looks at the output; the end of a process wakes the supervisor at once."""
+
+_FAILURE_GRACE = 3.0
+"""Seconds from SIGTERM to SIGKILL where the run has failed already."""
+
+_FINISHED_GRACE = 5.0
+"""The same for processes that serve for ever, once those that matter have succeeded."""
+
+_PUBLISH_EVERY = 0.5
+"""Seconds between two statuses that differ only in metrics."""
+
+
+class CannotStart(Exception):
+    """The processes cannot be started; the message is the run's reason."""
+
+
+class Ending:
+    """How the run is being ended: the state that it will have, why, and when patience is over."""
+
+    def __init__(self, state: str, reason: str | None, kill_at: float) -> None:
+        self.state = state
+        self.reason = reason
+        self.kill_at = kill_at
+        self.killed = 0
+        """Processes that did not leave by themselves."""
+
+
+class Supervisor:
+    """The life of one run."""
+
+    def __init__(self, folder: RunFolder, umask: int) -> None:
+        self.folder = folder
+        self.umask = umask
+        """The submitter's, which the run's processes have."""
+        self.status = new_status(os.getpid(), time.time())
+        self.spec: LaunchSpecification
+        self.launched: list[Launched] = []
+        self.ending: Ending | None = None
+        self.output: Output
+        self.ranks: RankTable
+        self.exits: Exits
+        self.deaths: Deaths
+        self._asked_to_stop = False
+        self._fail_at: float | None = None
+        self._stop_at: float | None = None
+        self._published_at = 0.0
+        self._guard: int | None = None
+
+    def ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
+        """Signal handler: the watch loop does the rest."""
+        self._asked_to_stop = True
+
+    def run(self) -> None:
+        """From taking over to the final status."""
+        try:
+            self._guard = _start_guard(self.folder.path)
+            self._start()
+            self._watch()
+            self._conclude()
+        except CannotStart as error:
+            self._close("failed", reason=str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, no process may be left and the run must end
+            import traceback
+
+            _say(traceback.format_exc())
+            reason = f"the supervisor had to give up: {_words(error)}"
+            self._close("failed", reason=reason, details=traceback.format_exc().splitlines()[-5:])
+
+    # preparing
+
+    def _start(self) -> None:
+        from cloudtrain.targets.local.service import prepare
+
+        try:
+            self.spec = self.folder.read_launch()
+            prepare.make_folders(self.spec, self.folder.logs, umask=self.umask)
+            prepare.make_files(self.spec)
+            prepare.unpack_code(self.spec, self.folder.unpacked)
+        except Exception as error:
+            raise CannotStart(f"could not prepare the run: {_words(error)}") from error
+        from cloudtrain.targets.local.service.failures import Deaths
+        from cloudtrain.targets.local.service.output import Output
+        from cloudtrain.targets.local.service.ranks import Exits, RankTable
+
+        self.exits = Exits()
+        self.ranks = RankTable(self.exits)
+        self.deaths = Deaths(self.spec)
+        self.output = Output(self.folder, self.spec, self.ranks.rank_of)
+        ports = prepare.Ports(self.spec.ports)
+        commands = [prepare.command_of(process, ports.numbers, os.environ) for process in self.spec.processes]
+        ports.release()
+        if not self._asked_to_stop:
+            for index, (argv, environment) in enumerate(commands):
+                self._launch(index, argv, environment)
+        self._publish(state="running")
+        if self.spec.max_runtime:
+            self._stop_at = time.monotonic() + self.spec.max_runtime
+
+    def _launch(self, index: int, argv: list[str], environment: dict[str, str]) -> None:
+        from cloudtrain.targets.local.service.launched import launch
+
+        process = self.spec.processes[index]
+        try:
+            item = launch(
+                process,
+                index,
+                logs=self.folder.logs,
+                directory=process.directory or self.spec.code.directory,
+                argv=argv,
+                environment=environment,
+                umask=self.umask,
+            )
+        except OSError as error:
+            raise CannotStart(f"could not start `{argv[0]}`: {error.strerror}") from error
+        self.launched.append(item)
+        self.exits.add(item.pid)
+        self._tell_guard(f"+{item.pid}")
+
+    # running
+
+    def _watch(self) -> None:
+        while any(item.exit_code is None for item in self.launched) or self._someone_is_leaving():
+            has_more = self.output.pump()
+            for pid in self.exits.wait(0 if has_more else _TICK):
+                self._note_end(pid)
+            self._note_launched()
+            self._discover()
+            self._decide(time.monotonic())
+            self._publish_news()
+
+    def _someone_is_leaving(self) -> bool:
+        """A group that was asked to leave may outlive its leader; it has until the end of the grace period."""
+        return self.ending is not None and any(item.is_leaving() for item in self.launched)
+
+    def _discover(self) -> None:
+        if self.spec.launcher == "fork":
+            new = self.ranks.announced(self.folder.logs, self.spec.instances)
+        else:
+            alive = (item for item in self.launched if item.rank is None and item.exit_code is None)
+            new = self.ranks.discover((item.pid, item.instance) for item in alive)
+        for rank in new:
+            self.deaths.started(rank.rank)
+            self._tell_guard(f"+{rank.pid}")
+
+    def _note_end(self, pid: int) -> None:
+        found = self.ranks.ended(pid)
+        if found is None:
+            return
+        rank, exit_code = found
+        self._tell_guard(f"-{pid}")
+        self.deaths.ended(rank, exit_code)
+        if exit_code and rank.is_last and self._fail_at is None:
+            self._fail_at = time.monotonic() + self.spec.patience
+
+    def _note_launched(self) -> None:
+        for item in self.launched:
+            if not item.poll():
+                continue
+            if item.is_empty:
+                self._tell_guard(f"-{item.pid}")
+            if item.rank is not None:
+                self.deaths.ended(item, item.exit_code)
+            if self.ending is not None:
+                continue
+            if item.exit_code:
+                if item.exit_code < 0 and item.rank is None:
+                    self.deaths.launcher_was_killed(item)
+                self._end("failed", None, _FAILURE_GRACE)
+            elif self._has_finished():
+                self._end("succeeded", None, _FINISHED_GRACE)
+
+    def _has_finished(self) -> bool:
+        """Whether the processes that the run is about have all succeeded, while others would serve for ever."""
+        roles = self.spec.finishes
+        return bool(roles) and all(item.exit_code == 0 for item in self.launched if item.role in roles)
+
+    def _decide(self, now: float) -> None:
+        grace = self.spec.grace_period
+        if self.ending is None and self._asked_to_stop:
+            self._end("stopped", "stopped on request", grace)
+        elif self.ending is None and self._stop_at is not None and now >= self._stop_at:
+            self._end("stopped", f"stopped after its max_runtime of {self.spec.max_runtime} s", grace)
+        elif self.ending is None and self._fail_at is not None and now >= self._fail_at:
+            self._end("failed", None, _FAILURE_GRACE)
+        elif self.ending is not None and now >= self.ending.kill_at:
+            self.ending.killed += self._sweep()
+            self.ending.kill_at = now + _FAILURE_GRACE
+
+    def _end(self, state: str, reason: str | None, grace: float) -> None:
+        self.ending = Ending(state, reason, time.monotonic() + grace)
+        if state == "stopped":
+            self._publish(state="stopping", reason=reason)
+        for item in self.launched:
+            item.terminate(self.ranks.pids(item.instance))
+
+    # the end
+
+    def _conclude(self) -> None:
+        if self.ending is None and self._asked_to_stop:
+            self.ending = Ending("stopped", "stopped on request", 0)
+        self._sweep()
+        self.output.drain()
+        saved = self._words_of_marker()
+        if self.ending is not None and self.ending.state == "stopped":
+            forced = f"; {FORCED}" if self.ending.killed else ""
+            self._close("stopped", reason=f"{self.ending.reason}{saved or ''}{forced}")
+        elif saved is not None and not self._someone_failed():
+            self._close("stopped", reason=f"stopped by a signal from outside{saved}")
+        elif self.ending is not None and self.ending.state == "failed":
+            verdict = self.deaths.verdict(self.output, self.launched)
+            self._close(
+                "failed",
+                reason=verdict.reason,
+                details=verdict.details,
+                failed_rank=verdict.rank,
+                exit_code=verdict.exit_code,
+            )
+        else:
+            self._close("succeeded", exit_code=0)
+
+    def _words_of_marker(self) -> str | None:
+        marker = self.folder.read_preempted()
+        if marker is None:
+            return None
+        step = marker.get("step")
+        return "; the script saved and left" + (f" at step {step}" if step is not None else "")
+
+    def _someone_failed(self) -> bool:
+        """Whether a rank ended badly; the launcher of ranks that left on SIGTERM always does."""
+        return any(death.exit_code != -signal.SIGTERM for death in self.deaths.of_newest_attempt(self.output))
+
+    def _close(self, state: str, **changes: Any) -> None:
+        """The final status: nothing runs any more, and the journal is whole."""
+        self._sweep()
+        try:
+            if hasattr(self, "output"):
+                self.output.drain()
+                changes.update(metrics=self.output.metrics, restarts=self.output.restarts)
+        except OSError as error:
+            _say(f"the output is not whole: {error}")
+        self._publish(state=state, ended=time.time(), **changes)
+        self._tell_guard("done")
+
+    def _sweep(self) -> int:
+        from cloudtrain.targets.local.service import killing
+
+        if not self.launched:
+            return killing.kill_run(self.folder.path)
+        for pid in self.exits.wait(0):
+            self._note_end(pid)
+        known = [item.pid for item in self.launched if not item.is_empty]
+        return killing.kill_run(self.folder.path, [*known, *self.ranks.pids()])
+
+    # telling others
+
+    def _publish(self, **changes: Any) -> None:
+        self.status.update(changes)
+        self._published_at = time.monotonic()
+        self.folder.write_status(self.status)
+
+    def _publish_news(self) -> None:
+        news = {"metrics": dict(self.output.metrics), "restarts": self.output.restarts}
+        is_news = any(self.status[name] != value for name, value in news.items())
+        if is_news and time.monotonic() - self._published_at >= _PUBLISH_EVERY:
+            self._publish(**news)
+
+    def _tell_guard(self, line: str) -> None:
+        if self._guard is None:
+            return
+        try:
+            os.write(self._guard, f"{line}\n".encode("ascii"))
+        except OSError:  # it was killed; the next to ask for the status will sweep instead
+            os.close(self._guard)
+            self._guard = None
+
+
+def main(arguments: list[str]) -> None:
+    """`RUN_DIR DESCRIPTOR`: supervise the run. One byte into the descriptor says who has it: `1` we, `0` another."""
+    if os.fork():
+        os._exit(0)  # the submitter collects this one; nobody has to collect the other
+    from pathlib import Path
+
+    from cloudtrain.system.lock import ProcessLock
+    from cloudtrain.system.private import UMASK
+
+    folder, ready = RunFolder(arguments[0]), int(arguments[1])
+    supervisor = Supervisor(folder, os.umask(UMASK))
+    signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, lambda *_: None)  # not SIG_IGN, which the run's processes would inherit
+    lock = ProcessLock.take(Path(folder.lock))
+    if lock is None or os.path.exists(folder.status):
+        _answer(ready, b"0")
+        return
+    if not os.path.exists(folder.launch):
+        return  # the submitter died, and the submission was withdrawn (`withdraw.py`)
+    folder.write_status(supervisor.status)  # from here on the run exists, whether anybody hears the answer or not
+    _answer(ready, b"1")
+    os.close(ready)
+    supervisor.run()
+    lock.release()
+
+
+def _answer(ready: int, word: bytes) -> None:
+    """Tell the submitter, if it is still there."""
+    try:
+        os.write(ready, word)
+    except BrokenPipeError:
+        return
+
+
+def _start_guard(run_dir: str) -> int:
+    """Starts the guard and returns the end of its pipe that must stay open."""
+    import subprocess
+
+    from cloudtrain.targets.local.service.own_processes import command
+
+    reader, writer = os.pipe()
+    subprocess.Popen(
+        command("guard", run_dir, str(reader)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=(reader,),
+        start_new_session=True,
+    )
+    os.close(reader)
+    return writer
+
+
+def _say(text: str) -> None:
+    """Into supervisor.log, unless the disk is so full that not even that is possible."""
+    try:
+        sys.stderr.write(f"{text}\n")
+    except OSError:
+        return
+
+
+def _words(error: Exception) -> str:
+    """One line: what our own errors say with their hint, what the system says otherwise."""
+    hint = getattr(error, "hint", None)
+    message = str(getattr(error, "message", error)) or type(error).__name__
+    return f"{message}; {hint}" if hint else message

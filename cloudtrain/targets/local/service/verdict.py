@@ -1,0 +1,131 @@
+"""Whose fault it was, and how to say it: which rank, how it ended, and the last lines that it wrote."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cloudtrain.targets.common.tracebacks import PEER_LOST
+
+
+class Death(NamedTuple):
+    """A rank that ended badly. `order` counts the ends; `attempt` counts the starts of its rank."""
+
+    rank: int
+    instance: int
+    role: str
+    exit_code: int
+    order: int
+    attempt: int
+
+
+class Verdict(NamedTuple):
+    """What a failed run's status says."""
+
+    reason: str
+    details: list[str]
+    rank: int | None = None
+    exit_code: int | None = None
+
+
+DETAILS = 20
+"""Lines of output that explain a failure."""
+
+_LONGEST_REASON = 400
+
+FAILURE_LIMIT = 1024
+"""Characters of a failure file that SageMaker shows."""
+
+_RANK_PREFIX = re.compile(r"\[rank\d+\]: ?")
+_NO_TORCH = re.compile(r"No module named '?torch\b")
+_HEADER = "Traceback (most recent call last):"
+
+
+def culprit(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]]) -> Death | None:
+    """The rank that began it: the first to end, unless it was asked to leave or says that it lost another one.
+
+    A rank with an error of its own can end later than those that lost it: taking a process group down takes time.
+    """
+    in_order = sorted(deaths, key=lambda death: death.order)
+    own = (death for death in in_order if not _is_consequence(death, lines_of(death)))
+    return next(own, in_order[0] if in_order else None)
+
+
+def rank_verdict(death: Death, lines: list[str], *, instances: int) -> Verdict:
+    """What to say about a rank that failed. `lines` are the last ones of its stderr (or stdout)."""
+    where = [f"instance {death.instance}"] if instances > 1 else []
+    if death.role not in ("process", "torchrun", "mpirun"):
+        where.insert(0, death.role)
+    who = f"rank {death.rank}" + (f" ({', '.join(where)})" if where else "")
+    message, details = explain(lines)
+    if death.exit_code < 0:
+        reason = f"{who} was killed by {_signal_name(-death.exit_code)} (exit code {death.exit_code})"
+        if death.exit_code == -signal.SIGABRT and message:  # torch may abort while it takes down what an error left
+            reason += f" after {message}"
+        if death.exit_code == -signal.SIGKILL:
+            reason += "; if nobody sent it, the machine most likely ran out of memory"
+    else:
+        reason = f"{who} failed with exit code {death.exit_code}" + (f": {message}" if message else "")
+    return Verdict(_bounded(reason), details, death.rank, death.exit_code)
+
+
+def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: int, lines: list[str]) -> Verdict:
+    """What to say when a launcher failed and no rank is known to have."""
+    message, details = explain(lines)
+    if _NO_TORCH.search(message):
+        reason = (
+            f"`{argv[0]}` has no PyTorch ({message}); `pip install torch` there, or name another interpreter: "
+            "`python` of the local target"
+        )
+    elif exit_code < 0:
+        reason = f"{role} of instance {instance} was killed by {_signal_name(-exit_code)} (exit code {exit_code})"
+    else:
+        reason = f"{role} of instance {instance} ended with exit code {exit_code}" + (f": {message}" if message else "")
+    return Verdict(_bounded(reason), details, None, exit_code)
+
+
+def in_own_words(verdict: Verdict, failure_files: Iterable[str]) -> Verdict:
+    """The verdict, with what stands in the first failure file to be written as its reason.
+
+    SageMaker takes 1,024 characters of `/opt/ml/output/failure`, and of the container that failed first.
+    """
+    files = [path for path in map(Path, failure_files) if path.is_file()]
+    found = sorted(files, key=lambda path: path.stat().st_mtime)
+    text = found[0].read_text("utf-8", "replace")[:FAILURE_LIMIT].strip() if found else ""
+    if not text:
+        return verdict
+    first, *rest = text.splitlines()
+    return verdict._replace(reason=_bounded(first), details=rest[-DETAILS:] or verdict.details)
+
+
+def explain(lines: list[str]) -> tuple[str, list[str]]:
+    """The line that names the error, and the last lines that belong to it."""
+    clean = [_RANK_PREFIX.sub("", line, count=1) if line.startswith("[rank") else line for line in lines]
+    clean = [line.rstrip() for line in clean if line.strip()]
+    starts = [index for index, line in enumerate(clean) if line.strip() == _HEADER]
+    if not starts:
+        return (clean[-1].strip() if clean else ""), clean[-DETAILS:]
+    for index in range(starts[-1] + 1, len(clean)):
+        if not clean[index][0].isspace():
+            return clean[index], clean[starts[-1] : index + 4][-DETAILS:]
+    return "", clean[-DETAILS:]
+
+
+def _is_consequence(death: Death, lines: list[str]) -> bool:
+    if death.exit_code in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS):
+        return False
+    return death.exit_code == -signal.SIGTERM or bool(PEER_LOST.search("\n".join(explain(lines)[1][-6:])))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"

@@ -1,0 +1,77 @@
+"""Settings of the local target: how a job runs on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from cloudtrain.core.model import all_at_once
+from cloudtrain.core.targets import find_target, target_names
+from cloudtrain.core.units import Count, Duration
+from cloudtrain.errors import Problem, did_you_mean
+from cloudtrain.problems.source import shown
+from cloudtrain.targets.settings import TargetSettings
+
+if TYPE_CHECKING:
+    from cloudtrain.core.arguments import DurationInput
+
+
+def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
+    name = local.get("emulate")
+    if not isinstance(name, str):
+        return
+    if name not in emulated_targets():
+        message, hint = f"`emulate` cannot be {shown(name)}", did_you_mean(name, emulated_targets())
+        yield Problem(("emulate",), message, hint or did_you_mean("", emulated_targets()), code="CT013")
+        return
+    service = find_target(name).title
+    if local.get("max_restarts"):
+        message = f"`max_restarts` has no effect with `emulate`: {service} starts no rank again"
+        yield Problem(("max_restarts",), message, "remove one of them", code="CT018")
+    if local.get("launcher") == "fork":
+        message = f"`launcher: fork` has no effect with `emulate`: the ranks start as {service} starts them"
+        yield Problem(("launcher",), message, "remove one of them", code="CT018")
+
+
+def emulated_targets() -> list[str]:
+    """The targets whose machines this one can stand for."""
+    return [name for name in target_names() if find_target(name).can_emulate]
+
+
+class Local(TargetSettings):
+    """This machine. Instances are simulated: each is one launcher with its own environment, joined over loopback."""
+
+    type: Literal["local"] = "local"
+    python: str | None = None
+    """The interpreter that runs the script; the one that runs cloudtrain unless given."""
+    instance_count: Count | None = None
+    """Simulated instances, instead of the job's count scaled down to this machine."""
+    processes_per_instance: Count | None = None
+    """Processes per simulated instance, instead of the job's count scaled down to this machine."""
+    max_restarts: int = Field(default=0, ge=0, strict=True)
+    """How many times all ranks are started again after one of them dies (torchrun's --max-restarts)."""
+    launcher: Literal["torchrun", "fork"] = "torchrun"
+    """What starts the ranks of a `torch` job: torchrun, or forks of one process that has imported torch (CPU only)."""
+    grace_period: Duration = 30
+    """After SIGTERM, how long processes may take to save and leave before SIGKILL."""
+    emulate: str | None = None
+    """Run the job as this target would: its paths, files, variables and command lines, on this machine."""
+
+    _rules = all_at_once(_local_rules)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            type: Literal["local"] = "local",
+            python: str | None = None,
+            instance_count: int | None = None,
+            processes_per_instance: int | None = None,
+            max_restarts: int = 0,
+            launcher: Literal["torchrun", "fork"] = "torchrun",
+            grace_period: DurationInput = 30,
+            emulate: str | None = None,
+        ) -> None: ...

@@ -1,0 +1,84 @@
+"""This machine. Everything here is pure but for a look at the machine itself; the life of a run is in `service/`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.targets.base import Target
+from cloudtrain.targets.local.settings import Local
+
+if TYPE_CHECKING:
+    from cloudtrain.core.plan import CompileContext, Plan
+    from cloudtrain.core.processing import AnyJob
+    from cloudtrain.rules.subject import RequestView
+    from cloudtrain.targets.common.this_machine import LocalAccount
+    from cloudtrain.targets.local.service.service import LocalService
+
+
+class LocalTarget(Target):
+    """This machine. Needs no account, no network and no service; everything is files below `state_dir`."""
+
+    name = "local"
+    title = "this machine"
+    order = 0
+    settings_model = Local
+    rule_prefix = "LO"
+    rule_modules = ("cloudtrain.targets.local.rules.rules",)
+    is_paid = False
+    place_example = "data/train"
+    place_help = "A path on this machine, relative to the job file."
+    secret_hint = "export it in your shell, whose variables a local run gets, or let the script read it from a file"
+    waits_for_runs = False
+
+    def account(self, settings: Local, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> LocalAccount:
+        """This machine as the compile context wants it."""
+        from cloudtrain.targets.common.machine import find_mpirun, host_name, loopback_interface, this_machine
+        from cloudtrain.targets.common.this_machine import LocalAccount
+
+        return LocalAccount(
+            state_dir=os.path.abspath(state_dir),  # noqa: PTH100 - as the plan will write it
+            python=sys.executable,
+            machine=this_machine(environ),
+            host=host_name(),
+            mpirun=find_mpirun(settings.python or sys.executable, environ),
+            loopback=loopback_interface(),
+        )
+
+    def compile(self, job: AnyJob, settings: Local, context: CompileContext) -> Plan:
+        """The plan of a job on this machine."""
+        if isinstance(job, TrainingJob):
+            from cloudtrain.targets.local.compile.training import compile_local
+
+            return compile_local(job, settings, context)
+        from cloudtrain.targets.local.compile.processing import compile_local_processing
+
+        return compile_local_processing(job, settings, context)
+
+    def service(self, *, environ: Mapping[str, str], state_dir: Path) -> LocalService:
+        """Folders and supervisors."""
+        from cloudtrain.targets.local.service.service import LocalService
+
+        return LocalService(state_dir, environ=environ)
+
+    def request_view(self, settings: Local) -> RequestView:
+        """What a launch specification says; with `emulate`, what the overrides of that service mean here."""
+        from cloudtrain.targets.local.rules.request_view import LocalView
+
+        return LocalView(self.name, settings.emulate)
+
+    def run_folder(self, run_name: str, state_dir: Path) -> Path:
+        """`STATE/runs/NAME`."""
+        return state_dir / "runs" / run_name
+
+    def working_files(self, run_name: str, state_dir: Path) -> dict[str, Path]:
+        """The files that are newer than the run's unpacked code."""
+        from cloudtrain.targets.local.service.folder import RunFolder
+        from cloudtrain.targets.local.service.work import working_files
+
+        folder = RunFolder(str(self.run_folder(run_name, state_dir)))
+        return working_files(folder.read_launch(), Path(folder.unpacked))

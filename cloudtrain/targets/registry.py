@@ -1,0 +1,51 @@
+"""From a target's name to the target, to its service, and to the rules of all targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, cast
+
+from cloudtrain.core.targets import all_targets as all_found
+from cloudtrain.core.targets import find_target, target_names
+from cloudtrain.errors import SettingsError, did_you_mean
+from cloudtrain.targets.base import Service, Target
+
+
+class Surroundings(Protocol):
+    """What services are made with."""
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The environment variables."""
+        ...
+
+    @property
+    def state_dir(self) -> Path:
+        """Where the run store and the local runs are."""
+        ...
+
+
+def target_of(name: str) -> Target:
+    """The target of that name.
+
+    Raises:
+        SettingsError: no such target.
+    """
+    if name not in target_names():
+        raise SettingsError(f"`{name}` is not a target", hint=did_you_mean(name, target_names()), code="CT913")
+    return cast(Target, find_target(name))
+
+
+def all_targets() -> list[Target]:
+    """Every installed target, in the order in which people see them."""
+    return all_found()
+
+
+def service_of(name: str, surroundings: Surroundings) -> Service:
+    """What talks to a target. It does nothing until it is used.
+
+    Raises:
+        SettingsError: no such target.
+    """
+    return target_of(name).service(environ=surroundings.environ, state_dir=surroundings.state_dir)

@@ -1,0 +1,68 @@
+"""The rules of all targets: by code, and those that look at a job for one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.errors import UsageError, did_you_mean, shortened
+from cloudtrain.rules import load_rules, run_checks
+from cloudtrain.rules.rule import Rule, Subject, registered
+from cloudtrain.targets.registry import all_targets, target_of
+
+if TYPE_CHECKING:
+    from cloudtrain.bundle.tree import Tree
+    from cloudtrain.core.job import TrainingJob
+    from cloudtrain.core.plan import Finding, Plan
+    from cloudtrain.core.processing import ProcessingJob
+    from cloudtrain.targets.settings import TargetSettings
+
+
+def all_rules() -> list[Rule]:
+    """Every rule, by code."""
+    load_rules(module for target in all_targets() for module in (*target.rule_modules, *target.online_rule_modules))
+    return [registered[code] for code in sorted(registered)]
+
+
+def rule_named(code: str) -> Rule:
+    """The rule of that code, whatever its case.
+
+    Raises:
+        UsageError: no rule has that code.
+    """
+    all_rules()
+    rule = registered.get(code.upper())
+    if rule is not None:
+        return rule
+    from cloudtrain.problems.codes import ERROR_CODES
+
+    if code.upper() in ERROR_CODES:
+        hint = f"`cloudtrain explain {code.upper()}` says how to correct it"
+        raise UsageError(f"`{code.upper()}` is the code of an error, which cannot be ignored", hint=hint)
+    near = did_you_mean(code.upper(), registered) if len(code) > 3 else None
+    raise UsageError(f"there is no rule `{shortened(code)}`", hint=near or "see `cloudtrain explain`")
+
+
+def subject_of(
+    job: TrainingJob,
+    settings: TargetSettings,
+    account: Any,
+    plan: Plan,
+    tree: Tree,
+    processing: ProcessingJob | None = None,
+) -> Subject:
+    """What the rules look at for a job on the target of these settings."""
+    where = target_of(settings.type)
+    return Subject(job, where, settings, where.request_view(settings), account, plan, tree, processing)
+
+
+def check_plan(subject: Subject, *, ignore: Sequence[str] = (), portable: bool = False) -> tuple[Finding, ...]:
+    """All findings for a plan, errors first, without those whose code is ignored. `portable`: only those of rules for
+    all targets, because there is no request to look at.
+
+    Raises:
+        UsageError: `ignore` names a rule that does not exist.
+    """
+    ignored = {rule_named(code).code for code in ignore}
+    load_rules(subject.where.rule_modules)
+    return run_checks(subject, ignored=ignored, portable=portable)

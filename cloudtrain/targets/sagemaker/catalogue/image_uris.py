@@ -1,0 +1,85 @@
+"""From the address of an image to what is inside, for the images of AWS."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from cloudtrain.targets.sagemaker.catalogue.image import Image, described, split_base
+from cloudtrain.targets.sagemaker.catalogue.image_data import in_range, registries, rows, whole_version
+
+_ADDRESS = (
+    r"(?P<registry>public\.ecr\.aws/(?:deep-learning-containers|neuron)|(?P<account>\d{12})\.dkr\.ecr\.[a-z0-9.-]+)"
+    r"/(?P<repository>[a-z0-9._/-]+):(?P<tag>[\w.-]+)(?:@sha256:[0-9a-f]+)?"
+)
+
+_REPOSITORIES: dict[str, tuple[str, str]] = {
+    "pytorch": ("pytorch", ""),
+    "pytorch-training": ("pytorch", ""),
+    "pytorch-training-neuron": ("pytorch", "neuron"),
+    "pytorch-training-neuronx": ("pytorch", "neuron"),
+    "sagemaker-pytorch": ("pytorch", ""),
+    "smdistributed-modelparallel": ("pytorch", "gpu"),
+    "tensorflow": ("tensorflow", ""),
+    "tensorflow-training": ("tensorflow", ""),
+    "sagemaker-tensorflow-scriptmode": ("tensorflow", ""),
+    "huggingface-pytorch-training": ("huggingface", ""),
+    "huggingface-tensorflow-training": ("huggingface", ""),
+    "huggingface-pytorch-training-neuronx": ("huggingface", "neuron"),
+}
+"""Repository to framework, and to its device where it has only one."""
+
+
+def image_of_uri(uri: str) -> Image | None:
+    """What is inside an image of AWS, by its address.
+
+    None for anybody else's image, and where the address does not tell: one without a tag, `latest`.
+    """
+    match = re.fullmatch(_ADDRESS, uri)
+    if match is None or match["repository"] not in _REPOSITORIES:
+        return None
+    if match["account"] is not None and match["account"] not in _accounts():
+        return None
+    framework, device = _REPOSITORIES[match["repository"]]
+    version, *words = match["tag"].split("-")
+    device = device or next(_devices(words), "")
+    if not device or not re.fullmatch(r"\d+(\.\d+)+", version):
+        return None
+    listed = [row for row in rows(framework) if row.repository == match["repository"]]
+    base = ""
+    if framework == "huggingface":
+        engine = "tensorflow" if "tensorflow" in match["repository"] else "pytorch"
+        base = engine + _whole(version, [split_base(row.base)[1] for row in listed])
+        listed = [row for row in listed if row.base == base]
+        version = next((word.removeprefix("transformers") for word in words if word.startswith("transformers")), "")
+        if not version:
+            return None
+    version = _whole(version, [row.version for row in listed])
+    python = _python(words, split_base(base) if base else (framework, version))
+    return described(framework, version, python, device, (match["registry"], match["repository"], match["tag"]), base)
+
+
+def _whole(version: str, known: Sequence[str]) -> str:
+    """`1.13` as 1.13.1: the SDK writes a short version into the tag as it is, and AWS moves that tag to the newest
+    patch release."""
+    return whole_version(version, known) or version
+
+
+def _accounts() -> frozenset[str]:
+    return frozenset(account for accounts in registries() for account in accounts.values())
+
+
+def _devices(words: Sequence[str]) -> Iterator[str]:
+    """What the words of a tag say about the device; the newest tags name only the CUDA."""
+    for word in words:
+        if word in ("gpu", "cpu"):
+            yield word
+        elif word.startswith("neuron"):
+            yield "neuron"
+        elif re.fullmatch(r"cu\d+", word):
+            yield "gpu"
+
+
+def _python(words: Sequence[str], engine: tuple[str, str]) -> str:
+    named = (word for word in words if re.fullmatch(r"py\d+", word))
+    return next(named, next(iter(in_range("python", *engine, "python")), ""))

@@ -1,0 +1,262 @@
+"""AWS's own training images: from framework and version to an address, and from an address to what is inside.
+
+Addresses are those that the SageMaker SDK (2.257.7) gives for the same framework, version, Python, device and
+region; what came later is taken from the tables of SDK 3. `image_data` says where the data comes from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import NamedTuple, NoReturn
+
+from cloudtrain.errors import JobError, Problem, did_you_mean
+from cloudtrain.targets.sagemaker.catalogue.image import SMP2_REPOSITORY, Image, described, split_base
+from cloudtrain.targets.sagemaker.catalogue.image_data import (
+    Row,
+    facts,
+    newest,
+    numbers,
+    registry_host,
+    rows,
+    tables,
+    whole_version,
+)
+from cloudtrain.targets.sagemaker.catalogue.image_uris import image_of_uri
+
+__all__ = [
+    "Image",
+    "device_of",
+    "frameworks",
+    "image_of_uri",
+    "resolve_image",
+    "smp_aliases",
+    "smp_versions",
+    "versions",
+]
+
+_TITLES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "huggingface": "Hugging Face"}
+_DEVICES = {"gpu": "GPUs", "cpu": "CPUs", "neuron": "Trainium"}
+_SMP2 = "SageMaker's model parallelism library v2"
+_OWN_IMAGE = "give the address of an image as `environment.image`"
+_TOO_NEW_FOR_P2 = {"pytorch": (1, 13), "tensorflow": (2, 12)}
+"""SDK 2 refuses ml.p2 types from these versions on."""
+
+
+def frameworks() -> tuple[str, ...]:
+    """The frameworks that have images."""
+    return tuple(_TITLES)
+
+
+def versions(framework: str, device: str | None = None) -> tuple[str, ...]:
+    """The versions of a framework that have an image (for that device), oldest first."""
+    found = (row.version for row in rows(framework) if device is None or device in row.devices)
+    return tuple(dict.fromkeys(found))
+
+
+def smp_aliases() -> dict[str, str]:
+    """The SDK's own table for the model parallelism library v2: PyTorch version to library version.
+
+    SDK 2 looks a version up in both columns, so that `2.8.0`, a library version, passes for a PyTorch version.
+    """
+    return dict(tables()["smp_aliases"])
+
+
+def smp_versions() -> tuple[str, ...]:
+    """The PyTorch versions that have an image of the model parallelism library v2, oldest first."""
+    return tuple(facts()["smp2"])
+
+
+def device_of(instance: str) -> str:
+    """`gpu`, `cpu` or `neuron`: what an instance type needs, by its family, as the SDK decides it."""
+    family = _family(instance)
+    return "neuron" if family.startswith("trn") else "gpu" if family[:1] in ("g", "p") else "cpu"
+
+
+def resolve_image(
+    framework: str,
+    version: str | None = None,
+    *,
+    region: str,
+    device: str | None = None,
+    instance: str = "",
+    python: str | None = None,
+    base: str | None = None,
+    smp2: bool = False,
+    smdistributed: bool = False,
+) -> Image:
+    """The image of a framework and version.
+
+    Args:
+        framework: `pytorch`, `tensorflow` or `huggingface`.
+        version: whole, `2.8.0`, or short, `2.8`, which is its newest patch release; the newest unless given.
+        region: where the job runs; each has its own registry.
+        device: `gpu`, `cpu` or `neuron`; that of `instance` unless given.
+        instance: the instance type. A few old images, and the first of SMP v2, come in two kinds that it tells apart.
+        python: `3.12` or `py312`; the newest that the version has unless given.
+        base: Hugging Face: the framework below, `pytorch2.8.0` or `pytorch2.8`.
+        smp2: the image of the model parallelism library v2; `version` is that of PyTorch.
+        smdistributed: an smdistributed library is used, which matters for the old images.
+
+    Raises:
+        JobError: there is no such image.
+    """
+    if framework not in _TITLES:
+        names = did_you_mean(framework, _TITLES)
+        _fail("framework", f"SageMaker has no images of `{framework}`", f"{names} Or {_OWN_IMAGE}")
+    wanted = _Wanted(framework, region, device or device_of(instance or "ml.g5.xlarge"), _python_tag(python), smp2)
+    if smp2:
+        return _smp2_image(wanted, version, instance)
+    row = _row(wanted, version, base)
+    if _family(instance) == "p2" and numbers(row.version) >= _TOO_NEW_FOR_P2.get(framework, (99,)):
+        message = f"the image of {wanted.title} {row.version} does not run on `{instance}`, whose GPUs are too old"
+        hint = "choose a newer type, for example `ml.g5.xlarge`"
+        raise JobError([Problem(("resources", "instance_type"), message, hint, code="CT033")])
+    chosen = _chosen_python(wanted, row)
+    prefix = f"{split_base(row.base)[1]}-transformers{row.version}" if row.base else row.version
+    middle = () if row.bare else ("neuronx" if row.repository.endswith("neuronx") else wanted.device, chosen)
+    suffix = row.suffix.get(wanted.device) or _older_suffix(wanted, row, chosen, instance, smdistributed)
+    tag = "-".join(filter(None, (prefix, *middle, suffix)))
+    return described(framework, row.version, chosen, wanted.device, _address(wanted, row, tag), row.base)
+
+
+class _Wanted(NamedTuple):
+    framework: str
+    region: str
+    device: str
+    python: str | None
+    smp2: bool
+
+    @property
+    def title(self) -> str:
+        return _SMP2 if self.smp2 else _TITLES[self.framework]
+
+
+def _row(wanted: _Wanted, version: str | None, base: str | None) -> Row:
+    candidates = [row for row in rows(wanted.framework) if wanted.device in row.devices]
+    if not candidates:
+        message = f"SageMaker has no image of {wanted.title} for {_DEVICES[wanted.device]}"
+        _fail("framework", message, f"choose another instance type or framework, or {_OWN_IMAGE}")
+    known = [row.version for row in candidates]
+    whole = _newest_fitting(wanted, candidates) if version is None else whole_version(version, known)
+    if whole is None:
+        _unknown_version(wanted, version or "", known)
+    return _based(wanted, [row for row in candidates if row.version == whole], base)
+
+
+def _newest_fitting(wanted: _Wanted, candidates: Sequence[Row]) -> str:
+    """The newest version that the region has, with that Python where one does."""
+    here = [row for row in candidates if wanted.region in row.accounts] or candidates
+    fitting = [row for row in here if wanted.python in (None, *row.pythons)] or here
+    return newest(row.version for row in fitting)
+
+
+def _unknown_version(wanted: _Wanted, version: str, known: Sequence[str]) -> NoReturn:
+    last, near = newest(known), _nearest(version, known)
+    message = f"SageMaker has no image of {wanted.title} `{version}` for {_DEVICES[wanted.device]}"
+    use = f"use `{near}`" if near == last else f"use `{near}`, or the newest, `{last}`"
+    _fail("version", f"{message}; the newest is `{last}`", f"{use}; or {_OWN_IMAGE}")
+
+
+def _nearest(version: str, known: Sequence[str]) -> str:
+    """The newest of the same line, or else the next newer version, or else the newest of all."""
+    line = numbers(version)[:2]
+    same = [one for one in known if numbers(one)[:2] == line]
+    newer = [one for one in known if line and numbers(one)[:2] > line]
+    return newest(same) if same else min(newer or [newest(known)], key=numbers)
+
+
+def _based(wanted: _Wanted, candidates: Sequence[Row], base: str | None) -> Row:
+    """The row with that base framework; the newest PyTorch where the job names none."""
+    if base is None:
+        return max(candidates, key=lambda row: (row.base.startswith("pytorch"), numbers(row.base)))
+    if wanted.framework != "huggingface":
+        _fail("base", f"`base` is for Hugging Face images, and this is {wanted.title}", "remove `base`")
+    fitting = [row for row in candidates if row.base == base or row.base.startswith(f"{base}.")]
+    if not fitting:
+        options = ", ".join(f"`{row.base}`" for row in candidates)
+        _fail("base", f"no image of Hugging Face {candidates[0].version} is built on `{base}`", f"use {options}")
+    return max(fitting, key=lambda row: numbers(row.base))
+
+
+def _python_tag(python: str | None) -> str | None:
+    if python is None:
+        return None
+    match = re.fullmatch(r"(?:py)?(\d)\.?(\d*)(?:\.\d+)?", python)
+    if match is None:
+        _fail("python", f"`{python}` is not a version of Python", "write for example `3.12`")
+    return f"py{match[1]}{match[2]}"
+
+
+def _chosen_python(wanted: _Wanted, row: Row, version: str | None = None) -> str:
+    if wanted.python is None:
+        return max(row.pythons, key=numbers)
+    if wanted.python not in row.pythons:
+        has = [_dotted(python) for python in row.pythons]
+        message = f"the image of {wanted.title} {version or row.version} has Python {' and '.join(has)}"
+        use = " or ".join(f"`{one}`" for one in has)
+        _fail("python", f"{message}, not {_dotted(wanted.python)}", f"use {use}, or leave out `python`")
+    return wanted.python
+
+
+def _dotted(python: str) -> str:
+    """`py312` as `3.12`."""
+    return f"{python[2]}.{python[3:]}".rstrip(".")
+
+
+def _older_suffix(wanted: _Wanted, row: Row, python: str, instance: str, smdistributed: bool) -> str:
+    """The end of the tag that some images of 2020 need on newer GPUs; the SDK adds it in the same cases."""
+    if row.base:
+        return "cu110-ubuntu18.04"
+    if _family(instance) != "p4d" and not smdistributed:
+        return ""
+    key = f"{wanted.framework}-{row.version}-{wanted.device}-{python}"
+    return str(facts()["older_gpu_tags"].get(key, ""))
+
+
+def _address(wanted: _Wanted, row: Row, tag: str) -> tuple[str, str, str]:
+    account = row.accounts.get(wanted.region)
+    if account is None:
+        message = f"`{wanted.region}` has no image of {wanted.title} {row.version} for {_DEVICES[wanted.device]}"
+        near = get_close_matches(wanted.region, row.accounts, n=3)
+        regions = ", ".join(f"`{one}`" for one in near) + " or another of the " if near else "one of the "
+        hint = f"{_OWN_IMAGE}, or use {regions}{len(row.accounts)} regions that have it"
+        raise JobError([Problem(("environment",), message, hint, code="CT034")])
+    return registry_host(account, wanted.region), row.repository, tag
+
+
+def _smp2_image(wanted: _Wanted, version: str | None, instance: str) -> Image:
+    """Also for the versions that only the SDK takes for versions; `doubt` says so."""
+    if wanted.framework != "pytorch" or wanted.device != "gpu":
+        message = f"{_SMP2} is for PyTorch on GPUs, not {_TITLES[wanted.framework]} on {_DEVICES[wanted.device]}"
+        _fail("framework", message, "use `framework: pytorch` and an instance type with GPUs")
+    by_version, aliases, real = {row.version: row for row in rows("pytorch-smp")}, smp_aliases(), smp_versions()
+    whole = (
+        newest(real)
+        if version is None
+        else whole_version(version, real) or whole_version(version, [*by_version, *aliases])
+    )
+    if whole is None:
+        _unknown_version(wanted, version or "", real)
+    row = by_version[aliases.get(whole, whole)]
+    python = _chosen_python(wanted, row, whole)
+    address = _address(wanted, row, f"{whole}-gpu-{python}-{_smp2_cuda(whole, instance)}")
+    assert address[1] == SMP2_REPOSITORY
+    return described("pytorch", whole, python, "gpu", address)
+
+
+def _smp2_cuda(version: str, instance: str) -> str:
+    """As sagemaker 2.257.7 chooses it (image_uris.py, get_training_image_uri)."""
+    if "2.5" in version:
+        return "cu124"
+    return "cu121" if "p5" in instance or any(one in version for one in ("2.1", "2.2", "2.3", "2.4")) else "cu118"
+
+
+def _family(instance: str) -> str:
+    """`p4d` of `ml.p4d.24xlarge`."""
+    return instance.removeprefix("ml.").partition(".")[0]
+
+
+def _fail(field: str, message: str, hint: str) -> NoReturn:
+    raise JobError([Problem(("environment", field), message, hint, code="CT034")])

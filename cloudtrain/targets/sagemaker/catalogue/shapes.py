@@ -1,0 +1,210 @@
+"""What the SageMaker service accepts in a request: names, types, limits, patterns and enums, from its own model.
+
+botocore itself checks only names, types, required fields and minima; maxima, patterns and enums it leaves to the
+service (tried with botocore 1.44.5), which answers after the upload. The data is generated from botocore's model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from cloudtrain.errors import did_you_mean, dotted
+from cloudtrain.problems.source import shown
+from cloudtrain.targets.sagemaker.catalogue.java_patterns import matches
+
+DATA = Path(__file__).with_name("data")
+
+KEY = "<key>"
+"""In the path of a limit: the keys of a map, where any other name stands for its values."""
+
+MANY = 12
+"""An enum with more words than this is not listed in a hint."""
+
+Kind = Literal["unknown", "missing", "type", "min", "max", "pattern", "enum"]
+Place = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One thing that the service would refuse. `path` is the way to it in the request."""
+
+    path: Place
+    message: str
+    hint: str | None
+    kind: Kind
+
+
+def violations(request: Mapping[str, Any], operation: str = "CreateTrainingJob") -> list[Violation]:
+    """Everything in a request that the service's own model forbids, in the order of the request.
+
+    Args:
+        request: the body, JSON data.
+        operation: `CreateTrainingJob` or `CreateProcessingJob`.
+    """
+    return list(_check(request, _model()["operations"][operation], (), f"`{operation}`"))
+
+
+def limit(operation: str, path: Place) -> dict[str, Any]:
+    """What the model says of one place in a request: `type`, and `min`, `max`, `pattern`, `enum` where it has them.
+
+    Args:
+        operation: `CreateTrainingJob` or `CreateProcessingJob`.
+        path: names of fields; for a list's element any number, for a map's value any name, `KEY` for its keys:
+            `("Environment", "*")`.
+
+    Raises:
+        KeyError: the request has no such place.
+    """
+    name = _model()["operations"][operation]
+    for part in path:
+        shape = _shape(name)
+        if shape["type"] == "structure":
+            name = shape["members"][part]
+        else:
+            name = shape["member" if shape["type"] == "list" else "key" if part == KEY else "value"]
+    return {fact: value for fact, value in _shape(name).items() if fact in ("type", "min", "max", "pattern", "enum")}
+
+
+def model_version() -> str:
+    """The botocore whose model this is."""
+    return str(_model()["botocore"])
+
+
+@cache
+def _model() -> Mapping[str, Any]:
+    content: dict[str, Any] = json.loads((DATA / "shapes.json").read_text(encoding="utf-8"))
+    return content
+
+
+def _shape(name: str) -> Mapping[str, Any]:
+    shape: Mapping[str, Any] = _model()["shapes"][name]
+    return shape
+
+
+def _check(value: Any, name: str, path: Place, title: str) -> Iterator[Violation]:
+    """All violations at and below a value. `title` is what a message calls the value."""
+    shape = _shape(name)
+    accepted, words = _TYPES[shape["type"]]
+    if not isinstance(value, accepted) or (isinstance(value, bool) and shape["type"] != "boolean"):
+        yield Violation(path, f"{title} is {shown(value)}, and the service takes {words}", f"write {words}", "type")
+    elif shape["type"] in _INSIDE:
+        yield from _INSIDE[shape["type"]](value, shape, path, title)
+
+
+def _structure(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
+    members = shape["members"]
+    hints = {name: did_you_mean(str(name), members) for name in value if name not in members}
+    for name in shape.get("required", ()):
+        if name not in value and f"did you mean `{name}`?" not in hints.values():
+            yield Violation((*path, name), f"{title} needs `{name}`", f"add `{name}`", "missing")
+    for name, inner in value.items():
+        if name in hints:
+            yield Violation((*path, name), f"{title} has no field `{name}`", hints[name], "unknown")
+        else:
+            yield from _check(inner, members[name], (*path, name), _titled((*path, name)))
+
+
+def _list(value: list[Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
+    yield from _counted(len(value), ("entry", "entries"), shape, path, title)
+    for index, inner in enumerate(value):
+        yield from _check(inner, shape["member"], (*path, index), _titled((*path, index)))
+
+
+def _map(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
+    yield from _counted(len(value), ("entry", "entries"), shape, path, title)
+    for key, inner in value.items():
+        name = f"{key[:37]}..." if isinstance(key, str) and len(key) > 40 else str(key)
+        yield from _check(key, shape["key"], (*path, key), f"a key of {title}")
+        yield from _check(inner, shape["value"], (*path, key), _titled((*path, name)))
+
+
+def _string(value: str, shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
+    sized = list(_counted(len(value), ("character", "characters"), shape, path, title))
+    yield from sized
+    if "enum" in shape and value not in shape["enum"]:
+        message = f"{title} is {shown(value)}, which the service does not know"
+        yield Violation(path, message, _enum_hint(value, shape["enum"]), "enum")
+    if "pattern" in shape and not sized and not matches(shape["pattern"], value):
+        words = _WORDS.get(shape["pattern"], f"it must match `{shape['pattern']}`")
+        yield Violation(path, f"{title} is {shown(value)}, which the service refuses", words, "pattern")
+
+
+def _enum_hint(value: str, words: Sequence[str]) -> str | None:
+    hint = did_you_mean(value, words)
+    return hint if len(words) <= MANY or (hint or "").startswith("did you mean") else None
+
+
+def _number(value: int, shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
+    yield from _bounded(
+        value,
+        f"{title} is {value:,}",
+        (f"write `{shape.get('min')}` or more", f"write `{shape.get('max')}` or less"),
+        shape,
+        path,
+    )
+
+
+def _counted(
+    count: int, units: tuple[str, str], shape: Mapping[str, Any], path: Place, title: str
+) -> Iterator[Violation]:
+    fact = f"{title} has {count:,} {units[count != 1]}" if count else f"{title} is empty"
+    least, most = shape.get("min"), shape.get("max")
+    hints = f"use at least {least} {units[least != 1]}", f"use at most {most} {units[most != 1]}"
+    yield from _bounded(count, fact, hints, shape, path)
+
+
+def _bounded(
+    number: int, fact: str, hints: tuple[str, str], shape: Mapping[str, Any], path: Place
+) -> Iterator[Violation]:
+    if "min" in shape and number < shape["min"]:
+        message = f"{fact}, and the service takes at least {shape['min']:,}"
+        yield Violation(path, message, hints[0], "min")
+    if "max" in shape and number > shape["max"]:
+        message = f"{fact}, and the service takes at most {shape['max']:,}"
+        yield Violation(path, message, hints[1], "max")
+
+
+def _titled(path: Place) -> str:
+    return f"`{dotted(path)}`"
+
+
+_TYPES: dict[str, tuple[Any, str]] = {
+    "structure": (Mapping, "a mapping"),
+    "map": (Mapping, "a mapping"),
+    "list": (list | tuple, "a list"),
+    "string": (str, "a text"),
+    "integer": (int, "a whole number"),
+    "long": (int, "a whole number"),
+    "boolean": (bool, "true or false"),
+}
+
+_INSIDE: dict[str, Callable[[Any, Mapping[str, Any], Place, str], Iterator[Violation]]] = {
+    "structure": _structure,
+    "map": _map,
+    "list": _list,
+    "string": _string,
+    "integer": _number,
+    "long": _number,
+}
+
+_ONE_LINE = "write it in one line: the service takes no line breaks here"
+_NAME = "use letters, digits and hyphens, with a letter or digit at both ends"
+
+_WORDS = {
+    ".*": _ONE_LINE,
+    ".+": _ONE_LINE,
+    r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}": _NAME,
+    r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,119}": _NAME,
+    r"[A-Za-z0-9\.\-_]+": "use letters, digits, `.`, `-` and `_`",
+    r"[a-zA-Z_][a-zA-Z0-9_]*": "use letters, digits and underscores, and no digit first",
+    r"([\p{L}\p{Z}\p{N}_.:/=+\-@]*)": "use letters, digits, spaces and `_ . : / = + - @`",
+    r"(https|s3)://([^/]+)/?(.*)": "write for example `s3://bucket/folder`",
+    r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+": "write for example `arn:aws:iam::123456789012:role/R`",
+    r"[-0-9a-zA-Z]+": "use letters, digits and hyphens",
+}
+"""What a pattern of the service means; another pattern is shown as it is."""

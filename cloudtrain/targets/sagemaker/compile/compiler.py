@@ -1,0 +1,108 @@
+"""Job, target and context in, plan out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cloudtrain.catalogue.machines import Machines
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.per_target import overrides_of
+from cloudtrain.core.plan import CompileContext, Plan, Upload
+from cloudtrain.core.processes import Processes
+from cloudtrain.targets.common.problems import Problems
+from cloudtrain.targets.sagemaker.account import SageMakerAccount
+from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
+from cloudtrain.targets.sagemaker.compile.images import NO_IMAGE, contents_of, derived_from, image_of
+from cloudtrain.targets.sagemaker.compile.launch_parameters import refuse_unreadable
+from cloudtrain.targets.sagemaker.compile.machines import machines_in, machines_of, some_machines
+from cloudtrain.targets.sagemaker.compile.modes import Launch, launch_of
+from cloudtrain.targets.sagemaker.compile.overrides import overridden
+from cloudtrain.targets.sagemaker.compile.places import bundle_uri, place_problems
+from cloudtrain.targets.sagemaker.compile.request import Parts, request_of
+from cloudtrain.targets.sagemaker.compile.summary import summary
+from cloudtrain.targets.sagemaker.launch import job as container
+from cloudtrain.targets.sagemaker.settings import SageMaker
+
+
+def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileContext) -> Plan:
+    """The plan of a job on SageMaker. `context.account` is a `SageMakerAccount`; `request` is the body of
+    CreateTrainingJob.
+
+    Raises:
+        JobError: the job asks for something that SageMaker does not have, with the alternative.
+    """
+    problems = Problems()
+    parts = parts_of(job, target, context, problems)
+    problems += place_problems(job)
+    plan = problems.value(lambda: _plan(parts, context, problems), None) if parts is not None else None
+    problems.refuse(plan)
+    assert plan is not None
+    return plan
+
+
+def _plan(parts: Parts, context: CompileContext, problems: Problems) -> Plan:
+    """The plan without what is wrong with the places of inputs and outputs."""
+    job = parts.job
+    request = finished_request(parts, overrides_of(job, "sagemaker"))
+    machines = machines_in(request["ResourceConfig"], parts.account)
+    processes = problems.value(lambda: _processes(parts, machines, request, package=context.package), Processes())
+    bundle = context.bundle
+    uploads = (Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count),)
+    return Plan(
+        target="sagemaker",
+        run_name=context.run_name,
+        job_name=job.name,
+        request=request,
+        uploads=() if parts.launch.mode == "image" else uploads,
+        processes=processes,
+        summary=tuple(summary(parts, machines, request, processes)),
+        notes=() if parts.image.assumed is None else (f"the image is for {parts.image.assumed}",),
+    )
+
+
+def finished_request(parts: Parts, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The request with the user's overrides, such that whoever starts the job can read it.
+
+    Raises:
+        JobError: it is not.
+    """
+    request = overridden(request_of(parts), overrides)
+    refuse_unreadable(request, parts.job)
+    return request
+
+
+def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, problems: Problems) -> Parts | None:
+    """What is decided about the job: its machines, its image, and who starts it. Where image or mode cannot be decided
+    there are `problems`, and something stands in for both; None where the machines cannot be."""
+    account: SageMakerAccount = context.account
+    machines = problems.value(lambda: machines_of(job, account), None)
+    known = machines or some_machines(job)
+    image = problems.value(lambda: image_of(job, account, known), NO_IMAGE) if machines is not None else NO_IMAGE
+    launch = problems.value(lambda: launch_of(job, target, known, image, package=context.package), None)
+    if machines is None:
+        return None
+    if image is NO_IMAGE or launch is None:
+        launch = Launch("image", "")
+    return Parts(
+        job=job,
+        target=target,
+        account=account,
+        run_name=context.run_name,
+        code_uri=bundle_uri(target, account, context.bundle.sha256),
+        machines=machines,
+        image=image,
+        launch=launch,
+    )
+
+
+def _processes(parts: Parts, machines: Machines, request: dict[str, Any], *, package: bool) -> Processes:
+    """What the container will really run, seen from the finished request, the user's overrides included."""
+    if parts.launch.mode == "image":
+        return Processes()
+    devices = {group.instance_type: group.accelerators for group in machines.groups}
+    image = request["AlgorithmSpecification"].get("TrainingImage")
+    known = parts.image.known if image == parts.image.uri else image_of_uri(image or "")
+    rows = {group.instance_type: group.known for group in machines.groups}
+    inside = contents_of(known, derived_from(parts.job))
+    return container.view(request, inside, devices.__getitem__, package=package, known=rows.get)

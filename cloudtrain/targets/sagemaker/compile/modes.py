@@ -1,0 +1,135 @@
+"""Who starts the processes inside the container, and why.
+
+toolkit     the image's training toolkit, told by `sagemaker_*` hyperparameters, as the SageMaker SDK does
+entrypoint  our own launcher from the bundle, through ContainerEntrypoint: exact argv, any image with Python
+image       the image's own entry point: the job brings no code
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from cloudtrain.catalogue.machines import Machines
+from cloudtrain.core.distribution import SMDDP, SMP, DeepSpeed, launcher_of
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.runtime.torchrun_words import misread
+from cloudtrain.targets.common.compiling import hyperparameter_argv, option_problems, resolve_hyperparameters
+from cloudtrain.targets.sagemaker.catalogue.images import Image
+from cloudtrain.targets.sagemaker.compile.images import ChosenImage
+from cloudtrain.targets.sagemaker.compile.places import paths_of
+from cloudtrain.targets.sagemaker.launch.job import arrives_intact
+from cloudtrain.targets.sagemaker.settings import SageMaker
+
+Mode = Literal["toolkit", "entrypoint", "image"]
+
+REQUIREMENTS = "requirements.txt"
+"""The one name that the toolkit installs, at the top of the bundle."""
+
+
+_OLDEST_PYTHON = (3, 7)
+"""Of our own launcher."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The mode, and one clause that says why."""
+
+    mode: Mode
+    reason: str
+
+
+def launch_of(
+    job: TrainingJob, target: SageMaker, machines: Machines, image: ChosenImage, *, package: bool = False
+) -> Launch:
+    """The mode that works for the job and its image; the target's own choice where it gives one. `package` says
+    whether a `setup.py` stands at the top of the bundle.
+
+    Raises:
+        JobError: the chosen mode cannot start this job.
+    """
+    if job.entry_point is None and job.command is None:
+        return Launch("image", "the job brings no code, so the image's own entry point runs")
+    toolkit = next(_only_toolkit(job, machines, image), None)
+    entrypoint = next(_only_entrypoint(job), None)
+    problems = list(_problems(job, target, toolkit, entrypoint))
+    if problems:
+        raise JobError(problems)
+    if target.launch != "auto":
+        return Launch(target.launch, f'the target says `launch = "{target.launch}"`')
+    if toolkit:
+        return Launch("toolkit", toolkit)
+    better = entrypoint or next(_better_by_entrypoint(job, image, package), None)
+    if better:
+        return Launch("entrypoint", better)
+    assert image.known is not None
+    return Launch("toolkit", f"{image.known.toolkit} or older, whose shell leaves every argument of this job intact")
+
+
+def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: str | None) -> Iterator[Problem]:
+    """What no mode, or not the chosen one, can start. `toolkit` and `entrypoint` say why only that one can."""
+    yield from option_problems(job)
+    if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher":
+        message = "the `deepspeed` launcher needs a hostfile and ssh between instances, which SageMaker does not offer"
+        yield Problem(("distribution", "launch"), message, "use `launch: torch`, or `launch: mpi`", code="CT031")
+    refused = {"toolkit": entrypoint, "entrypoint": toolkit, "auto": None}[target.launch]
+    if toolkit and entrypoint:
+        hint = "write an `entry_point`, and call its requirements file `requirements.txt`"
+        yield Problem(("distribution", "type"), f"{toolkit}; but {entrypoint}", hint, code="CT031")
+    elif refused:
+        message = f"the job cannot start in `{target.launch}` mode: {refused}"
+        path: tuple[str, ...] = ("distribution", "type")
+        if target.launch == "toolkit":
+            path = ("command",) if job.command is not None else ("environment", "requirements")
+        yield Problem(path, message, "leave out `launch` in the target's settings", code="CT031")
+
+
+def python_too_old(image: Image | None) -> str | None:
+    """Why our own launcher does not run in an image of AWS; None where it does, and where nobody knows."""
+    if image is None or not image.python_version or image.python_version >= _OLDEST_PYTHON:
+        return None
+    has = ".".join(map(str, image.python_version))
+    return f"the image has Python {has}, and cloudtrain's own launcher needs {'.'.join(map(str, _OLDEST_PYTHON))}"
+
+
+def _only_toolkit(job: TrainingJob, machines: Machines, image: ChosenImage) -> Iterator[str]:
+    distribution = job.distribution
+    if isinstance(distribution, SMDDP | SMP):
+        yield f"only the image's toolkit starts `{distribution.type}`"
+    if launcher_of(job.distribution) == "mpirun" and machines.spanned_count > 1:
+        yield "only the image's toolkit sets up MPI between instances"
+    if old := python_too_old(image.known):
+        yield old
+
+
+def _only_entrypoint(job: TrainingJob) -> Iterator[str]:
+    if job.command is not None:
+        yield "the toolkit runs scripts, and this job is a command line"
+    if job.environment.requirements not in (None, REQUIREMENTS):
+        yield f"the toolkit only installs a file called `{REQUIREMENTS}`"
+
+
+def _is_shell_script(job: TrainingJob) -> bool:
+    return job.entry_point is not None and not job.entry_point.endswith(".py")
+
+
+def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -> Iterator[str]:
+    if image.known is None:
+        yield "nothing is known of a training toolkit in your own image"
+        return
+    if image.known.toolkit is None:
+        yield "nothing is known of a training toolkit in this image"
+        return
+    under_torchrun = launcher_of(job.distribution) == "torchrun"
+    if under_torchrun and _is_shell_script(job):
+        yield "the toolkit starts only Python scripts with torchrun"
+    if under_torchrun and package:
+        yield "the toolkit takes code with a `setup.py` for a package, and its torchrun refuses packages"
+    parameters = resolve_hyperparameters(job, paths_of(job))
+    if under_torchrun and (words := misread(hyperparameter_argv(parameters))):
+        yield f"the toolkit's torchrun would take `{words[0]}` for an option of its own"
+    for name, value in parameters.items():
+        if not arrives_intact(value, image.known.toolkit, script=job.entry_point or "train.py"):
+            yield f"the shell of toolkit {image.known.toolkit} would break `{name}`"

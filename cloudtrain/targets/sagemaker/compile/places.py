@@ -1,0 +1,182 @@
+"""Where data is: channels in, model and outputs out, checkpoints, and the paths that scripts see."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Any
+
+from cloudtrain.core.data import Input
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.errors import Problem
+from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
+from cloudtrain.targets.sagemaker.account import SageMakerAccount
+from cloudtrain.targets.sagemaker.settings import SageMaker
+
+INPUT_ROOT = "/opt/ml/input/data"
+MODEL_DIR = "/opt/ml/model"
+OUTPUT_ROOT = "/opt/ml/output/data"
+CHECKPOINT_DIR = "/opt/ml/checkpoints"
+
+ISOLATED_BUNDLE = f"{INPUT_ROOT}/{CODE_CHANNEL}/sourcedir.tar.gz"
+"""Where the bundle is in a container without network: it cannot fetch it, and gets it through a channel."""
+
+_INPUT_MODES = {"mount": "FastFile", "pipe": "Pipe"}
+"""What is written on a channel; `download` is the request's default, File."""
+
+_DATA_TYPES = {"prefix": "S3Prefix", "manifest": "ManifestFile", "augmented_manifest": "AugmentedManifestFile"}
+
+_FILE_SYSTEM = re.compile(r"(?P<type>fsx|efs)://(?P<id>fs-[0-9a-f]+)(?P<path>/.*)")
+_FILE_SYSTEM_TYPES = {"fsx": "FSxLustre", "efs": "EFS"}
+
+
+def paths_of(job: TrainingJob) -> dict[str, str]:
+    """Reference to the path that the script sees: `inputs.train` to `/opt/ml/input/data/train`."""
+    paths = {f"inputs.{name}": _input_path(name, item) for name, item in job.inputs.items()}
+    paths |= {f"outputs.{name}": f"{OUTPUT_ROOT}/{name}" for name in job.outputs}
+    return paths | {"outputs.model": MODEL_DIR, "checkpoint": CHECKPOINT_DIR}
+
+
+def channels(job: TrainingJob) -> list[dict[str, Any]]:
+    """`InputDataConfig` of the job's inputs, but for those that have problems."""
+    return [_channel(name, item) for name, item in job.inputs.items() if not _input_problems(name, item)]
+
+
+def place_problems(job: TrainingJob) -> list[Problem]:
+    """Inputs and outputs that have no place on SageMaker, or one of another service."""
+    found = [problem for name, item in job.inputs.items() for problem in _input_problems(name, item)]
+    return [*found, *_output_problems(job)]
+
+
+def code_channel(uri: str, groups: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The channel that brings the bundle. With `groups`, it says that these instance groups get it: SageMaker wants
+    either all channels of a job assigned to groups, or none (SDK 3's `InputData`)."""
+    source: dict[str, Any] = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
+    if groups:
+        source["InstanceGroupNames"] = list(groups)
+    return {"DataSource": {"S3DataSource": source}, "ChannelName": CODE_CHANNEL}
+
+
+def bundle_uri(target: SageMaker, account: SageMakerAccount, sha256: str) -> str:
+    """Where the bundle lies. Content-addressed: the same code has the same place."""
+    return f"{_root(target, account)}/code/{sha256}/sourcedir.tar.gz"
+
+
+def output_config(job: TrainingJob, target: SageMaker, account: SageMakerAccount) -> dict[str, Any]:
+    """`OutputDataConfig`: the service adds the job's name and `output/model.tar.gz`, `output/output.tar.gz`."""
+    model = job.outputs.get("model")
+    place = (model.sagemaker if model else None) or output_root(target, account)
+    config = {"S3OutputPath": place}
+    if target.output_kms_key is not None:
+        config["KmsKeyId"] = target.output_kms_key
+    if not target.compress_output:
+        config["CompressionType"] = "NONE"
+    return config
+
+
+def output_root(target: SageMaker, account: SageMakerAccount) -> str:
+    """Where results lie that have no place of their own, each run in a folder of its name."""
+    return target.output or f"{_root(target, account)}/output"
+
+
+def checkpoint_config(
+    job: TrainingJob, target: SageMaker, account: SageMakerAccount, run_name: str
+) -> dict[str, Any] | None:
+    """`CheckpointConfig`. A checkpoint without a place on SageMaker gets one of its own for each run."""
+    if job.checkpoint is None:
+        return None
+    place = job.checkpoint.sagemaker or f"{_root(target, account)}/checkpoints/{run_name}"
+    return {"S3Uri": place, "LocalPath": CHECKPOINT_DIR}
+
+
+def _root(target: SageMaker, account: SageMakerAccount) -> str:
+    return "/".join(part for part in (f"s3://{account.bucket}", target.prefix.strip("/")) if part)
+
+
+def _input_path(name: str, item: Input) -> str:
+    """A single file lies inside its channel's folder, under its own name."""
+    if item.type == "uri_file" and item.sagemaker:
+        return f"{INPUT_ROOT}/{name}/{PurePosixPath(item.sagemaker).name}"
+    return f"{INPUT_ROOT}/{name}"
+
+
+def _channel(name: str, item: Input) -> dict[str, Any]:
+    assert item.sagemaker is not None
+    system = _FILE_SYSTEM.fullmatch(item.sagemaker)
+    if system is not None:
+        return {"DataSource": {"FileSystemDataSource": _file_system(system, item)}, "ChannelName": name}
+    return {"DataSource": {"S3DataSource": _s3_source(item)}, "ChannelName": name} | _reading(item)
+
+
+def _file_system(system: re.Match[str], item: Input) -> dict[str, str]:
+    return {
+        "FileSystemId": system["id"],
+        "FileSystemType": _FILE_SYSTEM_TYPES[system["type"]],
+        "DirectoryPath": system["path"],
+        "FileSystemAccessMode": item.access,
+    }
+
+
+def _s3_source(item: Input) -> dict[str, Any]:
+    source: dict[str, Any] = {
+        "S3DataType": _DATA_TYPES[item.data_type],
+        "S3Uri": item.sagemaker,
+        "S3DataDistributionType": "ShardedByS3Key" if item.shard else "FullyReplicated",
+    }
+    if item.attribute_names:
+        source["AttributeNames"] = list(item.attribute_names)
+    if item.instance_groups:
+        source["InstanceGroupNames"] = list(item.instance_groups)
+    return source
+
+
+def _reading(item: Input) -> dict[str, Any]:
+    """How the container reads a channel."""
+    reading: dict[str, Any] = {}
+    if item.content_type is not None:
+        reading["ContentType"] = item.content_type
+    if item.compression is not None:
+        reading["CompressionType"] = "Gzip"
+    if item.record_wrapper is not None:
+        reading["RecordWrapperType"] = "RecordIO"
+    if item.mode in _INPUT_MODES:
+        reading["InputMode"] = _INPUT_MODES[item.mode]
+    if item.shuffle_seed is not None:
+        reading["ShuffleConfig"] = {"Seed": item.shuffle_seed}
+    return reading
+
+
+def _input_problems(name: str, item: Input) -> list[Problem]:
+    if item.sagemaker is None:
+        return [
+            Problem(
+                ("inputs", name),
+                f"input `{name}` has no place on SageMaker",
+                f"add `sagemaker: s3://BUCKET/PATH` under `inputs.{name}`",
+                code="CT032",
+            )
+        ]
+    if item.mode in ("direct", "eval_mount", "eval_download"):
+        message = f"input `{name}` has the mode `{item.mode}`, which only Azure ML has"
+        return [
+            Problem(("inputs", name, "mode"), message, "use `mount` to read on demand, or `download`", code="CT031")
+        ]
+    if not item.sagemaker.startswith("s3://") and not _FILE_SYSTEM.fullmatch(item.sagemaker):
+        message = f"`{item.sagemaker}` is no place that SageMaker can read"
+        hint = "use `s3://BUCKET/PATH`, `fsx://fs-ID/PATH` or `efs://fs-ID/PATH`"
+        return [Problem(("inputs", name, "sagemaker"), message, hint, code="CT032")]
+    return []
+
+
+def _output_problems(job: TrainingJob) -> list[Problem]:
+    """SageMaker has one place for all results of a job."""
+    return [
+        Problem(
+            ("outputs", name, "sagemaker"),
+            f"output `{name}` cannot have a place of its own on SageMaker, which keeps all outputs with the model",
+            "remove it; `cloudtrain download NAME outputs/" + name + "` gets it from there",
+            code="CT032",
+        )
+        for name, item in job.outputs.items()
+        if item.sagemaker is not None and name != "model"
+    ]

@@ -1,0 +1,245 @@
+"""A processing job becomes the exact body of CreateProcessingJob.
+
+Every instance runs one container: a shell unpacks the bundle, and `cloudtrain.runtime.sagemaker_processing` starts the
+script there. The SDK's processors differ: they upload a raw script (ScriptProcessor), or a `runproc.sh` of their own
+into an input `entrypoint` (FrameworkProcessor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.catalogue.machines import Machines
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.per_target import overrides_of
+from cloudtrain.core.plan import CompileContext, Plan, Upload
+from cloudtrain.core.processes import Alike, Process, Processes
+from cloudtrain.core.processing import ProcessingJob
+from cloudtrain.core.units import format_duration
+from cloudtrain.errors import Problem
+from cloudtrain.runtime.sagemaker_processing import container_entrypoint, script_argv
+from cloudtrain.targets.common.compiling import hyperparameter_argv, resolve_hyperparameters, resolve_text
+from cloudtrain.targets.common.problems import Problems
+from cloudtrain.targets.sagemaker.account import SageMakerAccount
+from cloudtrain.targets.sagemaker.compile import processing_data as data
+from cloudtrain.targets.sagemaker.compile.images import ChosenImage, image_of
+from cloudtrain.targets.sagemaker.compile.machines import cluster_config, machines_in, machines_of
+from cloudtrain.targets.sagemaker.compile.modes import python_too_old
+from cloudtrain.targets.sagemaker.compile.overrides import overridden
+from cloudtrain.targets.sagemaker.compile.places import bundle_uri
+from cloudtrain.targets.sagemaker.compile.request import DEFAULT_MAX_RUNTIME, experiment, network, tags
+from cloudtrain.targets.sagemaker.compile.summary import cost, instances, max_runtime
+from cloudtrain.targets.sagemaker.settings import SageMaker
+
+LONGEST_WORD = 256
+"""Characters of one item of ContainerEntrypoint or ContainerArguments, which cannot hold line breaks either
+(botocore 1.44.5: ContainerEntrypointString, ContainerArgument)."""
+
+
+def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileContext) -> Plan:
+    """The plan of a processing job on SageMaker. `context.account` is a `SageMakerAccount`; of the target's settings
+    those count that CreateProcessingJob has: role, bucket, network, keys, experiment.
+
+    Raises:
+        JobError: the job asks for something that SageMaker does not have, with the alternative.
+    """
+    problems = Problems()
+    parts = _Parts.of(job, target, context, problems)
+    problems += [*data.input_problems(job), *_word_problems(job), *(_image_problems(parts) if parts else ())]
+    plan = problems.value(lambda: _plan(parts, context), None) if parts is not None else None
+    problems.refuse(plan)
+    assert plan is not None
+    return plan
+
+
+def _plan(parts: _Parts, context: CompileContext) -> Plan:
+    """The plan without the inputs that SageMaker cannot read."""
+    job = parts.job
+    request = overridden(_request(parts), overrides_of(job, "sagemaker"), "CreateProcessingJob")
+    machines = machines_in(request["ProcessingResources"]["ClusterConfig"], parts.account)
+    bundle = context.bundle
+    upload = Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count)
+    return Plan(
+        target="sagemaker",
+        run_name=context.run_name,
+        job_name=job.name,
+        request=request,
+        uploads=(upload,) if parts.brings_code else (),
+        processes=_processes(parts, machines.count),
+        summary=tuple((label, text) for label, text in _summary(parts, machines, request) if text),
+        notes=tuple(_notes(parts)),
+    )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What was decided about a job before its request is written."""
+
+    job: ProcessingJob
+    view: TrainingJob
+    target: SageMaker
+    account: SageMakerAccount
+    run_name: str
+    code_uri: str
+    machines: Machines
+    image: ChosenImage
+
+    @classmethod
+    def of(cls, job: ProcessingJob, target: SageMaker, context: CompileContext, problems: Problems) -> _Parts | None:
+        """None where the machines or the image cannot be decided, for which there are `problems` then."""
+        view, account = job.as_training(), context.account
+        machines = problems.value(lambda: machines_of(view, account), None)
+        image = problems.value(lambda: image_of(view, account, machines), None) if machines is not None else None
+        if machines is None or image is None:
+            return None
+        return cls(
+            job=job,
+            view=view,
+            target=target,
+            account=account,
+            run_name=context.run_name,
+            code_uri=bundle_uri(target, account, context.bundle.sha256),
+            machines=machines,
+            image=image,
+        )
+
+    @property
+    def brings_code(self) -> bool:
+        """False where the image's own entry point runs."""
+        return self.job.entry_point is not None or self.job.command is not None
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Reference to path in the container."""
+        return data.paths_of(self.job)
+
+    @property
+    def words(self) -> list[str]:
+        """What our launcher is told behind the shell line."""
+        requirements = self.job.environment.requirements
+        return [*(["--requirements", requirements] if requirements else []), *self.program]
+
+    @property
+    def program(self) -> list[str]:
+        """The script, or the command line."""
+        if self.job.command is not None:
+            return ["--command", resolve_text(self.job.command, self.paths)]
+        assert self.job.entry_point is not None
+        return [resolve_text(self.job.entry_point, self.paths)]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The script's arguments."""
+        return hyperparameter_argv(resolve_hyperparameters(self.view, self.paths))
+
+
+def _request(parts: _Parts) -> dict[str, Any]:
+    """The request, without the user's overrides."""
+    job, target = parts.job, parts.target
+    request = {
+        "ProcessingJobName": parts.run_name,
+        "ProcessingResources": {"ClusterConfig": cluster_config(parts.view, target, parts.machines)},
+        "AppSpecification": _application(parts),
+        "RoleArn": parts.account.role,
+        "ProcessingInputs": data.inputs(job, parts.code_uri if parts.brings_code else None),
+        "ProcessingOutputConfig": data.outputs(job, target, parts.account, parts.run_name),
+        "Environment": {key: resolve_text(text, parts.paths) for key, text in job.environment.variables.items()},
+        "NetworkConfig": _network(target),
+        "StoppingCondition": {"MaxRuntimeInSeconds": job.max_runtime or DEFAULT_MAX_RUNTIME},
+        "ExperimentConfig": experiment(target),
+        "Tags": tags(job.tags, parts.run_name),
+    }
+    return {key: value for key, value in request.items() if value not in (None, {}, [])}
+
+
+def _application(parts: _Parts) -> dict[str, Any]:
+    application: dict[str, Any] = {"ImageUri": parts.image.uri}
+    if parts.arguments:
+        application["ContainerArguments"] = parts.arguments
+    if parts.brings_code:
+        application["ContainerEntrypoint"] = container_entrypoint(parts.words)
+    return application
+
+
+def _network(target: SageMaker) -> dict[str, Any]:
+    """Only where something is asked for, and then whole, as the SDK's NetworkConfig writes it."""
+    config: dict[str, Any] = {}
+    if target.encrypt_inter_container_traffic:
+        config["EnableInterContainerTrafficEncryption"] = True
+    if vpc := network(target):
+        config["VpcConfig"] = vpc
+    if config or target.network_isolation:
+        config["EnableNetworkIsolation"] = target.network_isolation
+    return config
+
+
+def _image_problems(parts: _Parts) -> Iterator[Problem]:
+    """Our launcher starts every script of a processing job; there is no toolkit for them."""
+    old = python_too_old(parts.image.known) if parts.brings_code else None
+    if old:
+        newer = "use a newer `version`, or an image of your own"
+        yield Problem(("environment", "version"), old, newer, code="CT034")
+
+
+def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
+    """Words that the request has no room for; there is no other way for them into the container."""
+    paths = data.paths_of(job)
+    if job.command is not None:
+        line = resolve_text(job.command, paths)
+        yield from _word_problem(line, ("command",), "put it into a script: `entry_point: run.sh`")
+    for name, value in resolve_hyperparameters(job.as_training(), paths).items():
+        text = hyperparameter_argv({name: value})[-1]
+        hint = "write it to a file in the source folder, and give the file's name"
+        yield from _word_problem(text, ("hyperparameters", name), hint)
+
+
+def _word_problem(text: str, path: tuple[str, ...], hint: str) -> Iterator[Problem]:
+    if len(text) > LONGEST_WORD:
+        message = f"`{path[-1]}` has {len(text)} characters, and a processing job takes at most {LONGEST_WORD}"
+        yield Problem(path, message, hint, code="CT031")
+    elif "\n" in text:
+        yield Problem(path, f"`{path[-1]}` has a line break, which a processing job cannot take", hint, code="CT031")
+
+
+def _processes(parts: _Parts, count: int) -> Processes:
+    """One process per instance: what starts once the bundle is unpacked."""
+    if not parts.brings_code:
+        return Processes()
+    argv = tuple(script_argv([*parts.program, *parts.arguments]))
+
+    def process(instance: int) -> Process:
+        env = {"CLOUDTRAIN_INSTANCE": str(instance), "CLOUDTRAIN_INSTANCE_COUNT": str(count)}
+        return Process(instance, "process", argv, env, rank=instance, local_rank=0)
+
+    return Processes([Alike("process", tuple((instance, 1) for instance in range(count)), process)])
+
+
+def _notes(parts: _Parts) -> Iterator[str]:
+    if parts.image.assumed is not None:
+        yield f"the image is for {parts.image.assumed}"
+    read_on_demand = [
+        n for n, item in parts.job.inputs.items() if "mode" in item.model_fields_set and item.mode == "mount"
+    ]
+    if read_on_demand:
+        names = ", ".join(f"`{name}`" for name in read_on_demand)
+        yield f"processing jobs have no FastFile mode, so {names} will be copied before the start"
+
+
+def _summary(parts: _Parts, machines: Machines, request: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    job = parts.job
+    sharded = [name for name, item in job.inputs.items() if item.shard]
+    yield "target", f"sagemaker ({parts.account.region})"
+    yield "instances", instances(machines, together=False)
+    yield "shards", f"{', '.join(sharded)}: dealt out by file over {machines.count} instances" if sharded else ""
+    yield "image", parts.image.uri
+    yield "script", job.entry_point or job.command or ""
+    yield "outputs", "\n".join(_output_places(request))
+    yield "max runtime", format_duration(max_runtime(request))
+    yield "cost", cost(machines, request)
+
+
+def _output_places(request: dict[str, Any]) -> Iterator[str]:
+    for item in request.get("ProcessingOutputConfig", {}).get("Outputs", ()):
+        yield item.get("S3Output", {}).get("S3Uri", "")

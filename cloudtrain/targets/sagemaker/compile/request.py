@@ -1,0 +1,179 @@
+"""The body of CreateTrainingJob, field by field."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.catalogue.machines import Machines
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
+from cloudtrain.targets.common.compiling import resolve_hyperparameters, resolve_text
+from cloudtrain.targets.sagemaker.account import SageMakerAccount
+from cloudtrain.targets.sagemaker.compile.entrypoint import launch_pairs
+from cloudtrain.targets.sagemaker.compile.images import ChosenImage
+from cloudtrain.targets.sagemaker.compile.machines import resource_config
+from cloudtrain.targets.sagemaker.compile.modes import Launch
+from cloudtrain.targets.sagemaker.compile.places import (
+    ISOLATED_BUNDLE,
+    channels,
+    checkpoint_config,
+    code_channel,
+    output_config,
+    paths_of,
+)
+from cloudtrain.targets.sagemaker.compile.toolkit import distribution_pairs, encoded, script_pairs
+from cloudtrain.targets.sagemaker.settings import SageMaker
+from cloudtrain.targets.sagemaker.tags import RUN_TAG
+
+DEFAULT_MAX_RUNTIME = 86_400
+"""Seconds that a job may run unless it says otherwise: one day, the SDK's and the service's default."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What was decided about a job before its request is written."""
+
+    job: TrainingJob
+    target: SageMaker
+    account: SageMakerAccount
+    run_name: str
+    code_uri: str
+    machines: Machines
+    image: ChosenImage
+    launch: Launch
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Reference to path in the container."""
+        return paths_of(self.job)
+
+    @property
+    def needs_code_channel(self) -> bool:
+        """Whether the bundle comes through a channel: a container without network cannot fetch it."""
+        return self.launch.mode == "entrypoint" or (self.launch.mode == "toolkit" and self.target.network_isolation)
+
+
+def request_of(parts: Parts) -> dict[str, Any]:
+    """The request, without the user's overrides."""
+    job, target = parts.job, parts.target
+    request = {
+        "TrainingJobName": parts.run_name,
+        "RoleArn": parts.account.role,
+        "AlgorithmSpecification": _algorithm(parts),
+        "HyperParameters": _hyperparameters(parts),
+        "InputDataConfig": _inputs(parts),
+        "OutputDataConfig": output_config(job, target, parts.account),
+        "ResourceConfig": resource_config(job, target, parts.machines),
+        "StoppingCondition": _stopping(parts),
+        "CheckpointConfig": checkpoint_config(job, target, parts.account, parts.run_name),
+        "Environment": _environment(parts),
+        "Tags": tags(job.tags, parts.run_name),
+        "VpcConfig": network(target),
+        "RetryStrategy": {"MaximumRetryAttempts": target.max_retries} if target.max_retries else None,
+        "ExperimentConfig": experiment(target),
+        **_switches(parts),
+        **_observers(parts),
+    }
+    return {key: value for key, value in request.items() if value not in (None, {}, [])}
+
+
+def _algorithm(parts: Parts) -> dict[str, Any]:
+    algorithm: dict[str, Any] = {"TrainingInputMode": "File", "TrainingImage": parts.image.uri}
+    if parts.job.metrics:
+        algorithm["MetricDefinitions"] = [{"Name": name, "Regex": regex} for name, regex in parts.job.metrics.items()]
+    if parts.image.by_version:
+        algorithm["EnableSageMakerMetricsTimeSeries"] = True
+    if parts.launch.mode == "entrypoint":
+        algorithm["ContainerEntrypoint"] = list(CONTAINER_ENTRYPOINT)
+    return algorithm
+
+
+def _hyperparameters(parts: Parts) -> dict[str, str]:
+    """Scripts get JSON values; an image's own algorithm gets plain text, as the SDK's generic estimator writes it."""
+    own = resolve_hyperparameters(parts.job, parts.paths)
+    if parts.launch.mode == "image":
+        return {name: str(value) for name, value in own.items()}
+    if parts.launch.mode == "entrypoint":
+        launch = launch_pairs(parts.job, parts.machines, parts.paths)
+        return {name: json.dumps(value) for name, value in (own | launch).items()}
+    assert parts.job.entry_point is not None, "toolkit mode runs scripts"
+    script = script_pairs(
+        program=resolve_text(parts.job.entry_point, parts.paths),
+        submit_directory=ISOLATED_BUNDLE if parts.target.network_isolation else parts.code_uri,
+        run_name=parts.run_name,
+        region=parts.account.region,
+    )
+    return encoded(own | script | distribution_pairs(parts.job, parts.machines))
+
+
+def _inputs(parts: Parts) -> list[dict[str, Any]]:
+    found = channels(parts.job)
+    if not parts.needs_code_channel:
+        return found
+    assigned = any(item.instance_groups for item in parts.job.inputs.values())
+    names = tuple(group.name for group in parts.machines.groups) if assigned else ()
+    return [*found, code_channel(parts.code_uri, names)]
+
+
+def _stopping(parts: Parts) -> dict[str, int]:
+    job = parts.job
+    stopping = {"MaxRuntimeInSeconds": job.max_runtime or DEFAULT_MAX_RUNTIME}
+    if job.spot is not None and job.spot.max_wait is not None:
+        stopping["MaxWaitTimeInSeconds"] = job.spot.max_wait
+    if parts.target.max_pending is not None:
+        stopping["MaxPendingTimeInSeconds"] = parts.target.max_pending
+    return stopping
+
+
+def _environment(parts: Parts) -> dict[str, str]:
+    variables = {name: resolve_text(text, parts.paths) for name, text in parts.job.environment.variables.items()}
+    checkpoint = parts.job.checkpoint
+    if checkpoint is not None and "keep" in checkpoint.model_fields_set:
+        variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(checkpoint.keep)
+    return variables
+
+
+def tags(given: dict[str, str], run_name: str) -> list[dict[str, str]]:
+    """`Tags`: the job's own, and the one that makes it ours."""
+    return [{"Key": key, "Value": value} for key, value in (given | {RUN_TAG: run_name}).items()]
+
+
+def network(target: SageMaker) -> dict[str, Any]:
+    """`VpcConfig`; empty unless the target has one."""
+    if not target.subnets and not target.security_group_ids:
+        return {}
+    return {"Subnets": list(target.subnets), "SecurityGroupIds": list(target.security_group_ids)}
+
+
+def experiment(target: SageMaker) -> dict[str, str]:
+    """`ExperimentConfig`; empty unless the target has one."""
+    names = {
+        "ExperimentName": target.experiment,
+        "TrialName": target.trial,
+        "TrialComponentDisplayName": target.trial_component,
+    }
+    return {key: value for key, value in names.items() if value is not None}
+
+
+def _switches(parts: Parts) -> dict[str, Any]:
+    """What is off unless asked for, and then left out."""
+    target = parts.target
+    return {
+        "EnableNetworkIsolation": target.network_isolation or None,
+        "EnableInterContainerTrafficEncryption": target.encrypt_inter_container_traffic or None,
+        "EnableManagedSpotTraining": True if parts.job.spot else None,
+        "RemoteDebugConfig": {"EnableRemoteDebug": True} if target.remote_debug else None,
+        "InfraCheckConfig": {"EnableInfraCheck": True} if target.infra_check else None,
+    }
+
+
+def _observers(parts: Parts) -> dict[str, Any]:
+    """Profiler and debugger: off unless asked for. The SDK turns both on; the service profiles unless told not to."""
+    place = output_config(parts.job, parts.target, parts.account)["S3OutputPath"]
+    profiler: dict[str, Any] = {"DisableProfiler": True}
+    if parts.target.profiler:
+        profiler = {"S3OutputPath": place, "DisableProfiler": False}
+    hook = {"S3OutputPath": place, "CollectionConfigurations": []} if parts.target.debugger else None
+    return {"ProfilerConfig": profiler, "DebugHookConfig": hook}

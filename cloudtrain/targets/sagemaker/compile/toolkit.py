@@ -1,0 +1,124 @@
+"""Toolkit mode: the distribution as the `sagemaker_*` hyperparameters that the containers' training toolkit reads.
+
+The keys and their values are those of the SageMaker SDK 2.257.7 (`Framework._distribution_configuration`), measured
+request by request. Where the SDK loses what the user said, so that the job would run as something else, we write
+what the toolkit understands:
+
+* With `torch` on a heterogeneous cluster the SDK drops the groups, and every group runs torchrun alone.
+* With `smddp` on a heterogeneous cluster the SDK writes the instance type `null`.
+* `processes_per_instance` of `torch` has no place in the SDK; the toolkit takes the MPI key for torchrun as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from cloudtrain.catalogue.machines import Machines
+from cloudtrain.core.distribution import MPI, SMDDP, SMP, DeepSpeed, Horovod, TensorFlow, Torch
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.targets.sagemaker.launch import keys
+
+Pairs = dict[str, Any]
+"""Hyperparameter to its value, before it is written as JSON."""
+
+LOG_LEVEL = 20
+"""logging.INFO, as the SDK sets it."""
+
+
+def script_pairs(*, program: str, submit_directory: str, run_name: str, region: str) -> Pairs:
+    """What every script needs: where the code is and what to run."""
+    return {
+        keys.SUBMIT_DIRECTORY: submit_directory,
+        keys.PROGRAM: program,
+        keys.LOG_LEVEL: LOG_LEVEL,
+        keys.JOB_NAME: run_name,
+        keys.REGION: region,
+    }
+
+
+def distribution_pairs(job: TrainingJob, machines: Machines) -> Pairs:
+    """What tells the toolkit how to start the processes."""
+    groups: Pairs = {}
+    if machines.spans and job.distribution.type != "tensorflow":
+        groups = {keys.GROUPS: list(machines.spans)}
+    return groups | _WRITERS[job.distribution.type](job.distribution, machines)
+
+
+def _torch(distribution: Torch, machines: Machines) -> Pairs:
+    pairs: Pairs = {keys.TORCH: True}
+    if machines.kind != "groups":
+        pairs[keys.INSTANCE_TYPE] = machines.first.instance_type
+    asked = distribution.processes_per_instance
+    if asked is not None and asked != machines.first.accelerators:
+        pairs[keys.PROCESSES] = asked
+    return pairs
+
+
+def _smddp(distribution: SMDDP, machines: Machines) -> Pairs:
+    pairs = {
+        keys.SMDDP: True,
+        keys.INSTANCE_TYPE: machines.first.instance_type,
+        keys.SMDDP_OPTIONS: distribution.mpi_options,
+    }
+    return pairs | ({keys.TORCH: True} if distribution.launch == "torch" else {})
+
+
+def _smp(distribution: SMP, machines: Machines) -> Pairs:
+    parameters = {keys.MODEL_PARALLEL: distribution.parameters} if distribution.parameters else {}
+    library = {keys.SMDDP: False, keys.INSTANCE_TYPE: machines.first.instance_type}
+    if distribution.version == 2:
+        return parameters | library | {keys.TORCH: True} | _processes_for_torch(distribution, machines)
+    processes = distribution.processes_per_instance or machines.first.gpus
+    launcher = {keys.MPI: True, keys.PROCESSES: processes, keys.MPI_OPTIONS: distribution.mpi_options}
+    return launcher | parameters | library
+
+
+def _processes_for_torch(distribution: SMP, machines: Machines) -> Pairs:
+    asked = distribution.processes_per_instance
+    return {keys.PROCESSES: asked} if asked is not None and asked != machines.first.accelerators else {}
+
+
+def _mpi(distribution: MPI | Horovod, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers
+    return _mpi_pairs(distribution.processes_per_instance, distribution.options)
+
+
+def _mpi_pairs(processes: int | None, options: str) -> Pairs:
+    """Without a count the toolkit starts one process for each GPU."""
+    count = {keys.PROCESSES: processes} if processes is not None else {}
+    return {keys.MPI: True, **count, keys.MPI_OPTIONS: options}
+
+
+def _deepspeed(distribution: DeepSpeed, machines: Machines) -> Pairs:
+    if distribution.launch == "mpi":
+        return _mpi_pairs(distribution.processes_per_instance, "")
+    assert distribution.launch == "torch", "`launch_of` refuses the others"
+    return _torch(Torch(processes_per_instance=distribution.processes_per_instance), machines)
+
+
+def _tensorflow(distribution: TensorFlow, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers
+    if distribution.strategy == "parameter_server":
+        return {keys.PARAMETER_SERVER: True}
+    return {keys.MIRRORED: True}
+
+
+def _none(distribution: Any, machines: Machines) -> Pairs:  # noqa: ARG001 - as the other writers
+    return {}
+
+
+_WRITERS: dict[str, Callable[[Any, Machines], Pairs]] = {
+    "torch": _torch,
+    "smddp": _smddp,
+    "smp": _smp,
+    "deepspeed": _deepspeed,
+    "mpi": _mpi,
+    "horovod": _mpi,
+    "tensorflow": _tensorflow,
+    "none": _none,
+}
+
+
+def encoded(pairs: Pairs) -> dict[str, str]:
+    """Each value as JSON, which the toolkit reads back with its type."""
+    return {name: json.dumps(value) for name, value in pairs.items()}

@@ -1,0 +1,111 @@
+"""What all hosts of an emulation share: the request, the run's folder, and this machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.core.processes import Process
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.launch.loopback import loopback_variables
+from cloudtrain.launch.mpirun import MISSING_HINT
+from cloudtrain.targets.common.scaling import gpu_share
+from cloudtrain.targets.common.this_machine import LocalAccount
+from cloudtrain.targets.sagemaker.emulate.paths import rerooted_request, rerooted_text
+from cloudtrain.targets.sagemaker.launch.job import Container, Host, hosts
+
+
+@dataclass(frozen=True)
+class HostLaunch:
+    """What one host starts.
+
+    Attributes:
+        processes: started by the supervisor.
+        shown: started by those in turn; only for the plan.
+        signal: who gets SIGTERM first (see `cloudtrain.launch.specification`).
+        ranks: how many a launcher starts.
+        endpoints: `host:port` of everything that listens, on any host.
+        unpacks: whether the host's launcher unpacks the code itself.
+        notes: for the reader of the plan.
+    """
+
+    processes: tuple[Process, ...]
+    shown: tuple[Process, ...] = ()
+    signal: str = "leader"
+    ranks: int = 0
+    endpoints: tuple[str, ...] = ()
+    unpacks: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One emulated job."""
+
+    request: dict[str, Any]
+    container: Container
+    account: LocalAccount
+    python: str
+    run_dir: str
+    region: str
+    world_size: int
+    grace_period: int
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """`algo-1` first."""
+        return tuple(sorted(hosts(self.request), key=lambda host: host.index))
+
+    def root(self, host: Host) -> str:
+        """Where the host's `/opt/ml` is."""
+        return f"{self.run_dir}/hosts/{host.name}/opt/ml"
+
+    def path(self, host: Host, path: str) -> str:
+        """A path of the container on this machine."""
+        return rerooted_text(path, self.root(host))
+
+    def request_of(self, host: Host) -> dict[str, Any]:
+        """The request as the host sees it."""
+        return rerooted_request(self.request, self.root(host))
+
+    def gpus(self, host: Host) -> int:
+        """GPUs that the host sees."""
+        return len(gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index))
+
+    def variables(self, host: Host) -> dict[str, str]:
+        """What a container has before its toolkit or launcher starts, and what this machine adds."""
+        variables = {
+            "AWS_REGION": self.region,
+            "CLOUDTRAIN_RUN_DIR": self.run_dir,
+            **loopback_variables(self.account.loopback),
+            "OMP_NUM_THREADS": str(max(1, self.account.machine.cpus // self.world_size)),
+            "PYTHONUNBUFFERED": "1",
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(self.grace_period),
+            "TRAINING_JOB_NAME": self.request["TrainingJobName"],
+        }
+        share = gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index)
+        if share and len(self.hosts) > 1:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(share)
+        return {**variables, **self.request_of(host)["Environment"]}
+
+    @property
+    def mpirun(self) -> str:
+        """This machine's.
+
+        Raises:
+            JobError: there is none.
+        """
+        if self.account.mpirun is None:
+            message = f"the container would start `mpirun`, which is neither beside `{self.python}` nor on the PATH"
+            raise JobError([Problem(("distribution", "type"), message, MISSING_HINT, code="CT038")])
+        return self.account.mpirun
+
+    def mpirun_variables(self, host: Host) -> dict[str, str]:
+        """The PATH on which our launcher finds this machine's mpirun."""
+        folder, path = os.path.dirname(self.mpirun), self.variables(host).get("PATH", "${{env.PATH}}")  # noqa: PTH120
+        return {"PATH": f"{folder}:{path}"}
+
+    def torchrun_variables(self, host: Host) -> dict[str, str]:
+        """torchrun's own settings as variables, so that its argv stays as it is: each rank's output in its file."""
+        return {"PET_LOG_DIR": f"{self.run_dir}/logs/instance_{host.index}", "PET_REDIRECTS": "3"}

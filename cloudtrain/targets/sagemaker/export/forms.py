@@ -1,0 +1,159 @@
+"""How code, image and hyperparameters are given to version 2: the three forms of `estimator.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.targets.common.export.calls import Ref
+from cloudtrain.targets.sagemaker.export import distributions as dist
+from cloudtrain.targets.sagemaker.export.images import framework_of, version_arguments, version_in
+from cloudtrain.targets.sagemaker.export.monitoring import HOOK
+from cloudtrain.targets.sagemaker.export.scripts import LOG_LEVEL, Script, script_of
+from cloudtrain.targets.sagemaker.launch import keys
+
+_PYTORCH_AND_TENSORFLOW = ("pytorch", "tensorflow")
+
+
+@dataclass(frozen=True)
+class Form:
+    """The part of the call that differs from class to class.
+
+    Attributes:
+        framework: names the class; None is the generic `Estimator`.
+        arguments: of the class.
+        channels: those that the user gives to `fit`.
+        metrics: what the class sets EnableSageMakerMetricsTimeSeries to unless told.
+        notes: why the call is not what one would expect.
+    """
+
+    framework: str | None
+    arguments: dict[str, Any]
+    channels: list[dict[str, Any]]
+    metrics: bool | None = None
+    notes: tuple[str, ...] = ()
+
+
+def form_of(request: dict[str, Any], region: str) -> Form:
+    """The first form that gives the same request."""
+    script = script_of(request, region)
+    if script is None:
+        return _plain(request)
+    framework = _framework(request, script)
+    checkpoint = request.get("CheckpointConfig", {})
+    if framework in _PYTORCH_AND_TENSORFLOW and HOOK in request and "LocalPath" in checkpoint:
+        return _plain(request, "Beside a checkpoint, the framework's class would turn the debugger off.")
+    return _with_script(request, script, framework, region)
+
+
+def _plain(request: dict[str, Any], *notes: str) -> Form:
+    arguments: dict[str, Any] = {"image_uri": request["AlgorithmSpecification"]["TrainingImage"]}
+    if request.get("HyperParameters"):
+        arguments["hyperparameters"] = dict(request["HyperParameters"])
+    return Form(None, arguments, list(request.get("InputDataConfig", ())), notes=notes)
+
+
+def _framework(request: dict[str, Any], script: Script) -> str | None:
+    """By the image; for one's own image by the strategy, because the generic class ignores `distribution`."""
+    known = framework_of(request["AlgorithmSpecification"]["TrainingImage"])
+    if known is not None:
+        return known
+    if script.values.keys() & {keys.PARAMETER_SERVER, keys.MIRRORED}:
+        return "tensorflow"
+    return "pytorch" if dist.distribution_of(script.values) else None
+
+
+def _with_script(request: dict[str, Any], script: Script, framework: str | None, region: str) -> Form:
+    image = request["AlgorithmSpecification"]["TrainingImage"]
+    arguments: dict[str, Any] = {"entry_point": script.entry_point, "source_dir": script.source_dir}
+    if script.log_level != LOG_LEVEL:
+        arguments["container_log_level"] = script.log_level
+    values = dict(script.values)
+    notes: tuple[str, ...] = ()
+    if framework is None:
+        arguments["image_uri"] = image
+    else:
+        chosen = _chosen(request, script, framework, region)
+        arguments |= chosen.image | ({"distribution": chosen.distribution} if chosen.distribution else {})
+        values = {name: value for name, value in values.items() if name not in chosen.sent}
+        notes = chosen.notes + _written_out(values, chosen)
+    if framework == "tensorflow":
+        arguments |= _model_dir(values, request, arguments.get("distribution", {}))
+    if values:
+        arguments["hyperparameters"] = values
+    metrics = True if framework == "huggingface" or "framework_version" in arguments else None
+    return Form(framework, arguments, script.channels, metrics, notes)
+
+
+def _written_out(values: dict[str, Any], chosen: _Chosen) -> tuple[str, ...]:
+    """A note about what the toolkit understands and the SDK's `distribution` cannot say, or loses."""
+    names = [f"`{name}`" for name in values if name in dist.KEYS] if chosen.distribution else []
+    return (f"The SDK's `distribution` would not send {', '.join(names)}.",) if names else ()
+
+
+def _model_dir(values: dict[str, Any], request: dict[str, Any], distribution: dict[str, Any]) -> dict[str, Any]:
+    """`model_dir`, which the TensorFlow class sends as a hyperparameter unless it is False."""
+    given = values.pop("model_dir", False)
+    output, name = request["OutputDataConfig"]["S3OutputPath"], request["TrainingJobName"]
+    mpi = distribution.get("mpi", {}).get("enabled", False)
+    default = "/opt/ml/model" if mpi else f"{output.rstrip('/')}/{name}/model"
+    return {} if given == default else {"model_dir": given}
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    image: dict[str, Any]
+    distribution: dict[str, Any]
+    sent: frozenset[str] = frozenset()
+    """Hyperparameters that the distribution stands for."""
+    notes: tuple[str, ...] = ()
+
+
+def _chosen(request: dict[str, Any], script: Script, framework: str, region: str) -> _Chosen:
+    """Image and distribution: by version where the SDK picks this image and takes the distribution, else by URI."""
+    uri = request["AlgorithmSpecification"]["TrainingImage"]
+    wanted = dist.distribution_of(script.values)
+    setting = _setting(request, script, framework)
+    by_version = version_arguments(uri, region, setting.types, wanted)
+    reason = None
+    for image in _candidates(framework, uri, by_version, wanted):
+        candidate = dist.with_image(setting, image)
+        reason = dist.objection(wanted, script.values, candidate) if wanted else None
+        if reason is None:
+            sent = frozenset(dist.sent_for(wanted, candidate)) if wanted else frozenset[str]()
+            return _Chosen(image, _with_group_objects(wanted, list(setting.groups)), sent)
+    plain = version_arguments(uri, region, setting.types, {}) or _by_uri(framework, uri)
+    return _Chosen(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))
+
+
+def _candidates(
+    framework: str, uri: str, by_version: dict[str, str] | None, wanted: dict[str, Any]
+) -> list[dict[str, Any]]:
+    candidates: list[dict[str, Any]] = [by_version] if by_version else []
+    by_uri = _by_uri(framework, uri)
+    if "multi_worker_mirrored_strategy" in wanted:  # looks at the version even where an image is given
+        by_uri["framework_version"] = version_in(uri)
+    return [*candidates, by_uri]
+
+
+def _by_uri(framework: str, uri: str) -> dict[str, Any]:
+    return {"image_uri": uri} | ({"py_version": None} if framework == "huggingface" else {})
+
+
+def _setting(request: dict[str, Any], script: Script, framework: str) -> dist.Setting:
+    resources = request["ResourceConfig"]
+    return dist.Setting(
+        framework,
+        instance_type=resources.get("InstanceType"),
+        groups={group["InstanceGroupName"]: group["InstanceType"] for group in resources.get("InstanceGroups", ())},
+        entry_point=script.entry_point,
+        debugger=HOOK in request,
+    )
+
+
+def _with_group_objects(distribution: dict[str, Any], groups: list[str]) -> dict[str, Any]:
+    """The SDK compares groups by identity, so the distribution must hold the very objects of the estimator."""
+    if "instance_groups" not in distribution:
+        return distribution
+    objects = [Ref("instance_groups", groups.index(name)) for name in distribution["instance_groups"]]
+    return distribution | {"instance_groups": objects}

@@ -1,0 +1,61 @@
+"""The image of a request: which class of version 2 runs it, and whether the SDK would pick it by version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cloudtrain.errors import JobError
+from cloudtrain.targets.sagemaker.catalogue.images import Image, device_of, image_of_uri, resolve_image
+
+_SMP2 = "smdistributed-modelparallel"
+
+_BASES = {"pytorch": "pytorch_version", "tensorflow": "tensorflow_version"}
+
+
+def framework_of(uri: str) -> str | None:
+    """`pytorch`, `tensorflow` or `huggingface` for AWS's own images, None for all others."""
+    image = image_of_uri(uri)
+    return image.framework if image else None
+
+
+def version_in(uri: str) -> str | None:
+    """The version of PyTorch or TensorFlow inside an image of AWS."""
+    image = image_of_uri(uri)
+    return image.engine[1] if image else None
+
+
+def version_arguments(
+    uri: str, region: str, types: Sequence[str], distribution: Mapping[str, Any]
+) -> dict[str, str] | None:
+    """The version arguments for which the SDK picks exactly this image, or None where it would pick another."""
+    image = image_of_uri(uri)
+    if image is None or image.sdk != 2 or image.device == "neuron" or not image.python:
+        return None
+    instance = next((name for name in types if device_of(name) == "gpu"), types[0])  # as the SDK looks at groups
+    smp2 = "torch_distributed" in distribution and "modelparallel" in distribution.get("smdistributed", {})
+    if smp2 != (image.repository == _SMP2) or not _picked(
+        image, region, instance, smp2, "smdistributed" in distribution
+    ):
+        return None
+    if image.framework != "huggingface":
+        return {"framework_version": image.version, "py_version": image.python}
+    base, version = image.engine
+    return {"transformers_version": image.version, _BASES[base]: version, "py_version": image.python}
+
+
+def _picked(image: Image, region: str, instance: str, smp2: bool, smdistributed: bool) -> bool:
+    try:
+        found = resolve_image(
+            image.framework,
+            image.version,
+            region=region,
+            instance=instance,
+            python=image.python,
+            base=image.base or None,
+            smp2=smp2,
+            smdistributed=smdistributed,
+        )
+    except JobError:
+        return False
+    return found.uri == image.uri

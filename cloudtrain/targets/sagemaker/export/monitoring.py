@@ -1,0 +1,57 @@
+"""Debugger, profiler and TensorBoard fields of a request as arguments of version 2's estimators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cloudtrain.targets.common.export.calls import Call
+from cloudtrain.targets.common.export.fields import Fields
+
+HOOK = "DebugHookConfig"
+PROFILER = "ProfilerConfig"
+TENSORBOARD = "TensorBoardOutputConfig"
+
+
+def monitoring_arguments(fields: Fields, output: str) -> dict[str, Any]:
+    """The arguments. `output` is where the SDK would write without any. What they cannot say stays in `fields`."""
+    arguments = _hook(fields.take(HOOK), output)
+    board = fields.take(TENSORBOARD)
+    if board is not None:
+        arguments["tensorboard_output_config"] = Call("sagemaker.debugger.TensorBoardOutputConfig", _places(board))
+    return arguments | _profiler(fields, output)
+
+
+def _hook(hook: dict[str, Any] | None, output: str) -> dict[str, Any]:
+    if hook is None:
+        return {"debugger_hook_config": False}
+    if hook == {"S3OutputPath": output, "CollectionConfigurations": []}:
+        return {}
+    arguments = _places(hook)
+    if "HookParameters" in hook:
+        arguments["hook_parameters"] = hook["HookParameters"]
+    arguments["collection_configs"] = [_collection(one) for one in hook.get("CollectionConfigurations", ())]
+    return {"debugger_hook_config": Call("sagemaker.debugger.DebuggerHookConfig", arguments)}
+
+
+def _collection(collection: dict[str, Any]) -> Call:
+    arguments = {"name": collection["CollectionName"]}
+    if "CollectionParameters" in collection:
+        arguments["parameters"] = collection["CollectionParameters"]
+    return Call("sagemaker.debugger.CollectionConfig", arguments)
+
+
+def _places(config: dict[str, Any]) -> dict[str, Any]:
+    places = {"s3_output_path": config["S3OutputPath"], "container_local_output_path": config.get("LocalPath")}
+    return {name: place for name, place in places.items() if place is not None}
+
+
+def _profiler(fields: Fields, output: str) -> dict[str, Any]:
+    if fields.take_if(f"{PROFILER}.DisableProfiler", True):
+        return {"disable_profiler": True}
+    fields.take(f"{PROFILER}.DisableProfiler")
+    place = fields.take(f"{PROFILER}.S3OutputPath")
+    interval = fields.take(f"{PROFILER}.ProfilingIntervalInMilliseconds")
+    if place == output and interval is None:
+        return {}
+    arguments = {"s3_output_path": place} | ({"system_monitor_interval_millis": interval} if interval else {})
+    return {"profiler_config": Call("sagemaker.debugger.ProfilerConfig", arguments)}

@@ -1,0 +1,249 @@
+"""A CreateTrainingJob request as the `ModelTrainer` of version 3 of the SDK that sends it.
+
+Two forms, the first that can start the job:
+
+1. With version 3's own drivers, which come through a channel: they know torchrun, MPI and plain scripts.
+2. Without them: the request's hyperparameters as they are, for the toolkit in the image.
+
+What is sent is the request but for `DIFFERENCES`, and with the drivers but for `WITH_DRIVERS` too: version 3
+(sagemaker-train 1.27.0) lets nobody set them.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from cloudtrain.targets.common.export.calls import Call, Program, Ref
+from cloudtrain.targets.common.export.fields import Fields
+from cloudtrain.targets.sagemaker.export.refusal import refuse
+from cloudtrain.targets.sagemaker.export.session import NO_CONFIGURATION, NO_WAIT, boto_session
+from cloudtrain.targets.sagemaker.export.starts import Start, start_of
+
+SDK = "version 3 of the SageMaker SDK"
+EXTRA = "sagemaker-sdk-3"
+
+DIFFERENCES = {
+    "TrainingJobName": "made of the first 48 characters of ours and the time",
+    "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries": "never sent",
+    "ProfilerConfig": "never sent, not even to turn the profiler off",
+}
+"""Field to what version 3 makes of it, whatever it is told."""
+
+WITH_DRIVERS = {
+    "AlgorithmSpecification.ContainerEntrypoint": "starts the drivers",
+    "AlgorithmSpecification.ContainerArguments": "starts the drivers",
+    "HyperParameters": "without those that tell the toolkit or our launcher what to start",
+    "InputDataConfig": "with the channels `code` and `sm_drivers`, which bring the code and the drivers",
+}
+"""The same for what the drivers change."""
+
+SMP_PARAMETERS = frozenset(
+    "hybrid_shard_degree sm_activation_offloading activation_loading_horizon fsdp_cache_flush_warnings "
+    "allow_empty_shards tensor_parallel_degree context_parallel_degree expert_parallel_degree random_seed".split()
+)
+"""What its `SMP` takes."""
+
+_SHAPES = "sagemaker.core.shapes"
+_CONFIGS = "sagemaker.core.training.configs"
+
+PARTS = {
+    "StoppingCondition": ("stopping_condition", f"{_SHAPES}.StoppingCondition"),
+    "OutputDataConfig": ("output_data_config", f"{_SHAPES}.OutputDataConfig"),
+    "CheckpointConfig": ("checkpoint_config", f"{_SHAPES}.CheckpointConfig"),
+    "AlgorithmSpecification.TrainingImageConfig": ("training_image_config", f"{_SHAPES}.TrainingImageConfig"),
+}
+"""Field of the request to argument of the trainer and its class."""
+
+STEPS = {
+    "RetryStrategy": ("retry_strategy", "RetryStrategy"),
+    "InfraCheckConfig": ("infra_check_config", "InfraCheckConfig"),
+    "RemoteDebugConfig": ("remote_debug_config", "RemoteDebugConfig"),
+    "SessionChainingConfig": ("session_chaining_config", "SessionChainingConfig"),
+    "TensorBoardOutputConfig": ("tensorboard_output_config", "TensorBoardOutputConfig"),
+}
+"""Field of the request to the `with_...` method that sets it, and the class of its argument."""
+
+_NESTED = {
+    "DataSource": "DataSource",
+    "S3DataSource": "S3DataSource",
+    "FileSystemDataSource": "FileSystemDataSource",
+    "ShuffleConfig": "ShuffleConfig",
+    "TrainingRepositoryAuthConfig": "TrainingRepositoryAuthConfig",
+    "InstanceGroups": "InstanceGroup",
+    "InstancePreferences": "InstancePreference",
+    "InstancePlacementConfig": "InstancePlacementConfig",
+    "PlacementSpecifications": "PlacementSpecification",
+}
+"""Key inside the request to the class of its value, or of the items of its value."""
+
+
+def trainer_program(request: dict[str, Any], region: str, profile: str | None = None) -> Program:
+    """The call of version 3 that sends `request` but for the differences above.
+
+    Raises:
+        TargetError: version 3 cannot express a field, or cannot start what the job starts; the message names it.
+    """
+    start = start_of(request, region)
+    obstacles = _obstacles(start, request)
+    if obstacles and "ContainerEntrypoint" in request["AlgorithmSpecification"]:
+        raise refuse(SDK, obstacles)
+    by_drivers = start if not obstacles else None
+    fields = Fields(request)
+    for path in (*DIFFERENCES, *(WITH_DRIVERS if by_drivers else ("HyperParameters", "InputDataConfig"))):
+        if path != "ProfilerConfig":
+            fields.take(path)
+    fields.take_if("ProfilerConfig.DisableProfiler", True)
+    arguments = _arguments(fields, request["TrainingJobName"][:48])
+    arguments |= _with_drivers(by_drivers) if by_drivers else _as_it_is(request)
+    steps = _steps(fields)
+    left = fields.left()
+    if left:
+        raise refuse(SDK, left)
+    trainer = Call("sagemaker.train.model_trainer.ModelTrainer", {"sagemaker_session": Ref("session")} | arguments)
+    channels = by_drivers.channels if by_drivers else request.get("InputDataConfig", [])
+    return Program(
+        {"session": _session(boto_session(region, profile), by_drivers), "trainer": trainer},
+        "train",
+        {"input_data_config": [_shape(f"{_SHAPES}.Channel", channel) for channel in channels]},
+        EXTRA,
+        _notes(start, request) if by_drivers else ("The image's own toolkit starts the job: version 3 has no driver.",),
+        tuple(steps),
+        NO_WAIT,
+    )
+
+
+def _obstacles(start: Start | None, request: dict[str, Any]) -> list[str]:
+    """Why version 3's drivers cannot start the job: they start torchrun, MPI and plain scripts, on all instances, from
+    a shell script into which hyperparameters are written as they are."""
+    if start is None:
+        return ["HyperParameters"]
+    groups = {group["InstanceGroupName"] for group in request["ResourceConfig"].get("InstanceGroups", ())}
+    found = [] if start.launcher in ("torchrun", "mpirun", "single") else [f"HyperParameters.{start.launcher}"]
+    if start.groups and set(start.groups) != groups:
+        found.append("a distribution over some of the instance groups")
+    if start.launcher == "torchrun":
+        found += [f"mp_parameters.{name}" for name in sorted(set(start.model_parallel or ()) - SMP_PARAMETERS)]
+    if start.command is not None and (start.launcher != "single" or " ".join(start.command.split()) != start.command):
+        found.append(f"the command `{start.command}`")
+    for name, text in start.hyperparameters.items():
+        if "'" in text or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+            found.append(f"HyperParameters.{name}")
+    return found
+
+
+def _arguments(fields: Fields, base_name: str) -> dict[str, Any]:
+    """The arguments that both forms share."""
+    arguments: dict[str, Any] = {
+        "role": fields.take("RoleArn"),
+        "base_job_name": base_name,
+        "training_image": fields.take("AlgorithmSpecification.TrainingImage"),
+        "training_input_mode": fields.take("AlgorithmSpecification.TrainingInputMode", "File"),
+        "compute": _compute(fields),
+        "networking": _networking(fields),
+        "environment": fields.take("Environment"),
+        "tags": [_shape(f"{_SHAPES}.Tag", tag) for tag in fields.take("Tags", [])] or None,
+    }
+    for path, (argument, name) in PARTS.items():
+        value = fields.take(path)
+        arguments[argument] = None if value is None else _shape(name, value)
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _with_drivers(start: Start) -> dict[str, Any]:
+    arguments = {
+        "source_code": _source_code(start),
+        "distributed": _distributed(start),
+        "hyperparameters": start.hyperparameters or None,
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _as_it_is(request: dict[str, Any]) -> dict[str, Any]:
+    return {"hyperparameters": dict(request["HyperParameters"])} if request.get("HyperParameters") else {}
+
+
+def _source_code(start: Start) -> Call:
+    code = {"source_dir": start.archive, "entry_script": start.entry_point, "command": start.command}
+    code["requirements"] = start.requirements
+    return Call(f"{_CONFIGS}.SourceCode", {name: value for name, value in code.items() if value is not None})
+
+
+def _distributed(start: Start) -> Call | None:
+    if start.launcher == "single":
+        return None
+    arguments: dict[str, Any] = {} if start.processes is None else {"process_count_per_node": start.processes}
+    if start.launcher == "mpirun":
+        if start.mpi_options:
+            arguments["mpi_additional_options"] = shlex.split(start.mpi_options)
+        return Call("sagemaker.train.distributed.MPI", arguments)
+    if start.model_parallel is not None:
+        arguments["smp"] = Call("sagemaker.train.distributed.SMP", dict(start.model_parallel))
+    return Call("sagemaker.train.distributed.Torchrun", arguments)
+
+
+def _compute(fields: Fields) -> Call:
+    resources = _shape("", fields.take("ResourceConfig")).arguments
+    if fields.take_if("EnableManagedSpotTraining", True):
+        resources["enable_managed_spot_training"] = True
+    return Call(f"{_CONFIGS}.Compute", resources)
+
+
+def _networking(fields: Fields) -> Call | None:
+    network = _shape("", fields.take("VpcConfig", {})).arguments
+    for path, argument in (
+        ("EnableNetworkIsolation", "enable_network_isolation"),
+        ("EnableInterContainerTrafficEncryption", "enable_inter_container_traffic_encryption"),
+    ):
+        if fields.take_if(path, True):
+            network[argument] = True
+    return Call(f"{_CONFIGS}.Networking", network) if network else None
+
+
+def _steps(fields: Fields) -> list[tuple[str, dict[str, Any]]]:
+    steps: list[tuple[str, dict[str, Any]]] = []
+    for path, (argument, name) in STEPS.items():
+        value = fields.take(path)
+        if value is not None:
+            steps.append((f"with_{argument}", {argument: _shape(f"{_SHAPES}.{name}", value)}))
+    metrics = fields.take("AlgorithmSpecification.MetricDefinitions")
+    if metrics is not None:
+        shapes = [_shape(f"{_SHAPES}.MetricDefinition", metric) for metric in metrics]
+        steps.append(("with_metric_definitions", {"metric_definitions": shapes}))
+    return steps
+
+
+def _session(boto: Call, start: Start | None) -> Call:
+    """A session that stages the drivers in the bucket of the code, and reads no configuration files."""
+    arguments: dict[str, Any] = {"boto_session": boto}
+    if start is not None:
+        arguments["default_bucket"] = start.archive.removeprefix("s3://").partition("/")[0]
+    arguments["sagemaker_config"] = NO_CONFIGURATION
+    return Call("sagemaker.core.helper.session_helper.Session", arguments)
+
+
+def _notes(start: Start | None, request: dict[str, Any]) -> tuple[str, ...]:
+    resources = request["ResourceConfig"]
+    groups = resources.get("InstanceGroups", ({"InstanceCount": resources.get("InstanceCount", 1)},))
+    if start and start.launcher == "mpirun" and sum(group["InstanceCount"] for group in groups) > 1:
+        return ("Version 3's MPI driver asks mpirun for the processes of one instance: the others stay idle.",)
+    return ()
+
+
+def _shape(name: str, value: dict[str, Any]) -> Call:
+    """A part of the request as an object of version 3, whose fields are the same in snake case."""
+    return Call(name, {_snake(key): _value(key, inner) for key, inner in value.items()})
+
+
+def _value(key: str, value: Any) -> Any:
+    nested = _NESTED.get(key)
+    if nested is None:
+        return value
+    name = f"{_SHAPES}.{nested}"
+    return [_shape(name, one) for one in value] if isinstance(value, list) else _shape(name, value)
+
+
+def _snake(name: str) -> str:
+    """`VolumeSizeInGB` to `volume_size_in_gb`, `S3Uri` to `s3_uri`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,43 @@
+"""What the containers of a SageMaker job really run: request and host to argv, environment and files.
+
+For jobs that the image's training toolkit starts, as recorded with sagemaker-training 5.1.1 and 5.1.4; and for jobs
+that start cloudtrain's own launcher. Pure. The parts are in `cloudtrain.targets.sagemaker.launch`.
+"""
+
+from __future__ import annotations
+
+from cloudtrain.targets.sagemaker.launch.commands import Command, command, overwritten
+from cloudtrain.targets.sagemaker.launch.container import Container, Framework
+from cloudtrain.targets.sagemaker.launch.hosts import (
+    Host,
+    files,
+    hosts,
+    hyperparameters_file,
+    input_data_config,
+    is_entrypoint,
+    resource_config,
+)
+from cloudtrain.targets.sagemaker.launch.processes import commands, view
+from cloudtrain.targets.sagemaker.launch.shell import arrives, arrives_intact, shell_tokens
+from cloudtrain.targets.sagemaker.launch.variables import environment
+
+__all__ = [
+    "Command",
+    "Container",
+    "Framework",
+    "Host",
+    "arrives",
+    "arrives_intact",
+    "command",
+    "commands",
+    "environment",
+    "files",
+    "hosts",
+    "hyperparameters_file",
+    "input_data_config",
+    "is_entrypoint",
+    "overwritten",
+    "resource_config",
+    "shell_tokens",
+    "view",
+]

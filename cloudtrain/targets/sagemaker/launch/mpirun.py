@@ -1,0 +1,196 @@
+"""The command lines of mpirun: for MPI, and for the data-parallel library, which runs on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
+from cloudtrain.targets.sagemaker.launch.container import HOSTNAME_SHIM
+from cloudtrain.targets.sagemaker.launch.hosts import INTERFACE
+from cloudtrain.targets.sagemaker.launch.keys import (
+    INSTANCE_TYPE,
+    MODEL_PARALLEL,
+    MPI_OPTIONS,
+    PROCESSES,
+    RANKS,
+    SMDDP_OPTIONS,
+)
+from cloudtrain.targets.sagemaker.launch.program import program
+from cloudtrain.targets.sagemaker.launch.site import Site
+from cloudtrain.targets.sagemaker.launch.variables import script_variables
+
+_SMDDP_PORT = 7592
+
+
+@dataclass(frozen=True)
+class MpiRun:
+    """One mpirun: its argv up to the program, the program of each rank, and how many ranks there are."""
+
+    options: tuple[str, ...]
+    program: tuple[str, ...]
+    ranks: int
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        return self.options + self.program
+
+    @property
+    def exports(self) -> dict[str, str]:
+        """The variables that `-x NAME=VALUE` sets for every rank; of several values the last one."""
+        pairs = [
+            text.partition("=") for flag, text in zip(self.options, self.options[1:], strict=False) if flag == "-x"
+        ]
+        return {name: value for name, equals, value in pairs if equals}
+
+
+def mpi(site: Site) -> MpiRun:
+    """mpirun for `sagemaker_mpi_enabled`, on the master.
+
+    Raises:
+        ValueError: the toolkit does not get through the custom options.
+    """
+    hosts, slots = site.distribution_hosts, site.processes
+    given = site.settings.get(PROCESSES)
+    quoted = isinstance(given, str)  # which the toolkit repeats where it means to multiply: 44 of "4" on two hosts
+    ranks = site.settings.get(RANKS) or (int(given * len(hosts)) if given and quoted else slots * len(hosts))
+    debug, more = split_options(site.settings.get(MPI_OPTIONS) or "")
+    options = (
+        "mpirun",
+        "--host", ",".join(hosts if slots == 1 and not quoted else [f"{host}:{slots}" for host in hosts]),
+        "-np", str(ranks),
+        "--allow-run-as-root",
+        "--display-map",
+        "--tag-output",
+        *_TCP,
+        "-bind-to", "none",
+        "-map-by", "slot",
+        *_TRANSPORT,
+        *_exported("NCCL_MIN_NRINGS=4", f"NCCL_SOCKET_IFNAME={INTERFACE}", f"NCCL_DEBUG={debug}"),
+        *_exported("LD_LIBRARY_PATH", "PATH", f"LD_PRELOAD={HOSTNAME_SHIM}"),
+        *more,
+        *_efa(site, site.host.instance_type, provider=True),
+        *_exported(*(name for name in _CREDENTIALS if name in site.given)),
+        *_exported(*script_variables(site), "PYTHONPATH"),
+    )  # fmt: skip
+    library = _model_parallel(site)
+    wrapper = _model_parallel_wrapper(site)
+    return MpiRun(options + library, (*wrapper, *program(site, mpi4py=True)), int(ranks))
+
+
+def smddp(site: Site) -> MpiRun:
+    """mpirun for the data-parallel library, on the master. Without smddprun in the image the ranks are plain ones.
+
+    Raises:
+        ValueError: the toolkit does not get through the custom options.
+    """
+    hosts, slots = site.distribution_hosts, site.processes
+    several = len(hosts) > 1
+    instance_type = site.settings.get(INSTANCE_TYPE) or site.host.instance_type
+    debug, more = split_options(site.settings.get(SMDDP_OPTIONS) or "")
+    server = (
+        f"SMDATAPARALLEL_SERVER_ADDR={site.master}",
+        f"SMDATAPARALLEL_SERVER_PORT={_SMDDP_PORT}",
+        f"SAGEMAKER_INSTANCE_TYPE={instance_type}",
+    )
+    options = (
+        "mpirun",
+        "--host", ",".join([f"{host}:{slots}" for host in hosts] if several else hosts),
+        "-np", str(slots * len(hosts)),
+        "--allow-run-as-root",
+        "--tag-output",
+        "--oversubscribe",
+        *_TCP,
+        *_TRANSPORT,
+        "-mca", "plm_rsh_num_concurrent", str(len(hosts)),
+        *_exported(f"NCCL_SOCKET_IFNAME={INTERFACE}", f"NCCL_DEBUG={debug}", "LD_LIBRARY_PATH", "PATH"),
+        *_exported(f"SMDATAPARALLEL_USE_{'HOMOGENEOUS' if several else 'SINGLENODE'}=1"),
+        *_exported("FI_PROVIDER=efa", "RDMAV_FORK_SAFE=1", f"LD_PRELOAD={HOSTNAME_SHIM}"),
+        *more,
+        *_efa(site, instance_type, provider=False),
+        *(_exported(*server) if several else ()),
+    )  # fmt: skip
+    wrapper = ("smddprun",) if site.container.smddprun else ()
+    return MpiRun(options, (*wrapper, *program(site, mpi4py=True)), slots * len(hosts))
+
+
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+"""The toolkit hands them to the ranks where its own environment has them, which is where the job's variables do."""
+
+_TCP = (
+    "-mca", "btl_tcp_if_include", INTERFACE,
+    "-mca", "oob_tcp_if_include", INTERFACE,
+    "-mca", "plm_rsh_no_tree_spawn", "1",
+)  # fmt: skip
+_TRANSPORT = (
+    "-mca", "pml", "ob1",
+    "-mca", "btl", "^openib",
+    "-mca", "orte_abort_on_non_zero_status", "1",
+    "-mca", "btl_vader_single_copy_mechanism", "none",
+)  # fmt: skip
+
+
+def split_options(text: str) -> tuple[str, list[str]]:
+    """NCCL_DEBUG, which the toolkit takes out of the user's options for mpirun, and the others.
+
+    The toolkit reads them with argparse, so `--NCCL_DEBUG X` may be shortened, and an option that begins with `-h`
+    asks for argparse's help. argparse then leaves with SystemExit, which the toolkit's last word turns into exit code
+    0: the job counts as completed without having trained (read in `trainer.train`, 5.1.1 to 5.1.4).
+
+    Raises:
+        ValueError: that would happen.
+    """
+    words = text.split()
+    if not words:
+        return "INFO", []
+    from argparse import ArgumentParser
+    from contextlib import redirect_stderr, redirect_stdout
+    from io import StringIO
+
+    parser = ArgumentParser()
+    parser.add_argument("--NCCL_DEBUG", default="INFO")
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            known, others = parser.parse_known_args(words)
+    except SystemExit:
+        raise ValueError(
+            f"the toolkit stops at the options for mpirun, `{text}`, and ends the job as completed without training"
+        ) from None
+    return str(known.NCCL_DEBUG), others
+
+
+def _efa(site: Site, instance_type: str, *, provider: bool) -> tuple[str, ...]:
+    """The data-parallel library has named the provider already."""
+    efa = ("FI_PROVIDER=efa", "NCCL_PROTO=simple") if provider else ("NCCL_PROTO=simple",)
+    return (
+        *(_exported(*efa) if site.container.sets_efa(instance_type) else ()),
+        *(_exported("FI_EFA_USE_DEVICE_RDMA=1") if site.container.sets_rdma(instance_type) else ()),
+    )
+
+
+def _parameters(site: Site) -> dict[str, Any] | None:
+    """The model-parallel library's parameters; None where the job does not use it. A variable stands in for the
+    hyperparameter.
+    """
+    given = site.user.get(MODEL_PARALLEL, decoded(site.given).get(f"SM_HP_{MODEL_PARALLEL.upper()}"))
+    return given if isinstance(given, dict) and given else None
+
+
+def _model_parallel(site: Site) -> tuple[str, ...]:
+    """Only where the toolkit knows the version of PyTorch."""
+    torch = site.container.torch if site.framework == "pytorch" else None
+    if _parameters(site) is None or torch is None:
+        return ()
+    algorithm = ("NCCL_ALGO=ring",) if int(torch.partition(".")[0]) > 1 else ()
+    return _exported("NCCL_PROTO=simple", *algorithm)
+
+
+def _model_parallel_wrapper(site: Site) -> tuple[str, ...]:
+    parameters = _parameters(site)
+    if parameters is None or parameters.get("ddp_dist_backend", "auto") != "auto" or not site.container.smddpmprun:
+        return ()
+    return ("smddpmprun", "-i", site.host.instance_type, "--allow-bypass")
+
+
+def _exported(*variables: str) -> tuple[str, ...]:
+    return tuple(word for variable in variables for word in ("-x", variable))

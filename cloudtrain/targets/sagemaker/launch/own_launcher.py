@@ -1,0 +1,175 @@
+"""Jobs in entrypoint mode: what cloudtrain's own launcher starts, from the launcher's own plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+
+from cloudtrain.catalogue.instances import InstanceType, instance_named
+from cloudtrain.core.processes import Alike, Process
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.launch import torchrun
+from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.mpi_options import mpirun_options
+from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
+from cloudtrain.runtime.sagemaker_launcher.machine import Machine
+from cloudtrain.runtime.sagemaker_launcher.plan import LaunchPlan, Program, launch_plan
+from cloudtrain.runtime.sagemaker_launcher.spec import Launch, read_launch
+from cloudtrain.targets.sagemaker.launch.hosts import (
+    Host,
+    Request,
+    host_groups,
+    hosts,
+    hyperparameters_file,
+    input_data_config,
+)
+from cloudtrain.targets.sagemaker.launch.hosts import resource_config as resource_config_of
+from cloudtrain.targets.sagemaker.launch.ranks import mpi_ranks
+from cloudtrain.targets.sagemaker.launch.variables import LONG
+
+Devices = Callable[[str], tuple[int, int]]
+"""Instance type to its GPUs and Neuron cores."""
+
+Known = Callable[[str], InstanceType | None]
+"""Instance type to its row in the catalogue, with the user's own corrections."""
+
+
+def _in_the_catalogue(name: str) -> InstanceType | None:
+    return instance_named("sagemaker", name)
+
+
+@dataclass(frozen=True)
+class Started:
+    """One host with its plan."""
+
+    host: Host
+    plan: LaunchPlan
+    given: dict[str, str]
+
+    def process(self, program: Program, rank: int | None) -> Process:
+        """A program of the plan, with the environment that it finds."""
+        env = {**self.given, **self.plan.environment, **program.env}
+        env = {name: value for name, value in env.items() if name not in LONG}
+        return Process(self.host.index, program.role, program.argv, env, rank, None if rank is None else 0)
+
+
+def launched(request: Request, devices: Devices, known: Known = _in_the_catalogue) -> Iterator[Alike]:
+    """All processes of the job: those that each host starts, then the ranks of its launchers. The first host of all
+    that start the same is looked at, the others when somebody asks for them.
+
+    Raises:
+        JobError: the launcher would stop, with its own words.
+    """
+    launch, everyone = _launch(request), hosts(request)
+    number = {host.name: place for place, host in enumerate(everyone)}
+
+    @lru_cache(maxsize=8)
+    def look(host: Host) -> Started:
+        return _started(request, host, devices, known(host.instance_type))
+
+    def programs(run: Sequence[Host], place: int) -> Alike:
+        def process(n: int) -> Process:
+            program = look(run[n]).plan.programs[place]
+            return look(run[n]).process(program, _rank(launch, program, number[run[n].name]))
+
+        return Alike(look(run[0]).plan.programs[place].role, tuple((host.index, 1) for host in run), process)
+
+    groups = host_groups(request)
+    by_name = {host.name: host for host in everyone}
+    for run in (run for group in groups for run in _runs(group, look, by_name)):
+        for place in range(len(look(run[0]).plan.programs)):
+            yield programs(run, place)
+    yield from _ranks(launch, [look(group[0]) for group in groups], {host.name: host.index for host in everyone})
+
+
+def _runs(
+    group: tuple[Host, ...], look: Callable[[Host], Started], by_name: Mapping[str, Host]
+) -> Iterator[tuple[Host, ...]]:
+    """Neighbours of one instance group that start the same programs: all, but for the tasks of TensorFlow, of which
+    the first host of a distribution has one."""
+    master = by_name[look(group[0]).plan.hosts[0]]
+    config = next((program.env.get("TF_CONFIG") for program in look(master).plan.programs), None)
+    if config is None:
+        yield group
+        return
+    tasks: dict[str, list[str]] = {}
+    for role, addresses in json.loads(config)["cluster"].items():
+        for address in addresses:
+            tasks.setdefault(address.partition(":")[0], []).append(role)
+    for _, run in groupby(group, key=lambda host: tasks.get(host.name)):
+        yield tuple(run)
+
+
+def _launch(request: Request) -> Launch:
+    try:
+        return read_launch(decoded(hyperparameters_file(request)))
+    except SetupError as error:
+        raise _problem(error) from None
+
+
+def _started(request: Request, host: Host, devices: Devices, known: InstanceType | None) -> Started:
+    gpus, neurons = devices(host.instance_type)
+    given = dict(request.get("Environment") or {})
+    variables = {"TRAINING_JOB_NAME": request["TrainingJobName"], **given}
+    efa = bool(known and known.interfaces)
+    machine = Machine(gpus=gpus, neurons=neurons, cpus=known.vcpus if known else 1, efa=efa, variables=variables)
+    files = hyperparameters_file(request), resource_config_of(request, host), input_data_config(request)
+    try:
+        return Started(host, launch_plan(*files, machine), given)
+    except SetupError as error:
+        raise _problem(error) from None
+    except ValueError as error:  # of shlex, at options for mpirun that the overrides have written
+        message = f"the launcher cannot read its options for mpirun: {error}"
+        raise JobError([Problem(_WRITTEN, message, "close the quotes", code="CT018")]) from None
+
+
+def _problem(error: SetupError) -> JobError:
+    return JobError([Problem(_WRITTEN, error.message, error.hint, code="CT039")])
+
+
+_WRITTEN = ("sagemaker_overrides", "HyperParameters")
+"""Where a user writes what the launcher cannot read: the fields of a job have been looked at before."""
+
+
+def _rank(launch: Launch, program: Program, number: int) -> int | None:
+    """Of a script alone its host's number, of a task of TensorFlow its own, the chief first; None where it is none."""
+    if launch.launcher == "single":
+        return number
+    if program.role not in ("chief", "worker"):
+        return None
+    config = json.loads(program.env["TF_CONFIG"])
+    index: int = config["task"]["index"]
+    return index + 1 if program.role == "worker" and "chief" in config["cluster"] else index
+
+
+def _ranks(launch: Launch, found: list[Started], indices: Mapping[str, int]) -> Iterator[Alike]:
+    """The ranks of every launcher, once for each set of hosts that work together. `found` is a host of each group."""
+    done: set[tuple[str, ...]] = set()
+    for started in found:
+        program, hosts_of = next(iter(started.plan.programs), None), started.plan.hosts
+        if program is None or program.role not in ("torchrun", "mpirun") or hosts_of in done:
+            continue
+        done.add(hosts_of)
+        count = started.plan.processes_per_instance
+        where = [indices[name] for name in hosts_of]
+        if program.role == "mpirun":
+            options = mpirun_options(count, launch.mpi_options)
+            yield mpi_ranks(program.argv[1 + len(options) :], where, ranks=count, slots=count)
+            continue
+        yield torchrun.ranks(
+            _torch_program(program),
+            python=started.plan.python,
+            instance_count=len(where),
+            processes_per_instance=count,
+            where=where,
+            env={name: started.plan.environment[name] for name in ("MASTER_ADDR", "MASTER_PORT")},
+        )
+
+
+def _torch_program(program: Program) -> tuple[str, ...]:
+    """What torchrun's argv ends with."""
+    rest = program.argv[program.argv.index("--master_port") + 2 :]
+    return rest[1:] if rest[0] == "--no_python" else rest

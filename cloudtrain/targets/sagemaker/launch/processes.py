@@ -1,0 +1,203 @@
+"""Every process of a job, host by host: the launchers, and the ranks that they start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from cloudtrain.core.processes import Alike, Process, Processes
+from cloudtrain.launch import torchrun
+from cloudtrain.runtime.sagemaker_launcher import TRN2_CORES
+from cloudtrain.targets.sagemaker.launch.commands import Command, site_command
+from cloudtrain.targets.sagemaker.launch.container import Container
+from cloudtrain.targets.sagemaker.launch.hosts import Host, Request, host_groups, hosts, is_entrypoint
+from cloudtrain.targets.sagemaker.launch.ranks import mpi_ranks
+from cloudtrain.targets.sagemaker.launch.site import Site
+from cloudtrain.targets.sagemaker.launch.tf_config import mirrors, serves_parameters, task_of
+from cloudtrain.targets.sagemaker.launch.variables import LONG, MASTER_PORT, site_environment
+
+if TYPE_CHECKING:
+    from cloudtrain.catalogue.instances import InstanceType
+
+Accelerators = Callable[[str], int]
+"""Instance type to its GPUs, or to its Neuron cores where it has those; 0 for neither."""
+
+
+def view(
+    request: Request,
+    container: Container,
+    accelerators: Accelerators,
+    *,
+    package: bool = False,
+    known: Callable[[str], InstanceType | None] | None = None,
+) -> Processes:
+    """What will run, for `Plan.processes`. `instance` 0 is the host `algo-1`. Hosts that start the same are looked at
+    one by one only when somebody asks for them.
+
+    Args:
+        request: the body of CreateTrainingJob.
+        container: what its image contains.
+        accelerators: what each instance type has.
+        known: its row in the catalogue, with the user's own corrections; the bare catalogue's unless given.
+        package: whether a `setup.py` stands at the top of the bundle.
+
+    Raises:
+        JobError: the job starts our own launcher with a specification that it refuses.
+    """
+    if is_entrypoint(request):
+        from cloudtrain.targets.sagemaker.launch.own_launcher import launched
+
+        own = {} if known is None else {"known": known}
+        return Processes(launched(request, lambda name: devices(name, accelerators), **own))
+    if request["AlgorithmSpecification"].get("ContainerEntrypoint"):
+        return Processes([_own_entrypoint(request)])
+    return Processes(_of_the_toolkit(request, _look(request, container, accelerators, package)))
+
+
+def commands(
+    request: Request, container: Container, accelerators: Accelerators, *, package: bool = False
+) -> tuple[tuple[Host, Command], ...]:
+    """What the toolkit starts on each host, `algo-1` first; with what it ignores, and why it stops."""
+    look = _look(request, container, accelerators, package)
+    return tuple((host, look(host).command) for group in host_groups(request) for host in group)
+
+
+def devices(instance_type: str, accelerators: Accelerators) -> tuple[int, int]:
+    """GPUs, and logical Neuron cores."""
+    if "trn2.48xlarge" in instance_type:
+        return 0, TRN2_CORES
+    count = accelerators(instance_type)
+    return (0, count) if instance_type.startswith(("ml.trn", "ml.inf")) else (count, 0)
+
+
+@dataclass(frozen=True)
+class _Started:
+    """One host, and what the toolkit starts there."""
+
+    site: Site
+    command: Command
+
+    @property
+    def host(self) -> Host:
+        return self.site.host
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Of the processes here; none where the toolkit stops."""
+        site = self.site
+        if self.command.error is not None:
+            return ()
+        task = self.command.role == "process" and site.takes_part and (serves_parameters(site) or mirrors(site))
+        role = task_of(site)[0] if task else self.command.role
+        return (role, "ps") if serves_parameters(site) else (role,)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What the first process finds, without what is long and says little."""
+        env = {**self.site.given, **site_environment(self.site, without=LONG), **self.command.env}
+        return {name: value for name, value in env.items() if name not in LONG}
+
+    def first(self, *, alone: bool) -> Process:
+        """What the host starts. A script that runs alone is a rank of its own, where no launcher gives ranks."""
+        role, rank = self.roles[0], None
+        if role != self.command.role:  # a task
+            rank = self.site.distribution_hosts.index(self.host.name)
+        elif alone:
+            rank = self.site.resource["hosts"].index(self.host.name)
+        return Process(self.host.index, role, self.command.argv, self.env, rank, None if rank is None else 0)
+
+    def server(self) -> Process:
+        """A fork of the toolkit's own process, so it has no argv of its own; shown with the variables of its host."""
+        index = self.site.resource["hosts"].index(self.host.name)
+        argv = ("tf.distribute.Server", "job_name=ps", f"task_index={index}")
+        return Process(
+            self.host.index, "ps", argv, {key: value for key, value in self.env.items() if key != "TF_CONFIG"}
+        )
+
+
+_Look = Callable[[Host], _Started]
+
+
+def _look(request: Request, container: Container, accelerators: Accelerators, package: bool) -> _Look:
+    @lru_cache(maxsize=8)
+    def look(host: Host) -> _Started:
+        gpus, neurons = devices(host.instance_type, accelerators)
+        site = Site(request, host, container, gpus=gpus, neurons=neurons, package=package)
+        return _Started(site, site_command(site))
+
+    return look
+
+
+def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
+    """What the hosts start, then the ranks of their launchers; torchrun's agents that meet are one launcher."""
+    groups = host_groups(request)
+    runs = [run for group in groups for run in _runs(group, look, several=len(groups) > 1)]
+    alone = all(look(run[0]).command.role == "process" for run in runs)
+    for run in runs:
+        yield from _hosts(run, look, alone)
+    indices = {host.name: host.index for host in hosts(request)}
+    for group in groups:
+        master = look(group[0]).site.master
+        for host in (host for host in group if host.name == master):
+            yield from _ranks(look(host), indices)
+
+
+def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tuple[Host, ...]]:
+    """Neighbours of one instance group that start the same: all of them, or all but the master. Where there are
+    `several` groups, the toolkit may have no number for the parameter server of a host, whatever its neighbour has.
+    """
+    first = look(group[0])
+    if several and serves_parameters(first.site):
+        yield from ((host,) for host in group)
+        return
+    other = next((host for host in group if host.name != first.site.master), None)
+    roles = look(other).roles if other else ()
+    for _, run in groupby(group, key=lambda host: look(host).roles if host.name == first.site.master else roles):
+        yield tuple(run)
+
+
+def _hosts(run: Sequence[Host], look: _Look, alone: bool) -> Iterator[Alike]:
+    roles, spread = look(run[0]).roles, tuple((host.index, 1) for host in run)
+    if roles:
+        yield Alike(roles[0], spread, lambda number: look(run[number]).first(alone=alone))
+    if roles[1:]:
+        yield Alike("ps", spread, lambda number: look(run[number]).server())
+
+
+def _ranks(started: _Started, indices: Mapping[str, int]) -> Iterator[Alike]:
+    """The ranks of the launcher whose master this is."""
+    site, made = started.site, started.command
+    where = [indices[name] for name in site.distribution_hosts]
+    if made.role == "mpirun" and site.processes:
+        exports = _worth_showing(made.exports)
+        yield mpi_ranks(made.program, where, ranks=made.ranks, slots=site.processes, exports=exports)
+    elif made.role == "torchrun":
+        yield torchrun.ranks(
+            made.program[2:],
+            python=site.container.python,
+            instance_count=len(where),
+            processes_per_instance=site.processes,
+            where=where,
+            env={"MASTER_ADDR": site.master, "MASTER_PORT": MASTER_PORT} if len(where) > 1 else {},
+        )
+
+
+def _worth_showing(exports: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in exports.items() if name != "LD_PRELOAD"}
+
+
+def _own_entrypoint(request: Request) -> Alike:
+    """Some other program in the place of the image's: it starts on every host, and nothing is known of what it does."""
+    algorithm = request["AlgorithmSpecification"]
+    argv = (*algorithm["ContainerEntrypoint"], *(algorithm.get("ContainerArguments") or ()))
+    numbered = sorted(enumerate(hosts(request)), key=lambda item: item[1].index)
+    env = dict(request.get("Environment") or {})
+
+    def process(number: int) -> Process:
+        place, host = numbered[number]
+        return Process(host.index, "process", argv, env, place, 0)
+
+    return Alike("process", tuple((host.index, 1) for _, host in numbered), process)

@@ -1,0 +1,151 @@
+"""One host of one job, as the training toolkit sees it from its configuration files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cloudtrain.runtime.sagemaker_launcher import ROOT
+from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
+from cloudtrain.targets.sagemaker.launch.container import Container, Framework
+from cloudtrain.targets.sagemaker.launch.hosts import Host, Request, hyperparameters_file, resource_config
+from cloudtrain.targets.sagemaker.launch.keys import (
+    GROUPS,
+    JOB_NAME,
+    LAUNCHER_KEYS,
+    LOG_LEVEL,
+    PROCESSES,
+    PROGRAM,
+    REGION,
+    SUBMIT_DIRECTORY,
+)
+
+TRAINING_MODULE = "SAGEMAKER_TRAINING_MODULE"
+"""The variable that says what the toolkit hands over to: `sagemaker_pytorch_container.training:main`."""
+
+_FRAMEWORK_OF: dict[str, Framework] = {
+    "sagemaker_pytorch_container": "pytorch",
+    "sagemaker_tensorflow_container": "tensorflow",
+}
+
+_OF_THE_JOB = {
+    PROGRAM,
+    SUBMIT_DIRECTORY,
+    "sagemaker_enable_cloudwatch_metrics",
+    REGION,
+    LOG_LEVEL,
+    JOB_NAME,
+    "default_user_module_name",
+    "_tuning_objective_metric",
+    "sagemaker_s3_output",
+}
+"""Hyperparameters about the job: neither the script's nor a launcher's (sagemaker-training's `params.py`)."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One host, with what the toolkit finds there.
+
+    Attributes:
+        gpus: as `nvidia-smi` lists them.
+        neurons: logical Neuron cores.
+        cpus: logical CPUs; None where nobody knows, and then the variables do not say.
+        root: where `/opt/ml` is.
+        package: whether a `setup.py` stands at the top of the bundle, which makes the script a module.
+    """
+
+    request: Request
+    host: Host
+    container: Container
+    gpus: int = 0
+    neurons: int = 0
+    cpus: int | None = None
+    root: str = ROOT
+    package: bool = False
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """All hyperparameters, decoded."""
+        return decoded(hyperparameters_file(self.request))
+
+    @cached_property
+    def user(self) -> dict[str, Any]:
+        """The script's hyperparameters."""
+        return {
+            key: value
+            for key, value in self.values.items()
+            if key not in _OF_THE_JOB and not key.startswith("sagemaker_")
+        }
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The launchers' hyperparameters."""
+        return {
+            key: value for key, value in self.values.items() if key.startswith("sagemaker_") and key not in _OF_THE_JOB
+        }
+
+    @cached_property
+    def resource(self) -> dict[str, Any]:
+        """`resourceconfig.json`."""
+        return resource_config(self.request, self.host)
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        """The request's own environment."""
+        environment: Mapping[str, str] = self.request.get("Environment") or {}
+        return environment
+
+    @property
+    def training_module(self) -> str | None:
+        """What the toolkit hands over to, where that is known."""
+        return self.given.get(TRAINING_MODULE, self.container.training_module)
+
+    @property
+    def framework(self) -> Framework:
+        """Whose toolkit runs. The request's environment can hand over to one that the image would not start."""
+        return _FRAMEWORK_OF.get(self.given.get(TRAINING_MODULE, "").partition(".")[0], self.container.framework)
+
+    @property
+    def entry_point(self) -> str:
+        """The script, relative to the code folder. SAGEMAKER_PROGRAM in the environment goes before the request's."""
+        return str(self.given.get("SAGEMAKER_PROGRAM") or self.values.get(PROGRAM) or "")
+
+    @cached_property
+    def distribution_groups(self) -> list[str]:
+        """The instance groups that the distribution spans. With a launcher but no groups: this host's alone."""
+        if GROUPS in self.settings:
+            return list(self.settings[GROUPS] or ())
+        return [self.host.group] if any(self.settings.get(key) for key in LAUNCHER_KEYS) else []
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether the distribution spans this host."""
+        return self.host.group in self.distribution_groups
+
+    @cached_property
+    def distribution_hosts(self) -> list[str]:
+        """The hosts of those groups, in rank order."""
+        groups = self.resource["instance_groups"]
+        return [
+            name
+            for group in groups
+            if group["instance_group_name"] in self.distribution_groups
+            for name in group["hosts"]
+        ]
+
+    @property
+    def master(self) -> str:
+        """The host of rank 0."""
+        return str((self.distribution_hosts or self.resource["hosts"])[0])
+
+    @property
+    def is_master(self) -> bool:
+        return self.host.name == self.master
+
+    @property
+    def processes(self) -> int:
+        """Ranks on this host, under torchrun as under mpirun."""
+        given = self.settings.get(PROCESSES, self.gpus or self.neurons or 1)
+        return int(given) if given else 0

@@ -1,0 +1,70 @@
+"""TF_CONFIG, and the parameter servers, as sagemaker-tensorflow-training sets them up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+
+from cloudtrain.targets.sagemaker.launch.keys import MIRRORED, PARAMETER_SERVER
+from cloudtrain.targets.sagemaker.launch.site import Site
+
+TASK_PORT, SERVER_PORT, MIRRORED_PORT = 2222, 2223, 8890
+
+
+def serves_parameters(site: Site) -> bool:
+    """Whether parameter servers start: asked for, and more than one host in the job."""
+    return bool(
+        site.framework == "tensorflow" and site.settings.get(PARAMETER_SERVER) and len(site.resource["hosts"]) > 1
+    )
+
+
+def mirrors(site: Site) -> bool:
+    """Whether the workers of MultiWorkerMirroredStrategy are set up."""
+    return bool(
+        site.framework == "tensorflow"
+        and site.settings.get(MIRRORED)
+        and not serves_parameters(site)
+        and site.takes_part
+    )
+
+
+def server_cluster(site: Site) -> dict[str, list[str]]:
+    """All tasks with parameter servers: the first host is the master, and every host serves parameters."""
+    return _server_cluster(site.distribution_hosts)
+
+
+def task_of(site: Site) -> tuple[str, int]:
+    """What the script of this host is, beside a parameter server."""
+    index = site.distribution_hosts.index(site.host.name)
+    if mirrors(site):
+        return "worker", index
+    return ("worker", index - 1) if index else ("master", 0)
+
+
+def tf_config(site: Site) -> dict[str, str]:
+    """The variable TF_CONFIG, where the toolkit sets it."""
+    if not site.takes_part or not (serves_parameters(site) or mirrors(site)):
+        return {}
+    cluster = _cluster_text(tuple(site.distribution_hosts), serves_parameters(site))
+    kind, index = task_of(site)
+    task = json.dumps({"index": index, "type": kind})
+    return {"TF_CONFIG": f'{{"cluster": {cluster}, "environment": "cloud", "task": {task}}}'}
+
+
+@lru_cache(maxsize=4)
+def _cluster_text(hosts: tuple[str, ...], serves: bool) -> str:
+    """Kept, because all hosts of a job have the same."""
+    return json.dumps(_server_cluster(hosts) if serves else {"worker": _addresses(hosts, MIRRORED_PORT)})
+
+
+def _server_cluster(hosts: Sequence[str]) -> dict[str, list[str]]:
+    cluster = {"master": _addresses(hosts[:1], TASK_PORT)}
+    if len(hosts) > 1:
+        cluster["ps"] = _addresses(hosts, SERVER_PORT)
+        cluster["worker"] = _addresses(hosts[1:], TASK_PORT)
+    return cluster
+
+
+def _addresses(hosts: Sequence[str], port: int) -> list[str]:
+    return [f"{host}:{port}" for host in hosts]

@@ -1,0 +1,175 @@
+"""Rules about several kinds of instances in one SageMaker job: instance groups, and preferences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudtrain.catalogue.machines import MachineGroup
+from cloudtrain.core.plan import Level
+from cloudtrain.errors import did_you_mean
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.rules.words import listed
+from cloudtrain.targets.sagemaker.rules.view import Path, cluster, launcher, mapping
+
+_WORDS = {"gpu": "GPUs", "neuron": "Neuron cores", "cpu": "no GPU"}
+
+
+@rule("SM211", Level.ERROR)
+def group_names_repeat(subject: Subject) -> Iterator[Fault]:
+    """Two instance groups have the same name.
+
+    Inputs, the distribution and the script tell groups apart by their names, and the API refuses equal ones.
+    """
+    groups = subject.effective.resources.instance_groups
+    names = [group.name for group in groups]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            path = ("resources", "instance_groups", index, "name")
+            yield Fault(f"two instance groups are called `{name}`", f"call one `{name}-{index + 1}`", path)
+
+
+@rule("SM212", Level.ERROR)
+def unknown_group(subject: Subject) -> Iterator[Fault]:
+    """A group is named that the job does not have.
+
+    `resources.distribution_groups` and `inputs.NAME.instance_groups` name groups of `resources.instance_groups`. A
+    distribution over a group that does not exist starts nothing; an input for one reaches nobody.
+    """
+    known = [group.name for group in subject.effective.resources.instance_groups]
+    named: list[tuple[Path, tuple[str, ...]]] = [
+        (("resources", "distribution_groups"), subject.job.resources.distribution_groups)
+    ]
+    named += [(("inputs", name, "instance_groups"), item.instance_groups) for name, item in subject.job.inputs.items()]
+    for place, names in named:
+        for index, name in enumerate(names):
+            if name not in known:
+                hint = did_you_mean(name, known) or "add it to `resources.instance_groups`, or remove it here"
+                yield Fault(f"the job has no instance group `{name}`", hint, (*place, index))
+
+
+@rule("SM213", Level.ERROR)
+def group_without_gpu(subject: Subject) -> Iterator[Fault]:
+    """A group without GPUs is part of a distribution over GPUs.
+
+    Every instance that the distribution spans gets ranks, and a rank without a GPU cannot join an NCCL process
+    group: the job hangs until its collectives time out. The SageMaker SDK drops the groups of `torch_distributed`,
+    so that each group runs torchrun for itself (sagemaker 2.257.7).
+    """
+    machines = cluster(subject)
+    if machines.kind != "groups" or launcher(subject) not in ("torchrun", "mpirun"):
+        return
+    with_gpu = [group.name for group in machines.spanned if group.device in ("gpu", "neuron")]
+    for group in machines.spanned:
+        if group.device == "cpu" and with_gpu:
+            yield Fault(
+                f"the group `{group.name}` has no GPU, and `{subject.effective.distribution.type}` spans it",
+                f"write `distribution_groups: [{', '.join(with_gpu)}]` under `resources`",
+                group.path,
+            )
+
+
+@rule("SM214", Level.WARNING)
+def groups_unlike(subject: Subject) -> Iterator[Fault]:
+    """A distribution spans groups with different GPUs.
+
+    All ranks wait for the slowest one at each step, and mpirun starts as many processes on every instance as on its
+    own. AWS documents distributions over one group only (developer guide, heterogeneous clusters).
+    """
+    machines = cluster(subject)
+    if machines.kind != "groups" or launcher(subject) not in ("torchrun", "mpirun"):
+        return
+    kinds = {group.name: group.known.hardware for group in machines.spanned if group.known and group.known.gpus}
+    if len(set(kinds.values())) > 1:
+        shown = ", ".join(f"`{name}` has {gpus}" for name, gpus in kinds.items())
+        first = next(iter(kinds))
+        yield Fault(
+            f"the distribution spans groups with different GPUs: {shown}",
+            f"write `distribution_groups: [{first}]` under `resources`, or give the groups one instance type",
+            ("resources", "instance_groups"),
+        )
+
+
+@rule("SM215", Level.ERROR)
+def library_over_groups(subject: Subject) -> Iterator[Fault]:
+    """SageMaker's own library is to span several groups.
+
+    SMDDP and SMP need equal instances: the toolkit starts them for a homogeneous cluster, with one instance type
+    (`SMDATAPARALLEL_USE_HOMOGENEOUS`, sagemaker-training 5.1.4).
+    """
+    machines, distribution = cluster(subject), subject.effective.distribution.type
+    if distribution not in ("smddp", "smp") or machines.kind != "groups" or len(machines.spanned) < 2:
+        return
+    first = machines.spanned[0].name
+    yield Fault(
+        f"`{distribution}` spans the groups {listed([group.name for group in machines.spanned])}",
+        f"write `distribution_groups: [{first}]` under `resources`",
+        ("resources", "distribution_groups"),
+    )
+
+
+@rule("SM216", Level.ERROR)
+def preference_repeats(subject: Subject) -> Iterator[Fault]:
+    """An instance type comes twice among the preferences.
+
+    The service takes the first type that it has; each may appear once (API reference, InstancePreference).
+    """
+    groups = _preferences(subject)
+    names = [group.instance_type for group in groups]
+    for index, group in enumerate(groups):
+        if names[index] in names[:index]:
+            yield Fault(f"`{names[index]}` is preferred twice", "remove one of them", group.path)
+
+
+@rule("SM217", Level.ERROR)
+def preferences_need_other_images(subject: Subject) -> Iterator[Fault]:
+    """The preferred instance types do not run the same image.
+
+    A job has one image, chosen for its first preference. On a type of another kind (GPUs, Trainium, neither, or an
+    ARM processor) it fails to start, or leaves the accelerators idle.
+    """
+    groups = [group for group in _preferences(subject) if group.known is not None]
+    for group in groups[1:]:
+        first = groups[0]
+        assert group.known is not None
+        assert first.known is not None
+        if (group.device, group.known.architecture) != (first.device, first.known.architecture):
+            yield Fault(
+                f"the image is for `{first.known.name}` ({_kind(first)}), and does not suit `{group.known.name}` "
+                f"({_kind(group)})",
+                f"remove `{group.known.name}`, or put types of one kind into the list",
+                group.path,
+            )
+
+
+@rule("SM218", Level.ERROR)
+def preferences_exclude(subject: Subject) -> Iterator[Fault]:
+    """Preferred instance types do not go with spot capacity or a placement.
+
+    `InstancePreferences` work with on-demand capacity and training plans only, and exclude InstancePlacementConfig
+    (API reference, ResourceConfig).
+    """
+    if not _preferences(subject):
+        return
+    path = ("resources", "instance_preferences")
+    if subject.plan.request.get("EnableManagedSpotTraining"):
+        yield Fault(
+            "`instance_preferences` and `spot` exclude each other",
+            "remove `spot`, or name one `instance_type` instead of several",
+            path,
+        )
+    if mapping(subject, "ResourceConfig", "InstancePlacementConfig"):
+        yield Fault(
+            "`instance_preferences` and `InstancePlacementConfig` exclude each other",
+            "remove `InstancePlacementConfig` from `sagemaker_overrides`",
+            path,
+        )
+
+
+def _preferences(subject: Subject) -> list[MachineGroup]:
+    machines = cluster(subject)
+    return list(machines.groups) if machines.kind == "preferences" else []
+
+
+def _kind(group: MachineGroup) -> str:
+    assert group.known is not None
+    return f"{_WORDS[group.device or 'cpu']}, {group.known.architecture}"

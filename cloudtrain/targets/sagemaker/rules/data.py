@@ -1,0 +1,257 @@
+"""Rules about where a SageMaker job reads and writes, and how."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.core.plan import Level
+from cloudtrain.rules.reading import mapping_at, value_at
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
+from cloudtrain.targets.sagemaker.compile.places import INPUT_ROOT
+from cloudtrain.targets.sagemaker.launch.keys import SUBMIT_DIRECTORY
+from cloudtrain.targets.sagemaker.rules.account import is_bucket
+from cloudtrain.targets.sagemaker.rules.view import Path, cluster, mapping, mappings, mode, overridden, text
+
+_S3 = re.compile(r"(?:s3|https)://(?P<bucket>[^/]*)(?P<key>/.*)?", re.DOTALL)
+
+_PIPE = "Pipe"
+_PIPE_SETTINGS = {
+    "CompressionType": "compression",
+    "RecordWrapperType": "record_wrapper",
+    "ShuffleConfig": "shuffle_seed",
+}
+"""Fields that work on piped data only, and what a job calls them."""
+
+
+@rule("SM501", Level.ERROR)
+def s3_address(subject: Subject) -> Iterator[Fault]:
+    """An S3 address does not hold a bucket.
+
+    An address is `s3://BUCKET/KEY`, with the bucket's name in lower case. The service's own pattern takes nearly any
+    text, so that the job starts, and fails when its data is fetched or its model is stored.
+    """
+    own = subject.account.bucket
+    region = "" if "region" in subject.account.missing else subject.account.region
+    for path, uri in _addresses(subject):
+        if ("bucket" in subject.account.missing or not is_bucket(own, region)) and uri.startswith(f"s3://{own}"):
+            continue  # SM101 and SM105 speak of it
+        match = _S3.fullmatch(uri)
+        bucket = match["bucket"] if match else ""
+        if match and uri.startswith("s3://") and not is_bucket(bucket, region) and not bucket.startswith("arn:"):
+            hint = (
+                f"write `s3://{bucket.lower()}{match['key'] or ''}`"
+                if is_bucket(bucket.lower(), region)
+                else "write `s3://BUCKET/KEY`"
+            )
+            what = f"`{bucket}` is not the name of a bucket" if bucket else "it names no bucket"
+            yield Fault(f"`{uri}` is not an address in S3: {what}", hint, path)
+        elif match is None:
+            yield Fault(f"`{uri}` is not an address in S3", "write `s3://BUCKET/KEY`", path)
+
+
+@rule("SM502", Level.ERROR)
+def channels_repeat(subject: Subject) -> Iterator[Fault]:
+    """Two channels have the same name.
+
+    Each channel is a folder `/opt/ml/input/data/NAME`. The channel `code` brings the bundle where cloudtrain's own
+    launcher starts the job, or where the container has no network.
+    """
+    names = [channel.get("ChannelName") for channel in mappings(subject, "InputDataConfig")]
+    for name in dict.fromkeys(names):
+        if names.count(name) < 2 or not isinstance(name, str):
+            continue
+        if name == CODE_CHANNEL:
+            message, hint = (
+                f"the channel `{name}` brings the job's code",
+                f"call the input something else than `{name}`",
+            )
+        else:
+            message, hint = f"the channel `{name}` comes {names.count(name)} times", "call one of them something else"
+        yield Fault(message, hint, _input_path(subject, name))
+
+
+@rule("SM503", Level.ERROR)
+def code_overridden(subject: Subject) -> Iterator[Fault]:
+    """`sagemaker_overrides` remove the channel that brings the code.
+
+    A list in `sagemaker_overrides` replaces the whole list. Without its channel `code` the container has nothing to
+    run.
+    """
+    needed = mode(subject) == "entrypoint" or f"{INPUT_ROOT}/{CODE_CHANNEL}/" in _submit_directory(subject)
+    names = {channel.get("ChannelName") for channel in mappings(subject, "InputDataConfig")}
+    if needed and CODE_CHANNEL not in names:
+        yield Fault(
+            "the overrides replace all channels, and the channel `code` with the job's code is gone",
+            "remove `InputDataConfig` from `sagemaker_overrides`, and write the channels under `inputs`; "
+            "`cloudtrain plan` shows what is sent",
+            ("sagemaker_overrides", "InputDataConfig"),
+        )
+
+
+@rule("SM504", Level.WARNING)
+def pipe_is_no_folder(subject: Subject) -> Iterator[Fault]:
+    """An input is a pipe, and scripts expect a folder.
+
+    In Pipe mode there is no file at `/opt/ml/input/data/NAME`: each epoch is a FIFO `NAME_0`, `NAME_1` that can be
+    read once, from its beginning. Scripts that open files need `mode: mount`, which reads on demand too.
+    """
+    for name, channel in _channels(subject):
+        if channel.get("InputMode") == _PIPE and mode(subject) != "image":
+            yield Fault(
+                f"the script finds no folder, but a FIFO `/opt/ml/input/data/{name}_0`",
+                "write `mode: mount`, or accept it with `--ignore SM504` if the script reads the FIFO",
+                _input_path(subject, name, "mode"),
+            )
+
+
+@rule("SM505", Level.WARNING)
+def only_in_pipe_mode(subject: Subject) -> Iterator[Fault]:
+    """A setting works in Pipe mode only.
+
+    Decompression, RecordIO wrapping and shuffling at each epoch are done while data is piped. In the other modes the
+    files arrive as they are in S3 (API reference, Channel).
+    """
+    for name, channel in _channels(subject):
+        for key, field in _PIPE_SETTINGS.items():
+            if channel.get(key) not in (None, "None") and _mode_of(subject, channel) != _PIPE:
+                yield Fault(
+                    f"`{field}` has no effect in {_mode_of(subject, channel)} mode: the files arrive as they are in S3",
+                    f"remove `{field}`, or write `mode: pipe` if the script reads a FIFO",
+                    _input_path(subject, name, field),
+                )
+
+
+@rule("SM506", Level.ERROR)
+def augmented_manifest_needs_pipe(subject: Subject) -> Iterator[Fault]:
+    """An augmented manifest is not read as a pipe, or without its attributes.
+
+    `AugmentedManifestFile` works in Pipe mode only, and needs the names of the attributes to read; these mean nothing
+    for other data (API reference, S3DataSource).
+    """
+    for name, channel in _channels(subject):
+        source = mapping_at(channel, "DataSource", "S3DataSource")
+        augmented = source.get("S3DataType") == "AugmentedManifestFile"
+        if augmented and _mode_of(subject, channel) != _PIPE:
+            message = f"the augmented manifest of `{name}` works in Pipe mode only"
+            yield Fault(message, "write `mode: pipe`", _input_path(subject, name, "mode"))
+        if augmented and not source.get("AttributeNames"):
+            message = f"the augmented manifest of `{name}` needs the attributes to read"
+            hint = "write for example `attribute_names: [source-ref, label]`"
+            yield Fault(message, hint, _input_path(subject, name, "attribute_names"))
+        if source.get("AttributeNames") and not augmented:
+            message = f"`attribute_names` of `{name}` belong to an augmented manifest"
+            hint = "write `data_type: augmented_manifest`, or remove them"
+            yield Fault(message, hint, _input_path(subject, name, "attribute_names"))
+
+
+@rule("SM507", Level.WARNING)
+def file_system_ignores(subject: Subject) -> Iterator[Fault]:
+    """A file system is mounted as it is, and ignores how the input asks to be read.
+
+    FSx and EFS have no sharding, no manifests, no compression and no modes: every instance sees all files. With
+    `shard` each instance would train on all of the data instead of its part.
+    """
+    ignored = ("shard", "compression", "record_wrapper", "shuffle_seed", "content_type", "instance_groups")
+    for name, item in subject.job.inputs.items():
+        if item.sagemaker is None or not item.sagemaker.startswith(("fsx://", "efs://")):
+            continue
+        for field in ignored:
+            if getattr(item, field):
+                yield Fault(
+                    f"`{field}` has no effect on a file system: every instance sees all of `{name}`",
+                    f"remove `{field}`" + (", and let each rank choose its files" if field == "shard" else ""),
+                    ("inputs", name, field),
+                )
+
+
+@rule("SM508", Level.ERROR)
+def file_system_without_network(subject: Subject) -> Iterator[Fault]:
+    """A file system is read without a network to reach it.
+
+    FSx and EFS are in a VPC, and an instance reaches them only from its subnets.
+    """
+    if mapping(subject, "VpcConfig"):
+        return
+    for name, channel in _channels(subject):
+        source = value_at(channel, "DataSource", "FileSystemDataSource")
+        if isinstance(source, Mapping):
+            yield Fault(
+                f"the file system `{source.get('FileSystemId')}` is in a VPC, and the job has no subnets",
+                'add `subnets = ["subnet-0123456789abcdef0"]` and `security_group_ids = ["sg-0123456789abcdef0"]` '
+                "under `[sagemaker]` in `cloudtrain.toml`",
+                _input_path(subject, name, "sagemaker"),
+            )
+
+
+@rule("SM509", Level.ERROR)
+def one_object_sharded(subject: Subject) -> Iterator[Fault]:
+    """A single file is sharded over several instances.
+
+    `shard` deals out whole objects. Of one object, the first instance gets everything and the others an empty folder,
+    for which one pays as well.
+    """
+    count = cluster(subject).spanned_count
+    for name, item in subject.job.inputs.items():
+        if item.shard and item.type == "uri_file" and item.data_type == "prefix" and count > 1:
+            yield Fault(
+                f"`{name}` is one file, so {count - 1} of {count} instances would get nothing",
+                "remove `shard`, or name a folder with at least as many files as instances",
+                ("inputs", name, "shard"),
+            )
+
+
+@rule("SM510", Level.NOTICE)
+def sharded_for_one(subject: Subject) -> Iterator[Fault]:
+    """An input is sharded over one instance.
+
+    Its part is everything. The setting does no harm, and becomes right with more instances.
+    """
+    machines = cluster(subject)
+    if machines.count != 1:
+        return
+    for name, channel in _channels(subject):
+        if value_at(channel, "DataSource", "S3DataSource", "S3DataDistributionType") == "ShardedByS3Key":
+            yield Fault(
+                f"the one instance gets all of `{name}`",
+                "remove `shard`, or add instances",
+                _input_path(subject, name, "shard"),
+            )
+
+
+def _channels(subject: Subject) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The job's channels by name, without the one that brings the code."""
+    for channel in mappings(subject, "InputDataConfig"):
+        name = channel.get("ChannelName")
+        if isinstance(name, str) and (name != CODE_CHANNEL or name in subject.job.inputs):
+            yield name, channel
+
+
+def _mode_of(subject: Subject, channel: Mapping[str, Any]) -> str:
+    """`File`, `FastFile` or `Pipe`: the channel's own mode, or the job's."""
+    return str(channel.get("InputMode") or text(subject, "AlgorithmSpecification", "TrainingInputMode") or "File")
+
+
+def _input_path(subject: Subject, name: str, *field: str) -> Path:
+    if path := overridden(subject, "InputDataConfig"):
+        return path
+    return ("inputs", name, *field) if name in subject.job.inputs else ()
+
+
+def _addresses(subject: Subject) -> Iterator[tuple[Path, str]]:
+    """Every address in S3 of the request that the user wrote, and where."""
+    for name, channel in _channels(subject):
+        uri = value_at(channel, "DataSource", "S3DataSource", "S3Uri")
+        if isinstance(uri, str):
+            yield _input_path(subject, name, "sagemaker"), uri
+    if checkpoint := text(subject, "CheckpointConfig", "S3Uri"):
+        yield ("checkpoint", "sagemaker"), checkpoint
+    if output := text(subject, "OutputDataConfig", "S3OutputPath"):
+        model = subject.job.outputs.get("model")
+        yield ("outputs", "model", "sagemaker") if model and model.sagemaker else (), output
+
+
+def _submit_directory(subject: Subject) -> str:
+    return str(mapping(subject, "HyperParameters").get(SUBMIT_DIRECTORY))

@@ -1,0 +1,167 @@
+"""Rules about distributions on SageMaker: versions that know them, and what the toolkit makes of their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudtrain.core.distribution import SMP, TensorFlow
+from cloudtrain.core.plan import Level
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.targets.sagemaker.catalogue.image_data import numbers
+from cloudtrain.targets.sagemaker.rules.view import cluster, image, image_path, launcher, mode, or_by_us, toolkit
+
+_FIRST_TORCHRUN = {"gpu": "1.13.1", "cpu": "1.13.1", "neuron": "1.11.0"}
+"""The first PyTorch images whose toolkit starts torchrun: sagemaker 2.257.7, fw_utils.py."""
+
+_FIRST_MULTI_WORKER = "2.9"
+"""The first TensorFlow images whose toolkit writes TF_CONFIG for workers: the same file."""
+
+
+@rule("SM321", Level.ERROR)
+def torchrun_too_new(subject: Subject) -> Iterator[Fault]:
+    """The image is too old for torchrun through the toolkit.
+
+    The toolkit starts torchrun in the images of PyTorch 1.13.1 and later, on Trainium 1.11 and later. An older one
+    ignores the request and runs one process on each instance.
+    """
+    found = image(subject)
+    if mode(subject) != "toolkit" or launcher(subject) != "torchrun" or found is None:
+        return
+    framework, version = found.engine
+    first = _FIRST_TORCHRUN[found.device]
+    if framework == "pytorch" and numbers(version) < numbers(first):
+        yield Fault(
+            f"the toolkit starts torchrun from PyTorch {first} on, and the image has {version}",
+            or_by_us(subject, f"use version `{first}` or newer"),
+            image_path(subject),
+        )
+
+
+@rule("SM322", Level.ERROR)
+def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
+    """The image is too old for MultiWorkerMirroredStrategy through the toolkit.
+
+    The toolkit writes TF_CONFIG for workers in the images of TensorFlow 2.9 and later. With an older one every
+    instance believes it is alone.
+    """
+    found, distribution = image(subject), subject.effective.distribution
+    if mode(subject) != "toolkit" or not isinstance(distribution, TensorFlow) or found is None:
+        return
+    framework, version = found.engine
+    multi_worker = distribution.strategy == "multi_worker_mirrored"
+    if multi_worker and framework == "tensorflow" and numbers(version) < numbers(_FIRST_MULTI_WORKER):
+        yield Fault(
+            f"the toolkit knows `multi_worker_mirrored` from TensorFlow 2.9 on, and the image has {version}",
+            or_by_us(subject, "use version `2.9` or newer"),
+            image_path(subject),
+        )
+
+
+@rule("SM323", Level.ERROR)
+def not_on_trainium(subject: Subject) -> Iterator[Fault]:
+    """This distribution does not run on Trainium.
+
+    Trainium is driven by torchrun and torch-neuronx: SMDDP, SMP, DeepSpeed, Horovod, MPI and TensorFlow's strategies
+    are for GPUs and CPUs (the SageMaker SDK refuses all but `torch_distributed` there).
+    """
+    distribution = subject.effective.distribution.type
+    if distribution in ("torch", "none"):
+        return
+    hint, path = "write `distribution: {type: torch}`", ("distribution", "type")
+    if distribution != subject.job.distribution.type:
+        hint, path = "remove `HyperParameters` from `sagemaker_overrides`", ("sagemaker_overrides", "HyperParameters")
+    for group in cluster(subject).spanned:
+        if group.device == "neuron":
+            message = f"`{distribution}` does not run on `{group.instance_type}`, which is Trainium"
+            yield Fault(message, hint, path)
+
+
+@rule("SM324", Level.WARNING)
+def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
+    """The toolkit decides the number of parameter servers and workers itself.
+
+    It runs one server on every instance, a master on the first and a worker on each other one
+    (sagemaker-tensorflow-training 20.5.0). Other counts are ignored.
+    """
+    distribution, count = subject.effective.distribution, cluster(subject).spanned_count
+    if mode(subject) != "toolkit" or not isinstance(distribution, TensorFlow) or toolkit(subject) != "tensorflow":
+        return
+    what = "servers" if distribution.strategy == "parameter_server" else "workers"
+    for field in ("parameter_servers", "workers"):
+        asked = getattr(distribution, field)
+        if asked is not None and asked != count:
+            yield Fault(
+                f"`{field}: {asked}` is ignored: the toolkit runs {what} on all {count} instances",
+                or_by_us(subject, f"remove `{field}`"),
+                ("distribution", field),
+            )
+
+
+@rule("SM328", Level.WARNING)
+def idle_instances(subject: Subject) -> Iterator[Fault]:
+    """There are fewer workers and parameter servers than instances.
+
+    cloudtrain's launcher deals the workers out over the instances, one on each, and the servers likewise. Instances
+    that are left without either are paid for, and do nothing.
+    """
+    distribution, count = subject.effective.distribution, cluster(subject).spanned_count
+    if mode(subject) != "entrypoint" or not isinstance(distribution, TensorFlow):
+        return
+    workers = distribution.workers or count
+    if distribution.strategy == "parameter_server":  # a chief, and one more to work
+        workers = max(workers, 2, distribution.parameter_servers or 1)
+    if workers < count:
+        yield Fault(
+            f"the tasks are dealt out over {workers} of {count} instances: {count - workers} would be idle",
+            f"set `resources.instance_count` to {workers}, or `distribution.workers` to {count}",
+            ("distribution", "workers"),
+        )
+
+
+@rule("SM325", Level.WARNING)
+def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
+    """A TensorFlow strategy for several instances runs on one.
+
+    The toolkit starts parameter servers only with two or more instances, and a plain script otherwise; one worker of
+    MultiWorkerMirroredStrategy is MirroredStrategy with a detour.
+    """
+    distribution = subject.effective.distribution
+    if isinstance(distribution, TensorFlow) and mode(subject) == "toolkit" and cluster(subject).spanned_count == 1:
+        yield Fault(
+            f"`{distribution.strategy}` has nobody to share with on one instance",
+            "set `instance_count` to 2 or more; or use `distribution: {type: none}` and `MirroredStrategy`",
+            ("resources", "instance_count"),
+        )
+
+
+@rule("SM326", Level.WARNING)
+def torch_without_gpu(subject: Subject) -> Iterator[Fault]:
+    """torchrun starts on instances without GPUs.
+
+    It works, with the gloo backend (`cloudtrain.runtime` chooses it by itself), with one process on each instance
+    unless `processes_per_instance` says more. The SageMaker SDK refuses it.
+    """
+    machines = cluster(subject)
+    if subject.effective.distribution.type == "torch" and {group.device for group in machines.spanned} == {"cpu"}:
+        name = machines.spanned[0].instance_type
+        yield Fault(
+            f"`{name}` has no GPU, so `torch` trains on the CPU, with gloo",
+            "name a type with GPUs (`cloudtrain instances --gpu A10G`), or accept it with `--ignore SM326`",
+            machines.spanned[0].path,
+        )
+
+
+@rule("SM327", Level.NOTICE)
+def smp_arguments(subject: Subject) -> Iterator[Fault]:
+    """The script gets the library's parameters as an argument.
+
+    The toolkit passes `--mp_parameters KEY=VALUE,...` to the script along with the hyperparameters, and a parser that
+    does not know it ends the script.
+    """
+    distribution = subject.effective.distribution
+    if isinstance(distribution, SMP) and distribution.parameters:
+        yield Fault(
+            "the script gets `--mp_parameters` beside its own hyperparameters",
+            "read the arguments with `parser.parse_known_args()`",
+            ("distribution", "parameters"),
+        )

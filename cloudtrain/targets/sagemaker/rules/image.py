@@ -1,0 +1,233 @@
+"""Rules about the container image of a SageMaker job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudtrain.catalogue.instances import InstanceType
+from cloudtrain.core.plan import Level
+from cloudtrain.rules.image_names import TITLES, device_of, framework_of, missing_framework
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.targets.sagemaker.catalogue.image_data import numbers
+from cloudtrain.targets.sagemaker.catalogue.images import versions
+from cloudtrain.targets.sagemaker.rules.library import distribution_ignored
+from cloudtrain.targets.sagemaker.rules.view import (
+    TRAINING_MODULE,
+    cluster,
+    image,
+    image_name,
+    image_path,
+    mapping,
+    mode,
+    or_by_us,
+    text,
+)
+
+_LAST_UNPATCHED = {"pytorch": ("2.5", "2025-10-29")}
+"""Framework to the newest line whose patches have ended, and when (aws/deep-learning-containers, legacy support)."""
+
+_HOROVOD_ENDS = {"pytorch": (2, 0), "tensorflow": (2, 12)}
+"""The first images without Horovod: its installation is commented out, or gone, in their Dockerfile.gpu."""
+
+_BLIND = {("gpu", "cpu"), ("neuron", "cpu"), ("neuron", "gpu")}
+"""What an instance has, and an image that cannot use it."""
+
+_DEVICES = {"gpu": "GPUs", "neuron": "Trainium", "cpu": "CPUs"}
+
+
+@rule("SM305", Level.ERROR)
+def image_in_doubt(subject: Subject) -> Iterator[Fault]:
+    """The image almost surely does not exist, or cannot train.
+
+    The address follows the rules by which addresses are made, and AWS has published no such image: for example the
+    SageMaker SDK takes versions of the SMP library for versions of PyTorch, and builds an address from them. The job
+    would wait for its instances and then fail to pull it.
+    """
+    found = image(subject)
+    if found is not None and found.doubt is not None:
+        yield Fault(found.doubt, "name a version that exists, or another image", image_path(subject))
+
+
+@rule("SM306", Level.ERROR)
+def image_for_other_device(subject: Subject) -> Iterator[Fault]:
+    """The image cannot use the accelerators of the instance type.
+
+    A CPU image sees no GPU, so that the job trains on the processor of an expensive machine; a GPU image cannot
+    drive Trainium, and an image for Trainium nothing else. The SageMaker SDK chooses a CPU image in silence for an
+    instance type that it does not know.
+    """
+    found = image(subject)
+    if found is None:
+        return
+    devices = {group.device for group in cluster(subject).groups}
+    for group in cluster(subject).groups:
+        alone = found.device == "neuron" and "neuron" not in devices
+        if group.known and (alone or (group.device, found.device) in _BLIND):
+            yield Fault(
+                f"the image is for {_DEVICES[found.device]}, and `{group.known.name}` has {_has(group.known)}",
+                f"{_by_framework(subject, found.framework)}, or name an image for {_DEVICES[group.device or 'cpu']}",
+                image_path(subject),
+            )
+
+
+@rule("SM307", Level.WARNING)
+def gpu_image_without_gpu(subject: Subject) -> Iterator[Fault]:
+    """The image is for GPUs, and no instance has one.
+
+    It works, and every start pulls several gigabytes of CUDA libraries that nothing uses.
+    """
+    found, devices = image(subject), {group.device for group in cluster(subject).groups}
+    if found is not None and found.device == "gpu" and devices == {"cpu"}:
+        yield Fault(
+            f"the image is for GPUs, and `{cluster(subject).groups[0].instance_type}` has none",
+            f"{_by_framework(subject, found.framework)}, or name an instance type with a GPU",
+            image_path(subject),
+        )
+
+
+@rule("SM308", Level.ERROR)
+def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
+    """The image is for another processor than the instance type has.
+
+    Grace-Blackwell machines (p6e-gb200) have ARM processors. AWS's training images are for x86-64, unless their
+    address says `arm64`; started on ARM they end at once with "exec format error".
+    """
+    found = image(subject)
+    for group in cluster(subject).groups if found else ():
+        assert found is not None
+        built_for = "arm64" if "arm64" in f"{found.repository}:{found.tag}" else "x86_64"
+        if group.known and group.known.architecture not in ("", built_for):
+            yield Fault(
+                f"`{group.known.name}` has an {group.known.architecture} processor, and the image is for {built_for}",
+                "use an image that is built for it, or another instance type",
+                group.path,
+            )
+
+
+@rule("SM309", Level.NOTICE)
+def image_unpatched(subject: Subject) -> Iterator[Fault]:
+    """The image gets no more security patches.
+
+    AWS patches the images of a version for about a year after its release. The old ones stay available.
+    """
+    found = image(subject)
+    if found is None or found.device == "neuron" or found.smp == 2:  # they have ends of their own
+        return
+    framework, version = found.engine
+    last, date = _LAST_UNPATCHED.get(framework, ("", ""))
+    if last and numbers(version)[:2] <= numbers(last):
+        message = f"the image of {image_name(found)} is no longer patched: support up to {last} ended on {date}"
+        newer = next((one for one in versions(framework, found.device) if numbers(one)[:2] > numbers(last)), "")
+        hint = f"use version `{newer}` or newer, if the script allows"
+        if subject.effective.distribution.type in ("horovod", "smddp", "smp"):  # which newer images do not have
+            hint = f"write `distribution: {{type: torch}}`, and {hint}"
+        yield Fault(message, hint, image_path(subject))
+
+
+@rule("SM310", Level.WARNING)
+def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
+    """The image is to start the script by its training toolkit, and may have none.
+
+    `launch = "toolkit"` leaves the start to sagemaker-training inside the image. An image without it has nothing that
+    fetches the code and runs the script: its own entry point runs, with the argument `train`. `smddp` and `smp` need
+    an image that is derived from one of AWS's: its Dockerfile begins with `FROM` and AWS's address.
+    """
+    found = image(subject)
+    if mode(subject) == "toolkit" and (found is None or found.toolkit is None):
+        if TRAINING_MODULE in mapping(subject, "Environment"):
+            return
+        library = subject.effective.distribution.type
+        hint = or_by_us(subject, "install sagemaker-training in the image")
+        if library in ("smddp", "smp"):
+            hint = f"begin its Dockerfile with `FROM` and the address of an image of AWS that has `{library}`"
+        yield Fault(
+            "nothing is known of a training toolkit in this image",
+            hint,
+            image_path(subject),
+        )
+
+
+@rule("SM311", Level.WARNING)
+def image_without_horovod(subject: Subject) -> Iterator[Fault]:
+    """The image does not have Horovod.
+
+    AWS's images have none from PyTorch 2.0 and TensorFlow 2.12 on (their Dockerfiles in
+    aws/deep-learning-containers), so that `import horovod` fails on every rank.
+    """
+    found = image(subject)
+    if subject.effective.distribution.type != "horovod" or found is None or subject.job.environment.requirements:
+        return
+    framework, version = found.engine
+    if framework in _HOROVOD_ENDS and numbers(version) >= _HOROVOD_ENDS[framework]:
+        other = "tensorflow" if framework == "tensorflow" else "torch"
+        yield Fault(
+            f"the image of {image_name(found)} does not have Horovod",
+            "add it to a requirements file as the script `mnist_horovod` does, or use "
+            f"`distribution: {{type: {other}}}`",
+            ("distribution", "type"),
+        )
+
+
+@rule("SM312", Level.ERROR)
+def image_of_another_framework(subject: Subject) -> Iterator[Fault]:
+    """The image is made for another framework than the job.
+
+    AWS's TensorFlow images have no PyTorch, and the other way round: torchrun is missing, or the script ends at its
+    first import. Where an image is named, `framework` beside it chooses nothing, so that the two must agree.
+    """
+    found = image(subject)
+    needed = missing_framework(subject, found.engine[0] if found else None)
+    if found is not None and needed is not None and not any(distribution_ignored(subject)):
+        message = f"the image is for {image_name(found)}, and the job needs {TITLES[needed]}"
+        yield Fault(message, _instead(subject, needed), image_path(subject))
+
+
+@rule("SM313", Level.WARNING)
+def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
+    """The name of the image says that it is made for something else.
+
+    Nothing is known of what is in an image of your own but its name. One that says `tensorflow` will hardly have
+    torchrun, and one that says `cpu` will hardly see a GPU.
+    """
+    name = text(subject, "AlgorithmSpecification", "TrainingImage")
+    if image(subject) is not None or not name:
+        return
+    says = framework_of(name)
+    needed = missing_framework(subject, says)
+    if says is not None and needed is not None:
+        message = f"`{name}` says that it is made for {TITLES[says]}, and the job needs {TITLES[needed]}"
+        yield Fault(message, _instead(subject, needed), image_path(subject))
+    for group in cluster(subject).groups:
+        device = device_of(name)
+        if group.known and device is not None and (group.device, device) in (*_BLIND, ("gpu", "neuron")):
+            has = f"`{group.known.name}` has {_has(group.known)}"
+            yield Fault(
+                f"`{name}` says that it is made for {_DEVICES[device]}, and {has}",
+                f"use an image for {_DEVICES[group.device or 'cpu']}, or accept this one with `--ignore SM313`",
+                image_path(subject),
+            )
+            return
+
+
+def _instead(subject: Subject, framework: str) -> str:
+    """An image of the framework that is needed; the one that is named may be right, and `framework` wrong."""
+    given = subject.job.environment
+    if given.image is not None and given.framework is not None:
+        return f"remove `image`, so that `framework: {given.framework}` chooses one, or remove `framework`"
+    return f"{_by_framework(subject, framework)}, or name an image that has it"
+
+
+def _by_framework(subject: Subject, framework: str) -> str:
+    """How to leave the choice of the image to cloudtrain."""
+    path, wanted = image_path(subject), f"write `environment: {{framework: {framework}}}`"
+    if path[-1:] == ("version",):  # which is one of another framework
+        device = cluster(subject).groups[0].device or "cpu"
+        newest = next(reversed(versions(framework, device) or versions(framework)))
+        return f'write `environment: {{framework: {framework}, version: "{newest}"}}`'
+    if path[:1] == ("sagemaker_overrides",):
+        return f"remove `{'.'.join(map(str, path[1:]))}` from `sagemaker_overrides`, and {wanted}"
+    return f"{wanted} instead of `image`" if path[-1:] == ("image",) else wanted
+
+
+def _has(known: InstanceType) -> str:
+    return known.hardware if known.gpus or known.neuron_cores else "neither GPUs nor Trainium"

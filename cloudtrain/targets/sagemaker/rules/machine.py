@@ -1,0 +1,185 @@
+"""Rules about the instance types of a SageMaker job: that they exist, and that they are what the job describes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from cloudtrain.catalogue.instances import instance_named, instance_types
+from cloudtrain.catalogue.machines import MachineGroup
+from cloudtrain.core.plan import Level
+from cloudtrain.core.processes import Processes
+from cloudtrain.rules.counterparts import counterpart
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.rules.shared import machines as shared
+from cloudtrain.rules.shared.network import over_ethernet
+from cloudtrain.runtime.sagemaker_launcher.variables import RDMA_FAMILIES
+from cloudtrain.targets.sagemaker.catalogue.image_data import numbers
+from cloudtrain.targets.sagemaker.rules.view import cluster, image, launcher, mapping, mode, overridden, text
+
+_NEVER = (99,)
+_FINDS_EFA = {"pytorch": (2, 6)}
+"""The first images whose plugin of NCCL needs no variable: docker/2.6/py3/cu126/Dockerfile.gpu of PyTorch in
+aws/deep-learning-containers."""
+
+_GB_PER_GIB = 2**30 / 10**9
+
+
+@rule("SM201", Level.ERROR)
+def unknown_type(subject: Subject) -> Iterator[Fault]:
+    """The instance type does not exist.
+
+    The catalogue has all 225 types that CreateTrainingJob takes (botocore 1.44.5). The SageMaker SDK accepts any text
+    of the right shape, and takes a CPU image for a family that it does not know. A type that is newer than the
+    catalogue is added in `instances.toml`.
+    """
+    for group in cluster(subject).groups:
+        name = group.instance_type
+        if group.known is None and instance_named("sagemaker", f"ml.{name}") is None:
+            near = _nearest(name)
+            hint = f"did you mean `{near}`?" if near else "`cloudtrain instances --target sagemaker` lists the types"
+            hint = counterpart(name, "sagemaker") or hint
+            yield Fault(f"SageMaker has no instance type `{name}`", hint, group.path)
+
+
+@rule("SM202", Level.ERROR)
+def type_without_prefix(subject: Subject) -> Iterator[Fault]:
+    """The instance type is written as EC2 writes it.
+
+    SageMaker's names begin with `ml.`: `ml.g5.xlarge` is a `g5.xlarge` with SageMaker on it.
+    """
+    for group in cluster(subject).groups:
+        name = group.instance_type
+        if instance_named("sagemaker", f"ml.{name}"):
+            yield Fault(f"`{name}` is EC2's name for the instance type", f"write `ml.{name}`", group.path)
+
+
+@rule("SM203", Level.WARNING)
+def retired_type(subject: Subject) -> Iterator[Fault]:
+    """The instance type is, or will be, no longer offered.
+
+    A job on a retired type fails at once, or waits for capacity that does not come. The date is the catalogue's, or
+    that of your own `instances.toml`.
+    """
+    return shared.retired_type(subject)
+
+
+@rule("SM204", Level.WARNING)
+def without_efa(subject: Subject) -> Iterator[Fault]:
+    """Several instances with GPUs work together without EFA.
+
+    Gradients then travel over TCP, and the GPUs wait for them: beyond small models a second instance can make
+    training slower. Types with EFA (`cloudtrain instances --interconnect rdma`) let NCCL pass by the kernel. One
+    larger instance with as many GPUs needs no network at all. A job that is meant to use Ethernet says so with
+    `interconnect: ethernet` under `resources`.
+    """
+    return over_ethernet(subject, "SM204")
+
+
+rule("SM205", Level.ERROR)(shared.type_is_not_as_described)
+
+
+@rule("SM206", Level.WARNING)
+def efa_left_off(subject: Subject) -> Iterator[Fault]:
+    """The image's toolkit does not switch on the EFA of this instance type.
+
+    The training toolkit sets `FI_PROVIDER=efa`, and `FI_EFA_USE_DEVICE_RDMA=1`, only on types of a list of its own
+    (sagemaker-training 5.1.4), which lacks p5en, p6, g6, g6e, trn1n and trn2, and before 5.1.2 lacks RDMA on p5.
+    Plugins of NCCL before aws-ofi-nccl 1.7.0 need them, and fall back to TCP without, which is several times slower;
+    newer ones find EFA by themselves (its doc/efa-env-var.md). AWS's images of PyTorch have a newer one from 2.6 on,
+    where EFA's installer 1.38.0 brings it. To set the variables is right in both cases; cloudtrain's own launcher does
+    it (`launch = "entrypoint"`).
+    """
+    machines = cluster(subject)
+    if mode(subject) != "toolkit" or machines.spanned_count < 2 or launcher(subject) in ("none", "tensorflow"):
+        return
+    for group in machines.spanned:
+        missing = _missing_variables(subject, group)
+        if group.known and missing:
+            message = f"the image's toolkit does not set `{' '.join(missing)}` on `{group.known.name}`"
+            yield Fault(message, _how_to_set(subject, missing), group.path)
+
+
+@rule("SM207", Level.WARNING)
+def fixed_disk_too_small(subject: Subject) -> Iterator[Fault]:
+    """The instance type's fixed disk is smaller than the volume that the job asks for.
+
+    Types with local NVMe disks give a job these and no other: `volume_size` is ignored there (API reference,
+    ResourceConfig). Data that does not fit ends the job while it is downloaded.
+    """
+    asked = mapping(subject, "ResourceConfig").get("VolumeSizeInGB")
+    if not isinstance(asked, int):
+        return
+    path = overridden(subject, "ResourceConfig", "VolumeSizeInGB") or ("resources", "volume_size")
+    for group in cluster(subject).groups:
+        disk = group.known.nvme_gb if group.known else 0
+        if disk and asked * _GB_PER_GIB > disk:
+            name = group.instance_type
+            yield Fault(
+                f"`volume_size` asks for {asked:,} GiB, and `{name}` has a fixed disk of {disk:,} GB",
+                "remove `volume_size`, and read the data on demand with `mode: mount`; or name a type with a larger "
+                "disk",
+                path,
+            )
+
+
+@rule("SM208", Level.ERROR)
+def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
+    """A volume key is given for an instance type with local disks.
+
+    Local NVMe disks are encrypted by the machine itself, with a key of its own, and the API refuses a
+    `VolumeKmsKeyId` for them (API reference, ResourceConfig).
+    """
+    if not text(subject, "ResourceConfig", "VolumeKmsKeyId"):
+        return
+    path = overridden(subject, "ResourceConfig", "VolumeKmsKeyId") or ()
+    for group in cluster(subject).groups:
+        if group.known and group.known.nvme_gb:
+            yield Fault(
+                f"`{group.known.name}` encrypts its local disk itself and takes no `volume_kms_key`",
+                "remove `volume_kms_key` from the target's settings for this job",
+                path,
+            )
+
+
+def _nearest(name: str) -> str | None:
+    """The type of the nearest family, and in it of the nearest size. Whole names are all alike: `ml.`, `xlarge`."""
+    family, _, size = name.lower().removeprefix("ml.").rpartition(".")
+    sizes: dict[str, list[str]] = {}
+    for row in instance_types("sagemaker"):
+        sizes.setdefault(row.family, []).append(row.name.rpartition(".")[2])
+    found = next(iter(get_close_matches(family, sizes, n=1)), None)
+    if found is None:
+        return None
+    return f"ml.{found}.{get_close_matches(size, sizes[found], n=1, cutoff=0)[0]}"
+
+
+def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
+    """`FI_PROVIDER=efa` and its like, where the type has EFA and neither job nor toolkit sets them."""
+    known, found = group.known, image(subject)
+    if known is None or known.interconnect != "rdma" or not (known.gpus or known.neuron_cores):
+        return []
+    if found is not None and known.gpus and numbers(found.engine[1]) >= _FINDS_EFA.get(found.engine[0], _NEVER):
+        return []
+    wanted = {"FI_PROVIDER": "efa"} | ({"FI_EFA_USE_DEVICE_RDMA": "1"} if known.family in RDMA_FAMILIES else {})
+    return [f"{name}={value}" for name, value in wanted.items() if not _is_set(subject, name)]
+
+
+def _is_set(subject: Subject, name: str) -> bool:
+    """Whether the job says it, or the launch view shows it in some process."""
+    if name in mapping(subject, "Environment"):
+        return True
+    return any(
+        name in process.env or any(word.startswith(f"{name}=") for word in process.argv)
+        for process in Processes.of(subject.plan.processes).examples
+    )
+
+
+def _how_to_set(subject: Subject, missing: list[str]) -> str:
+    """mpirun passes on only what it is told to."""
+    distribution = subject.effective.distribution
+    if launcher(subject) == "mpirun":
+        field = "options" if distribution.type in ("mpi", "horovod") else "mpi_options"
+        return f'write `{field}: "{" ".join(f"-x {variable}" for variable in missing)}"` under `distribution`'
+    variables = ", ".join(f'{name}: "{value}"' for name, _, value in (one.partition("=") for one in missing))
+    return f"write `environment: {{variables: {{{variables}}}}}`"

@@ -1,0 +1,88 @@
+"""What only the AWS account can tell. The service asks before a submit and for `cloudtrain check`; a plan never does.
+
+The rules stand here for their codes, levels and pages: `explain` and `--ignore` know them like any other.
+"""
+
+from __future__ import annotations
+
+from cloudtrain.core.plan import Level
+from cloudtrain.rules.rule import declare, level_of
+
+__all__ = ["level_of"]
+
+declare(
+    "SM901",
+    Level.ERROR,
+    """AWS does not accept the credentials, or there are none.
+
+    The job cannot be sent. Log in (`aws sso login`, `aws configure`), or name a profile that can: `profile` in
+    `[sagemaker]`. `aws sts get-caller-identity` shows who you are to AWS.
+    """,
+)
+
+declare(
+    "SM902",
+    Level.WARNING,
+    """Something could not be looked at.
+
+    The credentials may not ask for it, or AWS does not answer; all questions together have 3 s. The job may be right
+    all the same, so this stops nothing; the message names the permission that would let the check look.
+    """,
+)
+
+declare(
+    "SM903",
+    Level.ERROR,
+    """The execution role does not exist in the account of the credentials.
+
+    SageMaker runs the job as this role, and only roles of the same account can be passed to it.
+    """,
+)
+
+declare(
+    "SM904",
+    Level.ERROR,
+    """The execution role does not trust SageMaker.
+
+    Its trust policy must allow `sts:AssumeRole` to the service `sagemaker.amazonaws.com`; without that the job is
+    refused when it is sent.
+    """,
+)
+
+declare(
+    "SM905",
+    Level.ERROR,
+    """A bucket of the job does not exist.
+
+    The code goes to the target's bucket, and the results to `output`. Unless given it is the SageMaker SDK's default
+    bucket, `sagemaker-REGION-ACCOUNT`, which exists once somebody has used that SDK in the region.
+    """,
+)
+
+declare(
+    "SM906",
+    Level.ERROR,
+    """A bucket of the job is in another region.
+
+    SageMaker refuses a job whose code, results or checkpoints are in another region than the job.
+    """,
+)
+
+declare(
+    "SM907",
+    Level.ERROR,
+    """There is nothing at an input's place.
+
+    The instances would start, find no data, and fail after they were paid for.
+    """,
+)
+
+declare(
+    "SM908",
+    Level.ERROR,
+    """The account's quota does not allow so many instances of the type.
+
+    Each instance type has a quota for training jobs, another for spot training jobs, and both start at zero for most
+    types with GPUs. Ask for more in Service Quotas; it takes hours to days.
+    """,
+)

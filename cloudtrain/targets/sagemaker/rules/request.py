@@ -1,0 +1,177 @@
+"""Rules about the request as a whole: what the service's own model forbids, and what must not be overridden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from cloudtrain.core.per_target import overrides_of
+from cloudtrain.core.plan import Level
+from cloudtrain.rules.reading import value_at
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.targets.sagemaker.catalogue.shapes import Violation, violations
+from cloudtrain.targets.sagemaker.rules.view import Path, image_path, mappings
+from cloudtrain.targets.sagemaker.tags import RUN_TAG
+
+_NAMES = {"CreateTrainingJob": "TrainingJobName", "CreateProcessingJob": "ProcessingJobName"}
+"""Operation to the field with the job's name."""
+
+
+@rule("SM110", Level.ERROR)
+def refused_by_service(subject: Subject) -> Iterator[Fault]:
+    """The service would refuse a part of the request.
+
+    Unknown fields, wrong types, missing fields, too long, too many, too few, a wrong pattern, an unknown word: all
+    that the model of CreateTrainingJob in botocore says. The SDKs and boto3 check only a part of it, and not maxima,
+    patterns and enums, so that such a job fails after its code was uploaded. Other rules speak of instance types and
+    of the role.
+    """
+    operation = _operation(subject)
+    for violation in violations(subject.plan.request, operation):
+        if not _has_rule_of_its_own(violation, operation):
+            yield Fault(violation.message, violation.hint, _place(subject, violation))
+
+
+@rule("SM111", Level.ERROR)
+def identity_overridden(subject: Subject) -> Iterator[Fault]:
+    """`sagemaker_overrides` change the job's name or remove its tag.
+
+    cloudtrain finds its own job by that name and that tag. Without them a submission that was interrupted could be
+    sent twice, and the run could not be followed, stopped or downloaded.
+    """
+    name, field = subject.plan.run_name, _NAMES[_operation(subject)]
+    written = subject.plan.request.get(field)
+    if written != name:
+        yield Fault(
+            f"the overrides name the job `{written}`, and cloudtrain would look for `{name}`",
+            f"remove `{field}` from `sagemaker_overrides`; a job's `name` begins the name of its runs",
+            ("sagemaker_overrides", field),
+        )
+    if {"Key": RUN_TAG, "Value": name} not in mappings(subject, "Tags"):
+        yield Fault(
+            f"the overrides remove the tag `{RUN_TAG}`, by which cloudtrain knows its own job",
+            "move the tags of `sagemaker_overrides` to `tags`",
+            ("sagemaker_overrides", "Tags"),
+        )
+
+
+@rule("SM112", Level.ERROR)
+def reserved_tag(subject: Subject) -> Iterator[Fault]:
+    """A tag has a reserved or a repeated key.
+
+    AWS keeps keys that begin with `aws:` to itself and refuses them; `cloudtrain:run` holds the run's name; and no
+    key may come twice.
+    """
+    for key in subject.job.tags:
+        if key == RUN_TAG:
+            yield Fault(f"the tag `{key}` is cloudtrain's own", "remove it, or use another key", ("tags", key))
+    keys = [str(tag.get("Key")) for tag in mappings(subject, "Tags")]
+    for key in dict.fromkeys(keys):
+        path = ("tags", key) if key in subject.job.tags else ("sagemaker_overrides", "Tags")
+        if key.lower().startswith("aws:"):
+            yield Fault(f"the tag `{key}` begins with `aws:`, which AWS refuses", f"write `{key[4:] or 'team'}`", path)
+        if keys.count(key) > 1:
+            yield Fault(f"the tag `{key}` comes {keys.count(key)} times", "remove all but one", path)
+
+
+@rule("SM113", Level.NOTICE)
+def without_effect(subject: Subject) -> Iterator[Fault]:
+    """A field of the job has no effect on SageMaker.
+
+    CreateTrainingJob has no field for the size of `/dev/shm`: SageMaker gives a container a part of the instance's
+    memory as shared memory by itself. (Nor has it one for a description; that stays with the job.)
+    """
+    if subject.job.resources.shm_size is not None:
+        message = "SageMaker decides the size of `/dev/shm`, so `shm_size` is not sent"
+        yield Fault(message, "use fewer or smaller data loader workers if it is too small", ("resources", "shm_size"))
+
+
+def _operation(subject: Subject) -> str:
+    return "CreateTrainingJob" if subject.processing is None else "CreateProcessingJob"
+
+
+def _has_rule_of_its_own(violation: Violation, operation: str) -> bool:
+    """SM102 knows more about roles, SM701 about networks, SM201 about the instance types of training jobs."""
+    if violation.path == ("RoleArn",) or (violation.path[0] == "VpcConfig" and violation.kind in ("min", "missing")):
+        return True
+    return operation == "CreateTrainingJob" and violation.path[-1:] == ("InstanceType",) and violation.kind == "enum"
+
+
+def _place(subject: Subject, violation: Violation) -> Path:
+    """The place in the job that a place in the request comes from; empty for one that the target's settings give."""
+    path = violation.path
+    written = _in_overrides(overrides_of(subject.job, "sagemaker"), path)
+    if not written and violation.kind == "missing":  # what is not there is missing where it should be
+        written = _in_overrides(overrides_of(subject.job, "sagemaker"), path[:-1])
+    if written:
+        return ("sagemaker_overrides", *written)
+    for start, place in _PLACES.items():
+        if path[: len(start)] == start:
+            return place(subject, path[len(start) :])
+    return ()
+
+
+def _in_overrides(overrides: Mapping[str, Any], path: Path) -> Path:
+    """As much of a request's path as the overrides hold, if they write its end or something around it."""
+    value: Any = overrides
+    for length, key in enumerate(path):
+        if not isinstance(value, Mapping):
+            return path if isinstance(value, list) else path[:length]
+        if key not in value:
+            return ()
+        value = value[key]
+    return path
+
+
+_PlaceOf = Callable[[Subject, Path], Path]
+"""From the rest of a request's path to the place in the job."""
+
+
+def _named(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _PlaceOf:
+    """The place of an element of a list by the name that the element has in the request."""
+
+    def place(subject: Subject, rest: Path) -> Path:
+        elements = value_at(subject.plan.request, *section)
+        if not rest or not isinstance(elements, list) or not isinstance(rest[0], int):
+            return field
+        name = elements[rest[0]].get(key) if isinstance(elements[rest[0]], Mapping) else None
+        known = value_at(subject.job.model_dump(include={field[0]}), *field)
+        return (*field, name) if isinstance(name, str) and name in (known or ()) else field
+
+    return place
+
+
+def _fixed(*field: str) -> _PlaceOf:
+    return lambda _subject, _rest: field
+
+
+def _hyperparameter(subject: Subject, rest: Path) -> Path:
+    """The distribution writes hyperparameters too."""
+    if rest and rest[0] not in subject.job.hyperparameters:
+        return ("distribution",)
+    return ("hyperparameters", *rest[:1])
+
+
+def _variable(_subject: Subject, rest: Path) -> Path:
+    return ("environment", "variables", *rest[:1])
+
+
+_PLACES: dict[tuple[str, ...], _PlaceOf] = {
+    ("HyperParameters",): _hyperparameter,
+    ("Environment",): _variable,
+    ("Tags",): _named(("tags",), ("Tags",), "Key"),
+    ("AlgorithmSpecification", "MetricDefinitions"): _named(
+        ("metrics",), ("AlgorithmSpecification", "MetricDefinitions"), "Name"
+    ),
+    ("AlgorithmSpecification", "TrainingImage"): lambda subject, _rest: image_path(subject),
+    ("InputDataConfig",): _named(("inputs",), ("InputDataConfig",), "ChannelName"),
+    ("CheckpointConfig",): _fixed("checkpoint", "sagemaker"),
+    ("ResourceConfig", "InstanceGroups"): _fixed("resources", "instance_groups"),
+    ("ResourceConfig", "InstancePreferences"): _fixed("resources", "instance_preferences"),
+    ("ResourceConfig", "InstanceCount"): _fixed("resources", "instance_count"),
+    ("ResourceConfig", "VolumeSizeInGB"): _fixed("resources", "volume_size"),
+    ("StoppingCondition", "MaxRuntimeInSeconds"): _fixed("max_runtime"),
+    ("StoppingCondition", "MaxWaitTimeInSeconds"): _fixed("spot", "max_wait"),
+    ("TrainingJobName",): _fixed("name"),
+}
+"""The beginning of a place in the request to the place in the job that it comes from."""

@@ -1,0 +1,119 @@
+"""Rules about the script, and how the training toolkit starts it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from posixpath import normpath
+
+from cloudtrain.core.plan import Level
+from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.targets.sagemaker.compile.modes import REQUIREMENTS
+from cloudtrain.targets.sagemaker.launch.program import is_plain_name
+from cloudtrain.targets.sagemaker.rules.view import launcher, mode, or_by_us
+
+
+@rule("SM341", Level.ERROR)
+def shell_script_under_torchrun(subject: Subject) -> Iterator[Fault]:
+    """A shell script is to be started by the toolkit's torchrun.
+
+    The toolkit hands its torchrun Python scripts only ("Please use a python script"); cloudtrain's own launcher
+    starts others with `--no_python`.
+    """
+    script = subject.job.entry_point or ""
+    if mode(subject) == "toolkit" and launcher(subject) == "torchrun" and not script.endswith(".py"):
+        yield Fault(
+            f"the toolkit's torchrun cannot start `{script}`",
+            or_by_us(subject, "name a Python script"),
+            ("entry_point",),
+        )
+
+
+@rule("SM342", Level.ERROR)
+def package_under_torchrun(subject: Subject) -> Iterator[Fault]:
+    """There is a `setup.py` beside the script, and the toolkit's torchrun refuses packages.
+
+    With a `setup.py` in the code the toolkit installs it and runs the entry point as a module (`python -m`), which
+    its torchrun does not support. Unless the target says `launch = "toolkit"`, or the job needs the toolkit,
+    cloudtrain's own launcher starts such a job.
+    """
+    if mode(subject) == "toolkit" and launcher(subject) == "torchrun" and "setup.py" in _files(subject):
+        yield Fault(
+            "the toolkit takes code with a `setup.py` for a package, and its torchrun refuses packages",
+            or_by_us(subject, "add `/setup.py` to `.cloudtrainignore`"),
+            ("source_dir",),
+        )
+
+
+@rule("SM343", Level.ERROR)
+def entry_point_refused(subject: Subject) -> Iterator[Fault]:
+    """The toolkit refuses the name of the entry point.
+
+    Newer toolkits take letters, digits and `. _ + -` (sagemaker-training 5.1.4); older ones hand the name to a shell,
+    which splits it at blanks and runs what stands behind a `;`.
+    """
+    script = subject.job.entry_point or ""
+    name = normpath(script)
+    if mode(subject) == "toolkit" and name in _files(subject) and not is_plain_name(name):
+        better = re.sub(r"[^A-Za-z0-9._/+-]+", "_", script).lstrip("+-")
+        yield Fault(
+            f"the toolkit refuses the name `{script}`", f"rename it, to `{better}` for example", ("entry_point",)
+        )
+
+
+@rule("SM344", Level.WARNING)
+def requirements_not_installed(subject: Subject) -> Iterator[Fault]:
+    """A `requirements.txt` is in the bundle, and nothing installs it.
+
+    The toolkit installs a file of that name whether the job names it or not. cloudtrain's own launcher installs what
+    `environment.requirements` names, as on every target.
+    """
+    if (
+        mode(subject) == "entrypoint"
+        and subject.job.environment.requirements is None
+        and REQUIREMENTS in _files(subject)
+    ):
+        yield Fault(
+            f"`{REQUIREMENTS}` is in the bundle, and the job does not name it",
+            f"write `requirements: {REQUIREMENTS}` under `environment`",
+            ("environment",),
+        )
+
+
+@rule("SM345", Level.NOTICE)
+def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
+    """A `requirements.txt` is in the bundle, and the toolkit installs it although the job does not name it.
+
+    On the other targets, and with cloudtrain's own launcher, only what `environment.requirements` names is installed,
+    so that the same job would run with other packages.
+    """
+    if mode(subject) == "toolkit" and _unnamed_requirements(subject):
+        yield Fault(
+            f"the toolkit installs `{REQUIREMENTS}`, which the job does not name",
+            f"write `requirements: {REQUIREMENTS}` under `environment`, so that all targets do",
+            ("environment",),
+        )
+
+
+@rule("SM346", Level.NOTICE)
+def package_not_installed(subject: Subject) -> Iterator[Fault]:
+    """A `setup.py` is beside the script, and nothing installs the package.
+
+    Only the toolkit installs it, with what it needs, and its torchrun then refuses to start it. cloudtrain's own
+    launcher runs the script in its folder, where it can import the package as it lies there.
+    """
+    names = _files(subject)
+    if mode(subject) == "entrypoint" and "setup.py" in names and subject.job.environment.requirements is None:
+        yield Fault(
+            "cloudtrain's own launcher does not install the package of `setup.py`",
+            "list what it needs in a file, and write `requirements: requirements.txt` under `environment`",
+            ("environment", "requirements"),
+        )
+
+
+def _unnamed_requirements(subject: Subject) -> bool:
+    return subject.job.environment.requirements is None and REQUIREMENTS in _files(subject)
+
+
+def _files(subject: Subject) -> set[str]:
+    return {entry.path for entry in subject.tree.entries}

@@ -1,0 +1,157 @@
+"""What the SageMaker rules look at: read from the finished request, so that the user's own overrides count.
+
+A request with overrides may hold anything. These functions see what has the right type and leave the rest out; SM110
+says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Literal
+
+from cloudtrain.catalogue.machines import Machines
+from cloudtrain.core.distribution import Launcher, launcher_of
+from cloudtrain.core.per_target import overrides_of
+from cloudtrain.rules.image_names import TITLES
+from cloudtrain.rules.overridden import is_written
+from cloudtrain.rules.reading import mapping_at, rows_at, text_at, value_at
+from cloudtrain.rules.subject import Subject
+from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT, LAUNCH_KEY
+from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
+from cloudtrain.targets.sagemaker.catalogue.images import Image, image_of_uri
+from cloudtrain.targets.sagemaker.compile.images import derived_from
+from cloudtrain.targets.sagemaker.compile.machines import machines_in
+from cloudtrain.targets.sagemaker.compile.modes import python_too_old
+from cloudtrain.targets.sagemaker.launch.keys import GROUPS, PROGRAM
+
+Path = tuple[str | int, ...]
+Mode = Literal["toolkit", "entrypoint", "image"]
+Toolkit = Literal["pytorch", "tensorflow", "generic"]
+
+TRAINING_MODULE = "SAGEMAKER_TRAINING_MODULE"
+"""The variable that makes the toolkit hand over to a framework's own one."""
+
+
+def mapping(subject: Subject, *keys: str) -> Mapping[str, Any]:
+    """A structure of the request; empty where there is none."""
+    return mapping_at(subject.plan.request, *keys)
+
+
+def mappings(subject: Subject, *keys: str) -> list[Mapping[str, Any]]:
+    """A list of structures of the request; empty where there is none."""
+    return rows_at(subject.plan.request, *keys)
+
+
+def text(subject: Subject, *keys: str) -> str:
+    """A text of the request; empty where there is none."""
+    return text_at(subject.plan.request, *keys)
+
+
+def seconds(subject: Subject, name: str) -> int | None:
+    """A time of `StoppingCondition` or `ResourceConfig`."""
+    for section in ("StoppingCondition", "ResourceConfig"):
+        value = value_at(subject.plan.request, section, name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+def overridden(subject: Subject, *keys: str) -> Path | None:
+    """The place under `sagemaker_overrides` that writes this part of the request, if the job has one."""
+    return ("sagemaker_overrides", *keys) if is_written(overrides_of(subject.job, "sagemaker"), *keys) else None
+
+
+def cluster(subject: Subject) -> Machines:
+    """The machines of the request, and the places in the job that ask for them."""
+    found = machines_in(mapping(subject, *_config(subject)), subject.account)
+    groups = tuple(replace(group, path=_type_path(subject, found.kind, at)) for at, group in enumerate(found.groups))
+    return replace(found, groups=groups, spans=_spans(subject) if found.kind == "groups" else ())
+
+
+def _spans(subject: Subject) -> tuple[str, ...]:
+    """The groups that the request's launcher spans. A job without a launcher names them for nobody."""
+    parameters = decoded({name: str(text) for name, text in mapping(subject, "HyperParameters").items()})
+    found = value_at(parameters, LAUNCH_KEY, "instance_groups") or parameters.get(GROUPS)
+    if mode(subject) == "image":
+        found = subject.job.resources.distribution_groups
+    return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+
+
+def _config(subject: Subject) -> tuple[str, ...]:
+    """Where the request has its machines; each kind of job has a place of its own."""
+    return ("ResourceConfig",) if subject.processing is None else ("ProcessingResources", "ClusterConfig")
+
+
+def _type_path(subject: Subject, kind: str, index: int) -> Path:
+    """Where the job names the type of a group."""
+    if kind == "type":
+        field = "instance_type" if subject.job.resources.instance_type else "gpu"
+        return overridden(subject, *_config(subject), "InstanceType") or ("resources", field)
+    written = "InstanceGroups" if kind == "groups" else "InstancePreferences"
+    if path := overridden(subject, *_config(subject), written):
+        return (*path, index, "InstanceType")
+    if kind == "groups":
+        return ("resources", "instance_groups", index, "instance_type")
+    return ("resources", "instance_preferences", index)
+
+
+def mode(subject: Subject) -> Mode:
+    """Who starts the processes: see `cloudtrain.targets.sagemaker.compile.modes`."""
+    entrypoint = value_at(subject.plan.request, "AlgorithmSpecification", "ContainerEntrypoint")
+    parameters = mapping(subject, "HyperParameters")
+    if LAUNCH_KEY in parameters and entrypoint == list(CONTAINER_ENTRYPOINT):
+        return "entrypoint"
+    return "toolkit" if entrypoint is None and PROGRAM in parameters else "image"
+
+
+def image(subject: Subject) -> Image | None:
+    """What the catalogue knows of the image; None for a user's own."""
+    return _image_of(text(subject, "AlgorithmSpecification", "TrainingImage"))
+
+
+_image_of = lru_cache(maxsize=8)(image_of_uri)  # many rules ask, of the same image
+
+
+def image_path(subject: Subject) -> Path:
+    """Where the job names its image, or the version that led to it."""
+    if path := overridden(subject, "AlgorithmSpecification", "TrainingImage"):
+        return path
+    environment = subject.job.environment
+    field = "image" if environment.image else "version" if environment.version else None
+    return ("environment", field) if field else ()
+
+
+def image_name(found: Image) -> str:
+    """`PyTorch 2.8.0`, for a person."""
+    return f"{TITLES[found.framework]} {found.version}"
+
+
+def toolkit(subject: Subject) -> Toolkit:
+    """The training toolkit that will read the request. A user's own image says it with a variable, or is derived from
+    AWS's because the job uses a library that only these have, or has the generic one, which knows MPI and one process.
+    """
+    module = mapping(subject, "Environment").get(TRAINING_MODULE)
+    if isinstance(module, str):
+        return "pytorch" if "pytorch" in module else "tensorflow" if "tensorflow" in module else "generic"
+    found = image(subject)
+    if found is None:
+        return derived_from(subject.effective) or "generic"
+    if found.engine[0] not in ("pytorch", "tensorflow"):
+        return "generic"
+    return "pytorch" if found.engine[0] == "pytorch" else "tensorflow"
+
+
+def launcher(subject: Subject) -> Launcher:
+    """What is asked to start the ranks."""
+    return launcher_of(subject.effective.distribution)
+
+
+def or_by_us(subject: Subject, hint: str) -> str:
+    """A hint, and beside it the way around the image's toolkit, where there is one: SMDDP, SMP and MPI between
+    instances need the toolkit, and so does an image whose Python is too old for our own launcher."""
+    bound = subject.effective.distribution.type in ("smddp", "smp") or python_too_old(image(subject)) is not None
+    if bound or (launcher(subject) == "mpirun" and cluster(subject).spanned_count > 1):
+        return hint
+    return f'{hint}; or write `launch = "entrypoint"` under `[sagemaker]`, and cloudtrain starts the script itself'

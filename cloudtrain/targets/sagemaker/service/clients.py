@@ -1,0 +1,146 @@
+"""boto3 clients for one place: retries with backoff and jitter, and new credentials when the old ones expire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from threading import Lock
+from typing import Any
+
+import cloudtrain
+from cloudtrain.errors import SettingsError
+from cloudtrain.system.extras import require
+from cloudtrain.targets.common.provider_errors import Expired
+from cloudtrain.targets.sagemaker.places import Place
+from cloudtrain.targets.sagemaker.service.provider_errors import Call, translated
+
+_ATTEMPTS = 8
+"""Tries of one request, with growing pauses in between (about a minute in all). AWS_MAX_ATTEMPTS overrides."""
+
+_CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 60
+"""Seconds."""
+
+_ABOUT = (
+    "TrainingJobName", "ProcessingJobName", "ResourceArn", "logGroupName", "RoleName", "Bucket", "ServiceCode",
+)  # fmt: skip
+"""Arguments that name what a request is about, for messages."""
+
+
+class Clients:
+    """The services of AWS at one place. A client is made when it is first used, and made anew by `renew`."""
+
+    def __init__(self, place: Place, environ: Mapping[str, str]) -> None:
+        self.place = place
+        self._environ = environ
+        self._session: Any = None
+        self._made: dict[str, Any] = {}
+        self._lock = Lock()
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        """The answer of an operation, named as boto3 names it.
+
+        Credentials that have expired are read again, once: somebody may have logged in meanwhile.
+
+        Raises:
+            TargetError: see `provider_errors`.
+            SettingsError: no such profile, no region, or an endpoint that is no URL.
+        """
+        answer: dict[str, Any] = self.attempt(
+            service, operation, arguments, lambda client: getattr(client, operation)(**arguments)
+        )
+        return answer
+
+    def attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
+        """`use(client)`, twice where credentials have expired, with botocore's errors translated."""
+        try:
+            return self._attempt(service, operation, arguments, use)
+        except Expired:
+            self.renew()
+            return self._attempt(service, operation, arguments, use)
+
+    def pages(
+        self, service: str, operation: str, *, token: str = "NextToken", next_token: str | None = None, **arguments: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Every page of an answer."""
+        more: dict[str, Any] = {}
+        while True:
+            page = self.call(service, operation, **arguments, **more)
+            yield page
+            following = page.get(next_token or token)
+            if not following:
+                return
+            more = {token: following}
+
+    def renew(self) -> None:
+        """Forget the session, so that the next request reads the credentials again."""
+        with self._lock:
+            self._session = None
+            self._made.clear()
+
+    def region(self) -> str | None:
+        """The region that requests go to."""
+        return self.place.region or (self._session.region_name if self._session is not None else None)
+
+    def _attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
+        try:
+            return use(self._client(service))
+        except _errors() as error:
+            call = Call(service, _camel(operation), self.region(), self.place.profile, _about(arguments))
+            raise translated(error, call) from error
+
+    def _client(self, service: str) -> Any:
+        with self._lock:  # clients may be shared between threads, and sessions, which make them, may not
+            if service not in self._made:
+                if self._session is None:
+                    boto3 = require("boto3", extra="sagemaker")
+                    self._session = boto3.Session(profile_name=self.place.profile, region_name=self._region_name())
+                self._made[service] = self._new_client(service)
+            return self._made[service]
+
+    def _new_client(self, service: str) -> Any:
+        """boto3's own errors about a client are translated elsewhere; about a URL it has none."""
+        try:
+            return self._session.client(service, config=self._config())
+        except _errors():
+            raise
+        except ValueError as error:
+            hint = "begin `AWS_ENDPOINT_URL`, or `endpoint_url` in `~/.aws/config`, with `http://` or `https://`"
+            raise SettingsError(f"boto3 cannot talk to {service}: {error}", hint=hint, code="CT915") from error
+
+    def _region_name(self) -> str | None:
+        """boto3 itself looks at AWS_DEFAULT_REGION alone."""
+        return self.place.region or self._environ.get("AWS_REGION")
+
+    def _config(self) -> Any:
+        config = require("botocore.config", extra="sagemaker")
+        attempts = self._environ.get("AWS_MAX_ATTEMPTS", "")
+        return config.Config(
+            retries={
+                "mode": self._environ.get("AWS_RETRY_MODE") or "standard",
+                "total_max_attempts": int(attempts) if attempts.isdigit() and int(attempts) else _ATTEMPTS,
+            },
+            connect_timeout=_CONNECT_TIMEOUT,
+            read_timeout=_READ_TIMEOUT,
+            user_agent_extra=f"cloudtrain/{cloudtrain.__version__}",
+        )
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What boto3 raises; its parts have no common base."""
+    exceptions = require("botocore.exceptions", extra="sagemaker")
+    parsers = require("botocore.parsers", extra="sagemaker")
+    transfer = require("s3transfer.exceptions", extra="sagemaker")
+    return (
+        exceptions.BotoCoreError,
+        exceptions.ClientError,
+        parsers.ResponseParserError,
+        transfer.RetriesExceededError,
+    )
+
+
+def _camel(operation: str) -> str:
+    """`create_training_job` as the service and its policies write it."""
+    return "".join(word.capitalize() for word in operation.split("_"))
+
+
+def _about(arguments: Mapping[str, Any]) -> str:
+    return next((str(arguments[name]) for name in _ABOUT if name in arguments), "")

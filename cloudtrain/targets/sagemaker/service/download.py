@@ -1,0 +1,160 @@
+"""Copies of what a job wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything.
+
+The service packs `/opt/ml/model` into `model.tar.gz` and `/opt/ml/output/data` into `output.tar.gz`, or with
+`compress_output: false` keeps both as files under `output/model/` and `output/data/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.core.states import LogLine
+from cloudtrain.errors import TargetError, UsageError, did_you_mean
+from cloudtrain.system.staging import Staging, safe_name
+from cloudtrain.targets.common.landing import landing
+from cloudtrain.targets.common.provider_errors import NotThere
+from cloudtrain.targets.sagemaker.outputs import Places
+from cloudtrain.targets.sagemaker.places import S3Uri
+from cloudtrain.targets.sagemaker.service.archive import names_in, stage
+from cloudtrain.targets.sagemaker.service.clients import Clients
+
+LOGS = "logs"
+
+
+def download(
+    clients: Clients,
+    places: Places,
+    path: str,
+    destination: Path,
+    lines: Callable[[], Iterable[LogLine]],
+) -> list[Path]:
+    """Copy what is under `path` into `destination`, which is made, and return the files written.
+
+    A folder's content comes directly into `destination`; with an empty path every place gets a folder of its own
+    there. `model/weights.pt` is one file.
+
+    Raises:
+        UsageError: there is no such place; the hint names those that exist.
+        TargetError: the run has written nothing there, or an archive must not be unpacked.
+    """
+    wanted = path.strip("/")
+    if not wanted:
+        with landing(destination) as staging:
+            for name in places:
+                _stage(clients, places, name, "", staging, f"{name}/")
+            _stage_logs(lines(), "", staging, f"{LOGS}/")
+            return staging.move()
+    name, rest = _find(wanted, places)
+    with landing(destination) as staging:
+        if name == LOGS:
+            _stage_logs(lines(), rest, staging, "")
+        else:
+            _stage(clients, places, name, rest, staging, "")
+        files = staging.move()
+    if not files:
+        hint = f"what a run writes: {', '.join(f'`{known}/`' for known in (*places, LOGS))}"
+        raise TargetError(f"the run has written no `{wanted}`", hint=hint, code="CT935")
+    return files
+
+
+def _find(wanted: str, places: Places) -> tuple[str, str]:
+    """The place that is meant, and what is wanted below it."""
+    known = (*places, LOGS)
+    for name in known:
+        rest = wanted.removeprefix(name)
+        if rest != wanted and rest[:1] in ("", "/") and ".." not in rest.split("/"):
+            return name, rest.strip("/")
+    raise UsageError(f"a run has no `{wanted}`", hint=did_you_mean(wanted, known), code="CT935")
+
+
+def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Staging, prefix: str) -> None:
+    """Write what is under a place, or below it, where it is moved from; `prefix` comes before each name."""
+    where = places[name]
+    if where.key.endswith(".tar.gz"):
+        _stage_archive(clients, where, rest, staging, prefix, may_hold_more=name == "outputs")
+    else:
+        _stage_folder(clients, where, rest, staging, prefix)
+
+
+def _stage_archive(
+    clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str, *, may_hold_more: bool
+) -> None:  # fmt: skip
+    """Through a file beside the results: an archive may be larger than the disk of temporary files."""
+    archive = staging.scratch(Path(where.key).name)
+    try:
+        _fetch(clients, where.bucket, where.key, archive)
+    except NotThere:
+        return
+    inner = "data/" if may_hold_more and _is_output_folder(names_in(archive), rest) else ""
+
+    def rename(name: str) -> str | None:
+        below = _below(name, inner, rest)
+        return None if below is None else f"{prefix}{below}"
+
+    stage(archive, staging, rename)
+    archive.unlink()
+
+
+def _is_output_folder(names: list[str], rest: str) -> bool:
+    """Whether the archive holds the whole `/opt/ml/output`, of which `data/` is the script's: beside it lies the word
+    on how the job ended. Not where what is wanted is there as it is named.
+    """
+    others = {name for name in names if not name.startswith("data/")}
+    named = rest and any(_below(name, "", rest) is not None for name in names)
+    return bool(others) and others <= {"success", "failure"} and len(others) < len(names) and not named
+
+
+def _below(name: str, inner: str, rest: str) -> str | None:
+    """The part of a name that comes after the wanted folder; a wanted file keeps its own name."""
+    if not name.startswith(inner):
+        return None
+    name = name.removeprefix(inner)
+    if not rest:
+        return name
+    if name == rest:
+        return name.rpartition("/")[2]
+    return name.removeprefix(f"{rest}/") if name.startswith(f"{rest}/") else None
+
+
+def _stage_folder(clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str) -> None:
+    """Every name is looked at before the first object is copied."""
+    pages = clients.pages(
+        "s3",
+        "list_objects_v2",
+        token="ContinuationToken",
+        next_token="NextContinuationToken",
+        Bucket=where.bucket,
+        Prefix=f"{where.folder}{rest}",
+    )
+    found = []
+    for page in pages:
+        for item in page.get("Contents", ()):
+            name = _below(item["Key"].removeprefix(where.folder), "", rest)
+            if name and not name.endswith("/"):
+                safe_name(name)
+                found.append((item["Key"], staging.place(f"{prefix}{name}")))
+    for key, place in found:
+        _fetch(clients, where.bucket, key, place)
+
+
+def _fetch(clients: Clients, bucket: str, key: str, target: Path) -> None:
+    """Download one object."""
+
+    def fetch(client: Any) -> None:
+        with target.open("wb") as file:
+            client.download_fileobj(bucket, key, file)
+
+    clients.attempt("s3", "get_object", {"Bucket": f"{bucket}/{key}"}, fetch)
+
+
+def _stage_logs(lines: Iterable[LogLine], rest: str, staging: Staging, prefix: str) -> None:
+    """One file for each instance, `algo-1.log`, as its container wrote it."""
+    texts: dict[str, list[str]] = {}
+    for line in lines:
+        tag = f"[rank {line.rank}] " if line.rank is not None else ""
+        texts.setdefault(f"algo-{line.instance + 1}.log", []).append(f"{tag}{line.text}\n")
+    for name in sorted(texts):
+        if rest in ("", name):
+            staging.place(f"{prefix}{name}").write_text("".join(texts[name]), encoding="utf-8")

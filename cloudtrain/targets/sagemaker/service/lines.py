@@ -1,0 +1,46 @@
+"""One event of CloudWatch as lines, and which rank wrote them, where its launcher says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cloudtrain.core.states import LogLine
+
+_MPI = re.compile(r"\[(?:\d+|(?P<name>[^\],]+)),(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:(?(name) ?)")
+"""mpirun's `--tag-output`: the job's number and the rank in Open MPI 4 (`[1,3]<stdout>:text`), the job's name and a
+blank behind the tag in 5 (`[prterun-algo-1-7@1,3]<stdout>: text`)."""
+
+_RANK = re.compile(r"\[rank ?(?P<rank>\d+)\]:? ?")
+"""PyTorch's own prefix of tracebacks (`[rank3]: `), and cloudtrain's (`[rank 3] `)."""
+
+_LOCAL = re.compile(r"\[default(?P<local>\d+)\]: ?")
+"""torchrun's `--tee`: the local rank."""
+
+
+class Writer(NamedTuple):
+    """Who wrote the lines of a stream: the instance from whose container they come (of an MPI job, the first one),
+    and the ranks of that instance, where they are known.
+    """
+
+    instance: int
+    ranks: range | None = None
+
+
+def lines_of(message: str, time: float, writer: Writer) -> Iterator[LogLine]:
+    """The lines of one event. Of a progress bar, which goes back to the start of its line, the last state is kept."""
+    for line in message.rstrip("\r\n").split("\n"):
+        yield _line(line.rstrip("\r").rpartition("\r")[2], time, writer)
+
+
+def _line(text: str, time: float, writer: Writer) -> LogLine:
+    instance = writer.instance
+    if match := _MPI.match(text):
+        return LogLine(time, instance, int(match["rank"]), match["stream"], text[match.end() :])
+    if match := _RANK.match(text):
+        return LogLine(time, instance, int(match["rank"]), "stdout", text[match.end() :])
+    ranks = writer.ranks
+    if ranks and (match := _LOCAL.match(text)):
+        return LogLine(time, instance, ranks.start + int(match["local"]), "stdout", text[match.end() :])
+    return LogLine(time, instance, ranks.start if ranks and len(ranks) == 1 else None, "stdout", text)

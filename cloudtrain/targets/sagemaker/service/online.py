@@ -1,0 +1,225 @@
+"""Checks that ask the account. What may not be looked at is a warning, never a crash; nothing is changed anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.errors import CloudtrainError, MissingExtra, TargetError, TargetUnreachable
+from cloudtrain.system.extras import require
+from cloudtrain.targets.common.deadline import Deadline
+from cloudtrain.targets.common.provider_errors import Denied, NotThere
+from cloudtrain.targets.sagemaker.account import account_id
+from cloudtrain.targets.sagemaker.places import S3Uri
+from cloudtrain.targets.sagemaker.rules.online import level_of
+from cloudtrain.targets.sagemaker.service.clients import Clients
+
+_SERVICE = "sagemaker.amazonaws.com"
+PATIENCE = 3.0
+"""Seconds for all questions together: they are optional, and a submit waits for them."""
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the checks look at."""
+
+    clients: Clients
+    plan: Plan
+    region: str
+    account: str
+    """The account of the credentials."""
+
+    @property
+    def request(self) -> Mapping[str, Any]:
+        """The request that would be sent."""
+        return self.plan.request
+
+
+Check = Callable[[Asked], Iterator[Finding]]
+
+
+def check(clients: Clients, plan: Plan) -> list[Finding]:
+    """What the account says about a plan. First whether it answers at all, then everything else at once."""
+    require("boto3", extra="sagemaker")  # its import is not the account's time
+    deadline: Deadline[Any] = Deadline(PATIENCE)
+    try:
+        answers = deadline.answers([lambda: clients.call("sts", "get_caller_identity")])
+    except TargetUnreachable as error:
+        return [_finding("SM902", f"the account could not be asked: {error.message}", error.hint)]
+    except MissingExtra:
+        raise  # which no `--ignore` helps against
+    except CloudtrainError as error:
+        return [_finding("SM901", error.message, error.hint)]
+    if not answers:
+        return [_cut("AWS did not say whose the credentials are")]
+    asked = Asked(clients, plan, clients.region() or "", answers[0]["Account"])
+    checks = _checks(plan)
+    results = deadline.answers([partial(_guarded, one, asked) for one in checks])
+    late = len(checks) - len(results)
+    missing = [_cut(f"{late} of {len(checks)} questions to AWS had no answer")] if late else []
+    return [*(finding for result in results for finding in result), *missing]
+
+
+def _cut(what: str) -> Finding:
+    hint = "the job may be right all the same; `--offline` asks nothing, `cloudtrain check` asks again"
+    return _finding("SM902", f"not everything could be looked at: {what} within {PATIENCE:g} s", hint)
+
+
+def _checks(plan: Plan) -> list[Check]:
+    """One function for each thing to ask, so that they can be asked at once."""
+    checks: list[Check] = [_role, _quota]
+    checks += [_bucket_check(uri, path) for uri, path in _buckets(plan).items()]
+    for name, uri in _inputs(plan.request):
+        if name != "code":
+            checks.append(_input_check(uri, ("inputs", name, "sagemaker")))
+    return checks
+
+
+def _inputs(request: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and address of what the job reads from S3."""
+    named = [
+        (item["ChannelName"], item.get("DataSource", {}).get("S3DataSource"))
+        for item in request.get("InputDataConfig", ())
+    ]
+    named += [(item["InputName"], item.get("S3Input")) for item in request.get("ProcessingInputs", ())]
+    for name, place in named:
+        if place and place.get("S3Uri"):
+            yield name, place["S3Uri"]
+
+
+def _guarded(one: Check, asked: Asked) -> list[Finding]:
+    try:
+        return list(one(asked))
+    except (Denied, TargetUnreachable) as error:
+        return [_finding("SM902", f"not everything could be looked at: {error.message}", error.hint)]
+    except TargetError as error:
+        return [_finding("SM902", error.message, error.hint)]
+
+
+def _role(asked: Asked) -> Iterator[Finding]:
+    arn = asked.request.get("RoleArn", "")
+    owner, name = account_id(arn), arn.rpartition("/")[2]
+    if owner is not None and owner != asked.account:
+        message = f"the role belongs to the account {owner}, and the credentials to {asked.account}"
+        yield _finding("SM903", message, "log in to that account, or name a role of this one: `role` in [sagemaker]")
+        return
+    try:
+        role = asked.clients.call("iam", "get_role", RoleName=name)["Role"]
+    except NotThere:
+        yield _finding(
+            "SM903", f"there is no role `{name}`", "`aws iam list-roles` shows them; set `role` in [sagemaker]"
+        )
+        return
+    if not _trusts_sagemaker(role.get("AssumeRolePolicyDocument", {})):
+        hint = f"add `{_SERVICE}` to the principals of its trust policy: `aws iam update-assume-role-policy`"
+        yield _finding("SM904", f"the role `{name}` does not trust SageMaker, which cannot assume it", hint)
+
+
+def _trusts_sagemaker(policy: Mapping[str, Any]) -> bool:
+    for statement in _listed(policy.get("Statement", ())):
+        principal = statement.get("Principal", {})
+        services = ["*"] if principal == "*" else _listed(principal.get("Service", ()))
+        actions = _listed(statement.get("Action", ()))
+        may = statement.get("Effect") == "Allow" and bool({"sts:AssumeRole", "sts:*", "*"}.intersection(actions))
+        if may and {_SERVICE, "*"}.intersection(services):
+            return True
+    return False
+
+
+def _buckets(plan: Plan) -> dict[str, Path]:
+    """Every bucket that the job reads or writes, and where it stands in the job, if it does."""
+    request = plan.request
+    found: dict[str, Path] = {}
+    for upload in plan.uploads:
+        found.setdefault(S3Uri.parse(upload.destination).bucket, ())
+    if "OutputDataConfig" in request:
+        found.setdefault(S3Uri.parse(request["OutputDataConfig"]["S3OutputPath"]).bucket, ())
+    for item in request.get("ProcessingOutputConfig", {}).get("Outputs", ()):
+        if "S3Output" in item:
+            bucket = S3Uri.parse(item["S3Output"]["S3Uri"]).bucket
+            found.setdefault(bucket, ("outputs", item["OutputName"], "sagemaker"))
+    if "CheckpointConfig" in request:
+        found.setdefault(S3Uri.parse(request["CheckpointConfig"]["S3Uri"]).bucket, ("checkpoint", "sagemaker"))
+    return found
+
+
+def _bucket_check(bucket: str, path: Path) -> Check:
+    def look(asked: Asked) -> Iterator[Finding]:
+        try:
+            found = asked.clients.call("s3", "head_bucket", Bucket=bucket)
+        except NotThere:
+            hint = f"`aws s3 mb s3://{bucket} --region {asked.region}` makes it; or name another in [sagemaker]"
+            yield _finding("SM905", f"there is no bucket `{bucket}`", hint, path)
+            return
+        region = _region_of(found)
+        if region and asked.region and region != asked.region:
+            message = f"the bucket `{bucket}` is in `{region}`, and the job would run in `{asked.region}`"
+            yield _finding("SM906", message, f'use a bucket of `{asked.region}`, or `region = "{region}"`', path)
+
+    return look
+
+
+def _region_of(answer: Mapping[str, Any]) -> str | None:
+    headers = answer["ResponseMetadata"]["HTTPHeaders"]
+    region: str | None = answer.get("BucketRegion") or headers.get("x-amz-bucket-region")
+    return region
+
+
+def _input_check(uri: str, path: Path) -> Check:
+    def look(asked: Asked) -> Iterator[Finding]:
+        where = S3Uri.parse(uri)
+        try:
+            page = asked.clients.call("s3", "list_objects_v2", Bucket=where.bucket, Prefix=where.key, MaxKeys=1)
+        except NotThere:
+            yield _finding("SM905", f"there is no bucket `{where.bucket}`", "look at the bucket's name", path)
+            return
+        if not page.get("Contents"):
+            hint = f"`aws s3 ls s3://{where.bucket}/` shows what is there"
+            yield _finding("SM907", f"there is nothing under `{uri}`", hint, path)
+
+    return look
+
+
+def _quota(asked: Asked) -> Iterator[Finding]:
+    wanted = _quotas_needed(asked.request)
+    pages = asked.clients.pages("service-quotas", "list_service_quotas", ServiceCode="sagemaker", MaxResults=100)
+    for page in pages:
+        for quota in page["Quotas"]:
+            count = wanted.pop(quota["QuotaName"], 0)
+            if count > quota["Value"]:
+                yield _finding(
+                    "SM908",
+                    f"the account may use {quota['Value']:g} of `{quota['QuotaName']}`, and the job needs {count}",
+                    f"ask for more: `aws service-quotas request-service-quota-increase --service-code sagemaker "
+                    f"--quota-code {quota['QuotaCode']} --desired-value {count}`",
+                    ("resources", "instance_count"),
+                )
+        if not wanted:
+            return
+
+
+def _quotas_needed(request: Mapping[str, Any]) -> dict[str, int]:
+    """Name of a quota, as Service Quotas spells it, to the instances that the job counts against it."""
+    use = "spot training job usage" if request.get("EnableManagedSpotTraining") else "training job usage"
+    resources = request.get("ResourceConfig")
+    if resources is None:
+        use, resources = "processing job usage", request["ProcessingResources"]["ClusterConfig"]
+    needed: dict[str, int] = {}
+    for group in resources.get("InstanceGroups") or [resources]:
+        if "InstanceType" in group:
+            name = f"{group['InstanceType']} for {use}"
+            needed[name] = needed.get(name, 0) + group["InstanceCount"]
+    return needed
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _finding(code: str, message: str, hint: str | None, path: Path = ()) -> Finding:
+    return Finding(code, level_of(code), message, hint, path)

@@ -1,0 +1,233 @@
+"""What AWS says when it says no, in our words. One table for error codes, one for what never reached the service."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
+from cloudtrain.targets.common.provider_errors import Denied, Expired, NotThere
+
+
+@dataclass(frozen=True)
+class Call:
+    """What was asked when AWS said no: `sagemaker`, `CreateTrainingJob`, about `cifar10-3f9a1c22-1`."""
+
+    service: str
+    operation: str
+    region: str | None = None
+    profile: str | None = None
+    about: str = ""
+
+    @property
+    def action(self) -> str:
+        """As a policy writes it."""
+        return f"{_POLICY_NAMES.get(self.service, self.service)}:{self.operation}"
+
+    @property
+    def login(self) -> str:
+        """What to type for new credentials."""
+        return f"`aws sso login{f' --profile {self.profile}' if self.profile else ''}`"
+
+
+_POLICY_NAMES = {"service-quotas": "servicequotas"}
+
+Kind = type[TargetError] | type[SettingsError]
+
+
+@dataclass(frozen=True)
+class Row:
+    """An error of ours for one of theirs. The texts may hold the names that `translated` fills in."""
+
+    kind: Kind
+    message: str
+    hint: str | None = None
+
+
+_EXPIRED = Row(Expired, "the AWS credentials have expired", "get new ones: {login}, or refresh the environment's")
+_UNKNOWN_KEY = Row(
+    TargetError,
+    "AWS does not accept the credentials: {said}",
+    "`aws sts get-caller-identity` shows whose they are; {login} or `aws configure` gives others",
+)
+_DENIED = Row(Denied, "the credentials may not do `{action}`: {said}", "ask for `{action}` in the policy of the caller")
+_THROTTLED = Row(TargetUnreachable, "AWS limits the rate of `{action}`: {said}", "try again in a minute")
+_BROKEN = Row(TargetUnreachable, "AWS could not answer `{action}`: {said}", "try again in a minute")
+_NO_BUCKET = Row(
+    NotThere, "there is no bucket `{about}`", "`aws s3 mb s3://{about} --region {region}` makes it, or name another"
+)
+_ELSEWHERE = Row(
+    TargetError,
+    "the bucket `{about}` is in another region than `{region}`",
+    "name a bucket of that region, or the bucket's region: `region` in [sagemaker]",
+)
+
+CODES: dict[str, Row] = {
+    "ResourceInUse": Row(NameTaken, "SageMaker has a job `{about}` already", "give the job another name"),
+    "ResourceLimitExceeded": Row(
+        TargetError,
+        "the account's quota does not allow this job: {said}",
+        "ask for more of {quota} in Service Quotas: https://console.aws.amazon.com/servicequotas/home/services/sagemaker",
+    ),
+    "ValidationException": Row(TargetError, "SageMaker refuses the request: {said}", "`cloudtrain check` looks closer"),
+    "ResourceNotFound": Row(NotThere, "there is no `{about}` in `{region}`"),
+    "ResourceNotFoundException": Row(NotThere, "there is no `{about}` in `{region}`"),
+    "NoSuchEntity": Row(NotThere, "there is no `{about}`"),
+    "NoSuchResourceException": Row(NotThere, "there is no `{about}` in `{region}`"),
+    "NoSuchKey": Row(NotThere, "there is no `{about}`"),
+    "NoSuchBucket": _NO_BUCKET,
+    "404": Row(NotThere, "there is no `{about}`"),
+    "PermanentRedirect": _ELSEWHERE,
+    "301": _ELSEWHERE,
+    "AuthorizationHeaderMalformed": _ELSEWHERE,
+    "IllegalLocationConstraintException": _ELSEWHERE,
+    "AccessDenied": _DENIED,
+    "AccessDeniedException": _DENIED,
+    "UnauthorizedOperation": _DENIED,
+    "AllAccessDisabled": _DENIED,
+    "403": _DENIED,
+    "KMS.DisabledException": Row(TargetError, "the KMS key is disabled: {said}", "enable the key, or name another"),
+    "KMS.NotFoundException": Row(
+        TargetError, "there is no such KMS key: {said}", "name a key of `{region}`: `output_kms_key` in [sagemaker]"
+    ),
+    "ExpiredToken": _EXPIRED,
+    "ExpiredTokenException": _EXPIRED,
+    "RequestExpired": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+    "InvalidClientTokenId": _UNKNOWN_KEY,
+    "UnrecognizedClientException": _UNKNOWN_KEY,
+    "InvalidAccessKeyId": _UNKNOWN_KEY,
+    "InvalidSignatureException": _UNKNOWN_KEY,
+    "SignatureDoesNotMatch": _UNKNOWN_KEY,
+    "MissingAuthenticationToken": _UNKNOWN_KEY,
+    "MissingAuthenticationTokenException": _UNKNOWN_KEY,
+    "AuthFailure": _UNKNOWN_KEY,
+    "InvalidToken": _UNKNOWN_KEY,
+    "OptInRequired": Row(
+        TargetError, "the account has not opted in to `{region}`: {said}", "enable the region in the account's settings"
+    ),
+    "Throttling": _THROTTLED,
+    "ThrottlingException": _THROTTLED,
+    "ThrottledException": _THROTTLED,
+    "RequestThrottled": _THROTTLED,
+    "RequestThrottledException": _THROTTLED,
+    "TooManyRequestsException": _THROTTLED,
+    "RequestLimitExceeded": _THROTTLED,
+    "LimitExceededException": _THROTTLED,
+    "SlowDown": _THROTTLED,
+    "InternalError": _BROKEN,
+    "InternalFailure": _BROKEN,
+    "InternalServerError": _BROKEN,
+    "InternalServiceError": _BROKEN,
+    "ServiceException": _BROKEN,
+    "ServiceUnavailable": _BROKEN,
+    "ServiceUnavailableException": _BROKEN,
+    "RequestTimeout": _BROKEN,
+    "RequestTimeoutException": _BROKEN,
+    "500": _BROKEN,
+    "502": _BROKEN,
+    "503": _BROKEN,
+    "504": _BROKEN,
+}
+"""Error code to our error: those of SageMaker, CloudWatch Logs, S3, STS, IAM and Service Quotas that a user can meet.
+A number is what S3 says to HEAD, which has no body."""
+
+_LOGIN = Row(TargetError, "there are no usable AWS credentials: {said}", "log in: {login}, or `aws configure`")
+_NO_ANSWER = Row(
+    TargetUnreachable,
+    "AWS does not answer `{action}`: {said}",
+    "check the network, the proxy and the region `{region}`",
+)
+
+EXCEPTIONS: dict[str, Row] = {
+    "NoCredentialsError": Row(TargetError, "there are no AWS credentials", "log in: {login}, or `aws configure`"),
+    "PartialCredentialsError": _LOGIN,
+    "CredentialRetrievalError": _LOGIN,
+    "TokenRetrievalError": Row(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
+    "SSOError": Row(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
+    "MetadataRetrievalError": _LOGIN,
+    "LoginError": Row(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
+    "ProfileNotFound": Row(
+        SettingsError, "there is no AWS profile `{profile}`", "`aws configure list-profiles` lists them"
+    ),
+    "ConfigParseError": Row(SettingsError, "the AWS configuration cannot be read: {said}"),
+    "InvalidConfigError": Row(SettingsError, "the AWS configuration is wrong: {said}"),
+    "NoRegionError": Row(SettingsError, "no AWS region is known", "set `region` in [sagemaker], or AWS_REGION"),
+    "InvalidRegionError": Row(SettingsError, "`{region}` is no AWS region", "set `region` in [sagemaker]"),
+    "ParamValidationError": Row(TargetError, "boto3 refuses the request: {said}", "pip install --upgrade boto3"),
+    "SSLError": Row(
+        TargetError, "the connection to AWS is not trusted: {said}", "set AWS_CA_BUNDLE to the proxy's certificate"
+    ),
+    "HTTPClientError": _NO_ANSWER,
+    "ConnectionError": _NO_ANSWER,
+    "RetriesExceededError": _NO_ANSWER,
+    "IncompleteReadError": _NO_ANSWER,
+    "ResponseStreamingError": _NO_ANSWER,
+    "ResponseParserError": _BROKEN,
+    "BotoCoreError": Row(TargetError, "boto3 cannot do `{action}`: {said}"),
+}
+"""Class of botocore, or its nearest base that is named here, to our error. Timeouts and
+closed connections are `HTTPClientError`, refused ones `ConnectionError`, a download that broke off too often is
+s3transfer's `RetriesExceededError`."""
+
+_NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGNORECASE)
+"""What SageMaker says, as a ValidationException, about a job that does not exist."""
+
+
+def translated(error: Exception, call: Call) -> TargetError | SettingsError:
+    """Our error for one of botocore's."""
+    row, said = _row(error)
+    values = {
+        "said": _one_line(said) or "it gives no reason",
+        "action": call.action,
+        "about": call.about or call.operation,
+        "region": call.region or "the default region",
+        "profile": call.profile,
+        "login": call.login,
+        "quota": _quota(said),
+    }
+    return row.kind(row.message.format(**values), hint=row.hint.format(**values) if row.hint else None)
+
+
+def _row(error: Exception) -> tuple[Row, str]:
+    response: dict[str, Any] | None = getattr(error, "response", None)
+    if response is not None and "Error" in response:
+        code, said = str(response["Error"].get("Code", "")), str(response["Error"].get("Message", ""))
+        if code == "ValidationException" and _NOT_FOUND.search(said):
+            code = "ResourceNotFound"
+        return CODES.get(code) or _unknown(code, response), said
+    names = [kind.__name__ for kind in type(error).__mro__]
+    found = next((EXCEPTIONS[name] for name in names if name in EXCEPTIONS), None)
+    assert found is not None, f"{type(error).__name__} is no error of botocore"
+    return found, str(error)
+
+
+def _unknown(code: str, response: dict[str, Any]) -> Row:
+    """A code that no table can foresee; the HTTP status says whether trying again may help."""
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if status >= 500:
+        return _BROKEN
+    return Row(TargetError, f"AWS refuses `{{action}}` ({code.replace('{', '').replace('}', '')}): {{said}}")
+
+
+def _quota(said: str) -> str:
+    """The limit that SageMaker names: `ml.p4d.24xlarge for training job usage`."""
+    match = re.search(r"service limit '([^']+)'", said)
+    return f"`{match[1]}`" if match else "it"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).rstrip(".")
+
+
+def not_found(name: str, region: str | None) -> RunNotFound:
+    """The error for a run that the account does not have."""
+    where = f" in `{region}`" if region else ""
+    return RunNotFound(f"SageMaker has no run `{name}`{where}", hint="`cloudtrain ps --target sagemaker` lists them")
+
+
+def was_repeated(error: TargetError) -> bool:
+    """Return whether botocore sent the request more than once before it got this answer."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return bool(response.get("ResponseMetadata", {}).get("RetryAttempts", 0))

@@ -1,0 +1,315 @@
+"""What is asked of AWS: each method is one or a few requests; what they mean is in the modules
+beside this one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from heapq import merge
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.catalogue.overlay import user_overlay
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.errors import NameTaken, SettingsError, TargetError, TargetUnreachable, UsageError
+from cloudtrain.targets.base import BundleWriter, ByteProgress
+from cloudtrain.targets.common.following import Pace, follow
+from cloudtrain.targets.common.provider_errors import Denied, NotThere
+from cloudtrain.targets.common.tracebacks import error_in
+from cloudtrain.targets.sagemaker.account import account_id
+from cloudtrain.targets.sagemaker.jobs import KINDS, TRAINING, JobKind, kind_of
+from cloudtrain.targets.sagemaker.places import Place
+from cloudtrain.targets.sagemaker.service.clients import Clients
+from cloudtrain.targets.sagemaker.service.logs import JobLog
+from cloudtrain.targets.sagemaker.service.ownership import is_ours
+from cloudtrain.targets.sagemaker.service.provider_errors import not_found, was_repeated
+from cloudtrain.targets.sagemaker.service.states import hourly_price, job_state, listed_status, status_of
+from cloudtrain.targets.sagemaker.service.writers import ranks_of
+from cloudtrain.targets.sagemaker.settings import SageMaker
+
+if TYPE_CHECKING:
+    from cloudtrain.catalogue.refreshed import Refreshed
+
+_TAIL_STREAMS, _TAIL_EVENTS = 4, 40
+"""How much of a failed job's output is read for its reason: the last events of the first streams."""
+
+
+class SageMakerService:
+    """The service of one process. A run is a training job (or a processing job) of the run's name."""
+
+    in_flight = 60.0
+    names_are_unique = True
+
+    def __init__(self, environ: Mapping[str, str], pace: Pace | None = None) -> None:
+        self._environ = environ
+        self._pace = pace or Pace()
+        self._overlay = cache(user_overlay)
+        self._clients: dict[str, Clients] = {}
+
+    def can_check(self, settings: SageMaker) -> bool:
+        """Whether there seem to be credentials."""
+        from cloudtrain.targets.sagemaker.account import credentials_in_sight
+
+        return credentials_in_sight(settings, self._environ)
+
+    def check(self, job: TrainingJob, settings: SageMaker, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
+        """Role, buckets, inputs and quota, as far as the credentials may look."""
+        from cloudtrain.targets.sagemaker.service.online import check
+
+        return check(self._at(plan.place), plan)
+
+    def refresh_catalogue(self, settings: SageMaker) -> Refreshed:
+        """Read the prices of the region into a file beside the user's own corrections.
+
+        Raises:
+            SettingsError: nothing says which region.
+        """
+        from datetime import datetime, timezone
+
+        from platformdirs import user_config_path
+
+        from cloudtrain.targets.sagemaker.account import account_of
+        from cloudtrain.targets.sagemaker.service.prices import pricing_region, refresh
+
+        account = account_of(settings, self._environ)
+        if "region" in account.missing:
+            message = "prices are a region's, and none is given"
+            raise SettingsError(message, hint="set `region` under `[sagemaker]` in cloudtrain.toml")
+        folder, today = user_config_path("cloudtrain", appauthor=False), datetime.now(timezone.utc).date()
+        clients = self._at(replace(account, region=pricing_region(account.region)).place)
+        return refresh(clients, account.region, folder=folder, date=today.isoformat())
+
+    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
+        """Put the bundle where the plan says; False when it is there already, or the plan needs none."""
+        from cloudtrain.targets.sagemaker.service.upload import upload
+
+        clients = self._at(plan.place)
+        owner = account_id(plan.request.get("RoleArn", ""))
+        sent = [
+            upload(
+                clients,
+                item,
+                bundle,
+                owner=owner if owner and f"-{owner}/" in item.destination else None,
+                kms_key=plan.request.get(kind_of(plan.request).outputs, {}).get("KmsKeyId"),
+                on_bytes=on_bytes,
+            )
+            for item in plan.uploads
+        ]
+        return any(sent)
+
+    def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
+        """Send the request.
+
+        SageMaker refuses a second job of a name. Where botocore had to repeat the request, or an earlier process sent
+        it (`again`), the job that is there may be the one that this request made.
+
+        Raises:
+            NameTaken: the account has another job of that name.
+            TargetError: SageMaker refuses the job.
+        """
+        clients, kind = self._at(plan.place), kind_of(plan.request)
+        try:
+            clients.call("sagemaker", kind.create, **plan.request)
+        except NameTaken as error:
+            if not (again or was_repeated(error)):
+                raise
+            self._ours(plan.ref, kind, plan.request)
+        except TargetUnreachable:
+            # The answer is lost, and the job may exist all the same.
+            if not self.has(plan.ref):
+                raise
+        return plan.ref
+
+    def has(self, ref: RunRef) -> bool:
+        """Whether SageMaker has that run, and we made it.
+
+        Raises:
+            NameTaken: it has one of that name that somebody else made.
+        """
+        return any(self._ours(ref, kind) for kind in KINDS)
+
+    def withdraw(self, ref: RunRef) -> bool:
+        """Whether SageMaker has no such run: what was on its way is there, or lost."""
+        return not self.has(ref)
+
+    def status(self, ref: RunRef) -> RunStatus:
+        """Where the job is now; for a failed one, with the last lines that it wrote."""
+        kind, description = self._described(ref)
+        status = self._status(kind, description)
+        return self._explained(ref, kind, description, status) if status.state is RunState.FAILED else status
+
+    def logs(
+        self,
+        ref: RunRef,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        instance: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:
+        """The output so far; with `follow`, until the job has ended and its log is silent."""
+        kind, description = self._described(ref)
+        log = self._log(ref, kind, description, instance)
+        lines = self._followed(ref, kind, log, on_status) if follow else self._so_far(ref, log, on_status)
+        return lines if rank is None else _of_rank(lines, rank)
+
+    def stop(self, ref: RunRef) -> None:
+        """Ask the job to stop: SIGTERM, and SIGKILL after two minutes. Nothing for a job that has ended."""
+        kind, description = self._described(ref)
+        state = job_state(description, kind)
+        if state.is_final or state is RunState.STOPPING:
+            return
+        try:
+            self._at(ref.place).call("sagemaker", kind.stop, **{kind.name: ref.name})
+        except TargetUnreachable:
+            raise
+        except TargetError:
+            if not self._state(ref).is_final:  # it may have ended between the two requests
+                raise
+
+    def runs(self, place: str) -> Iterator[ListedRun]:
+        """The account's training and processing jobs, newest first, a hundred of each at a time."""
+        lists = [self._listed(place, kind) for kind in KINDS]
+        return merge(*lists, key=lambda item: item.status.created or 0.0, reverse=True)
+
+    def _listed(self, place: str, kind: JobKind) -> Iterator[ListedRun]:
+        clients = self._at(place)
+        pages = clients.pages("sagemaker", kind.list, SortBy="CreationTime", SortOrder="Descending", MaxResults=100)
+        try:
+            for page in pages:
+                for summary in page[kind.summaries]:
+                    yield ListedRun(RunRef("sagemaker", place, summary[kind.name]), listed_status(summary, kind))
+        except Denied:
+            if kind is TRAINING:  # who may not have processing jobs has none to list
+                raise
+
+    def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
+        """Copy what the job wrote; see `download.py`."""
+        from cloudtrain.targets.sagemaker.outputs import places_of
+        from cloudtrain.targets.sagemaker.service.download import download
+
+        kind, description = self._described(ref)
+        places = places_of(description, kind)
+        log = self._log(ref, kind, description, None)
+        return download(self._at(ref.place), places, path, destination, log.new_lines)
+
+    def _at(self, place: str) -> Clients:
+        if place not in self._clients:
+            self._clients[place] = Clients(Place.parse(place), self._environ)
+        return self._clients[place]
+
+    def _describe(self, ref: RunRef, kind: JobKind) -> dict[str, Any] | None:
+        try:
+            return self._at(ref.place).call("sagemaker", kind.describe, **{kind.name: ref.name})
+        except NotThere:
+            return None
+        except Denied:
+            if kind is TRAINING:  # whoever may not look at processing jobs has made none
+                raise
+            return None
+
+    def _described(self, ref: RunRef) -> tuple[JobKind, dict[str, Any]]:
+        """The job of a reference, of whatever kind.
+
+        Raises:
+            RunNotFound: there is none.
+        """
+        for kind in KINDS:
+            description = self._describe(ref, kind)
+            if description is not None:
+                return kind, description
+        raise not_found(ref.name, self._at(ref.place).region())
+
+    def _state(self, ref: RunRef) -> RunState:
+        kind, description = self._described(ref)
+        return job_state(description, kind)
+
+    def _status(self, kind: JobKind, description: Mapping[str, Any]) -> RunStatus:
+        return status_of(description, kind, hourly_price(description, self._overlay()), time.time())
+
+    def _ours(self, ref: RunRef, kind: JobKind, request: Mapping[str, Any] | None = None) -> bool:
+        """Whether there is such a job; it must be ours then.
+
+        Raises:
+            NameTaken: somebody else made it.
+        """
+        description = self._describe(ref, kind)
+        if description is None:
+            return False
+        if not is_ours(self._at(ref.place), kind, description, request):
+            raise NameTaken(
+                f"the account has a {kind.noun} job `{ref.name}` already, and it is not this one",
+                hint=f"see it with `cloudtrain status {ref}`, or give your job another name",
+                code="CT945",
+            )
+        return True
+
+    def _log(self, ref: RunRef, kind: JobKind, description: Mapping[str, Any], instance: int | None) -> JobLog:
+        ranks = ranks_of(description, self._overlay())
+        return JobLog(self._at(ref.place), kind.log_group, ref.name, ranks=ranks, instance=instance)
+
+    def _followed(
+        self, ref: RunRef, kind: JobKind, log: JobLog, on_status: Callable[[RunStatus], None] | None
+    ) -> Iterator[LogLine]:
+        def now() -> RunStatus:
+            description = self._describe(ref, kind)
+            if description is None:
+                raise not_found(ref.name, self._at(ref.place).region())
+            return self._status(kind, description)
+
+        return follow(log, now, on_status, self._pace)
+
+    def _so_far(self, ref: RunRef, log: JobLog, on_status: Callable[[RunStatus], None] | None) -> Iterator[LogLine]:
+        if on_status is not None:
+            on_status(self.status(ref))
+        yield from log.new_lines()
+
+    def _explained(
+        self, ref: RunRef, kind: JobKind, description: Mapping[str, Any], status: RunStatus
+    ) -> RunStatus:  # fmt: skip
+        """A failed job with what its output says, where the service itself says little."""
+        if status.details:
+            return status
+        log = self._log(ref, kind, description, None)
+        try:
+            log.discover()
+            for stream in log.streams[:_TAIL_STREAMS]:
+                lines = log.tail(stream, _TAIL_EVENTS)
+                error = error_in([line.text for line in lines])
+                if error is not None:
+                    return _with_output(status, lines, error)
+        except TargetError:
+            return status  # logs that may not be read do not hide the reason
+        return status
+
+
+def _of_rank(lines: Iterator[LogLine], rank: int) -> Iterator[LogLine]:
+    """The lines of one rank.
+
+    Raises:
+        UsageError: there are lines, and none of them says whose it is.
+    """
+    marked = unmarked = False
+    for line in lines:
+        marked, unmarked = marked or line.rank is not None, unmarked or line.rank is None
+        if line.rank == rank:
+            yield line
+    if unmarked and not marked:
+        hint = 'use `--host algo-1`; with `environment: {variables: {PET_TEE: "3"}}` torchrun marks each line'
+        raise UsageError("the log does not say which rank wrote which line", hint=hint, code="CT937")
+
+
+def _with_output(status: RunStatus, lines: list[LogLine], error: str) -> RunStatus:
+    rank = next((line.rank for line in reversed(lines) if line.text.strip().startswith(error[:40])), None)
+    reason = status.reason or ""
+    return replace(
+        status,
+        reason=reason if error in reason else f"{reason}: {error}",
+        details=tuple(line.text for line in lines[-20:]),
+        failed_rank=status.failed_rank if status.failed_rank is not None else rank,
+    )

@@ -1,0 +1,184 @@
+"""What the service says about a job as a `RunStatus`: states, reasons, phases, times, metrics and money."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from cloudtrain.catalogue.cost import hourly, over
+from cloudtrain.catalogue.overlay import Overlay, type_named
+from cloudtrain.core.states import RunState, RunStatus, Transition
+from cloudtrain.core.units import format_duration
+from cloudtrain.targets.sagemaker.jobs import JobKind
+from cloudtrain.targets.sagemaker.service.failure import reason_of
+
+PRIMARY: dict[str, RunState | None] = {
+    "InProgress": None,
+    "Completed": RunState.SUCCEEDED,
+    "Failed": RunState.FAILED,
+    "Stopping": RunState.STOPPING,
+    "Stopped": RunState.STOPPED,
+    "Deleting": RunState.LOST,
+}
+"""`TrainingJobStatus` and `ProcessingJobStatus`. None: the secondary status says more."""
+
+SECONDARY: dict[str, RunState] = {
+    "Pending": RunState.PENDING,
+    "Interrupted": RunState.PENDING,
+    "Starting": RunState.PREPARING,
+    "LaunchingMLInstances": RunState.PREPARING,
+    "PreparingTrainingStack": RunState.PREPARING,
+    "Downloading": RunState.PREPARING,
+    "DownloadingTrainingImage": RunState.PREPARING,
+    "Restarting": RunState.PREPARING,
+    "Training": RunState.RUNNING,
+    "Updating": RunState.RUNNING,
+    "Uploading": RunState.RUNNING,
+    "Stopping": RunState.STOPPING,
+    "MaxRuntimeExceeded": RunState.STOPPING,
+    "MaxWaitTimeExceeded": RunState.STOPPING,
+    "Stopped": RunState.STOPPED,
+    "Completed": RunState.SUCCEEDED,
+    "Failed": RunState.FAILED,
+}
+"""`SecondaryStatus` of a job that is `InProgress`."""
+
+_BILLED_FROM = ("Downloading", "DownloadingTrainingImage", "Training")
+"""The first of these phases starts the meter; while instances are looked for it stands still."""
+
+
+def state_of(primary: str, secondary: str | None) -> RunState:
+    """The state of a job; words that a newer service may add mean that it goes on."""
+    state = PRIMARY.get(primary)
+    return state if state is not None else SECONDARY.get(secondary or "", RunState.RUNNING)
+
+
+def job_state(description: Mapping[str, Any], kind: JobKind) -> RunState:
+    """The state of a described, or of a listed job."""
+    return state_of(description[kind.status], description.get("SecondaryStatus"))
+
+
+def status_of(description: Mapping[str, Any], kind: JobKind, rate: float | None, now: float) -> RunStatus:
+    """The status of a described job.
+
+    Args:
+        description: what the service says.
+        kind: of what kind the job is.
+        rate: US dollars an hour for all its instances; None where that is unknown.
+        now: seconds since the epoch, for what has not ended yet.
+    """
+    state = job_state(description, kind)
+    status = RunStatus(
+        state=state,
+        reason=_reason(description, state),
+        created=seconds(description.get("CreationTime")),
+        started=seconds(description.get(kind.started)),
+        ended=_ended(description, kind, state),
+        transitions=tuple(_transition(item) for item in description.get("SecondaryStatusTransitions", ())),
+        metrics={item["MetricName"]: item["Value"] for item in description.get("FinalMetricDataList", ())},
+    )
+    restarts = sum(transition.phase in ("Interrupted", "Restarting") for transition in status.transitions)
+    return _with_money(_with_failure(replace(status, restarts=restarts), description), description, rate, now)
+
+
+def listed_status(summary: Mapping[str, Any], kind: JobKind) -> RunStatus:
+    """What a list of jobs tells about one of them."""
+    state = job_state(summary, kind)
+    created = seconds(summary.get("CreationTime"))
+    ended = seconds(summary.get(kind.ended)) if state.is_final else None
+    return RunStatus(state, created=created, started=created if ended else None, ended=ended)
+
+
+def _reason(description: Mapping[str, Any], state: RunState) -> str | None:
+    secondary, stopping = description.get("SecondaryStatus"), description.get("StoppingCondition", {})
+    if secondary == "MaxRuntimeExceeded":
+        return f"it reached `max_runtime` ({_duration(stopping.get('MaxRuntimeInSeconds'))})"
+    if secondary == "MaxWaitTimeExceeded":
+        return f"it reached `spot.max_wait` ({_duration(stopping.get('MaxWaitTimeInSeconds'))})"
+    if secondary == "Interrupted":
+        return "spot capacity was taken away; it goes on when there is some again"
+    if state is RunState.LOST:
+        return "the service is deleting the job"
+    if state is RunState.PENDING:
+        return _last_message(description)
+    return None
+
+
+def _with_failure(status: RunStatus, description: Mapping[str, Any]) -> RunStatus:
+    said = _said(description)
+    if status.state is not RunState.FAILED and not (said and status.state is RunState.STOPPED):
+        return status
+    reason = reason_of(said or "")
+    return replace(
+        status, reason=reason.text, details=reason.details, failed_rank=reason.rank, exit_code=reason.exit_code
+    )
+
+
+def _said(description: Mapping[str, Any]) -> str | None:
+    """The reason of the service, or where that only says that the script failed, what a processing job's containers
+    left as their message."""
+    reason, message = description.get("FailureReason"), description.get("ExitMessage")
+    return message if message and (not reason or reason.startswith("AlgorithmError")) else reason
+
+
+def _with_money(status: RunStatus, description: Mapping[str, Any], rate: float | None, now: float) -> RunStatus:
+    billed, trained = description.get("BillableTimeInSeconds"), description.get("TrainingTimeInSeconds")
+    lasted = float(billed) if billed is not None else _metered(status, now)
+    return replace(
+        status,
+        billable_seconds=lasted,
+        cost=None if lasted is None or rate is None else over(rate, lasted),
+        saved=1 - billed / trained if billed is not None and trained and _is_spot(description) else None,
+    )
+
+
+def hourly_price(description: Mapping[str, Any], overlay: Overlay) -> float | None:
+    """US dollars an hour for all instances of the job, by the user's own prices (`overlay`) and the catalogue's; None
+    where one is unknown."""
+    resources = description.get("ResourceConfig") or description.get("ProcessingResources", {}).get("ClusterConfig", {})
+    groups = resources.get("InstanceGroups") or [resources]
+    return hourly(
+        (type_named("sagemaker", group.get("InstanceType") or "", overlay), group.get("InstanceCount", 1))
+        for group in groups
+    )
+
+
+def _metered(status: RunStatus, now: float) -> float | None:
+    """Seconds since the meter started, for a job of which the service does not say them yet."""
+    start = next((item.started for item in status.transitions if item.phase in _BILLED_FROM), None)
+    if start is None:
+        return None
+    return max(0.0, (status.ended if status.ended is not None else now) - start)
+
+
+def _is_spot(description: Mapping[str, Any]) -> bool:
+    return bool(description.get("EnableManagedSpotTraining"))
+
+
+def _ended(description: Mapping[str, Any], kind: JobKind, state: RunState) -> float | None:
+    """A job that never started has no end of its own; the last change is it."""
+    if not state.is_final:
+        return None
+    return seconds(description.get(kind.ended) or description.get("LastModifiedTime"))
+
+
+def _transition(item: Mapping[str, Any]) -> Transition:
+    start = seconds(item["StartTime"])
+    assert start is not None
+    return Transition(item["Status"], start, seconds(item.get("EndTime")), item.get("StatusMessage"))
+
+
+def _last_message(description: Mapping[str, Any]) -> str | None:
+    transitions = description.get("SecondaryStatusTransitions") or [{}]
+    message = transitions[-1].get("StatusMessage")
+    return " ".join(message.split()) if message else None
+
+
+def _duration(seconds: int | None) -> str:
+    return "the limit" if seconds is None else format_duration(seconds)
+
+
+def seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()

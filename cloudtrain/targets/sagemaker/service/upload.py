@@ -1,0 +1,136 @@
+"""The bundle to S3. Its place holds its hash, so what is there already is the same and is not sent again.
+
+S3 takes an object whole or not at all, and checks the SHA-256 of each part on its way in. What is there is ours, and
+whole, when it says which content it is, has the size that it says, and S3 keeps the checksum for it that it says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from base64 import b64encode
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from cloudtrain.core.plan import Upload
+from cloudtrain.system.extras import require
+from cloudtrain.targets.base import BundleWriter, ByteProgress
+from cloudtrain.targets.common.provider_errors import Denied, NotThere
+from cloudtrain.targets.sagemaker.places import S3Uri
+from cloudtrain.targets.sagemaker.service.clients import Clients
+
+_PART = 16 << 20
+"""Bytes of one part; what is larger goes up in several at once."""
+
+_MARK, _SIZE, _CHECKSUM = "cloudtrain-sha256", "cloudtrain-bytes", "cloudtrain-checksum"
+"""Metadata of an uploaded bundle: the hash of its content; the size and the checksum of the archive."""
+
+
+def upload(
+    clients: Clients,
+    item: Upload,
+    bundle: BundleWriter,
+    *,
+    owner: str | None,
+    kms_key: str | None,
+    on_bytes: ByteProgress | None,
+) -> bool:
+    """Put the bundle at its destination; False when it is there already.
+
+    Args:
+        owner: the account that the bucket must belong to; a bucket of that name in another account is refused.
+        kms_key: the key that the object is encrypted with, instead of the bucket's default.
+
+    Raises:
+        TargetError: the bucket does not exist, is in another region, or may not be written.
+    """
+    where = S3Uri.parse(item.destination)
+    place = {"Bucket": where.bucket, "Key": where.key} | ({"ExpectedBucketOwner": owner} if owner else {})
+    if _is_there(clients, place, item.sha256):
+        return False
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
+        archive = Path(folder, "sourcedir.tar.gz")
+        bundle.write(archive)
+        metadata = {_MARK: item.sha256, _SIZE: str(archive.stat().st_size), _CHECKSUM: _checksum(archive)}
+        _send(clients, archive, place, _extras(metadata, owner, kms_key), on_bytes)
+    return True
+
+
+def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
+    """Whether the very content is there, whole. Who may write a bucket and not read it sends it again.
+
+    S3 tells the checksum of an object under a KMS key only to who may use the key; then the size has to do.
+    """
+    found = None
+    for options in ({"ChecksumMode": "ENABLED"}, {}):
+        try:
+            found = clients.call("s3", "head_object", **place, **options)
+            break
+        except NotThere:
+            return False
+        except Denied:
+            continue
+    if found is None:
+        return False
+    said, checksum = found["Metadata"], found.get("ChecksumSHA256")
+    checksum = checksum and checksum.partition("-")[0]  # behind it may stand how many parts there are
+    is_whole = said.get(_SIZE) == str(found["ContentLength"]) and checksum in (None, said.get(_CHECKSUM))
+    return bool(said.get(_MARK) == sha256 and is_whole)
+
+
+def _checksum(archive: Path) -> str:
+    """What S3 calls the SHA-256 of the archive: of one that goes up in parts it is that of the parts' hashes."""
+    with archive.open("rb") as file:
+        digests = [hashlib.sha256(part).digest() for part in iter(partial(file.read, _PART), b"")]
+    is_one_part = archive.stat().st_size < _PART
+    whole = b"".join(digests) or hashlib.sha256().digest()
+    return b64encode(whole if is_one_part else hashlib.sha256(whole).digest()).decode()
+
+
+def _extras(metadata: dict[str, str], owner: str | None, kms_key: str | None) -> dict[str, Any]:
+    extras: dict[str, Any] = {
+        "Metadata": metadata,
+        "ContentType": "application/gzip",
+        "ChecksumAlgorithm": "SHA256",
+    }
+    if owner is not None:
+        extras["ExpectedBucketOwner"] = owner
+    if kms_key is not None:
+        extras |= {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key}
+    return extras
+
+
+def _send(
+    clients: Clients, archive: Path, place: dict[str, str], extras: dict[str, Any], on_bytes: ByteProgress | None
+) -> None:
+    transfer = require("boto3.s3.transfer", extra="sagemaker")
+    config = transfer.TransferConfig(multipart_threshold=_PART, multipart_chunksize=_PART)
+    total = archive.stat().st_size
+
+    def send(client: Any) -> None:
+        with archive.open("rb") as file:
+            client.upload_fileobj(
+                file,
+                place["Bucket"],
+                place["Key"],
+                ExtraArgs=extras,
+                Callback=_counting(total, on_bytes) if on_bytes is not None else None,
+                Config=config,
+            )
+
+    clients.attempt("s3", "put_object", {"Bucket": place["Bucket"]}, send)
+
+
+def _counting(total: int, on_bytes: ByteProgress) -> Callable[[int], None]:
+    sent, lock = 0, Lock()
+
+    def count(amount: int) -> None:
+        nonlocal sent
+        with lock:  # parts go up in several threads
+            sent = min(total, max(0, sent + amount))  # one that is sent again counts backwards first
+            on_bytes(sent, total)
+
+    return count

@@ -1,0 +1,94 @@
+"""Settings of an Amazon SageMaker account. Never part of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from cloudtrain.core.units import Duration
+from cloudtrain.targets.settings import TargetSettings
+
+if TYPE_CHECKING:
+    from cloudtrain.core.arguments import DurationInput, Texts
+
+
+class SageMaker(TargetSettings):
+    """An Amazon SageMaker account. What is not given comes from the AWS profile and environment at submit."""
+
+    type: Literal["sagemaker"] = "sagemaker"
+    role: str | None = None
+    """ARN of the execution role."""
+    region: str | None = None
+    profile: str | None = None
+    """Name of an AWS profile."""
+    bucket: str | None = None
+    """S3 bucket for code and outputs; `sagemaker-REGION-ACCOUNT`, the SDK's default bucket, unless given."""
+    prefix: str = "cloudtrain"
+    """Keys of uploads and outputs start with this."""
+    output: str | None = None
+    """`s3://` URI under which models and outputs are kept; `s3://BUCKET/PREFIX/output` unless given."""
+    compress_output: bool = Field(default=True, strict=True)
+    """False: the model is kept as files instead of one `model.tar.gz`."""
+    launch: Literal["auto", "toolkit", "entrypoint"] = "auto"
+    """Who starts the processes: the container's training toolkit, or our launcher through ContainerEntrypoint."""
+    subnets: tuple[str, ...] = ()
+    security_group_ids: tuple[str, ...] = ()
+    volume_kms_key: str | None = None
+    output_kms_key: str | None = None
+    network_isolation: bool = Field(default=False, strict=True)
+    encrypt_inter_container_traffic: bool = Field(default=False, strict=True)
+    keep_alive: Duration | None = None
+    """Warm pool: how long instances wait for the next job (at most 6h)."""
+    max_retries: int | None = Field(default=None, ge=1, le=30, strict=True)
+    """Restarts after an InternalServerError of the service."""
+    max_pending: Duration | None = None
+    training_plan: str | None = None
+    """ARN of a training plan."""
+    remote_debug: bool = Field(default=False, strict=True)
+    infra_check: bool = Field(default=False, strict=True)
+    """Test the health of instances and their network before the job starts."""
+    profiler: bool = Field(default=False, strict=True)
+    debugger: bool = Field(default=False, strict=True)
+    experiment: str | None = None
+    """Name of an existing experiment."""
+    trial: str | None = None
+    """Name of an existing trial of the experiment."""
+    trial_component: str | None = None
+    """Display name of the job in the experiment."""
+    max_cost: float | None = Field(default=None, gt=0)
+    """US dollars. A job that could cost more by its `max_runtime` is an error."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            type: Literal["sagemaker"] = "sagemaker",
+            role: str | None = None,
+            region: str | None = None,
+            profile: str | None = None,
+            bucket: str | None = None,
+            prefix: str = "cloudtrain",
+            output: str | None = None,
+            compress_output: bool = True,
+            launch: Literal["auto", "toolkit", "entrypoint"] = "auto",
+            subnets: Texts = (),
+            security_group_ids: Texts = (),
+            volume_kms_key: str | None = None,
+            output_kms_key: str | None = None,
+            network_isolation: bool = False,
+            encrypt_inter_container_traffic: bool = False,
+            keep_alive: DurationInput | None = None,
+            max_retries: int | None = None,
+            max_pending: DurationInput | None = None,
+            training_plan: str | None = None,
+            remote_debug: bool = False,
+            infra_check: bool = False,
+            profiler: bool = False,
+            debugger: bool = False,
+            experiment: str | None = None,
+            trial: str | None = None,
+            trial_component: str | None = None,
+            max_cost: float | None = None,
+        ) -> None: ...

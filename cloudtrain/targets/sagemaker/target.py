@@ -1,0 +1,103 @@
+"""Amazon SageMaker. Everything here is pure; what talks to AWS is in `service/`, imported with the first question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.targets.base import Target
+from cloudtrain.targets.sagemaker.settings import SageMaker
+
+if TYPE_CHECKING:
+    from cloudtrain.catalogue.instances import InstanceTable
+    from cloudtrain.core.plan import CompileContext, Plan
+    from cloudtrain.core.processing import AnyJob
+    from cloudtrain.rules.subject import RequestView
+    from cloudtrain.targets.common.following import Pace
+    from cloudtrain.targets.common.this_machine import LocalPlan
+    from cloudtrain.targets.sagemaker.account import SageMakerAccount
+    from cloudtrain.targets.sagemaker.service.service import SageMakerService
+
+_RULES = "cloudtrain.targets.sagemaker.rules"
+
+
+def _rules(*names: str) -> tuple[str, ...]:
+    return tuple(f"{_RULES}.{name}" for name in names)
+
+
+class SageMakerTarget(Target):
+    """Amazon SageMaker. A run is a training job (or a processing job) of the run's name."""
+
+    name = "sagemaker"
+    title = "SageMaker"
+    order = 10
+    settings_model = SageMaker
+    rule_prefix = "SM"
+    only_training_rule_modules = _rules(
+        "machine", "cluster", "library", "image", "distribution", "process", "script", "time", "data", "parameter",
+        "network",
+    )  # fmt: skip
+    rule_modules = (*_rules("account", "request", "cost"), *only_training_rule_modules)
+    online_rule_modules = _rules("online")
+    extras: ClassVar = {"sagemaker": ("boto3",), "sagemaker-sdk": ("sagemaker",)}
+    plan_formats = ("aws-cli", "python")
+    place_example = "s3://bucket/train"
+    place_help = "An `s3://` URI; for inputs also `fsx://FILE_SYSTEM_ID/PATH` or `efs://FILE_SYSTEM_ID/PATH`."
+    place_prefixes = ("s3://",)
+    place_habits = ("s3", "s3_uri", "uri", "s3_data")
+    overrides_help = "Merged last into the CreateTrainingJob or CreateProcessingJob request."
+    secret_hint = "let the script read it from AWS Secrets Manager with the job's role"
+    can_emulate = True
+    emulated_places = "s3://emulated"
+    exports = ("to_estimator", "fit_arguments", "to_model_trainer", "train_arguments", "to_python")
+
+    def account(
+        self, settings: SageMaker, *, environ: Mapping[str, str], state_dir: Path, cwd: Path
+    ) -> SageMakerAccount:
+        """What this machine knows of the account, and the user's corrections of the catalogue."""
+        from cloudtrain.catalogue.overlay import user_overlay
+        from cloudtrain.targets.sagemaker.account import account_of
+
+        return replace(account_of(settings, environ), overlay=user_overlay(cwd) or None)
+
+    def compile(self, job: AnyJob, settings: SageMaker, context: CompileContext) -> Plan:
+        """The plan of a job on SageMaker, which can also be had in the SageMaker SDK's words."""
+        from cloudtrain.targets.sagemaker.plan import SageMakerPlan
+
+        if isinstance(job, TrainingJob):
+            from cloudtrain.targets.sagemaker.compile import compile_sagemaker
+
+            compiled = compile_sagemaker(job, settings, context)
+        else:
+            from cloudtrain.targets.sagemaker.compile.processing import compile_processing
+
+            compiled = compile_processing(job, settings, context)
+        return SageMakerPlan.of(replace(compiled, place=context.account.place))
+
+    def service(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> SageMakerService:
+        """SageMaker through boto3."""
+        from cloudtrain.targets.sagemaker.service.service import SageMakerService
+
+        return SageMakerService(environ, pace)
+
+    @property
+    def instance_table(self) -> InstanceTable:
+        """SageMaker's training instances."""
+        from cloudtrain.targets.sagemaker.catalogue import TABLE
+
+        return TABLE
+
+    def request_view(self, settings: Any) -> RequestView:
+        """What a CreateTrainingJob or CreateProcessingJob request says."""
+        from cloudtrain.targets.sagemaker.rules.request_view import SageMakerView
+
+        return SageMakerView(self.name)
+
+    def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> LocalPlan:
+        """The job in the containers' paths, files, variables and command lines."""
+        from cloudtrain.targets.sagemaker.emulate import compile_as_sagemaker
+
+        return compile_as_sagemaker(job, settings, context)

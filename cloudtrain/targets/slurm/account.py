@@ -1,0 +1,50 @@
+"""Where runs are: the login node and the shared folder. A reference holds both, so that a run is found without
+settings: `slurm://login1:fsx:cloudtrain/digits-1f3a9c2b-1`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from cloudtrain.errors import RunNotFound
+from cloudtrain.targets.slurm.settings import Slurm
+
+PLACEHOLDER = "/SHARED_DIR"
+"""For a shared folder that nobody gave; a rule stops the submit and says what to type."""
+
+
+@dataclass(frozen=True)
+class SlurmAccount:
+    """The Slurm target's account settings."""
+
+    host: str | None
+    """The login node; None where the commands of this machine are used."""
+    shared_dir: str
+    missing: tuple[str, ...] = ()
+    """Which settings nobody gave; a placeholder stands in for them."""
+
+    @property
+    def place(self) -> str:
+        """`HOST:FOLDER:FOLDER`, the host empty where it is this machine."""
+        folders = self.shared_dir.strip("/").split("/")
+        return ":".join([quote(self.host or "", safe="@"), *(quote(folder, safe="") for folder in folders)])
+
+    @classmethod
+    def of(cls, settings: Slurm) -> SlurmAccount:
+        """What the settings say."""
+        if settings.shared_dir is None:
+            return cls(settings.host, PLACEHOLDER, ("shared_dir",))
+        return cls(settings.host, "/" + "/".join(part for part in settings.shared_dir.split("/") if part))
+
+    @classmethod
+    def parse(cls, place: str) -> SlurmAccount:
+        """The account of a reference.
+
+        Raises:
+            RunNotFound: no run of this target can be there.
+        """
+        host, colon, folders = place.partition(":")
+        if not colon or not folders:
+            hint = "a reference looks like `slurm://login1:fsx:cloudtrain/NAME`"
+            raise RunNotFound(f"`{place}` is no place of a Slurm cluster", hint=hint, code="CT933")
+        return cls(unquote(host) or None, "/" + "/".join(unquote(folder) for folder in folders.split(":")))

@@ -1,0 +1,137 @@
+"""Job, settings and context in, plan out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.per_target import OVERRIDES
+from cloudtrain.core.plan import CompileContext, Plan, Upload
+from cloudtrain.core.processes import Processes
+from cloudtrain.core.units import format_duration
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.targets.common.problems import Problems
+from cloudtrain.targets.slurm.compile.launchers import Launch, launch
+from cloudtrain.targets.slurm.compile.options import Options, sbatch_argv, sbatch_options
+from cloudtrain.targets.slurm.compile.problems import job_problems
+from cloudtrain.targets.slurm.compile.script import batch_script
+from cloudtrain.targets.slurm.compile.site import NAME, Site
+from cloudtrain.targets.slurm.plan import SlurmPlan
+from cloudtrain.targets.slurm.settings import Slurm
+
+if TYPE_CHECKING:
+    from cloudtrain.core.processing import AnyJob
+
+_OURS = ("job-name", "comment", "output", "open-mode", "export", "parsable", "array", "wrap")
+"""Options that the service relies on."""
+
+
+def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> SlurmPlan:
+    """The plan of a job on a Slurm cluster. `context.account` is a `SlurmAccount`. `request` has
+
+        argv        the command line of sbatch
+        script      the batch script, which is its last word
+        options     what `argv` says, by name
+        folder      of the run
+        outputs     where the run writes
+
+    Raises:
+        JobError: the job asks for something that a Slurm cluster does not have, with the alternative.
+    """
+    view = job if isinstance(job, TrainingJob) else job.as_training()
+    problems = Problems(job_problems(view, settings))
+    unfit = any(problem.code in ("CT030", "CT036", "CT018") for problem in problems)
+    plan = None if unfit else problems.value(lambda: _plan(Site(view, settings, context)), None)
+    problems.refuse(plan)
+    assert plan is not None, "without a plan there are problems"
+    return plan if isinstance(job, TrainingJob) else _as_processing(plan)
+
+
+def _as_processing(plan: SlurmPlan) -> SlurmPlan:
+    """The plan of a processing job, which has neither a model nor checkpoints."""
+    outputs = {name: path for name, path in plan.request["outputs"].items() if name.startswith("outputs/")}
+    summary = tuple(pair for pair in plan.summary if pair[0] not in ("distribution", "checkpoint"))
+    return replace(plan, request=plan.request | {"outputs": outputs}, summary=summary)
+
+
+def _plan(site: Site) -> SlurmPlan:
+    job, context, folder = site.job, site.context, site.folder
+    started = launch(site)
+    options = _apply_overrides(sbatch_options(site), getattr(job, NAME + OVERRIDES, {}))
+    request = {
+        "argv": sbatch_argv(options, folder.script),
+        "folder": folder.path,
+        "options": options,
+        "outputs": {_output_name(name): path for name, path in site.paths.items() if not name.startswith("inputs.")},
+        "script": batch_script(site, started),
+    }
+    bundle = context.bundle
+    first = started.started
+    return SlurmPlan.of(
+        Plan(
+            target=NAME,
+            run_name=context.run_name,
+            job_name=job.name,
+            request=request,
+            uploads=(Upload("code", bundle.sha256, site.bundle, bundle.size, bundle.file_count),),
+            processes=Processes(
+                (*(Processes.of(first).groups if isinstance(first, tuple) else (first,)), *started.ranks)
+            ),
+            summary=tuple(_summary(site, started, options)),
+            place=context.account.place,
+        )
+    )
+
+
+def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
+    """sbatch's options with the job's own on top; null removes one.
+
+    Raises:
+        JobError: one is not an option, or is one that cloudtrain finds the run by.
+    """
+    problems = []
+    for name, value in overrides.items():
+        if name in _OURS:
+            message = f"cloudtrain finds the run by `{name}`, so it stays as it is"
+            problems.append(Problem((NAME + OVERRIDES, name), message, "leave it out of the overrides", code="CT035"))
+        elif not (value is None or isinstance(value, str | int | bool)):
+            message = f"`{name}` must be what stands after `--{name}=`"
+            problems.append(
+                Problem((NAME + OVERRIDES, name), message, "write a text, a number or `true`", code="CT035")
+            )
+    if problems:
+        raise JobError(problems)
+    words = {
+        name: value if isinstance(value, bool) else str(value) for name, value in overrides.items() if value is not None
+    }
+    kept = {name: value for name, value in options.items() if name not in overrides}
+    return dict(sorted((kept | words).items()))
+
+
+def _output_name(reference: str) -> str:
+    """`outputs/scores` of `outputs.scores`; the model and the checkpoint go by their own names."""
+    return {"outputs.model": "model"}.get(reference, reference.replace(".", "/", 1))
+
+
+def _summary(site: Site, started: Launch, options: Options) -> list[tuple[str, str]]:
+    job, world = site.job, site.nodes * site.processes
+    where = [str(options[name]) for name in ("partition", "constraint", "gres") if name in options]
+    nodes = f"{site.nodes} node{'s' if site.nodes > 1 else ''}" + (f" ({', '.join(where)})" if where else "")
+    pairs = [
+        ("target", f"slurm ({site.account.host or 'this machine'})"),
+        ("instances", nodes),
+        ("processes", f"{world}" + (f" ({site.nodes} x {site.processes})" if site.nodes > 1 else "")),
+        ("distribution", f"{job.distribution.type} through {started.title}"),
+        ("script", job.entry_point or job.command or ""),
+        ("checkpoint", site.paths["checkpoint"]),
+        ("run folder", site.folder.path),
+    ]
+    if site.image is not None:
+        pairs.insert(2, ("image", f"{site.image} ({site.settings.container})"))
+    if job.spot:
+        pairs.append(("spot", "starts again after its nodes were taken away"))
+    if job.max_runtime:
+        pairs.append(("max runtime", format_duration(job.max_runtime)))
+    return pairs

@@ -1,0 +1,177 @@
+"""The command that starts the ranks of a job, distribution by distribution, and what a reader sees of it.
+
+`$head` is the host of the first node and `$port` a port there; the batch script (`script.py`) works out both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from shlex import quote
+
+from cloudtrain.core.distribution import MPI, Horovod
+from cloudtrain.core.processes import Alike, Process
+from cloudtrain.launch import mpirun, torchrun
+from cloudtrain.runtime.mpi_options import mpirun_options
+from cloudtrain.runtime.torchrun_words import misread
+from cloudtrain.targets.slurm.compile.site import Site, is_mpi, is_plug_in
+from cloudtrain.targets.slurm.compile.snippets import AGENT, ALONE, MPI_RANK, TASK, TORCH_RANK
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the ranks start.
+
+    Attributes:
+        title: the launcher, for a reader.
+        before: lines of the batch script that the command needs.
+        command: the command of the batch script.
+        started: what the command starts on the nodes.
+        ranks: what a launcher starts in turn.
+    """
+
+    title: str
+    command: str
+    started: tuple[Process, ...] | Alike
+    before: tuple[str, ...] = ()
+    ranks: tuple[Alike, ...] = ()
+
+
+def launch(site: Site) -> Launch:
+    """How the job's ranks start."""
+    if is_mpi(site.job):
+        return _mpi(site)
+    return _LAUNCHERS[site.job.distribution.type](site)
+
+
+def _torch(site: Site) -> Launch:
+    program, python = site.program, site.settings.python
+    options = ["--nnodes", str(site.nodes), "--nproc-per-node", str(site.processes), "--rdzv-id", site.context.run_name]
+    dashes = ["--"] if misread(program) else []
+    meeting = ["--master-addr", "$head", "--master-port", "$port"]
+    words = [
+        *_srun(site, tasks=site.nodes, per_node=1),
+        *("bash", "-c", '"$agent"', quote(python)),
+        *map(quote, options),
+        *("--master-addr", '"$head"', "--master-port", '"$port"'),
+        *("--no-python", *dashes, "bash", "-c", '"$rank"', *map(quote, program)),
+    ]
+
+    def agent(node: int) -> Process:
+        shown = (python, "-m", "torch.distributed.run", "--node-rank", str(node), *options, *meeting)
+        return Process(node, "torchrun", (*shown, "--no-python", *dashes, *program), site.variables)
+
+    ranks = torchrun.ranks(
+        program, python=python, instance_count=site.nodes, processes_per_instance=site.processes, env=site.variables
+    )
+    started = Alike("torchrun", tuple((node, 1) for node in range(site.nodes)), agent)
+    before = (f"agent={quote(AGENT)}", f"rank={quote(TORCH_RANK)}")
+    return Launch("torchrun", " ".join(words), started, before, (ranks,))
+
+
+def _mpi(site: Site) -> Launch:
+    world, program, settings = site.nodes * site.processes, site.program, site.settings
+    before = (f"rank={quote(MPI_RANK)}",)
+    rank_argv = ["bash", "-c", '"$rank"', *map(quote, program)]
+    if is_plug_in(settings.mpi):
+        line = _srun(site, f"--mpi={settings.mpi}", tasks=world, per_node=site.processes)
+        return Launch(f"srun --mpi={settings.mpi}", " ".join([*line, *rank_argv]), _ranks(site, program), before)
+    given = site.job.distribution
+    options = mpirun_options(world, given.options if isinstance(given, MPI | Horovod) else "")
+    words = [settings.mpi, *options]
+    started = (Process(0, "mpirun", (*words, *program), site.variables),)
+    return Launch("mpirun", " ".join([*map(quote, words), *rank_argv]), started, before, (_mpi_ranks(site, program),))
+
+
+def _mpi_ranks(site: Site, program: Sequence[str]) -> Alike:
+    made = mpirun.ranks(program, processes=site.nodes * site.processes).make
+
+    def rank(number: int) -> Process:
+        node, local = divmod(number, site.processes)
+        env = made(number).env | {
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(site.processes),
+        }
+        return Process(node, "rank", tuple(program), site.variables | env, number, local)
+
+    return Alike("rank", tuple((node, site.processes) for node in range(site.nodes)), rank)
+
+
+def _ranks(site: Site, program: Sequence[str]) -> Alike:
+    """Ranks that srun starts itself."""
+
+    def rank(number: int) -> Process:
+        node, local = divmod(number, site.processes)
+        env = {"SLURM_LOCALID": str(local), "SLURM_NODEID": str(node), "SLURM_PROCID": str(number)}
+        return Process(node, "rank", tuple(program), site.variables | env, number, local)
+
+    return Alike("rank", tuple((node, site.processes) for node in range(site.nodes)), rank)
+
+
+def _tensorflow(site: Site) -> Launch:
+    (workers, servers), per_node, program = site.tasks, site.processes, site.program
+    count = workers + servers
+    kinds = [("chief", 1), ("worker", workers - 1), ("ps", servers)] if servers else [("worker", workers)]
+    before = [
+        "mapfile -t hosts < <(hosts_of_job)",
+        f'address() {{ printf \'"%s:%s"\' "${{hosts[$1 / {per_node}]}}" "$((port + $1))"; }}',
+    ]
+    first, parts = 0, []
+    for kind, number in kinds:
+        addresses = ",".join(f"$(address {index})" for index in range(first, first + number))
+        parts.append(f'\\"{kind}\\":[{addresses}]')
+        first += number
+    before += [
+        f'export CLOUDTRAIN_CLUSTER="{{{",".join(parts)}}}"',
+        f"export CLOUDTRAIN_WORKERS={workers} CLOUDTRAIN_SERVERS={servers}",
+        f"task={quote(TASK)}",
+    ]
+    srun = _srun(site, f"--distribution=plane={per_node}", tasks=count, per_node=per_node)
+    line = " ".join([*srun, "bash", "-c", '"$task"', *map(quote, program)])
+    order = [(kind, index) for kind, number in kinds for index in range(number)]
+
+    def task(number: int) -> Process:
+        kind, index = order[number]
+        env = {"TF_CONFIG": f'{{"cluster":$CLOUDTRAIN_CLUSTER,"task":{{"index":{index},"type":"{kind}"}}}}'}
+        return Process(number // per_node, kind, tuple(program), site.variables | env, number, number % per_node)
+
+    return Launch("srun", line, tuple(map(task, range(count))), tuple(before))
+
+
+def _none(site: Site) -> Launch:
+    program = site.program
+    line = [*_srun(site, tasks=site.nodes, per_node=1), "bash", "-c", '"$alone"', *map(quote, program)]
+
+    def process(node: int) -> Process:
+        env = {"CLOUDTRAIN_INSTANCE": str(node), "CLOUDTRAIN_INSTANCE_COUNT": str(site.nodes)}
+        return Process(node, "process", tuple(program), site.variables | env, node, 0)
+
+    started = Alike("process", tuple((node, 1) for node in range(site.nodes)), process)
+    return Launch("srun", " ".join(line), started, (f"alone={quote(ALONE)}",))
+
+
+_LAUNCHERS: dict[str, Callable[[Site], Launch]] = {
+    "torch": _torch,
+    "deepspeed": _torch,
+    "tensorflow": _tensorflow,
+    "none": _none,
+}
+
+
+def _srun(site: Site, *options: str, tasks: int, per_node: int) -> list[str]:
+    """srun as shell words. All CPUs of the node are every task's: torch and the user's script share them out."""
+    settings = site.settings
+    words = ["srun", f"--nodes={site.nodes}", f"--ntasks={tasks}", f"--ntasks-per-node={per_node}"]
+    words += ["--kill-on-bad-exit=1", "--input=none", *map(quote, options)]
+    if settings.cpus_per_instance and not settings.exclusive:
+        words.append(f"--cpus-per-task={max(1, settings.cpus_per_instance // per_node)}")
+    if site.image is None:
+        return words
+    mounts = [site.account.shared_dir, *settings.mounts]
+    if settings.container == "pyxis":
+        pairs = ",".join(mount if ":" in mount else f"{mount}:{mount}" for mount in mounts)
+        container = [f"--container-image={site.image}", f"--container-mounts={pairs}"]
+        return [*words, *map(quote, container), '--container-workdir="$code"']
+    binds = [word for mount in mounts for word in ("--bind", mount)]
+    nv = ["--nv"] if site.gpus else []
+    return [*words, "apptainer", "exec", *nv, *map(quote, binds), "--pwd", '"$code"', quote(site.image)]

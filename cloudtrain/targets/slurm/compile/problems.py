@@ -1,0 +1,88 @@
+"""What a Slurm cluster cannot do, with the alternative."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cloudtrain.core.distribution import DeepSpeed
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.per_target import value_for
+from cloudtrain.errors import Problem
+from cloudtrain.targets.common.compiling import option_problems
+from cloudtrain.targets.slurm.compile.site import NAME, is_mpi, is_plug_in
+from cloudtrain.targets.slurm.settings import Slurm
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
+    """Everything that keeps the job from running there."""
+    yield from option_problems(job)
+    if job.entry_point is None and job.command is None:
+        message = "the job runs its image's own entry point, and a Slurm cluster runs a command of yours"
+        yield Problem(("entry_point",), message, "add `entry_point: train.py`", code="CT036")
+    yield from _distribution_problems(job)
+    yield from _container_problems(job, settings)
+    yield from _place_problems(job)
+    for name in job.environment.variables:
+        if not _VARIABLE.fullmatch(name):
+            message = f"`{name}` cannot be the name of an environment variable in a batch script"
+            hint = "use letters, digits and `_`, and begin with no digit"
+            yield Problem(("environment", "variables", name), message, hint, code="CT031")
+    if job.resources.instance_groups:
+        message = "`instance_groups` is a heterogeneous cluster of SageMaker, and a Slurm job has equal nodes"
+        yield Problem(("resources", "instance_groups"), message, "use `instance_count`", code="CT031")
+
+
+def _distribution_problems(job: TrainingJob) -> Iterator[Problem]:
+    kind = job.distribution.type
+    if kind in ("smddp", "smp"):
+        hint = "use `distribution: {type: torch}`, which runs everywhere"
+        if kind == "smp":
+            hint += ": `cloudtrain scripts copy pipeline_gpt` is a pipeline, `gpt_fsdp` shards with FSDP2"
+        message = f"`{kind}` is SageMaker's own library and does not exist on a Slurm cluster"
+        yield Problem(("distribution", "type"), message, hint, code="CT030")
+    if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher":
+        message = "the `deepspeed` command reaches other nodes through ssh, and a job reaches its nodes through `srun`"
+        yield Problem(("distribution", "launch"), message, "use `launch: torch` or `launch: mpi`", code="CT030")
+
+
+def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
+    image = job.environment.image
+    named = value_for(image, NAME) if image is not None else None
+    if named is not None and settings.container is None:
+        message = f"nothing is known that runs the image `{named}` on the cluster"
+        hint = '`container = "pyxis"` or `"apptainer"` in `[slurm]` of `cloudtrain.toml`; or leave the image out'
+        yield Problem(("environment", "image"), message, hint, code="CT034")
+    elif named is not None and is_mpi(job) and not is_plug_in(settings.mpi):
+        message = f"`mpirun` starts the ranks outside of the container `{named}`"
+        hint = '`mpi = "pmix"` in `[slurm]`, so that `srun` starts them: `srun --mpi=list` shows what the cluster has'
+        yield Problem(("environment", "image"), message, hint, code="CT031")
+
+
+def _place_problems(job: TrainingJob) -> Iterator[Problem]:
+    for field, items in (("inputs", job.inputs), ("outputs", job.outputs)):
+        for name, item in items.items():
+            place = value_for(item, NAME)
+            if place is None and field == "inputs":
+                message, hint = (
+                    f"input `{name}` has no place on the cluster",
+                    f"add `slurm: /PATH` under `inputs.{name}`",
+                )
+                yield Problem((field, name), message, hint, code="CT032")
+            yield from _path_problems((field, name, NAME), place)
+    if job.checkpoint is not None:
+        yield from _path_problems(("checkpoint", NAME), value_for(job.checkpoint, NAME))
+    for name, item in job.inputs.items():
+        if item.shard:
+            message = "a Slurm cluster gives every node the whole input, and `shard` asks for a part"
+            yield Problem(
+                ("inputs", name, "shard"), message, "let the script take its share, by its rank", code="CT031"
+            )
+
+
+def _path_problems(path: tuple[str, ...], place: str | None) -> Iterator[Problem]:
+    if place is not None and not place.startswith("/"):
+        message = f"`{place}` is no absolute path, and a Slurm cluster has files and folders only"
+        yield Problem(path, message, "write for example `/data/train`, a path that every node sees", code="CT031")

@@ -1,0 +1,1 @@
+"""Rules about Slurm jobs: `SL101`."""

@@ -1,0 +1,74 @@
+"""Copies of what a run wrote, as one stream of tar."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from cloudtrain.errors import TargetError, UsageError, did_you_mean
+from cloudtrain.system.staging import Staging
+from cloudtrain.targets.common.landing import landing
+from cloudtrain.targets.slurm.layout import RunFolder
+from cloudtrain.targets.slurm.service import scripts
+from cloudtrain.targets.slurm.service.runner import CommandFailed, Runner
+
+_NOTHING = 3
+"""The exit code of the script where there is no such file or folder."""
+
+
+def download(runner: Runner, folder: RunFolder, path: str, destination: Path) -> list[Path]:
+    """Copy what is under `path` into `destination`; with an empty path every place gets a folder of its own there.
+
+    Raises:
+        UsageError: there is no such place; the hint names those that exist.
+        TargetError: the run has written nothing there.
+    """
+    known: dict[str, str] = {**json.loads(runner.run(scripts.OUTPUTS, folder.path)), "logs": f"{folder.path}/logs"}
+    wanted = path.strip("/")
+    with landing(destination, odd_names=True) as staging:
+        if wanted:
+            source = _find(wanted, known)
+            if not _copy(runner, source, staging, ""):
+                hint = f"what a run writes: {', '.join(f'`{name}/`' for name in known)}"
+                raise TargetError(f"the run has written no `{wanted}`", hint=hint)
+        for name, source in known.items() if not wanted else ():
+            _copy(runner, source, staging, f"{name}/")
+        return staging.move()
+
+
+def _find(wanted: str, known: Mapping[str, str]) -> str:
+    parts = wanted.split("/")
+    for length in (2, 1):  # `outputs/scores` may be a place of its own beside `outputs`
+        name, rest = "/".join(parts[:length]), parts[length:]
+        if name in known and ".." not in rest:
+            return "/".join([known[name], *rest])
+    if wanted == "outputs":
+        names = [name for name in known if name.startswith("outputs/")]
+        raise UsageError("`outputs` is several places", hint=f"name one: {', '.join(names) or '`model`'}", code="CT935")
+    raise UsageError(f"a run has no `{wanted}`", hint=did_you_mean(wanted, known), code="CT935")
+
+
+def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
+    """False where there is nothing to copy."""
+
+    def take(stream: IO[bytes]) -> None:
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                content = archive.extractfile(member) if member.isfile() else None
+                if content is not None:
+                    with staging.place(below + member.name.removeprefix("./")).open("wb") as file:
+                        shutil.copyfileobj(content, file)
+
+    try:
+        runner.read(scripts.TAR, source, take=take)
+    except CommandFailed as error:
+        if error.exit_status == _NOTHING:
+            return False
+        raise
+    except tarfile.ReadError:  # an empty stream: the script says why
+        return False
+    return True

@@ -1,0 +1,131 @@
+"""Checks that ask the cluster. Nothing is changed there; what may not be looked at is a warning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.core.units import format_duration
+from cloudtrain.errors import TargetError, did_you_mean
+from cloudtrain.targets.slurm.rules.online import level_of
+from cloudtrain.targets.slurm.service.runner import Runner
+from cloudtrain.targets.slurm.service.scripts import LOOK
+
+_STARTS = re.compile(r"to start at (?P<time>\S+)")
+_GRES = re.compile(r"(?P<name>[^:(]+)(?::(?P<kind>[A-Za-z][^:(]*))?(?::(?P<count>\d+))?")
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition of the cluster, by one kind of its nodes."""
+
+    name: str
+    is_default: bool
+    is_up: bool
+    longest: int | None
+    """Seconds that a job may run; None without a limit."""
+    nodes: int
+    gres: str
+
+
+def check(runner: Runner, plan: Plan) -> list[Finding]:
+    """What the cluster says about a plan."""
+    shared_dir = str(plan.request["folder"]).rpartition("/runs/")[0]
+    argv = [word for word in plan.request["argv"][:-1] if word != "--parsable"]
+    script = str(plan.request["script"]).encode()
+    try:
+        answer = runner.run(LOOK, shared_dir, *argv, stdin=script).decode("utf-8", "replace")
+    except TargetError as error:
+        return [_finding("SL902", error.message, error.hint)]
+    return list(_judge(answer.splitlines(), plan.request["options"], shared_dir))
+
+
+def _judge(lines: Sequence[str], options: Mapping[str, Any], shared_dir: str) -> Iterator[Finding]:
+    said = {word: rest for word, _, rest in (line.partition(" ") for line in lines)}
+    partitions = [parse_partition(line.removeprefix("@partition ")) for line in lines if line.startswith("@partition ")]
+    if said.get("@folder") != "yes":
+        message = f"`{shared_dir}` is not there, or you may not write to it"
+        yield _finding("SL906", message, "make it, or set another `shared_dir` in `[slurm]`")
+    found = list(_partition_findings(partitions, options))
+    yield from found
+    start = _STARTS.search(said.get("@test", ""))
+    if start is not None:
+        yield _finding("SL904", f"the job would start at {start['time'].replace('T', ' ')}", None)
+    elif not found:
+        message = said.get("@test", "").removeprefix("sbatch: error: ").removeprefix("allocation failure: ")
+        hint = "look at `[slurm]` in `cloudtrain.toml`; `sinfo` and `sacctmgr show assoc user=$USER` show what there is"
+        yield _finding("SL901", f"Slurm would refuse the job: {message}", hint)
+
+
+def _partition_findings(partitions: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:
+    name = options.get("partition")
+    mine = [one for one in partitions if (one.name == name if name else one.is_default)]
+    if not mine:
+        what = f"the cluster has no partition `{name}`" if name else "the cluster has no default partition"
+        yield _finding("SL903", what, did_you_mean(str(name), [one.name for one in partitions]) or "see `sinfo`")
+        return
+    if not any(one.is_up for one in mine):
+        yield _finding("SL903", f"the partition `{mine[0].name}` is down", "choose another one: `sinfo` lists them")
+    nodes, longest = sum(one.nodes for one in mine), mine[0].longest
+    if int(options.get("nodes", 1)) > nodes:
+        message = f"the job asks for {options['nodes']} nodes, and `{mine[0].name}` has {nodes}"
+        yield _finding("SL905", message, f"write `instance_count: {nodes}` or less", ("resources", "instance_count"))
+    asked = parse_time(str(options["time"])) if "time" in options else None
+    if asked is not None and longest is not None and asked > longest:
+        message = f"the job may run {format_duration(asked)}, and `{mine[0].name}` allows {format_duration(longest)}"
+        yield _finding("SL905", message, f"write `max_runtime: {longest // 60}m` or less", ("max_runtime",))
+    yield from _gpu_findings(mine, options)
+
+
+def _gpu_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:
+    wanted = parse_gres(str(options.get("gres", "")))
+    if not wanted:
+        return
+    name, kind, count = wanted[0]
+    offers = [offer for one in mine for offer in parse_gres(one.gres)]
+    fitting = [offer for offer in offers if offer[0] == name and (not kind or offer[1] == kind) and offer[2] >= count]
+    if not fitting:
+        there = sorted({one.gres for one in mine if parse_gres(one.gres)})
+        has = f"its nodes have {', '.join(f'`{gres}`' for gres in there)}" if there else "its nodes have none"
+        message = f"no node of `{mine[0].name}` has `{options['gres']}`: {has}"
+        yield _finding("SL907", message, "choose another `partition`, `gpu_type` or `gpus_per_instance`")
+
+
+def parse_partition(line: str) -> Partition:
+    """A line of `sinfo -o '%P|%a|%l|%D|%G'`."""
+    name, state, longest, nodes, gres = line.split("|", 4)
+    return Partition(name.rstrip("*"), name.endswith("*"), state == "up", parse_time(longest), int(nodes), gres)
+
+
+def parse_time(text: str) -> int | None:
+    """Seconds of `DAYS-HOURS:MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`, `MINUTES:SECONDS` or `MINUTES`; None for
+    `infinite`."""
+    days, dash, rest = text.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdecimal() for part in parts) or (dash and not days.isdecimal()):
+        return None
+    numbers = [int(part) for part in parts]
+    if dash:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    else:
+        hours, minutes, seconds = ((0, *numbers, 0) if len(numbers) == 1 else (*([0] * (3 - len(numbers))), *numbers))[
+            :3
+        ]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def parse_gres(text: str) -> list[tuple[str, str, int]]:
+    """Name, kind and number of `gpu:a100:8(S:0-1),shard:4`."""
+    found = []
+    for part in re.sub(r"\([^)]*\)", "", text).split(","):
+        match = _GRES.fullmatch(part.strip())
+        if match is not None and match["name"] not in ("null", "N/A"):
+            found.append((match["name"], match["kind"] or "", int(match["count"] or 1)))
+    return found
+
+
+def _finding(code: str, message: str, hint: str | None, path: tuple[str, ...] = ()) -> Finding:
+    return Finding(code, level_of(code), message, hint, path)

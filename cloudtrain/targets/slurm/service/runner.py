@@ -1,0 +1,193 @@
+"""Runs shell scripts on the machine that has Slurm's commands: this one, or a login node through the system's ssh."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from shlex import join
+from threading import Thread
+from typing import IO
+
+from cloudtrain.errors import TargetError, TargetUnavailable, TargetUnreachable
+from cloudtrain.targets.common.tracebacks import bounded
+from cloudtrain.targets.slurm.service.ssh import ssh_argv
+
+_MARK = b"\x01cloudtrain\x01\n"
+"""Comes before a script's own output: a login shell may greet."""
+
+_PREFIX = "printf '\\001cloudtrain\\001\\n'\n"
+
+TIMEOUT = 180.0
+"""Seconds that a script may take which moves no file."""
+
+_UNREACHABLE = (
+    "Unable to contact slurm controller",
+    "Connection refused",
+    "Connection timed out",
+    "Socket timed out",
+    "Zero Bytes were transmitted",
+    "Transport endpoint is not connected",
+    "Problem talking to the database",
+    "temporarily unable to accept job",
+    "Slurm temporarily unable",
+    "Resource temporarily unavailable",
+    "slurm_load_jobs error: Unable",
+)
+"""Words of Slurm's commands when the cluster does not answer just now."""
+
+_COMMAND = re.compile(r"^(?:\w+: )?error: ")
+"""What comes before a message: `sbatch: error: `."""
+
+_SSH_FAILED, _NOT_FOUND = 255, 127
+
+
+class CommandFailed(TargetError):
+    """A script ended with another code than 0."""
+
+    def __init__(self, code: int, said: str, *, hint: str) -> None:
+        super().__init__(said or f"a command of Slurm ended with exit code {code}", hint=hint)
+        self.exit_status = code
+
+
+class Runner:
+    """Runs scripts. `host` is a name that ssh knows; None for this machine."""
+
+    def __init__(self, host: str | None, environ: Mapping[str, str], state_dir: Path) -> None:
+        self.host = host
+        self._environ = {name: value for name, value in environ.items() if not _is_of_a_job(name)}
+        self._state_dir = state_dir
+
+    def run(self, script: str, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT) -> bytes:
+        """What the script prints. Its arguments are `$1` and so on, whatever they hold.
+
+        Raises:
+            TargetUnreachable: the login node or the cluster does not answer.
+            TargetUnavailable: it has no such command.
+            CommandFailed: the script ended with another code than 0; the message is what it said.
+        """
+        argv = self._argv(script, arguments)
+        try:
+            done = subprocess.run(
+                argv, input=stdin, capture_output=True, timeout=timeout, env=self._environ, check=False
+            )
+        except subprocess.TimeoutExpired:
+            message = f"{self._where} did not answer within {timeout:.0f} s"
+            raise TargetUnreachable(message, hint=self._hint) from None
+        except OSError as error:
+            raise self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}") from None
+        self._judge(done.returncode, done.stderr)
+        return self._answer(done.stdout)
+
+    def send(self, script: str, *arguments: str, chunks: Iterable[bytes], on_sent: Callable[[int], None]) -> bytes:
+        """The same for a script that reads a file; `on_sent` is told of every chunk's bytes."""
+        with self._open(script, arguments, subprocess.PIPE) as process:
+            assert process.stdin is not None, "it is a pipe"
+            said, errors = _drain(process.stdout), _drain(process.stderr)
+            with suppress(BrokenPipeError):
+                for chunk in chunks:
+                    process.stdin.write(chunk)
+                    on_sent(len(chunk))
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+            code = process.wait()
+            answer, error = said(), errors()
+        self._judge(code, error)
+        return self._answer(answer)
+
+    def read(self, script: str, *arguments: str, take: Callable[[IO[bytes]], None]) -> None:
+        """Hands the script's output to `take` as it comes."""
+        with self._open(script, arguments, subprocess.DEVNULL) as process:
+            assert process.stdout is not None, "it is a pipe"
+            errors = _drain(process.stderr)
+            for line in process.stdout:
+                if line.endswith(_MARK):
+                    break
+            try:
+                take(process.stdout)
+            except BaseException:
+                process.kill()
+                raise
+            process.stdout.read()
+            code, error = process.wait(), errors()
+        self._judge(code, error)
+
+    def _open(self, script: str, arguments: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
+        argv = self._argv(script, arguments)
+        try:
+            return subprocess.Popen(
+                argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self._environ
+            )
+        except OSError as error:
+            raise self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}") from None
+
+    def _argv(self, script: str, arguments: Sequence[str]) -> list[str]:
+        shell = ["bash", "-c", _PREFIX + script, "cloudtrain", *arguments]
+        if self.host is None:
+            return shell
+        # A login shell, because modules and profiles put Slurm's commands on the PATH.
+        return [*ssh_argv(self._state_dir), "--", self.host, join(["bash", "-lc", *shell[2:]])]
+
+    def _answer(self, output: bytes) -> bytes:
+        _, mark, answer = output.partition(_MARK)
+        if not mark:
+            raise TargetUnreachable(f"{self._where} gave no answer", hint=self._hint)
+        return answer
+
+    def _judge(self, code: int, errors: bytes) -> None:
+        if code == 0:
+            return
+        said = _find_errors(errors.decode("utf-8", "replace"))
+        if self.host is not None and code == _SSH_FAILED:
+            raise TargetUnreachable(f"{self._where} cannot be reached: {said or 'ssh gave no reason'}", hint=self._hint)
+        if any(word in said for word in _UNREACHABLE):
+            raise TargetUnreachable(f"the Slurm cluster does not answer: {said}", hint="try again in a minute")
+        if code == _NOT_FOUND or "command not found" in said:
+            raise self._unavailable(said or "a command is not there")
+        raise CommandFailed(
+            code, said, hint="the message is Slurm's own; `sinfo` and `scontrol` on the cluster tell more"
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"the login node `{self.host}`" if self.host else "this machine's Slurm"
+
+    @property
+    def _hint(self) -> str:
+        if self.host is None:
+            return "`sinfo` shows whether the cluster answers"
+        return f"`ssh {self.host} sinfo` must work without a question: keys, and a name that ssh knows"
+
+    def _unavailable(self, message: str) -> TargetUnavailable:
+        hint = "set `host` in `[slurm]` of `cloudtrain.toml` to the login node of your cluster"
+        if self.host is not None:
+            hint = f"`ssh {self.host} sinfo` must find Slurm's commands"
+        return TargetUnavailable(f"{self._where} cannot be used: {message}", hint=hint)
+
+
+def _is_of_a_job(name: str) -> bool:
+    """Variables of a job around this process, and those that sbatch takes for options: a plan does not show them."""
+    return name != "SLURM_CONF" and name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_"))
+
+
+def _find_errors(text: str) -> str:
+    """What Slurm's commands call errors, in one line; else the last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [_COMMAND.sub("", line) for line in lines if "error" in line or "failure" in line]
+    return bounded("; ".join(dict.fromkeys(errors or lines[-1:])))
+
+
+def _drain(stream: IO[bytes] | None) -> Callable[[], bytes]:
+    """Reads a stream beside everything else; what is returned waits for its end."""
+    parts: list[bytes] = []
+    assert stream is not None, "it is a pipe"
+    thread = Thread(target=lambda: parts.append(stream.read()), daemon=True)
+    thread.start()
+
+    def collect() -> bytes:
+        thread.join()
+        return b"".join(parts)
+
+    return collect

@@ -1,0 +1,201 @@
+"""The shell scripts that talk to Slurm. Everything that they are told comes as an argument or on stdin, so that no text
+of a user is ever read as a command.
+
+Times are seconds since the epoch (`SLURM_TIME_FORMAT`), whatever the zone of the login node is. Their own exit codes:
+20 somebody else holds the lock, 21 the run is another user's, 22 the request was withdrawn, 23 sbatch refused.
+"""
+
+from __future__ import annotations
+
+BUSY, FOREIGN, WITHDRAWN, REFUSED = 20, 21, 22, 23
+
+_COMMON = r"""
+umask 077
+unset ${!SBATCH_*} ${!SQUEUE_*} ${!SACCT_*} ${!SCANCEL_*} ${!SINFO_*}
+export SLURM_TIME_FORMAT=%s LC_ALL=C
+"""
+
+_FIND = r"""
+accounts() {
+  sacct --noheader --parsable2 --allocations --user="$(id -un)" --name="$name" --starttime=now-30days \
+    --format=JobID,Comment
+}
+# The number of the job that has the run: the one that took the link, else the one of that name and comment.
+find_job() {
+  if [ -e "$run" ] && [ ! -O "$run" ] && [ "$(id -u)" != 0 ]; then
+    echo "error: $run belongs to somebody else" >&2; return 21
+  fi
+  readlink "$run/job" && return 0
+  local rows said
+  rows=$(squeue --noheader --user="$(id -un)" --states=all --name="$name" --format='%i|%k') || return 1
+  if [ -z "$rows" ]; then
+    rows=$(accounts 2>/dev/null) || {
+      said=$(accounts 2>&1 >/dev/null)
+      case "$said" in *"storage is disabled"*) ;; *) echo "$said" >&2; return 1 ;; esac
+    }
+  fi
+  rows=$(awk -v comment="cloudtrain:$run" '{
+    bar = index($0, "|"); found = substr($0, bar + 1)
+    if (found == "" || found == comment) { print substr($0, 1, bar - 1); exit }
+  }' <<<"$rows")
+  [ -z "$rows" ] || { ln -sn "$rows" "$run/job" 2>/dev/null; printf '%s\n' "$rows"; }
+}
+"""
+
+_LOCK = r"""
+mkdir -p "$run" || exit 1
+exec 9>"$run/lock" && flock --wait 90 9 || { echo "error: another command holds $run/lock" >&2; exit 20; }
+"""
+"""sbatch inherits the lock: it is free again only when no request can be on its way any more."""
+
+FIND = _COMMON + "run=$1 name=$2\n" + _FIND + "find_job\n"
+
+OPEN = (
+    _COMMON
+    + "run=$1 name=$2 token=$3\n"
+    + _FIND
+    + _LOCK
+    + r"""
+found=$(find_job) || exit
+if [ -z "$found" ]; then touch "$run/sending.$token" || exit 1; fi
+printf '%s\n' "$found"
+"""
+)
+"""Lets a request come: that of this token. Prints the job that has the run already."""
+
+SEND = (
+    _COMMON
+    + "run=$1 name=$2 token=$3 outputs=$4; shift 4\n"
+    + _FIND
+    + _LOCK
+    + r"""
+found=$(find_job) || exit
+if [ -n "$found" ]; then printf 'found %s\n' "$found"; exit 0; fi
+[ -e "$run/sending.$token" ] || { echo "error: the request was withdrawn" >&2; exit 22; }
+cat >"$run/job.sh.new" && mv "$run/job.sh.new" "$run/job.sh" && printf %s "$outputs" >"$run/outputs.json" || exit 1
+id=$("$@" </dev/null) || exit 23
+ln -sn "${id%%;*}" "$run/job" 2>/dev/null
+rm -f "$run"/sending.*
+printf 'sent %s\n' "${id%%;*}"
+"""
+)
+
+WITHDRAW = (
+    _COMMON
+    + "run=$1 name=$2\n"
+    + _FIND
+    + _LOCK
+    + r"""
+found=$(find_job) || exit
+if [ -z "$found" ]; then rm -f "$run"/sending.* "$run/job.sh" "$run/outputs.json"; fi
+printf '%s\n' "$found"
+"""
+)
+
+STATUS = (
+    _COMMON
+    + r"""
+runs=$1; shift
+queue() { squeue --noheader --states=all --jobs="$1" --format='%j|%T|%r|%V|%S|%e'; }
+for name in "$@"; do
+  run=$runs/$name
+  id=$(readlink "$run/job") || id=
+  printf '@run %s\n@job %s\n' "$name" "$id"
+  [ -n "$id" ] || continue
+  printf '@sent %s\n' "$(stat --format=%Y "$run/job.sh" 2>/dev/null)"
+  [ ! -e "$run/stop" ] || printf '@stop\n'
+  sed 's/^/@note /' "$run/journal" 2>/dev/null
+  row=$(queue "$id" 2>/dev/null) || {
+    said=$(queue "$id" 2>&1 >/dev/null)
+    case "$said" in *"Invalid job id"*) row= ;; *) echo "$said" >&2; exit 1 ;; esac
+  }
+  case "$row" in
+    "$name|"*) printf '@queue %s\n' "$row" ;;
+    *) sacct --noheader --parsable2 --allocations --duplicates --jobs="$id" --starttime=1970-01-01 \
+         --format=JobName,State,ExitCode,Submit,Start,End 2>/dev/null | sed 's/^/@account /' ;;
+  esac
+done
+"""
+)
+
+STOP = (
+    _COMMON
+    + r"""
+run=$1
+id=$(readlink "$run/job") || exit 1
+touch "$run/stop" || exit 1
+scancel --state=PENDING "$id" 2>/dev/null
+scancel --batch --signal=TERM "$id" 2>/dev/null
+exit 0
+"""
+)
+
+LIST = (
+    _COMMON
+    + r"""
+cd "$1/runs" 2>/dev/null || exit 0
+find . -mindepth 2 -maxdepth 2 -name job -type l -printf '%T@ %h\n' | sort -rn | sed 's/^[^ ]* \.\///'
+"""
+)
+
+TAILS = (
+    _COMMON
+    + r"""
+cd "$1/logs" 2>/dev/null || exit 0
+cd "$(ls | sort -n | tail -n 1)" 2>/dev/null || exit 0
+for file in *.stderr.log; do
+  [ -s "$file" ] || continue
+  printf '@file %s\n' "$file"
+  tail -c 8192 "$file" | sed 's/^/ /'
+done
+if [ -s "$1/slurm.out" ]; then printf '@file slurm.out\n'; tail -c 4096 "$1/slurm.out" | sed 's/^/ /'; fi
+"""
+)
+
+SIZES = r"""
+cd "$1/logs" 2>/dev/null || exit 0
+find . -mindepth 2 -maxdepth 2 -name 'node_*.log' -printf '%s %T@ %P\n'
+"""
+
+READ = r"""
+cd "$1/logs" || exit 1
+shift
+while [ $# -gt 0 ]; do tail -c "+$(($2 + 1))" "$1" | head -c "$3"; shift 3; done
+"""
+"""Pieces of files, one after the other: the name, the offset and the length of each."""
+
+UPLOAD = r"""
+umask 077
+mkdir -p "$(dirname "$1")" && new=$(mktemp "$1.XXXXXX") || exit 1
+trap 'rm -f "$new"' EXIT
+cat >"$new" && [ "$(stat --format=%s "$new")" = "$2" ] && mv -f "$new" "$1"
+"""
+
+EXISTS = 'if [ -e "$1" ]; then echo yes; fi\n'
+
+OUTPUTS = 'cat "$1/outputs.json"\n'
+
+TAR = r"""
+if [ -d "$1" ]; then tar --create --dereference --file=- --directory="$1" .
+elif [ -e "$1" ]; then tar --create --dereference --file=- --directory="$(dirname "$1")" "./$(basename "$1")"
+else exit 3; fi
+code=$?; [ $code -le 1 ]  # 1: a file changed while it was read
+"""
+
+NODES = _COMMON + "sinfo --noheader --Node --format='%N|%R|%T|%c|%m|%G|%f'\n"
+"""One line for each node and each of its partitions."""
+
+LOOK = (
+    _COMMON
+    + r"""
+unset SLURM_TIME_FORMAT
+folder=$1; shift
+while [ ! -e "$folder" ]; do parent=$(dirname "$folder"); [ "$parent" != "$folder" ] || break; folder=$parent; done
+[ -d "$folder" ] && [ -w "$folder" ] && echo '@folder yes'
+sinfo --noheader --format='%P|%a|%l|%D|%G' | sed 's/^/@partition /'
+[ "${PIPESTATUS[0]}" = 0 ] || exit 1
+# Its last word is about the job; the folder of the run need not be there for a test.
+printf '@test %s\n' "$("$@" --chdir=/ --test-only 2>&1 | tail -n 1)"
+"""
+)
+"""What the cluster would do with a request, and which partitions it has. The batch script comes on stdin."""

@@ -1,0 +1,157 @@
+"""The service of Slurm clusters: everything goes through shell scripts on the machine that has Slurm's commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtrain.catalogue.nodes import NodeKind
+from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunStatus
+from cloudtrain.errors import RunNotFound
+from cloudtrain.targets.base import BundleWriter, ByteProgress, Service
+from cloudtrain.targets.common.following import Pace, follow
+from cloudtrain.targets.slurm.account import SlurmAccount
+from cloudtrain.targets.slurm.layout import RunFolder
+from cloudtrain.targets.slurm.service import scripts, submission
+from cloudtrain.targets.slurm.service.download import download
+from cloudtrain.targets.slurm.service.instances import list_nodes
+from cloudtrain.targets.slurm.service.logs import RunLog
+from cloudtrain.targets.slurm.service.records import Record, parse_records
+from cloudtrain.targets.slurm.service.runner import Runner
+from cloudtrain.targets.slurm.service.status import status_of
+from cloudtrain.targets.slurm.service.upload import upload
+
+if TYPE_CHECKING:
+    from cloudtrain.core.job import TrainingJob
+    from cloudtrain.core.plan import Finding, Plan
+    from cloudtrain.targets.slurm.settings import Slurm
+
+PACE = Pace(every=2.0, per_stream=0.0, settle=4.0)
+
+_AT_ONCE = 50
+"""Runs that are asked about with one command."""
+
+
+class SlurmService(Service):
+    """Clusters of Slurm. A reference says which login node and which shared folder a run is at."""
+
+    in_flight = 0.0
+    """sbatch holds the run's lock for as long as a request is on its way; see `submission`."""
+    names_are_unique = False
+
+    def __init__(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace = PACE) -> None:
+        self._environ = environ
+        self._state_dir = state_dir
+        self._pace = pace
+
+    def check(self, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the request says it
+        """What the cluster says about the request: `sbatch --test-only`, and which partitions there are."""
+        from cloudtrain.targets.slurm.service.online import check
+
+        return check(self._runner(SlurmAccount.parse(plan.place)), plan)
+
+    def can_check(self, settings: Slurm) -> bool:
+        """Whether it is known where runs are."""
+        return settings.shared_dir is not None
+
+    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
+        """Put the archive into the shared folder; False when it is there already."""
+        return upload(self._runner(SlurmAccount.parse(plan.place)), plan, bundle, on_bytes)
+
+    def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
+        """Send the batch script with sbatch, unless a job has the run."""
+        submission.send(self._runner(SlurmAccount.parse(plan.place)), plan, again=again)
+        return plan.ref
+
+    def has(self, ref: RunRef) -> bool:
+        """Whether a job has the run."""
+        return bool(submission.find(*self._at(ref), ref))
+
+    def withdraw(self, ref: RunRef) -> bool:
+        """Whether there is no job, and will be none."""
+        return submission.withdraw(*self._at(ref), ref)
+
+    def status(self, ref: RunRef) -> RunStatus:
+        """Where the run is now."""
+        runner, folder = self._at(ref)
+        record = self._record(runner, folder, ref)
+        return status_of(record, lambda: runner.run(scripts.TAILS, folder.path).decode("utf-8", "replace"))
+
+    def logs(
+        self,
+        ref: RunRef,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        instance: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:
+        """The output of the run's processes, all restarts; with `follow`, until the run has ended."""
+        runner, folder = self._at(ref)
+        self._record(runner, folder, ref)
+        return self._lines(ref, RunLog(runner, folder.path, rank, instance), is_followed=follow, on_status=on_status)
+
+    def _lines(
+        self, ref: RunRef, log: RunLog, *, is_followed: bool, on_status: Callable[[RunStatus], None] | None
+    ) -> Iterator[LogLine]:
+        if is_followed:
+            yield from follow(log, lambda: self.status(ref), on_status, self._pace)
+            yield from log.rest()
+            return
+        status = self.status(ref)  # before the log, which is whole when the status is final
+        if on_status is not None:
+            on_status(status)
+        yield from log.new_lines()
+        if status.state.is_final:
+            yield from log.rest()
+
+    def stop(self, ref: RunRef) -> None:
+        """SIGTERM to the batch script, which passes it on and kills after the grace period what is left."""
+        if not self.status(ref).state.is_final:
+            runner, folder = self._at(ref)
+            runner.run(scripts.STOP, folder.path)
+
+    def runs(self, place: str) -> Iterator[ListedRun]:
+        """The runs of the shared folder, newest first. What a failed rank said takes a closer look."""
+        account = SlurmAccount.parse(place)
+        runner = self._runner(account)
+        names = runner.run(scripts.LIST, account.shared_dir).decode().split()
+        for start in range(0, len(names), _AT_ONCE):
+            answer = runner.run(scripts.STATUS, f"{account.shared_dir}/runs", *names[start : start + _AT_ONCE])
+            for record in parse_records(answer):
+                yield ListedRun(RunRef("slurm", place, record.name), status_of(record, lambda: ""))
+
+    def instances(self, place: str) -> list[NodeKind]:
+        """The nodes that the cluster has now: GPUs, memory, partitions, how many are idle."""
+        return list_nodes(self._runner(SlurmAccount.parse(place)))
+
+    def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
+        """Copy what the run wrote."""
+        runner, folder = self._at(ref)
+        self._record(runner, folder, ref)
+        return download(runner, folder, path, destination)
+
+    def _record(self, runner: Runner, folder: RunFolder, ref: RunRef) -> Record:
+        """What the cluster knows of the run.
+
+        Raises:
+            RunNotFound: no job has it.
+        """
+        runs = folder.path.rpartition("/")[0]
+        for _ in range(2):
+            found = next(parse_records(runner.run(scripts.STATUS, runs, ref.name)), Record(ref.name))
+            if found.job:
+                return found
+            if not submission.find(runner, folder, ref):  # its sender may have died before it took a note
+                break
+        raise RunNotFound(f"there is no run `{ref.name}` at `{ref.place}`", hint="`cloudtrain ps` lists the runs")
+
+    def _at(self, ref: RunRef) -> tuple[Runner, RunFolder]:
+        account = SlurmAccount.parse(ref.place)
+        if not ref.name or "/" in ref.name or ref.name in (".", ".."):
+            raise RunNotFound(f"there is no run `{ref.name}`", hint="`cloudtrain ps` lists the runs")
+        return self._runner(account), RunFolder.of(account.shared_dir, ref.name)
+
+    def _runner(self, account: SlurmAccount) -> Runner:
+        return Runner(account.host, self._environ, self._state_dir)

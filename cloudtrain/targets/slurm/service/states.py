@@ -1,0 +1,57 @@
+"""Slurm's states of a job, and what they mean. From `squeue(1)`, JOB STATE CODES, of Slurm 22.05 to 25.05."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cloudtrain.core.states import RunState
+
+
+class Meaning(NamedTuple):
+    """The state of the run, and why, where it ended by the cluster's doing."""
+
+    state: RunState
+    reason: str | None = None
+
+
+_PENDING, _PREPARING, _RUNNING = Meaning(RunState.PENDING), Meaning(RunState.PREPARING), Meaning(RunState.RUNNING)
+
+MEANINGS: dict[str, Meaning] = {
+    "BOOT_FAIL": Meaning(RunState.FAILED, "a node did not boot"),
+    "CANCELLED": Meaning(RunState.STOPPED, "the job was cancelled"),
+    "COMPLETED": Meaning(RunState.SUCCEEDED),
+    "COMPLETING": _RUNNING,
+    "CONFIGURING": _PREPARING,
+    "DEADLINE": Meaning(RunState.FAILED, "the job's deadline has passed"),
+    "EXPEDITING": _PENDING,
+    "FAILED": Meaning(RunState.FAILED),
+    "LAUNCH_FAILED": Meaning(RunState.FAILED, "the job could not be launched on its nodes"),
+    "NODE_FAIL": Meaning(RunState.FAILED, "a node of the job was lost"),
+    "OUT_OF_MEMORY": Meaning(RunState.FAILED, "a process used more memory than the job has"),
+    "PENDING": _PENDING,
+    "POWER_UP_NODE": _PREPARING,
+    "PREEMPTED": Meaning(RunState.FAILED, "another job took the nodes"),
+    "RECONFIG_FAIL": Meaning(RunState.FAILED, "the nodes could not be configured"),
+    "REQUEUED": _PENDING,
+    "REQUEUE_FED": _PENDING,
+    "REQUEUE_HOLD": _PENDING,
+    "RESIZING": _RUNNING,
+    "RESV_DEL_HOLD": _PENDING,
+    "REVOKED": Meaning(RunState.LOST, "another cluster of the federation has the job"),
+    "RUNNING": _RUNNING,
+    "SIGNALING": _RUNNING,
+    "SPECIAL_EXIT": _PENDING,
+    "STAGE_OUT": _RUNNING,
+    "STOPPED": _RUNNING,
+    "SUSPENDED": _RUNNING,
+    "TIMEOUT": Meaning(RunState.FAILED, "the time limit was reached"),
+    "UPDATE_DB": _RUNNING,
+}
+"""`STOPPED` and `SUSPENDED` jobs keep their nodes and go on later."""
+
+
+def meaning_of(word: str) -> Meaning:
+    """What a state of Slurm means: `CANCELLED by 0` and `CANCELLED+` too. One that nobody knows is still going on, as
+    far as anybody can tell."""
+    parts = word.split()
+    return MEANINGS.get(parts[0].rstrip("+") if parts else "", _RUNNING)

@@ -1,0 +1,138 @@
+"""From what the cluster says about a run to its status, and why a run has failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from cloudtrain.core.states import RunState, RunStatus
+from cloudtrain.targets.common.tracebacks import PEER_LOST, bounded, error_in
+from cloudtrain.targets.slurm.service.records import Record
+from cloudtrain.targets.slurm.service.states import Meaning, meaning_of
+
+_BROKEN = {
+    "code": "the bundle could not be unpacked on the first node",
+    "folders": "the folders of the run could not be made on the first node",
+}
+_RANK = re.compile(r"node_\d+\.rank_(\d+)\.stderr\.log")
+_DETAILS = 12
+"""Lines of output that explain a failure."""
+
+
+def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
+    """The status of a run. `tails` gives the ends of its error output, and is asked of a failed run only.
+
+    Times and the exit code are those of the journal where it has them, so that they stay as they are when Slurm forgets
+    the job.
+    """
+    state, reason = _judge(record)
+    starts, ended = record.starts, record.last("ended", "stopped", "left", "broken")
+    code = _exit_code(record)
+    over = state.is_final
+    status = RunStatus(
+        state=state,
+        reason=reason,
+        created=record.sent or record.created,
+        started=starts[0].time if starts else None,
+        ended=(ended.time if ended and _is_of_last_start(record) else record.ended) if over else None,
+        restarts=max(0, len(starts) - 1),
+        exit_code=code if over else None,
+    )
+    return _with_cause(status, tails()) if state is RunState.FAILED and starts else status
+
+
+def _judge(record: Record) -> Meaning:
+    """The state and its reason."""
+    if record.state is None:
+        return _judge_by_journal(record)
+    found, last = meaning_of(record.state), record.last("ended", "stopped", "left", "broken")
+    if not found.state.is_final:
+        if record.stop_asked or record.last("stopping") is not None:
+            return Meaning(RunState.STOPPING)
+        if found.state is RunState.RUNNING and (not record.starts or _is_left(record)):
+            return Meaning(RunState.PREPARING)  # the nodes are there, and the batch script is about to begin
+        return Meaning(found.state, _waiting(record) if found.state is RunState.PENDING else None)
+    if last is not None and last.word == "stopped":
+        return Meaning(RunState.STOPPED, "it was asked to stop")
+    if found.state is RunState.STOPPED:
+        return Meaning(RunState.STOPPED, "it was asked to stop" if record.stop_asked else found.reason)
+    if found.state is RunState.FAILED and found.reason is None:
+        return Meaning(RunState.FAILED, _reason_of_journal(record))
+    return found
+
+
+def _judge_by_journal(record: Record) -> Meaning:
+    """Of a job that Slurm knows no more. A script that was killed has noted no end, but perhaps why it had to leave."""
+    last = record.last("started", "stopping", "interrupted", "timeout", "ended", "stopped", "left", "broken")
+    if last is None and record.stop_asked:
+        return Meaning(RunState.STOPPED, "it was asked to stop before it started")
+    if last is None or last.word == "started":
+        return Meaning(RunState.LOST, f"Slurm knows the job {record.job} no more, and the job has noted no end")
+    if last.word in ("stopped", "stopping"):
+        return Meaning(RunState.STOPPED, "it was asked to stop")
+    if last.word == "ended" and last.rest == "0":
+        return Meaning(RunState.SUCCEEDED)
+    if last.word == "interrupted" or (last.word == "left" and record.last("timeout") is None):
+        return Meaning(RunState.STOPPED, "the job was cancelled, or its nodes were taken away")
+    return Meaning(RunState.FAILED, _reason_of_journal(record))
+
+
+def _is_of_last_start(record: Record) -> bool:
+    """Whether the journal's end is that of the last start: a job that was requeued has several."""
+    last = record.last("started", "ended", "stopped", "left", "broken")
+    return last is not None and last.word != "started"
+
+
+def _is_left(record: Record) -> bool:
+    """Whether the journal ends with a start whose nodes were taken away."""
+    last = record.last("started", "left")
+    return last is not None and last.word == "left"
+
+
+def _reason_of_journal(record: Record) -> str | None:
+    last = record.last("ended", "left", "broken", "timeout")
+    if last is None:
+        return None
+    if last.word == "broken":
+        return _BROKEN.get(last.rest, last.rest)
+    if last.word == "timeout" or (last.word == "left" and record.last("timeout") is not None):
+        return "the time limit was reached"
+    return "it was ended from outside" if last.word == "left" else f"exit code {last.rest}"
+
+
+def _exit_code(record: Record) -> int | None:
+    last = record.last("ended", "left")
+    return int(last.rest) if last is not None and last.word == "ended" and last.rest.isdecimal() else None
+
+
+def _waiting(record: Record) -> str | None:
+    """Why the job waits, in Slurm's words."""
+    return f"it waits: {record.why}" if record.why and record.why != "None" else None
+
+
+def _with_cause(status: RunStatus, tails: str) -> RunStatus:
+    """The rank whose error came first, if one names it: the errors of others say that this one is gone."""
+    found = []
+    for file, lines in _files(tails):
+        error, match = error_in(lines), _RANK.fullmatch(file)
+        if error is not None:
+            found.append((bool(PEER_LOST.search(error)), match is None, int(match[1]) if match else 0, error, lines))
+    if not found:
+        return status
+    is_consequence, is_nameless, number, error, lines = min(found, key=lambda item: item[:3])
+    rank = None if is_nameless or is_consequence else number
+    who = f"rank {rank}: " if rank is not None else ""
+    code = f" ({status.reason})" if status.reason else ""
+    details = tuple(lines[-_DETAILS:])
+    return replace(status, reason=f"{who}{bounded(error)}{code}", failed_rank=rank, details=details)
+
+
+def _files(tails: str) -> list[tuple[str, list[str]]]:
+    found: list[tuple[str, list[str]]] = []
+    for line in tails.splitlines():
+        if line.startswith("@file "):
+            found.append((line.removeprefix("@file "), []))
+        elif found:
+            found[-1][1].append(line.removeprefix(" "))
+    return found

@@ -1,0 +1,81 @@
+"""Exactly one job for a run, though Slurm takes any number of jobs of one name.
+
+A run has a folder, and the folder a lock that sbatch itself holds while a request is on its way. Under the lock a
+request is sent only where no job has the run: none has taken the link `job`, and neither `squeue` nor `sacct` knows one
+of that name and comment. Each submission first opens the run with a token of its own; a request whose token is not
+there any more, because the run was withdrawn, is not sent, however late it arrives. Should two jobs
+exist all the same, the batch script lets only one of them run.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+from cloudtrain.core.plan import Plan
+from cloudtrain.core.states import RunRef
+from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable
+from cloudtrain.targets.slurm.layout import RunFolder
+from cloudtrain.targets.slurm.service import scripts
+from cloudtrain.targets.slurm.service.runner import CommandFailed, Runner
+
+
+def send(runner: Runner, plan: Plan, *, again: bool) -> None:
+    """Send the request. A job has the run when this returns.
+
+    Raises:
+        NameTaken: there is a run of that name, and this submission cannot have made it.
+        TargetError: sbatch refused.
+        TargetUnreachable: the cluster or another sender did not answer.
+    """
+    folder, token = str(plan.request["folder"]), secrets.token_hex(16)
+    found = _call(runner, scripts.OPEN, folder, plan.run_name, token)
+    if not found:
+        found = _send(runner, plan, folder, token)
+    if found and not again:
+        raise NameTaken(f"there is a run `{plan.run_name}` already: job {found}", hint="give the job another name")
+
+
+def _send(runner: Runner, plan: Plan, folder: str, token: str) -> str:
+    """Send the request, unless another sender was quicker: then the number of its job; else nothing."""
+    outputs = json.dumps(plan.request["outputs"])
+    script = str(plan.request["script"]).encode()
+    argv = plan.request["argv"]
+    answer = _call(runner, scripts.SEND, folder, plan.run_name, token, outputs, *argv, stdin=script)
+    word, _, job = answer.partition(" ")
+    return job if word == "found" else ""
+
+
+def find(runner: Runner, folder: RunFolder, ref: RunRef) -> str:
+    """The number of the run's job; empty where there is none.
+
+    Raises:
+        NameTaken: the run is another user's.
+    """
+    return _call(runner, scripts.FIND, folder.path, ref.name)
+
+
+def withdraw(runner: Runner, folder: RunFolder, ref: RunRef) -> bool:
+    """See to it that no request of the run is sent any more; False where there is a job."""
+    return not _call(runner, scripts.WITHDRAW, folder.path, ref.name)
+
+
+def _call(runner: Runner, script: str, folder: str, name: str, *arguments: str, stdin: bytes = b"") -> str:
+    try:
+        return runner.run(script, folder, name, *arguments, stdin=stdin).decode().strip()
+    except CommandFailed as error:
+        raise _explain(error, name) from None
+
+
+def _explain(error: CommandFailed, name: str) -> TargetError:
+    if error.exit_status == scripts.FOREIGN:
+        return NameTaken(f"the run `{name}` belongs to another user", hint="give the job another name")
+    if error.exit_status == scripts.BUSY:
+        return TargetUnreachable(f"another command is sending `{name}`", hint="run the same command again in a minute")
+    if error.exit_status == scripts.WITHDRAWN:
+        return TargetUnreachable(f"`{name}` was withdrawn while it was sent", hint="run the same command again")
+    if error.exit_status == scripts.REFUSED:
+        return TargetError(
+            f"Slurm refused the job: {error.message}", hint="`cloudtrain check` asks the cluster what fits"
+        )
+    return error

@@ -1,0 +1,55 @@
+"""The Slurm target: what the rest of cloudtrain sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtrain.targets.base import Service, Target
+from cloudtrain.targets.slurm.account import SlurmAccount
+from cloudtrain.targets.slurm.settings import Slurm
+
+if TYPE_CHECKING:
+    from cloudtrain.core.plan import CompileContext, Plan
+    from cloudtrain.core.processing import AnyJob
+
+
+class SlurmTarget(Target):
+    """A Slurm cluster, through its own commands."""
+
+    name = "slurm"
+    title = "Slurm"
+    settings_model = Slurm
+    rule_prefix = "SL"
+    rule_modules = ("cloudtrain.targets.slurm.rules.cluster", "cloudtrain.targets.slurm.rules.job")
+    online_rule_modules = ("cloudtrain.targets.slurm.rules.online",)
+    plan_formats = ("sbatch",)
+    order = 30
+    is_paid = False
+    place_example = "/data/train"
+    place_help = "An absolute path that every node of the cluster sees."
+    overrides_help = "Options of sbatch, merged last: `{nice: 100, exclusive: null}`; null removes one."
+    secret_hint = "let the script read it from a file in your home directory, which the nodes see"
+
+    def account(self, settings: Slurm, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> SlurmAccount:
+        """The login node and the shared folder."""
+        return SlurmAccount.of(settings)
+
+    def compile(self, job: AnyJob, settings: Slurm, context: CompileContext) -> Plan:
+        """The command line of sbatch and the batch script."""
+        from cloudtrain.targets.slurm.compile.compiler import compile_slurm
+
+        return compile_slurm(job, settings, context)
+
+    def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Service:
+        """What runs Slurm's commands."""
+        from cloudtrain.targets.slurm.service.service import SlurmService
+
+        return SlurmService(environ=environ, state_dir=state_dir)
+
+    def examine(self, settings: Slurm, account: SlurmAccount) -> str | None:
+        """Where jobs would go."""
+        if account.missing:
+            return None
+        return f"{account.host or 'this machine'}, {account.shared_dir}"

@@ -1,0 +1,39 @@
+"""Puts the training scripts into the wheel: each folder whole, with what it shares with another one."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class TrainingScripts(BuildHookInterface):  # type: ignore[type-arg]
+    """Called by hatchling, as pyproject.toml says."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Copy the files that a bundle of each folder has. An editable installation reads the checkout's folders."""
+        if version == "editable":
+            return
+        sys.path.insert(0, self.root)
+        from cloudtrain.bundle.walk import walk  # needs the standard library alone
+        from cloudtrain.errors import JobError
+
+        self._scripts = TemporaryDirectory()  # hatchling takes a file to one place only, and a shared one has two
+        for folder in Path(self.root, "training_scripts").iterdir():
+            found = walk(str(folder))
+            if found.problems:
+                raise JobError(found.problems)
+            for file in found.files:
+                copy = Path(self._scripts.name, folder.name, file.path)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file.place, copy)
+        build_data["force_include"][self._scripts.name] = "cloudtrain/_training_scripts"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
+        """Remove the copies."""
+        if version != "editable":
+            self._scripts.cleanup()

@@ -1,0 +1,77 @@
+"""Rules about jobs of training scripts on paid machines: what their PyTorch lacks, and demonstrations sent by mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain as ct
+
+CLOUDS = {
+    "sagemaker": ct.SageMaker(region="eu-west-1", role="arn:aws:iam::111122223333:role/R"),
+    "azureml": ct.AzureML(
+        subscription_id="00000000-0000-0000-0000-000000000000", resource_group="g", workspace="w", compute="c"
+    ),
+}
+PIPELINED = "from torch.distributed.pipelining import PipelineStage\n"
+SHARDED = "def f():\n    from torch.distributed.fsdp import fully_shard\n"
+
+
+def found(
+    make_source: Callable[..., Path], target: str, code: str, source: str = "", **fields: Any
+) -> list[tuple[str, str | None]]:
+    """Message and hint of a rule's findings."""
+    folder = make_source({"train.py": source or "print(1)\n"})
+    job = ct.TrainingJob(
+        **{
+            "name": "job", "entry_point": "train.py", "source_dir": str(folder), "distribution": {"type": "torch"},
+            "resources": {"instance_type": {"sagemaker": "ml.g5.12xlarge", "azureml": "Standard_NC48ads_A100_v4"}},
+            **fields,
+        }
+    )  # fmt: skip
+    plan = ct.plan(job, target=CLOUDS.get(target, ct.Local()))
+    return [(item.message, item.hint) for item in plan.findings if item.code == code]
+
+
+def pytorch(version: str) -> dict[str, Any]:
+    """The environment with that PyTorch."""
+    return {"environment": {"framework": "pytorch", "version": version, "image": {"azureml": "a/b:1"}}}
+
+
+@pytest.mark.parametrize("target", CLOUDS)
+@pytest.mark.parametrize(
+    ("source", "fields", "old", "good", "message"),
+    [
+        (SHARDED, {}, "2.5", "2.6", "imports `torch.distributed.fsdp.fully_shard`, which PyTorch has from 2.6 on"),
+        (PIPELINED, {}, "2.3.0", "2.4", "imports `torch.distributed.pipelining`, which PyTorch has from 2.4 on"),
+        (PIPELINED, {"hyperparameters": {"schedule": "zero-bubble-v"}}, "2.5", "2.6", "the schedule `zero-bubble-v`"),
+    ],
+)
+def test_what_a_version_cannot_run_is_found_before_it_is_paid_for(
+    make_source: Callable[..., Path], target: str, source: str, fields: Any, old: str, good: str, message: str
+) -> None:
+    """The import or the schedule is named, with the version that has it; that version is left alone."""
+    said = found(make_source, target, "CT208", source, **fields, **pytorch(old))
+    assert len(said) == 1
+    assert message in said[0][0]
+    assert f'set `environment.version` to "{good}"' in str(said[0][1])
+    assert found(make_source, target, "CT208", source, **fields, **pytorch(good)) == []
+
+
+def test_a_schedule_is_only_torchs_in_a_script_that_pipelines(make_source: Callable[..., Path]) -> None:
+    """`schedule` is a name that scripts use for other things."""
+    schedule = {"hyperparameters": {"schedule": "zero-bubble-v"}}
+    assert found(make_source, "sagemaker", "CT208", "print(1)\n", **schedule, **pytorch("2.3")) == []
+    assert found(make_source, "local", "CT208", SHARDED, **pytorch("2.3")) == []
+
+
+@pytest.mark.parametrize("target", CLOUDS)
+def test_a_demonstration_is_not_sent_to_a_paid_machine_unnoticed(make_source: Callable[..., Path], target: str) -> None:
+    """The tag of the bundled job files warns on the clouds, not here; without the tag there is nothing to say."""
+    (said,) = found(make_source, target, "CT403", tags={"size": "toy"}, **pytorch("2.8"))
+    assert "job_gpu.yaml" in str(said[1])
+    assert found(make_source, target, "CT403", tags={"size": "large"}, **pytorch("2.8")) == []
+    assert found(make_source, "local", "CT403", tags={"size": "toy"}) == []

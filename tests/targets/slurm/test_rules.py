@@ -1,0 +1,102 @@
+"""Each rule about Slurm jobs: a job that breaks it, and the nearest one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain.core.plan import Plan
+from cloudtrain.targets.rules import all_rules
+from cloudtrain.targets.slurm.settings import Slurm
+
+GPUS = {"instance_count": 2, "gpus_per_instance": 8}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job and a cluster, and what is changed to make the rule silent."""
+
+    job: dict[str, Any] = field(default_factory=dict)
+    cluster: dict[str, Any] = field(default_factory=dict)
+    good_job: dict[str, Any] = field(default_factory=dict)
+    good_cluster: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = {
+    "SL101": Case(cluster={"shared_dir": None}, good_cluster={"shared_dir": "/fsx/ct"}),
+    "SL102": Case(job={"spot": {}}, good_cluster={"spot_partition": "spare"}),
+    "SL103": Case(cluster={"exclusive": False}, good_cluster={"cpus_per_instance": 16}),
+    "SL104": Case(cluster={"extra_sbatch": ("--output=/tmp/x",)}, good_cluster={"extra_sbatch": ("--nice=5",)}),
+    "SL105": Case(
+        job={"resources": {**GPUS, "gpu": "A100-40GB"}, "distribution": {"type": "torch"}},
+        good_cluster={"gpu_type": "a100"},
+    ),
+    "SL203": Case(
+        job={"resources": {"gpu": "H100"}},
+        good_job={"resources": {"gpu": "H100", "gpus_per_instance": 1}},
+    ),
+    "SL204": Case(job={"max_runtime": "1m"}, good_job={"max_runtime": "61s"}),
+    "SL205": Case(
+        job={"environment": {"requirements": "requirements.txt"}},
+        good_cluster={"python": "/home/you/venv/bin/python"},
+    ),
+    "SL206": Case(
+        job={"environment": {"variables": {"SLURM_CPU_BIND": "cores"}}},
+        good_job={"environment": {"variables": {"NCCL_DEBUG": "INFO"}}},
+    ),
+    "SL207": Case(good_job={"max_runtime": "2h"}),
+    "SL208": Case(
+        job={"environment": {"framework": "pytorch", "version": "2.8"}},
+        good_cluster={"setup": ("module load pytorch/2.8",)},
+    ),
+}
+
+
+@pytest.fixture
+def find(make_source: Callable[..., Path]) -> Callable[..., Plan]:
+    """The plan of a job, with everything that is wrong with it, as the dry run has it."""
+
+    def make(job: dict[str, Any], cluster: dict[str, Any]) -> Plan:
+        source = make_source({"train.py": "print(1)\n", "requirements.txt": "numpy\n"})
+        fields = {"name": "digits", "entry_point": "train.py", "source_dir": str(source)} | job
+        return ct.plan(ct.TrainingJob(**fields), Slurm(**({"shared_dir": "/fsx/ct"} | cluster)))
+
+    return make
+
+
+def codes(plan: Plan) -> set[str]:
+    return {finding.code for finding in plan.findings}
+
+
+def test_every_rule_has_a_case() -> None:
+    """Rules that need no cluster have a case; `test_online.py` has the others."""
+    assert CASES.keys() == {rule.code for rule in all_rules() if rule.code.startswith("SL") and rule.code < "SL9"}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_the_bad_case(find: Callable[..., Plan], code: str) -> None:
+    """The rule finds it once, and says what to type."""
+    case = CASES[code]
+    (finding,) = [found for found in find(case.job, case.cluster).findings if found.code == code]
+    assert finding.hint
+    assert "`" in finding.hint
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_the_good_case(find: Callable[..., Plan], code: str) -> None:
+    """The nearest job that is right is left alone."""
+    case = CASES[code]
+    assert code not in codes(find(case.job | case.good_job, case.cluster | case.good_cluster))
+
+
+@pytest.mark.parametrize(("processes", "code"), [(9, "CT503"), (3, "CT502")])
+def test_processes_against_gpus_are_told_once(find: Callable[..., Plan], processes: int, code: str) -> None:
+    """The rules for all targets compare the job's own two numbers, and no rule of Slurm's repeats them."""
+    field = ("distribution", "processes_per_instance")
+    plan = find({"resources": GPUS, "distribution": {"type": "torch", field[1]: processes}}, {})
+    assert [found.code for found in plan.findings if found.path == field] == [code]

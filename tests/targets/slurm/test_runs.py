@@ -1,0 +1,183 @@
+"""Runs on a real cluster, from submission to their end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.core.processing import ProcessingJob
+from cloudtrain.core.states import RunState
+from cloudtrain.errors import RunNotFound, TargetError
+from tests.targets.slurm.site import REPOSITORY, Run, Site, command, eventually
+
+pytestmark = [pytest.mark.lifecycle, pytest.mark.slurm]
+
+DIGITS = REPOSITORY / "training_scripts" / "digits_ddp"
+TWO = {"instance_count": 2}
+ENDLESS = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.05)\n"
+STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ENDLESS
+SAVING = (
+    "import signal, sys, time\nfrom cloudtrain.runtime import model_dir\n"
+    "def save(*_):\n    time.sleep(3)\n    (model_dir() / 'saved').write_text('yes')\n    sys.exit(0)\n"
+    "signal.signal(signal.SIGTERM, save)\n" + ENDLESS
+)
+
+
+def test_cancelled_by_slurm(site: Site) -> None:
+    """A job that somebody cancels with Slurm's own command is a run that was stopped."""
+    run = site.submit(ENDLESS, name="cancelled-1")
+    run.wait_for_line("up")
+    command(site.environ, "scancel", run.job)
+    status = run.wait()
+    assert (status.state, status.reason) == (RunState.STOPPED, "the job was cancelled")
+
+
+def test_cancelled_while_it_waits(site: Site) -> None:
+    """A job that waits for nodes is stopped without ever having started."""
+    run = site.submit(ENDLESS, name="waits-1", settings={"extra_sbatch": ("--begin=now+1hour",)})
+    assert run.status.state is RunState.PENDING
+    site.service.stop(run.ref)
+    status = run.wait()
+    assert (status.state, status.started) == (RunState.STOPPED, None)
+    assert run.lines(follow=True) == []
+
+
+def test_stop_lets_every_rank_save(site: Site) -> None:
+    """A stop waits for the processes to save, on every node."""
+    run = site.submit(SAVING, name="saves-1", resources=TWO)
+    eventually(lambda: run.texts().count("up") == 2, "both ranks are up")
+    site.service.stop(run.ref)
+    assert run.status.state in (RunState.STOPPING, RunState.STOPPED)
+    assert run.wait().state is RunState.STOPPED
+    assert [file.name for file in site.service.download(run.ref, "model", site.root / "got")] == ["saved"]
+    assert command(site.environ, "sacct", "-X", "-n", "-P", f"--jobs={run.job}", "--format=State").startswith(
+        "CANCELLED"
+    )
+
+
+def test_stop_kills_after_the_grace_period(site: Site) -> None:
+    """What ignores SIGTERM is killed when the grace period is over."""
+    run = site.submit(STUBBORN, name="stubborn-1", settings={"grace_period": 2})
+    run.wait_for_line("up")
+    site.service.stop(run.ref)
+    status = run.wait()
+    assert status.state is RunState.STOPPED
+    assert status.ended is not None
+    assert status.started is not None
+
+
+@pytest.mark.slow
+def test_time_limit(site: Site) -> None:
+    """A job that reaches its time limit may save before, and has failed for that reason."""
+    run = site.submit(SAVING, name="limit-1", max_runtime="1m", settings={"grace_period": 10})
+    status = run.wait()
+    assert (status.state, status.reason) == (RunState.FAILED, "the time limit was reached")
+    assert (Path(site.shared) / "runs" / "limit-1" / "model" / "saved").exists()
+
+
+def test_failed_rank(site: Site) -> None:
+    """A failed run names the rank and its error."""
+    script = "import os\nif os.environ['CLOUDTRAIN_INSTANCE'] == '1':\n    raise ValueError('bad thing')\n"
+    status = site.submit(script, name="fails-1", resources=TWO).wait()
+    assert status.state is RunState.FAILED
+    assert (status.failed_rank, status.reason) == (1, "rank 1: ValueError: bad thing (exit code 1)")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("plug_in", ["mpirun", "pmi2"])
+def test_mpi(site: Site, plug_in: str) -> None:
+    """mpirun and srun start the ranks on all nodes of the job, and each one's output is its own."""
+    mpirun = str(Path(sys.executable).with_name("mpirun")) if plug_in == "mpirun" else plug_in
+    script = "import os\nprint(os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['SLURM_PROCID'])\n"
+    run = site.submit(
+        script,
+        name=f"{plug_in}-1",
+        resources=TWO,
+        distribution={"type": "mpi", "processes_per_instance": 2},
+        settings={"mpi": mpirun},
+    )
+    assert run.wait().state is RunState.SUCCEEDED
+    assert {(line.instance, line.rank, line.text) for line in run.lines()} == {
+        (0, 0, "0"), (0, 1, "1"), (1, 2, "2"), (1, 3, "3")
+    }  # fmt: skip
+
+
+def test_parameter_servers(site: Site) -> None:
+    """Every task of a TensorFlow job has its place in one cluster, and the servers end when the chief has."""
+    script = (
+        "import json, os, time\nconfig = json.loads(os.environ['TF_CONFIG'])\n"
+        "print(config['task']['type'], config['task']['index'], len(config['cluster']['ps']), flush=True)\n"
+        "if config['task']['type'] == 'ps':\n    time.sleep(3600)\n"
+    )
+    distribution = {"type": "tensorflow", "strategy": "parameter_server", "parameter_servers": 1}
+    run = site.submit(script, name="servers-1", resources=TWO, distribution=distribution)
+    assert run.wait().state is RunState.SUCCEEDED
+    assert [(line.rank, line.text) for line in sorted(run.lines(), key=lambda line: line.rank or 0)] == [
+        (0, "chief 0 1"),
+        (1, "worker 0 1"),
+        (2, "ps 0 1"),
+    ]
+
+
+def test_without_accounting(forgetful_site: Site) -> None:
+    """Where nothing is accounted, the run's own journal tells what became of it when Slurm has forgotten the job."""
+    runs = {
+        RunState.SUCCEEDED: forgetful_site.submit("print('hello')\n", name="good-1"),
+        RunState.FAILED: forgetful_site.submit("raise ValueError('bad')\n", name="bad-1"),
+        RunState.STOPPED: forgetful_site.submit(ENDLESS, name="stop-1"),
+    }
+    runs[RunState.STOPPED].wait_for_line("up")
+    forgetful_site.service.stop(runs[RunState.STOPPED].ref)
+    before = {state: run.wait() for state, run in runs.items()}
+    environ = forgetful_site.environ
+    eventually(lambda: not command(environ, "squeue", "--noheader", "--states=all").strip(), "Slurm forgets the jobs")
+    assert {state: run.status for state, run in runs.items()} == before
+    assert {status.state: state for state, status in before.items()} == {state: state for state in runs}
+
+
+def test_unknown_run(site: Site) -> None:
+    """A run that nobody sent is not found."""
+    plan, _ = site.plan(name="nobody-1")
+    with pytest.raises(RunNotFound):
+        site.service.status(plan.ref)
+
+
+def test_no_slurm(site: Site) -> None:
+    """Where Slurm is not installed, the error says where to look for it."""
+    plan, _ = site.plan(name="nowhere-1")
+    folder = site.root / "bin"
+    folder.mkdir()
+    for name in ("bash", "mkdir", "flock", "id", "readlink", "rm"):
+        (folder / name).symlink_to(command(site.environ, "which", name).strip())
+    site.environ["PATH"], path = str(folder), site.environ["PATH"]
+    with pytest.raises(TargetError) as caught:
+        site.service.submit(plan)
+    site.environ["PATH"] = path
+    assert "host" in str(caught.value.hint)
+
+
+def test_processing_job(site: Site) -> None:
+    """A processing job runs on every node, which knows its number, and its output is one place."""
+    script = (
+        "import os\nfrom cloudtrain.runtime import output_dir\nnumber = os.environ['CLOUDTRAIN_INSTANCE']\n"
+        "(output_dir('parts') / number).write_text(number)\n"
+    )
+    run = site.submit(script, name="process-1", kind=ProcessingJob, resources=TWO, outputs={"parts": {}})
+    assert run.wait().state is RunState.SUCCEEDED
+    files = site.service.download(run.ref, "outputs/parts", site.root / "got")
+    assert sorted(file.read_text() for file in files) == ["0", "1"]
+
+
+def test_file_for_sbatch(site: Site) -> None:
+    """sbatch takes what `--format sbatch` prints, and the run is the same."""
+    plan, tree = site.plan("print('from a file')\n", name="file-1")
+    site.service.upload(plan, tree)
+    file = site.root / "job.sbatch"
+    file.write_text(plan.to_sbatch())
+    Path(plan.request["folder"]).mkdir(parents=True)
+    command(site.environ, "sbatch", str(file))
+    run = Run(site, plan.ref)
+    assert run.wait().state is RunState.SUCCEEDED
+    assert run.texts() == ["from a file"]

@@ -1,0 +1,118 @@
+"""Training on two nodes of a real cluster: to the end, over a preemption, and over nodes that are lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil  # noqa: TID253 - tests may start slowly
+import pytest
+
+from cloudtrain.core.states import LogLine, RunState
+from tests.targets.slurm.site import REPOSITORY, STARTER, Run, Site, command, eventually
+
+pytestmark = [pytest.mark.lifecycle, pytest.mark.slurm]
+
+DIGITS = REPOSITORY / "training_scripts" / "digits_ddp"
+TWO = {"instance_count": 2}
+
+
+def digits(site: Site, name: str, *, delay: float = 0.0, epochs: int = 20, **options: Any) -> Run:
+    """The bundled digits_ddp on two nodes."""
+    pytest.importorskip("torch")
+    parameters = {"epochs": epochs, "seed": 1, "step_delay": delay, "checkpoint_every": 10}
+    return site.submit(
+        name=name,
+        source=DIGITS,
+        distribution={"type": "torch"},
+        resources=TWO,
+        hyperparameters=parameters,
+        **options,
+    )
+
+
+def without_time(line: LogLine) -> tuple[str, ...]:
+    """A line's time is that of its file when it was read."""
+    return str(line.instance), str(line.rank), line.stream, line.text
+
+
+def losses(run: Run) -> dict[str, str]:
+    """Step to loss, as the first rank printed it; the last word about a step counts."""
+    words = [text.split() for text in run.texts(rank=0) if " loss=" in text]
+    return {parts[1]: next(part for part in parts if part.startswith("loss=")) for parts in words}
+
+
+@pytest.mark.torch
+def test_two_nodes_train(site: Site) -> None:
+    """digits_ddp trains on two nodes to at least 0.95 accuracy, and its model can be downloaded."""
+    run = digits(site, "digits-1")
+    assert run.wait().state is RunState.SUCCEEDED
+    accuracy = float(next(text for text in run.texts(rank=0) if text.startswith("test accuracy")).split()[2])
+    assert accuracy >= 0.95
+    assert "processes=2" in run.texts(rank=0)[0]
+    files = site.service.download(run.ref, "model/", site.root / "got")
+    assert [file.name for file in files] == ["model.pt"]
+    nodes = command(site.environ, "sacct", "-X", "-n", "-P", f"--jobs={run.job}", "--format=NNodes,NodeList")
+    assert nodes.strip() == "2|n[1-2]"
+
+
+@pytest.mark.torch
+def test_preempted_and_resumed(site: Site) -> None:
+    """A job that loses its nodes to another one goes on from its checkpoint, and learns what it would have learned;
+    its log has every line once."""
+    whole = digits(site, "whole-1", epochs=4)
+    whole.wait()
+    settings = {"spot_partition": "train", "grace_period": 30, "extra_sbatch": ("--nodelist=n1,n2",)}
+    run = digits(site, "spot-1", epochs=4, delay=0.1, spot={}, settings=settings)
+    run.wait_for_line("step=20 ")
+    taker = ["sbatch", "--partition=urgent", "--nodelist=n1,n2", "--nodes=2", "--exclusive", "--output=/dev/null"]
+    command(site.environ, *taker, "--wrap=sleep 1")
+    seen: list[tuple[RunState, int]] = []
+    followed = site.service.logs(
+        run.ref, follow=True, on_status=lambda status: seen.append((status.state, status.restarts))
+    )
+    lines = list(followed)
+    status = run.wait()
+    assert (status.state, status.restarts) == (RunState.SUCCEEDED, 1)
+    assert (RunState.PENDING, 0) in seen
+    assert any("resumed from step" in line.text for line in lines)
+    assert losses(run).items() >= losses(whole).items()
+    assert sorted(map(without_time, lines)) == sorted(map(without_time, run.lines()))
+
+
+@pytest.mark.torch
+def test_lost_node(site: Site, cluster: Path) -> None:
+    """A node's daemon is killed while it trains: the job starts again on nodes that are there, and resumes."""
+    run = digits(site, "lost-1", epochs=4, delay=0.5, settings={"grace_period": 5})
+    run.wait_for_line("step=20 ")
+    subprocess.run([sys.executable, str(STARTER), "kill", str(cluster), "n2"], check=True)
+    try:
+        eventually(lambda: run.status.restarts == 1, "the job starts again")
+        status = run.wait()
+    finally:
+        subprocess.run([sys.executable, str(STARTER), "revive", str(cluster), "n2"], check=True)
+    assert status.state is RunState.SUCCEEDED
+    assert any("resumed from step" in line.text for line in run.lines(rank=0))
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_node_dies_with_its_ranks(site: Site, cluster: Path) -> None:
+    """A node is gone with all its processes, and the ranks elsewhere fail before Slurm knows: the job starts again, too."""
+    run = digits(site, "dies-1", epochs=3, delay=0.3, settings={"grace_period": 5})
+    run.wait_for_line("step=20 ")
+    subprocess.run([sys.executable, str(STARTER), "kill", str(cluster), "n2"], check=True)
+    try:
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get("SLURMD_NODENAME") == "n2":
+                    process.kill()
+        eventually(lambda: run.status.restarts == 1, "the job starts again")
+        status = run.wait()
+    finally:
+        subprocess.run([sys.executable, str(STARTER), "revive", str(cluster), "n2"], check=True)
+    assert status.state is RunState.SUCCEEDED
+    assert any("resumed from step" in line.text for line in run.lines(rank=0))

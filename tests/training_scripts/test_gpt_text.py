@@ -1,0 +1,153 @@
+"""gpt_fsdp on a user's text: files as nanoGPT and llm.c write them, held-out losses, and a resumption that goes on exactly."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtrain.runtime import SetupError
+from tests.training_scripts.runs import Run, assert_same_losses, check_out, forks, run
+
+pytestmark = pytest.mark.torch
+
+FOLDER = Path(__file__).parents[2] / "training_scripts" / "gpt_fsdp"
+
+
+@pytest.fixture(scope="module")
+def data() -> Iterator[Any]:
+    """data.py, imported as the script does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER)
+        patch.delitem(sys.modules, "data", raising=False)
+        yield importlib.import_module("data")
+        sys.modules.pop("data", None)
+
+
+def header(magic: int, count: int) -> bytes:
+    """llm.c's: 256 numbers, of which three count."""
+    return array("i", [magic, 1, count, *[0] * 253]).tobytes()
+
+
+def tokens(first: int, count: int, kind: str) -> bytes:
+    """Numbers that follow each other."""
+    return array({"uint16": "H", "uint32": "I"}[kind], range(first, first + count)).tobytes()
+
+
+def test_files_of_nanogpt_and_llm_c_are_the_same_tokens(data: Any, tmp_path: Path) -> None:
+    """uint16 without a header, uint16 and uint32 behind llm.c's, and text, whose bytes are the tokens."""
+    (tmp_path / "a.bin").write_bytes(tokens(0, 41, "uint16"))
+    (tmp_path / "b.bin").write_bytes(header(20240520, 41) + tokens(100, 41, "uint16"))
+    (tmp_path / "c.bin").write_bytes(header(20240801, 41) + tokens(70000, 41, "uint32"))
+    (tmp_path / "d_val.txt").write_text("a" * 41)
+    learned, held_out = data.read_corpus(tmp_path, 10, 100_000)
+    assert (learned.tokens, learned.windows, held_out.windows) == (123, 12, 4)
+    inputs, following = learned.batch([0, 5, 11])
+    assert inputs[:, 0].tolist() == [0, 110, 70030]
+    assert (following - inputs).unique().tolist() == [1]
+    assert held_out.batch([3])[0].unique().tolist() == [ord("a")]
+
+
+def test_an_epoch_sees_every_window_once_wherever_it_is_cut(data: Any, tmp_path: Path) -> None:
+    """The position says what comes next, whatever the size of the batches before it."""
+    (tmp_path / "a.bin").write_bytes(tokens(0, 301, "uint16"))
+    learned, _ = data.read_corpus(tmp_path, 10, 100_000)
+    whole = learned.at(0, 2 * learned.windows, seed=1)
+    assert sorted(whole[: learned.windows]) == sorted(whole[learned.windows :]) == list(range(learned.windows))
+    assert whole[: learned.windows] != whole[learned.windows :]
+    pieces = [number for start in range(0, len(whole), 4) for number in learned.at(start, 4, seed=1)]
+    assert pieces[: len(whole)] == whole
+    assert learned.at(0, 5, seed=2) != whole[:5]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (header(20240520, 50) + tokens(0, 41, "uint16"), "should hold 50 tokens"),
+        (tokens(0, 8, "uint16"), "no window of `--context` 10"),
+        (tokens(400, 200, "uint16"), "holds the token 599, and `--vocabulary` is 256"),
+    ],
+)
+def test_files_that_cannot_be_learned_from_are_refused(data: Any, tmp_path: Path, content: bytes, message: str) -> None:
+    """Before anything is computed, with a hint."""
+    (tmp_path / "a.bin").write_bytes(content)
+    with pytest.raises(SetupError, match=message) as caught:
+        data.read_corpus(tmp_path, 10, 256)
+    assert caught.value.hint
+
+
+def test_an_empty_folder_is_refused(data: Any, tmp_path: Path) -> None:
+    """It says what may lie there."""
+    with pytest.raises(SetupError, match="there is no text in"):
+        data.read_corpus(tmp_path, 10, 256)
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In a checkout as a user has it."""
+    return check_out("gpt_fsdp", tmp_path_factory.mktemp("checkout"))
+
+
+@pytest.fixture(scope="module")
+def text(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As much text as Shakespeare wrote, of a few words, as prepare.py writes it."""
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "raw").mkdir()
+    words = "the king of france was a good man and he had no sword but a horse".split()
+    draw = random.Random(1)
+    for number in range(10):
+        (folder / "raw" / f"play{number}.txt").write_text(" ".join(draw.choice(words) for _ in range(25_000)))
+    made = run(folder, sys.executable, script.with_name("prepare.py"), "--raw", "raw", "--shard_tokens", "60000")
+    assert made.exit_code == 0, made.errors
+    assert {path.name[:4] for path in (folder / "text").iterdir()} == {"trai", "val_"}
+    return folder / "text"
+
+
+SMALL = "--layers 2 --width 32 --context 32 --report_every 1 --learning_rate 0.003 --evaluate_every 10".split()
+
+
+def trained(script: Path, folder: Path, text: Path, launcher: list[str], *arguments: str) -> Run:
+    """A run on the text."""
+    where = {"CLOUDTRAIN_INPUT_TEXT": str(text), "PYTHONPATH": str(script.parents[2])}
+    found = run(folder, *launcher, script, *SMALL, *arguments, **where)
+    assert found.exit_code == 0, found.errors
+    return found
+
+
+def test_the_held_out_loss_falls_and_another_layout_goes_on_exactly(script: Path, text: Path, tmp_path: Path) -> None:
+    """30 steps in one process; 10 in two shards with a batch of 16, then 20 in one process: the same windows, losses and
+    gradients, and what is held out is predicted better and better."""
+    whole = trained(script, tmp_path / "whole", text, [sys.executable], "--steps", "30")
+    held_out = whole.reported["held_out_loss"]
+    assert list(held_out) == [10, 20, 30]
+    assert held_out[10] > held_out[20] > held_out[30]
+    schedule = ["--steps", "30", "--checkpoint_every", "10"]
+    folder = tmp_path / "parts"
+    first = trained(script, folder, text, forks(2), *schedule, "--layout", "fsdp")
+    for checkpoint in sorted((folder / "checkpoint").iterdir())[1:]:  # as if it had been lost after step 10
+        for path in checkpoint.iterdir():
+            path.unlink()
+        checkpoint.rmdir()
+    second = trained(script, folder, text, [sys.executable], *schedule)
+    assert second.resumed_from == [10]
+    assert min(second.losses) == 11
+    for part in (first, second):
+        assert_same_losses(part, whole)
+
+
+def test_hardware_that_is_not_there_is_named(script: Path, tmp_path: Path) -> None:
+    """float8 and asynchronous tensor parallelism are flags that a CPU does not have."""
+    for flag, words in (
+        ("--float8", "needs a GPU with float8"),
+        ("--async_tensor", "needs GPUs that reach each other's"),
+    ):
+        found = run(tmp_path, sys.executable, script, flag)
+        assert found.exit_code == 1
+        assert words in found.errors
+        assert "Traceback" not in found.errors

@@ -1,0 +1,91 @@
+"""What the documentation shows type-checks for somebody who has mypy and not pydantic's plugin for it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.deadlines import DEADLINE
+
+REPOSITORY = Path(__file__).parents[2]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+WALK_THROUGH = "adding-a-target"
+"""Made of the files of the sample target, which are checked as a package."""
+SAMPLE = REPOSITORY / "tests" / "sample_target" / "src"
+NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
+
+READERS_OWN = {"azureml": "from typing import Any\nml_client: Any = None\n"}
+"""What a page's blocks take from the reader's own program."""
+
+CONFIG = """
+[mypy]
+strict = true
+ignore_missing_imports = true
+warn_unused_ignores = true
+
+# An installed package: what is wrong inside of it is not the user's.
+[mypy-cloudtrain.*]
+follow_imports = silent
+
+# Not what this is about, and large.
+[mypy-torch.*,matplotlib.*,IPython.*,tests.*]
+follow_imports = skip
+
+# A notebook's functions have no annotations; what they call is checked all the same.
+[mypy-notebook_04_parallelism]
+disallow_untyped_defs = false
+disallow_untyped_calls = false
+check_untyped_defs = true
+"""
+
+ONLY_CLOUDTRAIN = {"04_parallelism"}
+"""Notebooks whose other cells compute and draw, with what the scripts printed."""
+
+
+def blocks_of(page: Path) -> str:
+    """The Python blocks of a page, in their order, as one program."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return READERS_OWN.get(page.stem, "") + "\n".join(blocks) if blocks else ""
+
+
+def cells_of(notebook: Path) -> str:
+    """The code cells of a notebook, as one program."""
+    cells = [cell for cell in json.loads(notebook.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+    sources = ["".join(cell["source"]) for cell in cells]
+    return "\n".join(source for source in sources if notebook.stem not in ONLY_CLOUDTRAIN or "ct." in source)
+
+
+@pytest.mark.slow
+def test_documented_calls_type_check(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """Every Python block of the pages, every notebook, and `jobs.py` with the mistakes that must be found."""
+    pytest.importorskip("mypy")
+    programs = {f"page_{page.stem}": blocks_of(page) for page in PAGES if page.stem != WALK_THROUGH}
+    programs |= {f"notebook_{notebook.stem}": cells_of(notebook) for notebook in NOTEBOOKS}
+    programs["jobs"] = (REPOSITORY / "tests" / "typing" / "jobs.py").read_text("utf-8")
+    files = [tmp_path / f"{name.replace('-', '_')}.py" for name, program in programs.items() if program]
+    for file, program in zip(files, filter(None, programs.values()), strict=True):
+        file.write_text(program, "utf-8")
+    config = tmp_path / "mypy.ini"
+    config.write_text(CONFIG)
+    cache = pytestconfig.cache.mkdir("mypy") if pytestconfig.cache else tmp_path / "cache"
+    mypy = [sys.executable, "-m", "mypy", "--config-file", str(config), "--cache-dir", str(cache)]
+    result = subprocess.run(
+        [*mypy, *map(str, files)], cwd=REPOSITORY, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert result.stdout == f"Success: no issues found in {len(files)} source files\n", result.stdout + result.stderr
+
+
+@pytest.mark.slow
+def test_the_sample_target_type_checks(tmp_path: Path) -> None:
+    """A package with a target of its own keeps the promises as mypy reads them."""
+    pytest.importorskip("mypy")
+    config = tmp_path / "mypy.ini"
+    config.write_text(f"[mypy]\nmypy_path = {SAMPLE}\n[mypy-cloudtrain.*]\nfollow_imports = silent\n", "utf-8")
+    command = [sys.executable, "-m", "mypy", "--config-file", str(config), "-p", "cloudtrain_folder"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,231 @@
+"""Run every training script, small, on several versions of PyTorch, and keep docs/torch-versions.md true.
+
+    python tools/test_torch.py [VERSION ...]            the versions of the page, unless given; exit code 1 where a cell
+                                                        fails, or says something else than the page
+    python tools/test_torch.py --write [VERSION ...]    write the page
+    python tools/test_torch.py --install                only make the environments
+
+Each version but this environment's own has an environment beside `.venv`, `.venv-torch-2.8`. A cell either trains, with
+the gradients that it should have, or the script refuses with one sentence; anything else is a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from environments import ROOT, environment
+
+from cloudtrain.runtime import parse_metrics
+
+PAGE = ROOT / "docs" / "torch-versions.md"
+REQUIREMENTS = ROOT / "tests" / "training_scripts" / "requirements-torch.txt"
+SCRIPTS = ROOT / "training_scripts"
+VERSIONS = ("2.8.0", "2.11.0", "2.13.0")
+"""The columns of the page: what job files ask the clouds for, what GPU machines often have, what this project pins."""
+
+EQUAL, TRAINS = "equal", "trains"
+LIMIT = 1e-4
+"""The largest difference of a gradient that counts as none, as a share of its norm; fp32 keeps 1e-7."""
+
+DEADLINE = 300
+"""Seconds for one run; a run takes a few."""
+
+Reading = Callable[[str], Iterator[tuple[str, str]]]
+"""From a script's output to (way, verdict)."""
+
+
+def trained(way: str) -> Reading:
+    """The run ended well and reported losses."""
+
+    def read(output: str) -> Iterator[tuple[str, str]]:
+        yield way, TRAINS if any("loss" in (parse_metrics(line) or {}) for line in output.splitlines()) else "no loss"
+
+    return read
+
+
+def printed(way: str, pattern: str) -> Reading:
+    """The run ended well and printed something that fits the pattern."""
+
+    def read(output: str) -> Iterator[tuple[str, str]]:
+        yield way, "runs" if re.search(pattern, output) else f"nothing like `{pattern}` was printed"
+
+    return read
+
+
+def compared(pattern: str, limits: Mapping[str, float] = {}) -> Reading:
+    """A table with a row for each way: its name, and the difference of its gradients from one process's."""
+
+    def read(output: str) -> Iterator[tuple[str, str]]:
+        for match in re.finditer(pattern, output, re.MULTILINE):
+            name, difference = match[1].strip(), float(match[2])
+            good = difference <= limits.get(name, LIMIT)
+            yield f"`{name}`", EQUAL if good else f"gradients differ by {difference:g}"
+
+    return read
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a script in so many processes."""
+
+    script: str
+    processes: int
+    arguments: str
+    read: Reading
+    ways: tuple[str, ...] = ()
+    """What a table has a row for, where the reading does not say it without one."""
+
+
+SMALL_GPT = "--layers 2 --width 32 --context 32 --steps 4 --report_every 1"
+COMPARED = r"^([a-z0-9, ]+?) +\d+ x \d+ x \d+ +[\d.]+ +[\d.e+-]+ +([\d.e+-]+) "
+SCHEDULES = r"^([a-z0-9-]+) +\w+ +5\.\d+ +[\d.e+-]+ +([\d.e+-]+)$"
+VOLUMES = "--steps 2 --patch 16,16,8 --channels 4,8 --report_every 1 --pictures 0"
+
+CELLS = (
+    Cell("digits_ddp/train.py", 2, "--epochs 1", trained("DistributedDataParallel")),
+    Cell("digits_ddp/compare.py", 2, "--hidden 64 --layers 2 --batch 8 --rounds 1 --tables exchange",
+         compared(r"^(DDP|all_reduce|ring|sharded servers|one server) .* ([\d.e+-]+)$")),
+    Cell("toy_smddp/train.py", 2, "--steps 10", trained("DistributedDataParallel")),
+    Cell("cifar_ddp/train.py", 2, "--epochs 1 --width 4", trained("DistributedDataParallel, loading workers")),
+    Cell("parameter_server/train.py", 3, "--epochs 1", trained("rpc, 2 workers")),
+    Cell("gpt_fsdp/train.py", 4, f"{SMALL_GPT} --compare", compared(COMPARED, {"fsdp, bf16": 0.02}),
+         ("`ddp`", "`fsdp`", "`hsdp`", "`tp`", "`2d`")),
+    Cell("gpt_fsdp/train.py", 2, f"{SMALL_GPT} --async_checkpoints --checkpoint_every 2", trained("async checkpoints")),
+    Cell("gpt_fsdp/train.py", 1, "--dry_run --world 64 --layout 2d --tensor 4", printed("dry run", "all that stays")),
+    Cell("pipeline_gpt/train.py", 4, "--measure --experiments exact", compared(SCHEDULES),
+         ("`simple`", "`1f1b`", "`interleaved`", "`zero-bubble`", "`zero-bubble-v`")),
+    Cell("pipeline_gpt/train.py", 4, f"{SMALL_GPT} --layers 6 --replicas 2", trained("1F1B in 2 replicas")),
+    Cell("pipeline_gpt/train.py", 1, "--engine smp", trained("SageMaker's smp")),
+    Cell("resnet_model_parallel/train.py", 2, "--model resnet14 --batch 8 --split_size 4 --steps 2 --report_every 1",
+         trained("two processes")),
+    Cell("resnet_model_parallel/train.py", 1, "--model resnet14 --batch 8 --split_size 4 --steps 2 --report_every 1",
+         trained("two stages in a process")),
+    Cell("spleen_segmentation/train.py", 2, VOLUMES, trained("DistributedDataParallel")),
+    Cell("mnist_horovod/train.py", 1, "--epochs 1", trained("one process, without Horovod")),
+    Cell("bandwidth/train.py", 2, "--largest 65536 --width 32 --layers 1 --rounds 2", printed("two processes", "bus")),
+    Cell("cifar_deepspeed/train.py", 1, "--epochs 1", trained("without DeepSpeed")),
+)  # fmt: skip
+
+
+def interpreter_of(version: str) -> Path:
+    """An interpreter with that PyTorch: this one, or an environment's, made on the first call."""
+    import importlib.metadata
+
+    if importlib.metadata.version("torch").partition("+")[0] == version:
+        return Path(sys.executable)
+    short = version.removesuffix(".0")
+    torch, rest = ["--no-compile", f"torch=={version}"], ["-r", str(REQUIREMENTS)]
+    return environment(f".venv-torch-{short}", (REQUIREMENTS,), torch, rest, ["--no-deps", "monai==1.6.1"])
+
+
+def run(python: Path, cell: Cell) -> dict[tuple[str, str], tuple[str, str]]:
+    """(Script, way) to verdict and output."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    launch = ["-u", "-m", "cloudtrain.runtime.fork_launcher", "--master-port", port]
+    launch += ["--processes-per-instance", str(cell.processes)]
+    command = [
+        str(python),
+        *(launch if cell.processes > 1 else []),
+        str(SCRIPTS / cell.script),
+        *cell.arguments.split(),
+    ]
+    name = cell.script.removesuffix("/train.py").removesuffix(".py").replace("/", ", ")
+    with tempfile.TemporaryDirectory() as folder:
+        usual = {key: value for key, value in os.environ.items() if not key.startswith(("CLOUDTRAIN_", "PYTEST_"))}
+        started = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, start_new_session=True,
+            env={**usual, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        try:
+            output, errors = started.communicate(timeout=DEADLINE)
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)  # the launcher and its ranks
+            output, errors = started.communicate()
+            errors += f"\nkilled after {DEADLINE} s"
+    found = dict(cell.read(output)) if started.returncode == 0 else {}
+    if not found:
+        refusal = re.search(r"^error: (.*)$", errors, re.MULTILINE)
+        known = [way for way, _ in cell.read("")] or list(cell.ways)
+        verdict = f"refuses: {refusal[1]}" if refusal and "Traceback" not in errors else "FAILED"
+        found = dict.fromkeys(known, verdict)
+    return {(name, way): (verdict, output + errors) for way, verdict in found.items()}
+
+
+def column(version: str) -> dict[tuple[str, str], str]:
+    """All cells of one version, two at a time."""
+    python = interpreter_of(version)
+    found: dict[tuple[str, str], str] = {}
+    with ThreadPoolExecutor(2) as pool:
+        for cell, results in zip(CELLS, pool.map(lambda cell: run(python, cell), CELLS), strict=True):
+            for key, (verdict, output) in results.items():
+                found[key] = verdict
+                if not is_good(verdict):
+                    print(f"PyTorch {version}, {cell.script} {cell.arguments}: {verdict}\n{output[-3000:]}", flush=True)
+    print(f"PyTorch {version}: {len(found)} cells, {sum(map(is_good, found.values()))} as they should be", flush=True)
+    return found
+
+
+def is_good(verdict: str) -> bool:
+    """It did what it is for, or said in a sentence why it does not."""
+    return verdict in (EQUAL, TRAINS, "runs") or verdict.startswith("refuses: ")
+
+
+def page(columns: Mapping[str, Mapping[tuple[str, str], str]]) -> str:
+    """The document."""
+    refusals = list(dict.fromkeys(v for found in columns.values() for v in found.values() if v.startswith("refuses")))
+    lines = [
+        "# Training scripts and PyTorch versions",
+        "",
+        "Written by `python tools/test_torch.py --write`, and checked by `make test-torch`: every script in small, on",
+        "this machine's CPUs. `equal`: the gradients are those of one process. `trains`: it reports losses and ends",
+        "well. A number: it refuses, with the sentence below.",
+        "",
+        f"| script | way | {' | '.join(columns)} |",
+        f"|---|---|{'---|' * len(columns)}",
+    ]
+    for script, way in next(iter(columns.values())):
+        cells = [found.get((script, way), "FAILED") for found in columns.values()]
+        shown = [f"{refusals.index(cell) + 1}" if cell in refusals else cell for cell in cells]
+        lines.append(f"| `{script}` | {way} | {' | '.join(shown)} |")
+    lines += ["", *(f"{number}. {text.removeprefix('refuses: ')}" for number, text in enumerate(refusals, 1))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> int:
+    """Exit code 1 when a cell failed, or the page says something else."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--install", action="store_true")
+    parser.add_argument("versions", nargs="*", default=VERSIONS)
+    options = parser.parse_args()
+    for version in options.versions:
+        interpreter_of(version)
+    if options.install:
+        return 0
+    columns = {version: column(version) for version in options.versions}
+    good = all(is_good(verdict) for found in columns.values() for verdict in found.values())
+    if options.write:
+        PAGE.write_text(page(columns))
+    elif tuple(options.versions) == VERSIONS and PAGE.read_text() != page(columns):
+        print("docs/torch-versions.md says something else; run `python tools/test_torch.py --write`", file=sys.stderr)
+        return 1
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""A small model on 1 to n processes, each with as much to do; and what slower networks would make of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from messages import settled
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+NETWORKS = (100.0, 50.0, 25.0)
+"""Gb/s for each process: InfiniBand EDR, half and a quarter of it."""
+
+
+def counts(world: int) -> list[int]:
+    """1, 2, 4, ... and all."""
+    found = [1]
+    while found[-1] * 2 < world:
+        found.append(found[-1] * 2)
+    return [*found, world] if world > 1 else found
+
+
+def step_seconds(
+    device: torch.device, width: int, layers: int, batch: int, rounds: int
+) -> Iterator[tuple[int, float, int]]:
+    """Processes, seconds of a training step on the slowest of them, bytes of gradients. Every process calls it; those
+    that are not among the first `count` wait."""
+    for count in counts(dist.get_world_size()):
+        group = dist.new_group(list(range(count)))
+        seconds, size = 0.0, 0
+        if dist.get_rank() < count:
+            torch.manual_seed(0)
+            pairs = [module for _ in range(layers) for module in (nn.Linear(width, width), nn.ReLU())]
+            network = nn.Sequential(*pairs).to(device)
+            size = sum(parameter.nbytes for parameter in network.parameters())
+            ids = [device.index] if device.type == "cuda" else None
+            model: nn.Module = network
+            if count > 1:
+                model = DistributedDataParallel(
+                    network, device_ids=ids, process_group=group, gradient_as_bucket_view=True
+                )
+            optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
+            images = torch.randn(batch, width, device=device)
+            times = []
+            for _ in range(rounds + 2):
+                settled(device, barrier=False)
+                if count > 1:
+                    dist.barrier(group)
+                begun = time.perf_counter()
+                model(images).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                settled(device, barrier=False)
+                times.append(time.perf_counter() - begun)
+            seconds = median(times[2:])
+        found = torch.tensor([seconds, size], dtype=torch.float, device=device)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX)
+        yield count, float(found[0]), int(found[1])
+
+
+def exchange_seconds(size: int, processes: int, gigabits: float, latency: float) -> float:
+    """A ring's: 2 (n - 1) messages, each a nth of the gradients."""
+    steps = 2 * (processes - 1)
+    return steps * latency + steps / processes * size * 8 / (gigabits * 1e9)
+
+
+def projected(alone: float, size: int, latency: float, processes: list[int]) -> Iterator[tuple[int, list[float]]]:
+    """Processes to efficiency over each network of NETWORKS. `alone` are the measured seconds of a step of one process,
+    `latency` those of the smallest measured message. Nothing of the exchange is taken to be hidden: the lower bound."""
+    for n in processes:
+        yield n, [alone / (alone + exchange_seconds(size, n, rate, latency)) for rate in NETWORKS]

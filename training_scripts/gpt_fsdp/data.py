@@ -1,0 +1,178 @@
+"""The text that a model learns from: files of tokens as nanoGPT and llm.c write them, or plain text, never read whole.
+
+    text/*.bin      tokens as uint16 or uint32: headerless (nanoGPT, uint16), or behind llm.c's header of 1,024 bytes
+    text/*.txt      text; its bytes are the tokens
+
+Files whose names say `val` or `test` are held out; without one, the last tenth of every file is. A window is `context`
+tokens and the one after them. Windows lie one after the other, in another order in every epoch; which ones a step sees
+follows from the number of windows seen before, the *position*, which the checkpoint holds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cloudtrain.runtime import SetupError
+
+HEADER_BYTES = 1024
+MAGIC = {20240520: np.uint16, 20240801: np.uint32}
+"""The first number of llm.c's header to the type of the tokens; the third number is how many there are."""
+
+HELD_OUT = ("val", "test")
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A part of a file, mapped into memory: `of` counts tokens from `first` on."""
+
+    path: Path
+    kind: Any
+    offset: int  # bytes
+    first: int
+    of: int
+
+    def read(self, start: int, count: int) -> np.ndarray[Any, Any]:
+        """These tokens; the mapping is kept, so that reading is a look into the page cache."""
+        mapped = mapping(self.path, self.kind, self.offset)
+        return mapped[self.first + start : self.first + start + count]
+
+
+@lru_cache(maxsize=1024)
+def mapping(path: Path, kind: Any, offset: int) -> np.ndarray[Any, Any]:
+    return np.memmap(path, dtype=kind, mode="r", offset=offset)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Windows over some files."""
+
+    parts: tuple[Tokens, ...]
+    context: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(part.of for part in self.parts)
+
+    @property
+    def windows(self) -> int:
+        return sum(self._in(part) for part in self.parts)
+
+    def _in(self, part: Tokens) -> int:
+        return max(0, (part.of - 1) // self.context)
+
+    def window(self, number: int) -> np.ndarray[Any, Any]:
+        """`context` tokens and the one after them."""
+        for part in self.parts:
+            if number < self._in(part):
+                return part.read(number * self.context, self.context + 1)
+            number -= self._in(part)
+        raise IndexError(number)
+
+    def batch(self, numbers: Sequence[int]) -> Batch:
+        """What goes in and what should come out, (count, context) each."""
+        rows = np.stack([self.window(number) for number in numbers]).astype(np.int64)
+        windows = torch.from_numpy(rows)
+        return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+
+    def at(self, position: int, count: int, seed: int) -> list[int]:
+        """The windows that come after `position` others."""
+        return [
+            int(order(self.windows, seed, place // self.windows)[place % self.windows])
+            for place in range(position, position + count)
+        ]
+
+
+@lru_cache(maxsize=2)
+def order(count: int, seed: int, epoch: int) -> Tensor:
+    """Of all windows in one epoch."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 100_003 + epoch))
+
+
+def read_corpus(folder: Path, context: int, vocabulary: int) -> tuple[Corpus, Corpus]:
+    """What is learned from, and what is held out.
+
+    Raises:
+        SetupError: there is no text, a file is not what its header says, or a part has no window.
+    """
+    paths = (
+        sorted(path for path in folder.rglob("*") if path.suffix in (".bin", ".txt")) if folder.is_dir() else [folder]
+    )
+    if not paths:
+        raise SetupError(f"there is no text in `{folder}`", hint="put `*.txt`, or `*.bin` from prepare.py, there")
+    files = [opened(path) for path in paths]
+    learned = [file for file in files if not _is_held_out(file.path)]
+    kept = [file for file in files if _is_held_out(file.path)]
+    if not kept:
+        kept = [Tokens(f.path, f.kind, f.offset, f.of - f.of // 10, f.of // 10) for f in learned]
+        learned = [Tokens(f.path, f.kind, f.offset, 0, f.of - f.of // 10) for f in learned]
+    corpora = Corpus(tuple(learned), context), Corpus(tuple(kept), context)
+    for name, corpus in zip(("learn from", "hold out"), corpora, strict=True):
+        if not corpus.windows:
+            raise SetupError(
+                f"`{folder}` has {corpus.tokens:,} tokens to {name}, and no window of `--context` {context}",
+                hint="give more text, or a smaller `--context`",
+            )
+    largest = max(int(file.read(0, min(file.of, 1 << 16)).max(initial=0)) for file in files)
+    if largest >= vocabulary:
+        raise SetupError(
+            f"`{folder}` holds the token {largest}, and `--vocabulary` is {vocabulary}",
+            hint=f"give at least `--vocabulary {largest + 1}`; GPT-2's tokens need 50304",
+        )
+    return corpora
+
+
+def _is_held_out(path: Path) -> bool:
+    return any(word in path.stem.lower() for word in HELD_OUT)
+
+
+def opened(path: Path) -> Tokens:
+    """A file, as what it is."""
+    size = path.stat().st_size
+    if path.suffix != ".bin":
+        return Tokens(path, np.uint8, 0, 0, size)
+    header = np.fromfile(path, dtype=np.int32, count=3)
+    kind = MAGIC.get(int(header[0])) if len(header) == 3 else None
+    if kind is None:
+        return Tokens(path, np.uint16, 0, 0, size // 2)
+    count = int(header[2])
+    if HEADER_BYTES + count * np.dtype(kind).itemsize != size:
+        raise SetupError(
+            f"`{path}` should hold {count:,} tokens and is {size:,} bytes long", hint="copy it again: it is cut off"
+        )
+    return Tokens(path, kind, HEADER_BYTES, 0, count)
+
+
+class Feed:
+    """Batches ahead of the training: a thread reads the next ones into pinned memory, from which they reach the GPU
+    without that anybody waits."""
+
+    def __init__(self, make: Callable[[int], Batch], device: torch.device, ahead: int = 2) -> None:
+        self._make, self._device, self._ahead = make, device, ahead
+        self._thread = ThreadPoolExecutor(1)
+        self._coming: deque[tuple[int, Future[Batch]]] = deque()
+
+    def at(self, step: int) -> Batch:
+        """The batch of a step, on the device. The steps after it are begun."""
+        if self._coming and self._coming[0][0] != step:
+            self._coming.clear()
+        following = self._coming[-1][0] + 1 if self._coming else step
+        for number in range(following, step + self._ahead + 1):
+            self._coming.append((number, self._thread.submit(self._pinned, number)))
+        inputs, targets = self._coming.popleft()[1].result()
+        return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
+
+    def _pinned(self, step: int) -> Batch:
+        inputs, targets = self._make(step)
+        return (inputs.pin_memory(), targets.pin_memory()) if self._device.type == "cuda" else (inputs, targets)
