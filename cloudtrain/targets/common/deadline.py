@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from threading import Thread
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+
+def check_timeout() -> float:
+    """Return how many seconds all optional questions of one check have together.
+
+    They are `CLOUDTRAIN_CHECK_TIMEOUT`, for a slow line; default: 3, because a submit waits for them. A value that is
+    no positive number counts as the default.
+    """
+    try:
+        seconds = float(os.environ.get("CLOUDTRAIN_CHECK_TIMEOUT", ""))
+    except ValueError:
+        return 3.0
+    return seconds if 0 < seconds <= threading.TIMEOUT_MAX else 3.0
 
 
 class Deadline(Generic[T]):

