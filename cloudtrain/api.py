@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +64,7 @@ def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
 
     file = script_path(text.removeprefix(BUNDLED)) / "job.yaml"
     found = load(file, [*overrides, f"source_dir={text}"])
-    return replace(found, job=found.job.from_folder(None))  # it has no project: that of the working directory counts
+    return found._replace(job=found.job.from_folder(None))  # it has no project: that of the working directory counts
 
 
 def bundled_job(name: str, overrides: Sequence[str] = ()) -> TrainingJob:

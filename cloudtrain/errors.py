@@ -20,7 +20,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import ClassVar
 
 
@@ -232,6 +231,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     if not options:
         return None
     folded = {option.casefold(): option for option in reversed(options)}
+    from difflib import get_close_matches  # costs start-up time
+
     near = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
     if near:
         return f"did you mean `{folded[near[0]]}`?"

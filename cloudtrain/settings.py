@@ -21,9 +21,9 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.core.targets import DEFAULT_TARGET, find_target, target_names
 from cloudtrain.errors import JobError, Problem, SettingsError, did_you_mean
@@ -34,8 +34,7 @@ from cloudtrain.targets.settings import TargetSettings
 FILE_NAME = "cloudtrain.toml"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """Everything that comes from the user's surroundings."""
 
     state_dir: Path

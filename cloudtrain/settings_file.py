@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.core.targets import DEFAULT_TARGET, target_names
 from cloudtrain.documents.document import Positions, Unreadable, read_document
@@ -18,8 +18,7 @@ Way = tuple["str | int", ...]
 """The path of a value in a settings file."""
 
 
-@dataclass(frozen=True)
-class SettingsFile:
+class SettingsFile(NamedTuple):
     """What a settings file holds."""
 
     path: Path
@@ -68,10 +67,10 @@ def place_of(files: Sequence[SettingsFile], bases: Sequence[Way], problem: Probl
         bases: the tables that hold the settings, the strongest first: `("profiles", PROFILE, TARGET)`.
         problem: its path is that in the table.
     """
-    ways = [(file, base) for base in bases for file in reversed(files)]
+    ways: list[tuple[SettingsFile, Way]] = [(file, base) for base in bases for file in reversed(files)]
     exact = ((file, base) for file, base in ways if file.holds((*base, *problem.path)))
     table = ((file, base) for file, base in ways if file.holds(base))
-    found = next(exact, None) or next(table, None)
+    found: tuple[SettingsFile, Way] | None = next(exact, None) or next(table, None)
     if found is None:
         return problem
     file, base = found

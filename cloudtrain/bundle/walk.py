@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
@@ -34,16 +33,20 @@ class Found(NamedTuple):
     """Where it is on disk."""
 
 
-@dataclass
 class Walk:
-    """What a walk found. `links` holds each link's target as it stands on disk."""
+    """What a walk found.
 
-    included: tuple[str, ...] = ()
-    """Files and folders beside those of the root that stand elsewhere."""
-    files: list[Found] = field(default_factory=list)
-    links: dict[str, str] = field(default_factory=dict)
-    ignored: list[Ignored] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    Attributes:
+        included: files and folders beside those of the root that stand elsewhere.
+        links: each link's target as it stands on disk.
+    """
+
+    def __init__(self, included: tuple[str, ...] = ()) -> None:
+        self.included = included
+        self.files: list[Found] = []
+        self.links: dict[str, str] = {}
+        self.ignored: list[Ignored] = []
+        self.problems: list[Problem] = []
 
     def refuse(self, path: str, message: str, *, remedy: str) -> None:
         """Note a problem with one path. The way out is always to ignore the path, or the remedy."""

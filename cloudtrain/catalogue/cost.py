@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cloudtrain.catalogue.instances import InstanceType
 
@@ -11,8 +11,7 @@ Counted = tuple[InstanceType | None, int]
 """A type, or None for one that the catalogue does not have, and how many of it there are."""
 
 
-@dataclass(frozen=True)
-class Price:
+class Price(NamedTuple):
     """US dollars an hour, at list prices."""
 
     hourly: float

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cloudtrain.core.targets import all_targets, find_target, target_names
 
@@ -126,8 +126,7 @@ REQUIRED = tuple(field.name for field in fields(InstanceType) if field.default i
 """Columns that every row has; the others have defaults. A table leaves out those in which none of its rows differs."""
 
 
-@dataclass(frozen=True)
-class InstanceTable:
+class InstanceTable(NamedTuple):
     """What a target says about its instance types."""
 
     file: Path

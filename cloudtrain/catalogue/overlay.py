@@ -28,10 +28,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.catalogue.gpus import read_gpu
 from cloudtrain.catalogue.instances import COLUMNS, REQUIRED, InstanceType, instance_named, name_key, table_of, tables
@@ -45,8 +45,7 @@ from cloudtrain.system.trust import require_trust
 FILE_NAME = "instances.toml"
 
 
-@dataclass(frozen=True)
-class Correction:
+class Correction(NamedTuple):
     """What one file says about one type. The values are of the columns' types."""
 
     target: str

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.errors import SettingsError
-from cloudtrain.runtime.atomic import write_file
-from cloudtrain.system.private import make_private_folder
 from cloudtrain.system.trust import read_trusted
 
 
-@dataclass(frozen=True)
-class Refreshed:
+class Refreshed(NamedTuple):
     """What a refresh did."""
 
     file: Path
@@ -64,6 +60,9 @@ def write_refreshed(user_folder: Path, target: str, table: Mapping[str, Any], *,
     Raises:
         SettingsError: the file cannot be written.
     """
+    from cloudtrain.runtime.atomic import write_file
+    from cloudtrain.system.private import make_private_folder
+
     file = refreshed_file(user_folder, target)
     text = json.dumps({"about": about, target: table}, indent=1, ensure_ascii=False) + "\n"
     try:

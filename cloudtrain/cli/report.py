@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +67,7 @@ def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
         "restarts": status.restarts,
         "metrics": status.metrics,
         "details": list(status.details),
-        "transitions": [asdict(item) for item in status.transitions],
+        "transitions": [item._asdict() for item in status.transitions],
         "billable_seconds": status.billable_seconds,
         "cost": status.cost,
         "saved": status.saved,

@@ -6,10 +6,10 @@ import hashlib
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.core.exports import Exports
 from cloudtrain.core.hiding import hide
@@ -33,8 +33,7 @@ class Level(str, Enum):
         return self.value
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One preflight result. `path` is the way to the value in the job; `place` is where that stands in its file."""
 
     code: str
@@ -54,8 +53,7 @@ class Finding:
         return Notice(self.level.value, self.message, self.code, where or None, self.details, self.hint)
 
 
-@dataclass(frozen=True)
-class Upload:
+class Upload(NamedTuple):
     """A file that must be at `destination` before the request is sent. Content-addressed: same bytes, same place."""
 
     kind: str
@@ -71,8 +69,7 @@ class Upload:
     `${{folder}}`."""
 
 
-@dataclass(frozen=True)
-class Bundle:
+class Bundle(NamedTuple):
     """The identity of the user's code: what compile may know of the archive."""
 
     sha256: str
@@ -81,8 +78,7 @@ class Bundle:
     file_count: int
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """What this machine has: logical CPUs, and the ids of the GPUs that may be used (as in CUDA_VISIBLE_DEVICES)."""
 
     cpus: int
@@ -98,8 +94,7 @@ class Machine:
         return f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}, {gpus}"
 
 
-@dataclass(frozen=True)
-class CompileContext:
+class CompileContext(NamedTuple):
     """Everything that compile may not look up itself. The same job, target and context give the same bytes."""
 
     run_name: str
@@ -169,7 +164,7 @@ class Plan(Exports):
         content = {
             "target": self.target,
             "request": self.request,
-            "uploads": [_without_none(asdict(upload)) for upload in self.uploads],
+            "uploads": [_without_none(upload._asdict()) for upload in self.uploads],
         }
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
@@ -192,9 +187,9 @@ class Plan(Exports):
             "sha256": self.sha256,
             "summary": dict(self.summary),
             "request": self.request,
-            "uploads": [_without_none(asdict(upload)) for upload in self.uploads],
+            "uploads": [_without_none(upload._asdict()) for upload in self.uploads],
             "processes": processes_data(self.processes),
-            "findings": [asdict(finding) | {"level": finding.level.value} for finding in self.findings],
+            "findings": [finding._asdict() | {"level": finding.level.value} for finding in self.findings],
             "notes": list(self.notes),
             "settings": list(self.settings),
         }

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -43,14 +42,14 @@ def reference_problems(job: Mapping[str, Any], implicit: Sequence[str] = IMPLICI
 
 RUN_SCHEME = "run:"
 
-_RUN = re.compile(
-    r"run:(?P<run>[A-Za-z0-9][A-Za-z0-9-]*)/(?:outputs?/(?P<output>[A-Za-z_]\w*)|(?P<own>model|checkpoint))(?P<below>/.+)?"
+_RUN = (
+    r"run:(?P<run>[A-Za-z0-9][A-Za-z0-9-]*)"
+    r"/(?:outputs?/(?P<output>[A-Za-z_]\w*)|(?P<own>model|checkpoint))(?P<below>/.+)?"
 )
 _RUN_HINT = "write `run:NAME/output/OUTPUT` or `run:NAME/model`; NAME is a job, a run, or `last`"
 
 
-@dataclass(frozen=True)
-class RunInput:
+class RunInput(NamedTuple):
     """What an earlier run wrote: `run:prep/output/volumes/train` is `train` below the output `volumes` of `prep`."""
 
     run: str
@@ -68,7 +67,7 @@ def is_run_input(place: str | None) -> bool:
 
 def run_input(place: str) -> RunInput | None:
     """The parts of `run:NAME/output/OUTPUT`; None where it is not written so."""
-    match = _RUN.fullmatch(place)
+    match = re.fullmatch(_RUN, place)
     if match is None or ".." in (match["below"] or "").split("/"):
         return None
     what = match["own"] or f"outputs/{match['output']}"

@@ -41,8 +41,7 @@ _FINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunSt
 _REFERENCE = re.compile(r"(?P<target>[a-z][a-z0-9_]*)://(?P<place>[^/]+)/(?P<name>[^/]+)")
 
 
-@dataclass(frozen=True, order=True)
-class RunRef:
+class RunRef(NamedTuple):
     """`target://place/name`: `sagemaker://eu-west-1/cifar10-3f9a1c22-1`, `local://host/cifar10-3f9a1c22-1`.
 
     `place` is the region, the workspace, or for local runs the host.
@@ -70,8 +69,7 @@ class RunRef:
         return cls(**match.groupdict())
 
 
-@dataclass(frozen=True)
-class Transition:
+class Transition(NamedTuple):
     """A phase of a run in the provider's own words (`Downloading`, `Training`), with the time it took."""
 
     phase: str

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from cloudtrain.documents.limits import MAX_VALUES
@@ -22,13 +22,15 @@ class Place(NamedTuple):
     column: int
 
 
-@dataclass(frozen=True)
-class Positions:
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+class Positions(NamedTuple):
     """Where each key and value stands, and how each plain value is written there (`2.10`, quotes left out)."""
 
-    keys: Mapping[Path, Place] = field(default_factory=dict)
-    values: Mapping[Path, Place] = field(default_factory=dict)
-    texts: Mapping[Path, str] = field(default_factory=dict)
+    keys: Mapping[Path, Place] = _NOTHING
+    values: Mapping[Path, Place] = _NOTHING
+    texts: Mapping[Path, str] = _NOTHING
 
     def of(self, path: Path, *, key: bool = False) -> Place | None:
         """The place of a value (or of its key); where there is none, the place of what would hold it."""
@@ -43,8 +45,7 @@ class Positions:
         return None
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """`data` holds mappings, lists and plain values; `problems` are those that still let the rest be read."""
 
     data: Any
@@ -52,14 +53,14 @@ class Document:
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass
 class Notes:
     """What a reader writes down on its way through a text."""
 
-    keys: dict[Path, Place] = field(default_factory=dict)
-    values: dict[Path, Place] = field(default_factory=dict)
-    texts: dict[Path, str] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.keys: dict[Path, Place] = {}
+        self.values: dict[Path, Place] = {}
+        self.texts: dict[Path, str] = {}
+        self.problems: list[Problem] = []
 
     def document(self, data: Any) -> Document:
         """The finished document."""

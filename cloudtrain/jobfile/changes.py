@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from cloudtrain.documents.document import Path
 from cloudtrain.errors import Problem
 
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
-@dataclass(frozen=True)
-class Changes:
+
+class Changes(NamedTuple):
     """What overrides did: which override each path comes from, and how its plain values are written there."""
 
-    origins: Mapping[Path, str] = field(default_factory=dict)
-    texts: Mapping[Path, str] = field(default_factory=dict)
+    origins: Mapping[Path, str] = _NOTHING
+    texts: Mapping[Path, str] = _NOTHING
     problems: tuple[Problem, ...] = ()
 
     def origin(self, path: Path) -> str | None:

@@ -41,7 +41,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
     format = format_of(path)
     found = parse(_read(path), format=format, file=str(path), overrides=overrides)
     folder = path.absolute().parent
-    return replace(found, job=anchored(found.job, folder).from_folder(folder))
+    return found._replace(job=anchored(found.job, folder).from_folder(folder))
 
 
 def format_of(path: Path) -> Format:

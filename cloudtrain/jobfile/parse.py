@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -24,14 +24,13 @@ _START = {
 }
 
 
-@dataclass(frozen=True)
-class JobFile:
+class JobFile(NamedTuple):
     """A job, and where everything in it was written."""
 
     job: AnyJob
     file: str
     positions: Positions
-    changes: Changes = field(default_factory=Changes)
+    changes: Changes = Changes()
 
     def place_of(self, path: Path) -> str | None:
         """`job.yaml:9:20` for a path into the job, or the override that set it; the nearest place that is known."""

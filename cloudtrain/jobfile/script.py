@@ -29,7 +29,7 @@ def load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]
         found = parse(text, format="yaml", file=str(script), overrides=overrides)
     except JobError as error:  # a line of a file that does not exist would only confuse
         raise JobError([_without_place(problem, str(script)) for problem in error.problems]) from None
-    return replace(found, job=anchored(found.job, here).from_folder(here), positions=Positions())
+    return found._replace(job=anchored(found.job, here).from_folder(here), positions=Positions())
 
 
 def job_text(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cloudtrain.core.processes import Alike, Process
-from cloudtrain.runtime.torchrun import BACKEND
 from cloudtrain.runtime.torchrun_words import guarded
 
 
@@ -36,6 +35,8 @@ def agent_argv(
     run_dir: str,
 ) -> list[str]:
     """The argv of one instance's agent. `program` is the script and its arguments, or a command of any kind."""
+    from cloudtrain.runtime.torchrun import BACKEND
+
     return [
         python, "-m", "cloudtrain.runtime.torchrun",
         "--nnodes", str(instance_count),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PlaceOf = Callable[[tuple[str | int, ...]], str | None]
 """From the way to a value in the job to where it stands in its file."""
 
-_PLACE = re.compile(r"(?P<file>.*):(?P<line>\d+):(?P<column>\d+)", re.DOTALL)
+_PLACE = r"(?s)(?P<file>.*):(?P<line>\d+):(?P<column>\d+)"
 """Where a value stands in its file, as `PlaceOf` says it; an override has no line."""
 
 _NAMED = 10
@@ -214,7 +214,7 @@ class PreparedJob:
         problem = replace(problem, hint=self._in_form(problem.hint))
         if place is None:
             return problem
-        match = _PLACE.fullmatch(place)
+        match = re.fullmatch(_PLACE, place)
         if match is None:
             return replace(problem, file=place)
         return replace(problem, file=match["file"], line=int(match["line"]), column=int(match["column"]))
@@ -226,14 +226,14 @@ class PreparedJob:
         return subject_of(self.view, self.target, self.account, plan, self.tree, processing)
 
     def _placed(self, finding: Finding) -> Finding:
-        finding = replace(finding, hint=self._in_form(finding.hint))
+        finding = finding._replace(hint=self._in_form(finding.hint))
         if self.place_of is None or not finding.path:
             return finding
-        return replace(finding, place=self.place_of(finding.path))
+        return finding._replace(place=self.place_of(finding.path))
 
     def _in_form(self, hint: str | None) -> str | None:
         """The hint as it is typed into the job's file, which may be TOML or JSON."""
-        match = _PLACE.fullmatch((self.place_of(()) if self.place_of is not None else None) or "")
+        match = re.fullmatch(_PLACE, (self.place_of(()) if self.place_of is not None else None) or "")
         suffix = Path(match["file"]).suffix.lower() if match else ""
         if suffix not in (".toml", ".json"):
             return hint

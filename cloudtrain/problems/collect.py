@@ -82,7 +82,7 @@ def problems_of(error: ValidationError, model: type[BaseModel], source: Source |
         path = (*source.under, *below)
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, ProblemsFound):
-            problems += cause.all(replace(source, under=path))
+            problems += cause.all(source._replace(under=path))
         else:
             said = explain(item, path, shape, parent, source)
             at_type = item["type"] == "union_tag_invalid"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -17,7 +17,6 @@ Written = Callable[[Path], "str | None"]
 """How the value at a path is written in its file: `2.10`, where the value itself is only 2.1."""
 
 
-@dataclass(frozen=True)
 class KeyProblem(Problem):
     """A problem with the name of a field, not with its value: its place in a file is that of the key."""
 
@@ -37,8 +36,7 @@ class MissingProblem(Problem):
         return beside and not hint.startswith("use one of") and any(f"`{name}" in hint for name in names)
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Where the data of a model came from: its place in the whole, the model of the whole, how values are written."""
 
     under: Path = ()

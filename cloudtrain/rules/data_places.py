@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.core.targets import DEFAULT_TARGET
 
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 Path = tuple[str | int, ...]
 
 
-@dataclass(frozen=True)
-class DataPlace:
+class DataPlace(NamedTuple):
     """One place of the job's data.
 
     Attributes:

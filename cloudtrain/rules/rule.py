@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cloudtrain.core.plan import Finding, Level
 from cloudtrain.rules.subject import Subject as Subject
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """One place where a rule is broken. `path` is the way to the value in the job."""
 
     message: str
@@ -24,8 +23,7 @@ class Fault:
 Check = Callable[[Subject], Iterable[Fault]]
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """A registered check. Its function's docstring is its documentation: the first line says what is wrong, the
     rest why it matters and what to do; `cloudtrain explain` and the rules page print it."""
 
@@ -61,13 +59,13 @@ class Rule:
         """What the rule finds."""
         for fault in self.check(subject) if self.check is not None else ():
             path, hint = subject.view.locate(subject, fault.path), fault.hint
-            if path != fault.path and not _IN_PLACE.match(hint or ""):
+            if path != fault.path and not re.match(_IN_PLACE, hint or ""):
                 told = f"remove `{'.'.join(map(str, path[1:]))}` from `{path[0]}`"
                 hint = told if hint is None or hint.startswith("remove ") else f"{told}, and {hint}"
             yield Finding(self.code, self.level, fault.message, hint, path, details=fault.details)
 
 
-_IN_PLACE = re.compile(r"add |call |did you mean|write(?: for example)? `(?!\w+: )[^`]+`$")
+_IN_PLACE = r"add |call |did you mean|write(?: for example)? `(?!\w+: )[^`]+`$"
 """Hints that are right for a value in the overrides as they are: what to add beside it, or what to write for it."""
 
 PORTABLE = "CT"

@@ -45,7 +45,7 @@ class Condition(NamedTuple):
         return None if self.kind == "tag" else number(self.value)
 
 
-_CONDITION = re.compile(r"\s*(?P<key>[^\s<>=!]+)\s*(?P<operator><=|>=|!=|==|=|<|>)\s*(?P<value>.*?)\s*")
+_CONDITION = r"\s*(?P<key>[^\s<>=!]+)\s*(?P<operator><=|>=|!=|==|=|<|>)\s*(?P<value>.*?)\s*"
 
 
 def condition_of(text: str) -> Condition:
@@ -54,7 +54,7 @@ def condition_of(text: str) -> Condition:
     Raises:
         UsageError: it says none.
     """
-    found = _CONDITION.fullmatch(text)
+    found = re.fullmatch(_CONDITION, text)
     if found is None:
         hint = "write a hyperparameter, one of = != < <= > >=, and a value: `learning_rate<0.01`"
         raise UsageError(f"`{text}` is no comparison", hint=hint, code="CT901")

@@ -84,10 +84,8 @@ def command(
 
 def _finding_json(finding: Any) -> dict[str, Any]:
     """As `_problem_json`. A place ends with the line and the column, where it is one of a file."""
-    from dataclasses import asdict
-
     line = re.search(r":([0-9]+):[0-9]+$", finding.place or "")
-    return asdict(finding) | {"level": finding.level.value, "line": int(line[1]) if line else None}
+    return dict(finding._asdict()) | {"level": finding.level.value, "line": int(line[1]) if line else None}
 
 
 def _problem_json(problem: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from cloudtrain.rules.rule import Fault, Subject, rule
 
 _HOST = r"[a-zA-Z0-9]+(?:-+[a-zA-Z0-9]+)*(?:\.[a-zA-Z0-9]+(?:-+[a-zA-Z0-9]+)*)*"
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-_REFERENCE = re.compile(
+_REFERENCE = (
     rf"(?P<name>(?:(?:{_HOST}|\[[a-fA-F0-9:]+\])(?::[0-9]+)?/)?{_PART}(?:/{_PART})*)"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
     r"(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?"
@@ -40,7 +40,7 @@ def image_reference(subject: Subject) -> Iterator[Fault]:
 
 def is_reference(text: str) -> bool:
     """Whether it can be pulled, as far as its letters tell."""
-    match = _REFERENCE.fullmatch(text)
+    match = re.fullmatch(_REFERENCE, text)
     return match is not None and len(match["name"]) <= _LONGEST_NAME
 
 

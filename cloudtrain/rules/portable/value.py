@@ -29,23 +29,20 @@ _SECRET_NAME = re.compile(
 )
 """Names of values that are secrets: by their last word, so that `MAX_TOKENS` and `HF_TOKEN_FILE` are none."""
 
-_SPECIAL_TOKEN = re.compile(
-    r"(?:^|[_.-])(?:pad|eos|bos|unk|cls|sep|mask|image|special|stop|start|end|sos|blank|null|extra|next|prompt|system)"
-    r"[_.-]?token$",
-    re.IGNORECASE,
+_SPECIAL_TOKEN = (
+    r"(?i)(?:^|[_.-])(?:pad|eos|bos|unk|cls|sep|mask|image|special|stop|start|end|sos|blank|null|extra|next|prompt|system)"
+    r"[_.-]?token$"
 )
 """Tokens of a tokenizer."""
 
-_NO_SECRET = re.compile(
-    r"(?:arn:|[a-z][a-z0-9+]*://|[./~])|(?:[-+0-9.e]*|none|null|true|false|auto|yes|no)$|"
-    r".*(?:\$\{|\{\{|x{3,}|\*{3,}|<[^>]*>|\[[^\]]*\]|example|placeholder|changeme|your[-_])",
-    re.IGNORECASE,
+_NO_SECRET = (
+    r"(?i)(?:arn:|[a-z][a-z0-9+]*://|[./~])|(?:[-+0-9.e]*|none|null|true|false|auto|yes|no)$|"
+    r".*(?:\$\{|\{\{|x{3,}|\*{3,}|<[^>]*>|\[[^\]]*\]|example|placeholder|changeme|your[-_])"
 )
 """A place where a secret is, a number, a switch, or what stands for a value in an example."""
 
-_OPTION = re.compile(
-    r"--?[\w-]*(?P<name>passw(?:or)?d|passphrase|secret|token|key)[ =]+[\"']?(?P<value>[^\s\"'$<{-][^\s\"']{5,})",
-    re.IGNORECASE,
+_OPTION = (
+    r"(?i)--?[\w-]*(?P<name>passw(?:or)?d|passphrase|secret|token|key)[ =]+[\"']?(?P<value>[^\s\"'$<{-][^\s\"']{5,})"
 )
 """`--db-password VALUE`, in a command."""
 
@@ -182,15 +179,20 @@ def _by_name(values: Sequence[tuple[Path, str]]) -> Iterator[SecretValue]:
             yield from _options(value)
             continue
         name = _last_name(path)
-        if _SECRET_NAME.search(name) and not _SPECIAL_TOKEN.search(name) and value and not _NO_SECRET.match(value):
+        if (
+            _SECRET_NAME.search(name)
+            and not re.search(_SPECIAL_TOKEN, name)
+            and value
+            and not re.match(_NO_SECRET, value)
+        ):
             yield SecretValue(path, "by its name", _is_random(value), value)
 
 
 def _options(command: str) -> Iterator[SecretValue]:
-    for option in _OPTION.finditer(command):
+    for option in re.finditer(_OPTION, command):
         name, value = option["name"].lower(), option["value"]
         is_random = _is_random(value)
-        if not _NO_SECRET.match(value) and (is_random or name != "key"):
+        if not re.match(_NO_SECRET, value) and (is_random or name != "key"):
             yield SecretValue(("command",), f"the option for a {name}", is_random, value)
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.system.trust import read_trusted
 from cloudtrain.targets.azureml.az import az_folder, az_subscriptions
@@ -35,8 +34,7 @@ _LONGEST = 64 * 1024
 """Bytes of a `config.json` that names a workspace; it has three hundred."""
 
 
-@dataclass(frozen=True)
-class AzureMLAccount:
+class AzureMLAccount(NamedTuple):
     """The Azure ML target's account settings, as far as they are known without the network."""
 
     subscription_id: str

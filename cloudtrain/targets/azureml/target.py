@@ -4,7 +4,6 @@ question."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -59,7 +58,7 @@ class AzureMLTarget(Target):
         from cloudtrain.catalogue.overlay import user_overlay
         from cloudtrain.targets.azureml.account import account_of
 
-        return replace(account_of(settings, environ, cwd), overlay=user_overlay(cwd, self.name) or None)
+        return account_of(settings, environ, cwd)._replace(overlay=user_overlay(cwd, self.name) or None)
 
     def compile(self, job: AnyJob, settings: AzureML, context: CompileContext) -> Plan:
         """The plan of a job on Azure ML, which can also be had in the words of its SDK and command line."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from cloudtrain.core.distribution import TensorFlow
@@ -15,8 +14,7 @@ REHEARSAL_PROCESSES = 2
 """Processes per instance on a machine without GPUs, where the job does not say: enough to be distributed."""
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """Instances times processes."""
 
     instances: int

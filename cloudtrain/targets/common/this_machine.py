@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cloudtrain.core.plan import Bundle, CompileContext, Machine, Plan, Upload
 from cloudtrain.core.processes import Process
@@ -13,8 +12,7 @@ from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.launch.specification import LaunchSpecification
 
 
-@dataclass(frozen=True)
-class LocalAccount:
+class LocalAccount(NamedTuple):
     """The local target's account settings: where its runs live, and what it runs them with. Absolute paths."""
 
     state_dir: str

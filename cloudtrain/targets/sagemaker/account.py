@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
@@ -18,8 +17,7 @@ BUCKET = "BUCKET"
 _ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::(?P<account>\d{12}):role/.+")
 
 
-@dataclass(frozen=True)
-class SageMakerAccount:
+class SageMakerAccount(NamedTuple):
     """The SageMaker target's account settings, as far as they are known without the network."""
 
     region: str

@@ -61,7 +61,7 @@ class SageMakerTarget(Target):
         from cloudtrain.catalogue.overlay import user_overlay
         from cloudtrain.targets.sagemaker.account import account_of
 
-        return replace(account_of(settings, environ), overlay=user_overlay(cwd) or None)
+        return account_of(settings, environ)._replace(overlay=user_overlay(cwd) or None)
 
     def compile(self, job: AnyJob, settings: SageMaker, context: CompileContext) -> Plan:
         """The plan of a job on SageMaker, which can also be had in the SageMaker SDK's words."""

@@ -8,7 +8,7 @@ not a promise; whether the InfiniBand has SR-IOV, without which NCCL cannot use 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _NAME = re.compile(
     r"standard_(?P<family>[a-z]+)(?P<vcpus>\d+)(?:-(?P<enabled>\d+))?(?P<features>[a-z]*)(?P<rest>\w*)", re.IGNORECASE
@@ -23,8 +23,7 @@ _MODEL = re.compile(r"[a-z]+\d+[a-z]*", re.IGNORECASE)
 """An accelerator, between the features and the version: the A100 of `_A100_v4`, the GB200 of `_NDR_GB200_v6`."""
 
 
-@dataclass(frozen=True)
-class Guess:
+class Guess(NamedTuple):
     """What a size's name says. `text` says it as a sentence, and that it is a guess."""
 
     has_infiniband: bool

@@ -64,7 +64,7 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
     made = problems.value(lambda: scaled_job(job, target, account), None)
     scaled = made[0] if made else placed_job(job, target)
     scaled = scaled.model_copy(update={"environment": job.environment.model_copy(update={"requirements": None})})
-    plan = problems.value(lambda: compile_azureml(scaled, AzureML(), replace(context, account=ACCOUNT)), None)
+    plan = problems.value(lambda: compile_azureml(scaled, AzureML(), context._replace(account=ACCOUNT)), None)
     if problems or plan is None:
         raise JobError(without_echoes(problems))
     body = Body(plan.request)

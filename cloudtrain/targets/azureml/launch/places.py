@@ -14,7 +14,7 @@ from typing import Any
 from cloudtrain.core.references import find_references
 from cloudtrain.targets.azureml.launch.body import Body
 
-_FILE_NAME = re.compile(r"/paths/(?:.*/)?([^/]+)$|^(?!azureml:)\w+://.*/([^/?]+)(?:\?.*)?$")
+_FILE_NAME = r"/paths/(?:.*/)?([^/]+)$|^(?!azureml:)\w+://.*/([^/?]+)(?:\?.*)?$"
 """The last part of a datastore path or of an address; data assets do not tell it."""
 
 
@@ -36,7 +36,7 @@ def mounted_path(name: str, item: Mapping[str, Any], data: str) -> str:
     """Where an input's data is."""
     folder = f"{data}/INPUT_{name}"
     uri = item.get("uri")
-    match = _FILE_NAME.search(uri) if item.get("jobInputType") == "uri_file" and isinstance(uri, str) else None
+    match = re.search(_FILE_NAME, uri) if item.get("jobInputType") == "uri_file" and isinstance(uri, str) else None
     return f"{folder}/{match[1] or match[2]}" if match else folder
 
 

@@ -27,7 +27,7 @@ from cloudtrain.targets.azureml.rules.view import (
     text,
 )
 
-_WITHOUT_GPU = re.compile(r"standard_(?:[abdeflm]|b[a-z]s|d[a-z]{0,2}|e[a-z]?|f[a-z]|l[a-z]?|m)\d", re.IGNORECASE)
+_WITHOUT_GPU = r"(?i)standard_(?:[abdeflm]|b[a-z]s|d[a-z]{0,2}|e[a-z]?|f[a-z]|l[a-z]?|m)\d"
 """Series of sizes for general use, memory, disks and computing."""
 
 _SOON = timedelta(days=365)
@@ -68,7 +68,7 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
     """
     found = machines(subject)
     name = _unknown(subject)
-    if guess(name) is None or _WITHOUT_GPU.match(name):
+    if guess(name) is None or re.match(_WITHOUT_GPU, name):
         return
     near = _nearest(name)
     refresh = "`cloudtrain instances --target azureml --refresh` asks the workspace"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +65,7 @@ class AzureMLService:
         from cloudtrain.targets.azureml.compile.machines import machines_of
         from cloudtrain.targets.azureml.service.online import check
 
-        account = replace(account_of(settings, self._environ, Path.cwd()), overlay=self._overlay() or None)
+        account = account_of(settings, self._environ, Path.cwd())._replace(overlay=self._overlay() or None)
         return check(self._at(plan.place), plan, machines_of(job, account).instance_type, self._labels)
 
     def refresh_catalogue(self, settings: AzureML) -> Refreshed:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.targets.sagemaker.catalogue.image_data import facts, in_range, numbers, rows
 
@@ -14,8 +13,7 @@ FIRST_WITHOUT_SHELL = "5.1.3"
 """The first sagemaker-training that hands arguments to the script without a shell in between."""
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """One training image of AWS."""
 
     framework: str

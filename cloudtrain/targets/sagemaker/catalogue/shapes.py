@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cloudtrain.errors import did_you_mean, dotted
 from cloudtrain.problems.source import shown
@@ -29,8 +28,7 @@ Kind = Literal["unknown", "missing", "type", "min", "max", "pattern", "enum"]
 Place = tuple[str | int, ...]
 
 
-@dataclass(frozen=True)
-class Violation:
+class Violation(NamedTuple):
     """One thing that the service would refuse. `path` is the way to it in the request."""
 
     path: Place

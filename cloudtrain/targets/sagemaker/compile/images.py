@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cloudtrain.catalogue.machines import Machines
 from cloudtrain.core.distribution import SMDDP, SMP
@@ -14,8 +14,7 @@ from cloudtrain.targets.sagemaker.launch.job import Container, Framework
 DEFAULT_FRAMEWORK = "pytorch"
 
 
-@dataclass(frozen=True)
-class ChosenImage:
+class ChosenImage(NamedTuple):
     """An image's address, and what the catalogue knows of it: None for a user's own image."""
 
     uri: str

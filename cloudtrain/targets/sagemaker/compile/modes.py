@@ -8,8 +8,7 @@ image       the image's own entry point: the job brings no code
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cloudtrain.catalogue.machines import Machines
 from cloudtrain.core.distribution import SMDDP, SMP, DeepSpeed, launcher_of
@@ -33,8 +32,7 @@ _OLDEST_PYTHON = (3, 7)
 """Of our own launcher."""
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """The mode, and one clause that says why."""
 
     mode: Mode

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.catalogue.machines import Machines
 from cloudtrain.core.job import TrainingJob
@@ -31,8 +30,7 @@ DEFAULT_MAX_RUNTIME = 86_400
 """Seconds that a job may run unless it says otherwise: one day, the SDK's and the service's default."""
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """What was decided about a job before its request is written."""
 
     job: TrainingJob

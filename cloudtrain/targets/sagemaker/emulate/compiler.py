@@ -57,7 +57,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
     account: LocalAccount = context.account
     problems = Problems()
     scaled = problems.value(lambda: scaled_job(job, target, account), None)
-    context_there = replace(context, account=ACCOUNT)
+    context_there = context._replace(account=ACCOUNT)
     parts = parts_of(scaled[0] if scaled else job, SageMaker(), context_there, problems)
     if job.entry_point is None and job.command is None:
         message = "the job runs the image's own program, which is not on this machine"
@@ -106,7 +106,7 @@ def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
 def _container(parts: Parts, python: str) -> Container:
     """The image's framework and toolkit, without the libraries, variables and PyTorch that only the image has."""
     known = contents_of(parts.image.known)
-    return replace(known, python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None)
+    return known._replace(python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None)
 
 
 def _specification(

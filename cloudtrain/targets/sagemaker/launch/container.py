@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Framework = Literal["pytorch", "tensorflow", "generic"]
 
@@ -12,8 +11,7 @@ HOSTNAME_SHIM = "/opt/conda/lib/python/site-packages/gethostname.so"
 """What mpirun preloads into every rank, so that hosts know their names; without the version of Python in its path."""
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(NamedTuple):
     """What one image contains, as far as it decides what starts.
 
     Attributes:

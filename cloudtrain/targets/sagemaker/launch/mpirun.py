@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
 from cloudtrain.targets.sagemaker.launch.container import HOSTNAME_SHIM
@@ -23,8 +22,7 @@ from cloudtrain.targets.sagemaker.launch.variables import script_variables
 _SMDDP_PORT = 7592
 
 
-@dataclass(frozen=True)
-class MpiRun:
+class MpiRun(NamedTuple):
     """One mpirun: its argv up to the program, the program of each rank, and how many ranks there are."""
 
     options: tuple[str, ...]

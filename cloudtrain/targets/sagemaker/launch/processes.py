@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.core.processes import Alike, Process, Processes
 from cloudtrain.launch import torchrun
@@ -73,8 +72,7 @@ def devices(instance_type: str, accelerators: Accelerators) -> tuple[int, int]:
     return (0, count) if instance_type.startswith(("ml.trn", "ml.inf")) else (count, 0)
 
 
-@dataclass(frozen=True)
-class _Started:
+class _Started(NamedTuple):
     """One host, and what the toolkit starts there."""
 
     site: Site

@@ -80,7 +80,7 @@ class SageMakerService:
             message = "prices are a region's, and none is given"
             raise SettingsError(message, hint="set `region` under `[sagemaker]` in cloudtrain.toml")
         folder, today = user_config_path("cloudtrain", appauthor=False), datetime.now(timezone.utc).date()
-        clients = self._at(replace(account, region=pricing_region(account.region)).place)
+        clients = self._at(account._replace(region=pricing_region(account.region)).place)
         return refresh(clients, account.region, folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
