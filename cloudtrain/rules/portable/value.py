@@ -112,6 +112,12 @@ def values_to_hide(job: TrainingJob) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def secret_texts(values: Sequence[tuple[Path, str]]) -> list[str]:
+    """Return the secrets among texts, each with the way to it. Words that only have the name of one are left out."""
+    found = (*_by_rules(values), *_by_name(values))
+    return [item.value for item in found if item.certain or _is_random(item.value)]
+
+
 def _all_secrets(job: TrainingJob) -> list[SecretValue]:
     values = list(_values(job))
     return [*_by_rules(values), *_by_name(values)]
