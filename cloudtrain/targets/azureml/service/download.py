@@ -78,9 +78,9 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
         NotThere: there is no such asset.
         TargetError: its files may not be read, or a name is not to be trusted.
     """
-    uri = blobs.client.get(code_id, api_version=CODE)["properties"]["codeUri"]
-    where = place_of(uri, blobs.client.place.workspace_id)
-    container, root = blobs.container(where), where.path.rstrip("/")
+    address = str(blobs.client.get(code_id, api_version=CODE)["properties"]["codeUri"]).partition("?")[0]
+    container_url, _, root = address.rstrip("/").rpartition("/")  # as `upload_code` made it
+    container = blobs.beside(container_url)
     names = [(blob, _behind(blob, root)) for blob in container.names(f"{root}/")]
     with landing(destination) as staging:
         files = [(File(name, _opener(container, blob)), staging.place(name)) for blob, name in names if name]
