@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.api import AnyTarget, load_job, recover_if_needed, run, runs_at
 from cloudtrain.core.job import BUNDLED, TrainingJob
 from cloudtrain.core.plan import Plan
-from cloudtrain.errors import RunNotFound, TargetError
+from cloudtrain.errors import MissingExtra, RunNotFound, TargetError, TargetUnreachable
 from cloudtrain.jobfile.files import anchored
 from cloudtrain.lifecycle.planning import prepare_job
 from cloudtrain.settings import load_settings
@@ -42,17 +41,24 @@ def costs(
     with read_store(load_settings().state_dir) as store:
         money = {} if store is None else store.money()
         tags = {} if store is None else store.tags()
-    now = time.time()
+    now, silent = time.time(), set[str]()
     for item in _newest_runs(target, profile):
         if since is not None and item.created < since:
-            return
+            if target is not None:
+                return
+            continue  # a clock may have been set back between two runs of this machine
         known = money.get(item.name)
         status = item.last_status
         is_open = known is None or known.billable_seconds is None or not status.state.is_final
-        if online and is_open and target_of(item.target).is_paid and status.billable_seconds is None:
-            with suppress(TargetError, RunNotFound):
+        is_worth_asking = is_open and target_of(item.target).is_paid and status.billable_seconds is None
+        if online and is_worth_asking and item.target not in silent:
+            try:
                 status = item.status()
                 item.remember(status)
+            except (TargetUnreachable, MissingExtra):
+                silent.add(item.target)  # the others would wait as long
+            except (TargetError, RunNotFound):
+                pass
         yield cost_of(item, status, known, tags.get(item.name), now)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -10,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.core.fields import fields_of, kind_of_job
-from cloudtrain.core.hiding import HIDDEN, hide
 from cloudtrain.core.job import BUNDLED
 from cloudtrain.core.plan import Plan
 from cloudtrain.errors import CloudtrainError, dotted
 from cloudtrain.lifecycle.planning import PreparedJob
+from cloudtrain.lifecycle.secrets import Secrets, signatures_in, texts_of
 from cloudtrain.store.history import Kept, KeptFile
 from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
 from cloudtrain.targets.registry import target_of
@@ -24,15 +23,6 @@ if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob
     from cloudtrain.jobfile import JobFile
     from cloudtrain.store.store import Store
-
-Path_ = tuple[str | int, ...]
-
-_SIGNATURE = re.compile(
-    r"[?&](?:sig|signature|token|x-amz-(?:signature|credential|security-token))=(?P<query>[^&\s\"']{4,})|"
-    r"://[^/\s:@\"']*:(?P<password>[^@/\s\"']+)@",
-    re.IGNORECASE,
-)
-"""Keys in an address: signatures of Azure's and Amazon's storage, and passwords."""
 
 
 class Keeper:
@@ -78,6 +68,7 @@ def keep_plan(
 ) -> Kept:
     """What is kept of a plan of a job: no value of it is a secret."""
     import cloudtrain
+    from cloudtrain.rules.portable.value import named_secrets
 
     fields, compiled = fields_of(job), fields_of(prepared.job)
     settings = settings_fields(prepared.target)
@@ -85,17 +76,20 @@ def keep_plan(
     del content["processes"]
     raw = {"job": fields, "prepared": compiled, "settings": settings, "request": plan.request}
     written = _Written(file, text, overrides)
-    secrets = tuple(dict.fromkeys((*plan.hidden, *_signatures(raw), *written.overridden_secrets())))
+    secrets = Secrets(
+        tuple(dict.fromkeys((*plan.hidden, *signatures_in(raw), *written.overridden_secrets()))),
+        tuple(named_secrets(prepared.view)),
+    )
     return Kept(
         version=cloudtrain.__version__,
-        job=hide(fields, secrets),
-        prepared=hide(compiled, secrets) if compiled != fields else None,
+        job=secrets.hidden(fields),
+        prepared=secrets.hidden(compiled) if compiled != fields else None,
         kind=kind_of_job(job),
         file=file,
         text=written.hidden_text(secrets),
-        overrides=tuple(hide(list(overrides), secrets)),
-        settings=hide(settings, secrets),
-        plan=hide(content, secrets),
+        overrides=tuple(secrets.hidden(list(overrides))),
+        settings=secrets.hidden(settings),
+        plan=secrets.hidden(content),
         bundle=prepared.tree.sha256,
         files=tuple(KeptFile(*entry[:5]) for entry in prepared.tree.entries),
         commit=commit.commit,
@@ -107,10 +101,12 @@ def keep_plan(
     )
 
 
-def shown_fields(job: AnyJob, hidden: Sequence[str]) -> dict[str, Any]:
-    """A job's fields as the store keeps them; `hidden` are its secrets."""
+def shown_fields(prepared: PreparedJob, job: AnyJob, plan: Plan) -> dict[str, Any]:
+    """A job's fields as the store keeps them."""
+    from cloudtrain.rules.portable.value import named_secrets
+
     fields = fields_of(job)
-    return hide(fields, (*hidden, *_signatures(fields)))
+    return Secrets((*plan.hidden, *signatures_in(fields)), tuple(named_secrets(prepared.view))).hidden(fields)
 
 
 def settings_fields(target: TargetSettings) -> dict[str, Any]:
@@ -126,35 +122,16 @@ def settings_of(kept: Kept) -> TargetSettings | None:
     return model(**{name: value for name, value in kept.settings.items() if name != "type"})
 
 
-def _hidden_ways(raw: Mapping[str, Any], secrets: tuple[str, ...]) -> Iterator[str]:
+def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
     """The ways to values that are hidden: those of the job as `--set` takes them; others as they are called here."""
-    if not secrets:
+    if not any(secrets):
         return
     for part, value in raw.items():
         for path, text in texts_of(value):
-            if hide(text, secrets) != text:
+            if secrets.hidden(text) != text:
                 yield dotted(path) if part in ("job", "prepared") else part
                 if part not in ("job", "prepared"):
                     break
-
-
-def texts_of(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, str]]:
-    """Every text in JSON data, with the way to it; keys too."""
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield (*path, key), str(key)
-            yield from texts_of(inner, (*path, key))
-    elif isinstance(value, list | tuple):
-        for number, inner in enumerate(value):
-            yield from texts_of(inner, (*path, number))
-
-
-def _signatures(value: Any) -> Iterator[str]:
-    for _, text in texts_of(value):
-        for match in _SIGNATURE.finditer(text) if "://" in text else ():
-            yield match["query"] or match["password"]
 
 
 class _Written(NamedTuple):
@@ -177,17 +154,17 @@ class _Written(NamedTuple):
         values = [(path, text) for path, text in texts_of(self._data()) if path]
         yield from secret_texts([item for item in values if any(isinstance(part, str) for part in item[0])])
 
-    def hidden_text(self, secrets: tuple[str, ...]) -> str | None:
+    def hidden_text(self, secrets: Secrets) -> str | None:
         """The text of the job's file without its secrets, those in its comments too. None where a secret is written
         there in a way that cannot be found, as with escapes or over several lines."""
         if self.text is None:
             return None
-        secrets = (*secrets, *_secrets_in_file(self.text))
-        if not secrets:
+        secrets = secrets._replace(values=(*secrets.values, *_secrets_in_file(self.text)))
+        if not any(secrets):
             return self.text
-        text = hide(self.text, secrets)
+        text = secrets.hidden(self.text)
         left = [value for _, value in texts_of(self._replace(text=text)._data())]
-        return None if not left or any(secret in value for secret in secrets for value in left) else text
+        return None if not left or secrets.hidden(left) != left else text
 
     def _data(self) -> Any:
         """What stands in the job's file; None where it cannot be read."""
@@ -214,8 +191,3 @@ def _secrets_in_file(text: str) -> Iterator[str]:
             found = content[match.start : match.end].decode("utf-8", "replace")
             if found.strip():
                 yield found
-
-
-def is_hidden(value: Any) -> bool:
-    """Whether something in JSON data is hidden."""
-    return any(HIDDEN in text for _, text in texts_of(value))

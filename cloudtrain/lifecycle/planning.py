@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from cloudtrain.bundle.entries import below, content_hash, shown
 from cloudtrain.bundle.ignore import INCLUDE_FILE
 from cloudtrain.bundle.tree import Tree, scan
-from cloudtrain.core.hiding import hide
 from cloudtrain.core.job import BUNDLED, TrainingJob
 from cloudtrain.core.plan import CompileContext, Finding, Level, Plan
 from cloudtrain.core.references import is_run_input
@@ -148,10 +147,16 @@ class PreparedJob:
     @property
     def labels(self) -> tuple[Label, ...]:
         """The words by which a run of the job is found again, without its secrets."""
-        from cloudtrain.rules.portable.value import values_to_hide
+        from cloudtrain.lifecycle.secrets import Secrets, signatures_in
+        from cloudtrain.rules.portable.value import named_secrets, values_to_hide
         from cloudtrain.store.origin import labels_of
 
-        return hide(labels_of(self.job.tags, self.job.hyperparameters), values_to_hide(self.view))
+        labels = labels_of(self.job.tags, self.job.hyperparameters)
+        values = (*values_to_hide(self.view), *signatures_in(labels))
+        secrets = Secrets(values, tuple(named_secrets(self.view)))
+        return tuple(
+            label._replace(key=secrets.hidden(label.key), value=secrets.hidden(label.value)) for label in labels
+        )
 
     def plan(self, counter: int, salt: str) -> Plan:
         """The plan of the run with that number from the store of that salt, with the findings that need nothing but

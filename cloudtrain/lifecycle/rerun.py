@@ -14,8 +14,9 @@ from cloudtrain.core.fields import fields_of, model_of_kind
 from cloudtrain.core.plan import Plan, Upload
 from cloudtrain.errors import JobError, UsageError, dotted
 from cloudtrain.lifecycle.code import SameCode, code_of
-from cloudtrain.lifecycle.keeping import is_hidden, keep_plan, settings_of, texts_of
+from cloudtrain.lifecycle.keeping import keep_plan, settings_of
 from cloudtrain.lifecycle.planning import prepare_job
+from cloudtrain.lifecycle.secrets import is_hidden, texts_of
 from cloudtrain.lifecycle.sending import stop_on_errors
 from cloudtrain.lifecycle.submission import Submission, Submitted, submit_once
 from cloudtrain.settings import Settings

@@ -46,7 +46,7 @@ def changes_since_last(store: Store, prepared: PreparedJob, job: AnyJob, plan: P
     kept = None if last is None else store.kept(last.name)
     if last is None or kept is None:
         return None
-    changes = [*_of_target(last, kept, prepared), *changes_between(kept.job, shown_fields(job, plan.hidden))]
+    changes = [*_of_target(last, kept, prepared), *changes_between(kept.job, shown_fields(prepared, job, plan))]
     files = list(_of_code(last, kept, prepared))
     return Since(last.name, tuple(changes), tuple(files))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import signal
 import stat
 import subprocess
 import threading
@@ -35,6 +36,7 @@ _SAFE = (
     *("-c", "core.hooksPath=/dev/null"),
     *("-c", "core.sshCommand=false"),
     *("-c", "diff.external="),
+    *("-c", "safe.bareRepository=explicit"),
 )
 _ENVIRONMENT = {
     "GIT_ALLOW_PROTOCOL": "none",
@@ -100,8 +102,7 @@ class Differences:
         self._ended.set()
         running = self._running
         if running is not None and self._thread.is_alive():
-            with suppress(OSError):
-                running.kill()
+            _kill(running)
         return self._found
 
     def _ask(self) -> None:
@@ -154,8 +155,14 @@ class Differences:
             start_new_session=True,
         )
         if self._ended.is_set():
-            self._running.kill()
+            _kill(self._running)
         return self._running
+
+
+def _kill(running: subprocess.Popen[bytes]) -> None:
+    """End git and what it has started."""
+    with suppress(OSError):
+        os.killpg(running.pid, signal.SIGKILL)
 
 
 def _git_folder(folder: Path) -> tuple[Path, Path] | None:

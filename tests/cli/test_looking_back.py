@@ -161,13 +161,14 @@ def test_secrets_are_not_kept(cli: Cli, scripted: Path, job: str, state_dir: Pat
     Path(".cloudtrainignore").write_text("/job.yaml\n")
     Path("job.yaml").write_text(
         Path("job.yaml").read_text()
-        + f"environment:\n  variables:\n    HF_TOKEN: {SECRET}\n    API_KEY: >-\n      {other}\n  # OLD_TOKEN: {SECRET[:-3]}xY9\n"
+        + f"environment:\n  variables:\n    HF_TOKEN: {SECRET}\n    API_KEY: >-\n      {other}\n    DB_PASSWORD: hunter2\n  # OLD_TOKEN: {SECRET[:-3]}xY9\n"
     )
     name = submitted(cli, job, "--ignore", "CT305", "--set", f"environment.variables.API_KEY={SECRET[:-2]}Q1")
     assert SECRET in request(scripted, name)
     text = stored_text(state_dir)
     assert SECRET[:-4] not in text
     assert "***" in text
+    assert "hunter2" not in text
     assert SECRET[:-4] not in cli("show", name).out + cli("show", name, "--json").out
     shown = cli("show", name, "--job").out
     assert "# fill in environment.variables.HF_TOKEN: it looked like a secret, and is not kept" in shown.splitlines()
