@@ -485,6 +485,27 @@ _PLACES = (
         "An archive cannot be unpacked.",
         "It is damaged, or holds something that would be written outside of its folder. Nothing of it was unpacked.",
     ),
+    ErrorCode(
+        "CT971",
+        "Nothing is kept of what was sent for a run.",
+        "The store of the machine that submits a run keeps its job, its plan and the list of its files. A run that was "
+        "submitted from elsewhere, or by a cloudtrain that did not keep them yet, can be followed and stopped, but not "
+        "shown, compared or sent again.",
+    ),
+    ErrorCode(
+        "CT972",
+        "The code of a run is gone.",
+        "cloudtrain looks for it where it was uploaded to, and for a local run in the run's own folder. `rm` and "
+        "`prune` remove that folder, and a bucket may have rules that remove old uploads. `cloudtrain show` names the "
+        "commit of the code.",
+    ),
+    ErrorCode(
+        "CT973",
+        "A run cannot be sent again without its secrets.",
+        "The store keeps no value that looks like a secret, so the request is not whole. Give the values again with "
+        "`--set`, for example `cloudtrain rerun last --set environment.variables.API_KEY=...`, or let the script read "
+        "them at run time, with the job's own identity.",
+    ),
 )
 
 ERROR_CODES: dict[str, ErrorCode] = {

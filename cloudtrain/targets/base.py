@@ -16,7 +16,7 @@ from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunStatus
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceTable
     from cloudtrain.core.job import TrainingJob
-    from cloudtrain.core.plan import CompileContext, Finding, Plan
+    from cloudtrain.core.plan import CompileContext, Finding, Plan, Upload
     from cloudtrain.core.processing import AnyJob
     from cloudtrain.rules.subject import RequestView
     from cloudtrain.targets.common.this_machine import LocalPlan
@@ -134,6 +134,17 @@ class Service(Protocol):
     def runs(self, place: str) -> Iterator[ListedRun]:
         """The runs that the target has at a place, whoever made them, newest first; asked for as they are taken."""
         ...
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """Folders that hold the run's code, as far as it is still there, the quickest to reach first.
+
+        What has to be fetched is put below `scratch`. A file in them may have been changed since: whoever asks compares
+        hashes.
+
+        Raises:
+            TargetError: the target cannot be asked.
+        """
+        return iter(())
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the run wrote under `path` (`model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or `` for all)."""

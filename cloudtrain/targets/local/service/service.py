@@ -7,20 +7,22 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from threading import get_native_id
 from typing import Any
 
 from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.core.plan import Finding, Plan, Upload
 from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.core.targets import DEFAULT_TARGET
-from cloudtrain.errors import NameTaken, RunNotFound, TargetError
+from cloudtrain.errors import CloudtrainError, NameTaken, RunNotFound, TargetError
+from cloudtrain.launch.specification import LaunchSpecification
 from cloudtrain.store import KEPT
 from cloudtrain.system.lock import is_held
 from cloudtrain.system.private import make_private_folder, make_state_folder, open_private
 from cloudtrain.targets.base import BundleWriter, ByteProgress
-from cloudtrain.targets.common.archives import put_archive
+from cloudtrain.targets.common.archives import put_archive, unpacked
 from cloudtrain.targets.common.copying import copy_places
 from cloudtrain.targets.common.machine import host_name
 from cloudtrain.targets.local.service.folder import FINAL, RunFolder
@@ -177,6 +179,18 @@ class LocalService:
                 found.append((started, entry.name))
         for _, name in sorted(found, reverse=True):
             yield ListedRun(self._ref(name), self.status(self._ref(name)))
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """The folder in which the run has its code, then the archive."""
+        spec = self._launched(ref)
+        if spec is not None:
+            yield from (Path(folder) for folder in (spec.code.directory, *(spec.code.copies or ())) if folder)
+        yield from unpacked(Path(upload.destination), upload.sha256, scratch)
+
+    def _launched(self, ref: RunRef) -> LaunchSpecification | None:
+        with suppress(CloudtrainError):
+            return self._known(ref).read_launch()
+        return None
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the run wrote; see `copy_places`."""
