@@ -147,6 +147,8 @@ def submit(
     ignore: Sequence[str] = (),
     place_of: PlaceOf | None = None,
     online: bool = True,
+    queue: bool | None = None,
+    priority: int | None = None,
     on_plan: Callable[[Plan], None] | None = None,
     on_bytes: ByteProgress | None = None,
     on_run: Callable[[Run], None] | None = None,
@@ -162,6 +164,8 @@ def submit(
         ignore: as for `plan`.
         place_of: as for `plan`.
         online: ask the target about role, bucket, inputs and quota first.
+        queue: on this machine, wait for the GPUs or CPU slots that the run needs; as the settings say unless given.
+        priority: in the queue, runs with a higher number come first.
         on_plan: sees the plan before anything is sent.
         on_bytes: is told how many bytes of the bundle are there, and of how many.
         on_run: tells the user about the run. A process that dies before this returns has told nobody, and the next
@@ -178,6 +182,11 @@ def submit(
     from cloudtrain.store.store import open_store
 
     settings = load_settings(job.folder)
+    if queue is not None or priority is not None:
+        from cloudtrain.lifecycle.queue import queued_settings
+
+        named = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
+        target = queued_settings(named, queue, priority)
     prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
 
     def run_of(submitted: Submitted) -> Run:
