@@ -37,7 +37,7 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _queue_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
-    if local.get("priority") and not local.get("queue"):
+    if local.get("priority") and "queue" not in local:
         message = "`priority` has no effect without `queue`: the run starts at once"
         yield Problem(("priority",), message, "add `--queue`, or remove `priority`", code="CT018")
 
