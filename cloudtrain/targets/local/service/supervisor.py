@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import time
+from importlib import import_module
 
 from cloudtrain.targets.local.service.folder import FORCED, RunFolder, new_status
 
@@ -47,6 +48,10 @@ _PUBLISH_EVERY = 0.5
 
 QUEUED = "queued"
 """The argument that says that the run waits for its place."""
+
+
+_SOON = ("failures", "killing", "launched", "output", "ranks")
+"""Modules that a run imports when it starts, and one that waits before."""
 
 
 class CannotStart(Exception):
@@ -134,6 +139,8 @@ class Supervisor:
         if self._place is None or self._not_queued is not None:
             raise CannotStart(self._not_queued or "could not enter the queue")
         self._prepare()
+        for name in _SOON:
+            import_module(f"{__package__}.{name}")
         got = self._place.wait(lambda: self._asked_to_stop)
         if got is None:
             return False
