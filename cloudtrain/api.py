@@ -149,6 +149,8 @@ def submit(
     place_of: PlaceOf | None = None,
     online: bool = True,
     file: JobFile | None = None,
+    queue: bool | None = None,
+    priority: int | None = None,
     on_plan: Callable[[Plan], None] | None = None,
     on_changes: Callable[[Since | None], None] | None = None,
     on_bytes: ByteProgress | None = None,
@@ -166,6 +168,8 @@ def submit(
         place_of: as for `plan`.
         online: ask the target about role, bucket, inputs and quota first.
         file: what the job was read from, for `show`.
+        queue: on this machine, wait for the GPUs or CPU slots that the run needs; as the settings say unless given.
+        priority: in the queue, runs with a higher number come first.
         on_plan: sees the plan before anything is sent.
         on_changes: sees what changed since the job's last run, None where there was none.
         on_bytes: is told how many bytes of the bundle are there, and of how many.
@@ -185,6 +189,11 @@ def submit(
     from cloudtrain.store.store import open_store
 
     settings = load_settings(job.folder)
+    if queue is not None or priority is not None:
+        from cloudtrain.lifecycle.queue import queued_settings
+
+        named = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
+        target = queued_settings(named, queue, priority)
     prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
 
     keeper = Keeper(prepared, anchored(job, settings.cwd), file)

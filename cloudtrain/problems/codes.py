@@ -205,6 +205,13 @@ _TARGETS = (
         "cloudtrain starts one process for each GPU of an instance. Where the instance type is not known, as in a "
         "cluster of your workspace, the job has to say `processes_per_instance`.",
     ),
+    ErrorCode(
+        "CT041",
+        "The job needs more than the queue of this machine has.",
+        "With `--queue` a run waits for a GPU for each of its processes, or on a machine without GPUs for a CPU slot "
+        "each. This one would wait for ever. The hint says which size fits; `slots` and `gpus` under `[local]` in "
+        "cloudtrain.toml say what there is.",
+    ),
 )
 
 _SOURCE = (
@@ -413,6 +420,12 @@ _RUNS = (
         "The run is not one to be stopped or removed like this.",
         "Only runs that have ended and that this machine submitted are removed. `last` stops or removes a run from "
         "another folder only when you say so: name it.",
+    ),
+    ErrorCode(
+        "CT940",
+        "The run does not wait in the queue.",
+        "Only a run whose state is `queued` can be moved or dropped. It may have got its place a moment before: "
+        "`cloudtrain ps` says, and `cloudtrain stop` ends it.",
     ),
 )
 

@@ -41,6 +41,8 @@ def command(
     python: options.Python = None,
     grace_period: options.GracePeriod = None,
     emulate: options.Emulate = None,
+    queue: options.Queue = None,
+    priority: options.Priority = None,
     gpu: options.Gpu = None,
     save_job: options.SaveJob = None,
 ) -> None:
@@ -56,6 +58,7 @@ def command(
       cloudtrain submit job.yaml --set hyperparameters.epochs=3
       cloudtrain submit job.yaml --instances 2 --processes-per-instance 1
       cloudtrain submit job.yaml --emulate sagemaker
+      cloudtrain submit job.yaml --queue --detach
       cloudtrain submit job.yaml --dry-run
       cloudtrain submit job.yaml --target sagemaker --profile research --detach
     """
@@ -81,6 +84,8 @@ def command(
         python=python,
         grace_period=grace_period,
         emulate=emulate,
+        queue=queue,
+        priority=priority,
     )
     if dry_run:
         from cloudtrain.cli.commands.plan import print_plan
