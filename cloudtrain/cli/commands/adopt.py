@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cloudtrain.cli import options
+
+if TYPE_CHECKING:
+    from cloudtrain.adoption.proof import Adoption
+
+
+def command(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A request or description of a job (JSON or YAML), or `-` for stdin.",
+            show_default=False,
+        ),
+    ],
+    job: Annotated[
+        str | None,
+        typer.Option("--job", metavar="NAME", help="Which job, where the source has several.", show_default=False),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="DIR", help="Write job.yaml and cloudtrain.toml into this folder."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="With --write: replace files that exist.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Turn a training job of another tool into a job file.
+
+    Prints the job file, and the settings for cloudtrain.toml as comments below it. Then compiles the job and compares
+    its request with the original one, whole. Exit code 0: equal. Exit code 1: the differences are listed, each with
+    its reason. Sends nothing.
+
+    \b
+    Examples:
+      cloudtrain adopt request.json
+      cloudtrain adopt request.json --write my-job
+      aws sagemaker describe-training-job --training-job-name X | cloudtrain adopt -
+      az ml job show --name NAME --output json | cloudtrain adopt - --json
+    """
+    from cloudtrain.adoption.adopt import adopt
+
+    _show(adopt(source, job=job, folder=write or Path()), write, force=force, json=json)
+
+
+def _show(found: Adoption, write: Path | None, *, force: bool, json: bool) -> None:
+    """Print the job, or write it; then the comparison.
+
+    Raises:
+        typer.Exit: with code 1, when the two requests differ.
+    """
+    from cloudtrain.cli.terminal import print_json, say
+    from cloudtrain.render.escape import visible
+
+    if write is not None:
+        from cloudtrain.adoption.proof import write_adoption
+
+        for file in write_adoption(found, write, force=force):
+            say(f"wrote `{file}`")
+    if json:
+        print_json(found.to_dict())
+    elif write is None:
+        text = found.job_text + _settings_as_comments(found)
+        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
+    _say_comparison(found)
+    if not found.equal:
+        raise typer.Exit(1)
+
+
+def _settings_as_comments(found: Adoption) -> str:
+    """The settings, such that what is printed is a job file still."""
+    lines = ["", "cloudtrain.toml, beside the job file:", "", *found.settings_text.splitlines()]
+    return "".join(f"# {line}".rstrip() + "\n" if line or index else "\n" for index, line in enumerate(lines))
+
+
+def _say_comparison(found: Adoption) -> None:
+    from cloudtrain.cli.terminal import say, show
+    from cloudtrain.render.document import Document, Table, Text
+
+    if found.equal:
+        say(f"equal: the job sends the same request to `{found.target}` as the original ({found.kind})")
+    else:
+        count = len(found.differences)
+        verb = "place differs" if count == 1 else "places differ"
+        rows = [(item.path, _short(item.original), _short(item.adopted), item.reason) for item in found.differences]
+        head = Text(f"not equal: {count} {verb} from the original ({found.kind})")
+        show(Document([head, Table(("PLACE", "ORIGINAL", "ADOPTED", "WHY"), rows)]), sys.stderr)
+    for path, reason in found.comparison.renewed:
+        say(f"written anew for every run: `{path}` ({reason})")
+
+
+def _short(value: object) -> str:
+    from json import dumps
+
+    from cloudtrain.errors import shortened
+
+    return shortened(value if isinstance(value, str) else dumps(value, ensure_ascii=False), 60)
