@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cloudtrain.adoption.archives import unpack
 from cloudtrain.adoption.comparison import Comparison, Difference, shown_path
 from cloudtrain.adoption.writing import job_yaml, settings_toml
 from cloudtrain.core.adoption import Adopter, Draft, Original
@@ -22,6 +23,9 @@ from cloudtrain.errors import JobError, Problem, UsageError
 from cloudtrain.jobfile import parse_job
 from cloudtrain.targets.base import Target
 from cloudtrain.targets.registry import target_of
+
+CODE_FOLDER = "code"
+"""What the folder of code is called that is unpacked beside the job file."""
 
 _TRIES = 12
 """How often a draft is mended before it is given up: each time at least one field is taken out."""
@@ -47,8 +51,8 @@ class Adoption:
     """The job's fields as they stand in its file."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Other files that the job needs, by their names beside the job file."""
-    code: str | None = None
-    """The folder or archive with the code that the job file calls `code`."""
+    code: bytes | None = None
+    """An archive (tar, gzip) of the code, which the job file expects in the folder `code`."""
 
     @property
     def equal(self) -> bool:
@@ -111,7 +115,7 @@ def _moved(draft: Draft, original: Original, place: Path) -> Draft:
     job = deepcopy(draft.job)
     if original.folder is not None:
         source = job.get("source_dir")
-        if source is not None and original.code is None and ("source_dir",) not in draft.comments:
+        if source is not None and source != CODE_FOLDER and ("source_dir",) not in draft.comments:
             job["source_dir"] = _from(place, original.folder, source)
         for item in job.get("inputs", {}).values():
             if DEFAULT_TARGET in item:
@@ -119,7 +123,7 @@ def _moved(draft: Draft, original: Original, place: Path) -> Draft:
     conda = job.get("environment", {}).get("conda_file")
     if conda in original.files:
         job["environment"]["conda_file"] = os.path.relpath(conda, job.get("source_dir") or ".")
-    return Draft(job, deepcopy(draft.settings), dict(draft.comments), draft.last_resort)
+    return Draft(job, deepcopy(draft.settings), dict(draft.comments), draft.last_resort, draft.settings_head)
 
 
 def _from(place: Path, folder: str, path: str) -> str:
@@ -172,7 +176,7 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
         draft.settings,
         Comparison(tuple(differences), tuple(dict.fromkeys((*theirs.renewed, *ours.renewed)))),
         job_yaml(draft.job, draft.comments, head),
-        settings_toml(target.name, draft.settings) if draft.settings else "",
+        settings_toml(target.name, draft.settings, draft.settings_head) if draft.settings else "",
         draft.job,
         original.files,
         original.code,
@@ -282,6 +286,8 @@ def write_adoption(found: Adoption, folder: Path, *, force: bool = False) -> lis
         raise UsageError(f"`{existing[0]}` exists already", hint=hint, code="CT973")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if found.code is not None:
+            unpack(found.code, folder / CODE_FOLDER)
         for name, text in texts.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")

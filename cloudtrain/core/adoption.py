@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,8 +28,11 @@ class Original:
     """Texts that the job needs beside its code, by name: the conda file of its environment."""
     folder: str | None = None
     """The folder of the file that it was read from: relative places start there."""
-    code: str | None = None
-    """The folder or archive on this machine that holds the job's code; None where only the service has it."""
+    source: str | None = None
+    """The folder, or the one file, of this machine that holds the job's code, from `folder`; None where it is not
+    known."""
+    code: bytes | None = None
+    """An archive (tar, gzip) of the code, where it is no folder of this machine."""
     lost: Mapping[str, str] = field(default_factory=dict)
     """What the source says and no request can hold, with the reason."""
 
@@ -44,6 +47,8 @@ class Draft:
     """What to write beside a field of the job: that its value was guessed, or what it was before."""
     last_resort: bool = False
     """Whether it counts only where no draft before it is equal."""
+    settings_head: tuple[str, ...] = ()
+    """What to write above the settings."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,15 @@ class Adopter(Protocol):
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
         """What has to be merged into our comparable request so that it is theirs, as far as a job may say it."""
+        ...
+
+    def hook(self) -> str | None:
+        """The source of a module that stops a script at the first job that it creates (`adoption.driver`); None where
+        the target's jobs are not created by Python."""
+        ...
+
+    def captured(self, record: Mapping[str, Any], uploads: Collection[str]) -> tuple[list[Original], str | None]:
+        """The jobs that a hook wrote down, and which of the script's uploads is their code."""
         ...
 
     def reason(self, path: Path) -> str:

@@ -507,6 +507,19 @@ _ADOPTION = (
         "One of the files exists already, or the folder cannot be written. `--write DIR` names another folder, "
         "`--force` replaces the files.",
     ),
+    ErrorCode(
+        "CT974",
+        "The script has created no job.",
+        "`cloudtrain adopt` runs a script until it creates its first job. It failed before, ended without one, or took "
+        "longer than `--time-limit`. It runs with the interpreter that `--python` names, in a copy of its folder, "
+        "without the network and without credentials: what it downloads first, it cannot have here.",
+    ),
+    ErrorCode(
+        "CT975",
+        "A script is executed only when you say so.",
+        "To adopt a script is to run it. In a terminal cloudtrain asks; elsewhere `--yes` allows it, and in Python "
+        "`execute=True`.",
+    ),
 )
 
 ERROR_CODES: dict[str, ErrorCode] = {

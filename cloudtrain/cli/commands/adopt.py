@@ -17,7 +17,7 @@ def command(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A request or description of a job (JSON or YAML), or `-` for stdin.",
+            help="A request or description of a job (JSON or YAML), or `-` for stdin; a script or a notebook.",
             show_default=False,
         ),
     ],
@@ -30,6 +30,18 @@ def command(
         typer.Option("--write", metavar="DIR", help="Write job.yaml and cloudtrain.toml into this folder."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="With --write: replace files that exist.")] = False,
+    python: Annotated[
+        str | None,
+        typer.Option("--python", metavar="PATH", help="The interpreter of the script, which has its packages."),
+    ] = None,
+    args: Annotated[
+        str | None,
+        typer.Option("--args", metavar="TEXT", help='Arguments of the script: "--epochs 3".', show_default=False),
+    ] = None,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", min=1, metavar="SECONDS", help="How long the script may run.")
+    ] = 300,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Run the script without asking.")] = False,
     json: options.Json = False,
 ) -> None:
     """Turn a training job of another tool into a job file.
@@ -38,16 +50,66 @@ def command(
     its request with the original one, whole. Exit code 0: equal. Exit code 1: the differences are listed, each with
     its reason. Sends nothing.
 
+    A script or notebook that uses the SageMaker SDK, boto3 or azure-ai-ml is executed, up to its first job: in a copy
+    of its folder, without network and credentials. It is asked for first.
+
     \b
     Examples:
       cloudtrain adopt request.json
       cloudtrain adopt request.json --write my-job
-      aws sagemaker describe-training-job --training-job-name X | cloudtrain adopt -
+      cloudtrain adopt train_job.py --python .venv/bin/python --write my-job
+      aws sagemaker describe-training-job --training-job-name X > x.json
       az ml job show --name NAME --output json | cloudtrain adopt - --json
     """
-    from cloudtrain.adoption.adopt import adopt
+    from cloudtrain.adoption.adopt import adopt, is_script
 
-    _show(adopt(source, job=job, folder=write or Path()), write, force=force, json=json)
+    execute = is_script(source) and (yes or _may_run(source, python))
+    found = adopt(
+        source,
+        _words(args),
+        job=job,
+        folder=write or Path(),
+        execute=execute,
+        python=python,
+        time_limit=time_limit,
+    )
+    _show(found, write, force=force, json=json)
+
+
+def _words(text: str | None) -> list[str]:
+    """Arguments as a shell reads them.
+
+    Raises:
+        UsageError: a quote is open.
+    """
+    from shlex import split
+
+    from cloudtrain.errors import UsageError
+
+    try:
+        return split(text or "")
+    except ValueError as error:
+        raise UsageError(f"`--args` is no shell line: {error}", hint="close the quotes", code="CT901") from None
+
+
+def _may_run(source: str, python: str | None) -> bool:
+    """Ask whether the script may be run.
+
+    Raises:
+        typer.Exit: with code 2, when it may not.
+    """
+    from cloudtrain.cli.terminal import say, typed
+
+    say(
+        f"Adopting {typed(source)} executes it with {typed(python or sys.executable)}, up to its first job:",
+        "in a copy of its folder, with another home, without credentials, and without the network.",
+        "What it does on this machine with whole paths is done. docs/adopting.md says more.",
+    )
+    if not sys.stdin.isatty():
+        return False  # which is an error that names `--yes`
+    if not typer.confirm("Execute it?", err=True):
+        raise typer.Exit(2)
+    return True
 
 
 def _show(found: Adoption, write: Path | None, *, force: bool, json: bool) -> None:

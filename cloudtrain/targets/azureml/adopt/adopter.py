@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path as File
 from typing import Any
 
@@ -101,6 +102,16 @@ class AzureMLAdopter:
             if not inputs:
                 del found["inputs"]
         return found
+
+    def hook(self) -> str:
+        """What takes the job of a script that uses azure-ai-ml."""
+        return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
+
+    def captured(self, record: Mapping[str, Any], uploads: Collection[str]) -> tuple[list[Original], str | None]:
+        """The job that a script was about to create, in the workspace of its client."""
+        workspace = {str(name): str(value) for name, value in (record.get("workspace") or {}).items()}
+        found = originals_in(record.get("job"), None)
+        return [replace(item, settings={**workspace, **item.settings}) for item in found], None
 
     def reason(self, path: Path) -> str:
         """Why a place differs although overrides could say nearly everything."""

@@ -81,8 +81,6 @@ def _source(original: Original, code: Any, comments: dict[Any, str]) -> str | No
     text = str(code)
     if is_local(text):
         return text.removeprefix("file://")
-    if original.code is not None:
-        return "code"
     comments[("source_dir",)] = (
         f"guessed: the folder of the job's code, which was\n  {text}\n"
         f"To fetch it: az ml job download --name {original.name or 'NAME'} --all, or from the job's page in the studio"

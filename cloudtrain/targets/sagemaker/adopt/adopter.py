@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path as File
 from typing import Any
 
 from cloudtrain.core.adoption import Comparable, Draft, Original
@@ -13,6 +14,7 @@ from cloudtrain.core.plan import Bundle, CompileContext, Plan
 from cloudtrain.targets.sagemaker.account import account_of
 from cloudtrain.targets.sagemaker.adopt.documents import originals_in
 from cloudtrain.targets.sagemaker.adopt.jobs import drafts_of
+from cloudtrain.targets.sagemaker.adopt.scripts import originals_of_script
 from cloudtrain.targets.sagemaker.launch import keys
 from cloudtrain.targets.sagemaker.settings import SageMaker
 from cloudtrain.targets.sagemaker.tags import RUN_TAG
@@ -71,6 +73,15 @@ class SageMakerAdopter:
         if parameters is not None and parameters.get(keys.SUBMIT_DIRECTORY) == _CODE:
             del parameters[keys.SUBMIT_DIRECTORY]
         return found
+
+    def hook(self) -> str:
+        """What answers botocore's calls in a script."""
+        return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
+
+    def captured(self, record: Mapping[str, Any], uploads: Collection[str]) -> tuple[list[Original], str | None]:
+        """The request that a script was about to send. Where the script left the account to its credentials, the
+        account of its role takes the place of the one that the hook answered with."""
+        return originals_of_script(record, uploads)
 
     def reason(self, path: Path) -> str:
         """Why a place differs although overrides could say nearly everything."""

@@ -14,6 +14,7 @@ from cloudtrain.core.adoption import Draft, Original
 from cloudtrain.core.script import job_name_from
 from cloudtrain.errors import JobError
 from cloudtrain.targets.sagemaker.account import account_id
+from cloudtrain.targets.sagemaker.adopt import hook
 from cloudtrain.targets.sagemaker.adopt.launches import OF_TOOLKIT, distribution_in, parsed
 from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
@@ -28,6 +29,11 @@ _INPUT_MODES = {"File": "download", "Pipe": "pipe", "FastFile": "mount"}
 _SYSTEMS = {"FSxLustre": "fsx", "EFS": "efs"}
 
 CODE_FOLDER = "code"
+
+_STAMP = re.compile(r"-\d{4}(-\d\d){5}-\d{3}$|-\d{10,14}(-\w{6})?$")
+"""What the SDKs end a job's name with: the time."""
+
+_PLACEHOLDER = f"{hook.ACCOUNT} stands for your account, and {hook.ROLE} for your role: the script asks AWS for them."
 
 
 def drafts_of(original: Original) -> Iterator[Draft]:
@@ -68,8 +74,10 @@ def _script(original: Original, environment: dict[str, Any]) -> Draft:
     request = original.request
     parameters = {name: parsed(text) for name, text in _mapping(request.get("HyperParameters")).items()}
     draft = _common(original)
-    where = parameters.get(keys.SUBMIT_DIRECTORY)
-    job: dict[str, Any] = {"name": draft.job["name"], "source_dir": CODE_FOLDER if original.code else "."}
+    job: dict[str, Any] = {
+        "name": draft.job["name"],
+        "source_dir": original.source or (CODE_FOLDER if original.code else "."),
+    }
     job["entry_point"] = parameters[keys.PROGRAM]
     own = {name: value for name, value in parameters.items() if name not in OF_TOOLKIT}
     if own:
@@ -84,8 +92,8 @@ def _script(original: Original, environment: dict[str, Any]) -> Draft:
     draft.job = job | {"environment": environment | variables} | {k: v for k, v in draft.job.items() if k != "name"}
     draft.job = _ordered(draft.job)
     draft.settings["launch"] = "toolkit"
-    code = _code_uri(request, where)
-    if original.code is None:
+    code = code_uri(request)
+    if original.code is None and original.source is None:
         fetch = f"aws s3 cp {code} - | tar xz" if code else "copy the code of the job here"
         draft.comments[("source_dir",)] = f"guessed: the folder of the job's code. To fetch it:\n  {fetch}"
     bucket = _S3.fullmatch(code or "")
@@ -108,7 +116,7 @@ def _image_alone(original: Original) -> Draft:
     environment = {"image": {"sagemaker": algorithm.get("TrainingImage") or "image-of-the-algorithm:1"}}
     draft.job["environment"] = environment | draft.job.get("environment", {})
     draft.job |= {"hyperparameters": own} if own else {}
-    if parsed(parameters.get(keys.PROGRAM)) is None and original.code is None:
+    if parsed(parameters.get(keys.PROGRAM)) is None and original.code is None and original.source is None:
         draft.job["source_dir"] = None
     draft.job, draft.last_resort = _ordered(draft.job), True
     return draft
@@ -123,7 +131,7 @@ def _as_str_of(text: Any) -> Any:
 def _common(original: Original) -> Draft:
     """What every job says, whoever starts it."""
     request, comments = original.request, dict[tuple[str | int, ...], str]()
-    name = job_name_from(original.name or "training")
+    name = job_name_from(_STAMP.sub("", original.name) or "training")
     if name != original.name:
         comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
     job: dict[str, Any] = {"name": name}
@@ -149,7 +157,9 @@ def _common(original: Original) -> Draft:
     tags = {row["Key"]: row["Value"] for row in request.get("Tags", ()) if row.get("Key") != RUN_TAG}
     if tags:
         job["tags"] = tags
-    return Draft(job, _settings(original), comments)
+    settings = _settings(original)
+    guessed = (_PLACEHOLDER,) if hook.ACCOUNT in str(settings) else ()
+    return Draft(job, settings, comments, settings_head=guessed)
 
 
 def _resources(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,8 +280,9 @@ def region_of(original: Original) -> str | None:
     return image["region"] if image else None
 
 
-def _code_uri(request: Mapping[str, Any], submit_directory: Any) -> str | None:
-    """Where the request's code lies."""
+def code_uri(request: Mapping[str, Any]) -> str | None:
+    """Where the request's code lies; None where it says nothing of it."""
+    submit_directory = parsed(_mapping(request.get("HyperParameters")).get(keys.SUBMIT_DIRECTORY))
     if isinstance(submit_directory, str) and submit_directory.startswith("s3://"):
         return submit_directory
     for channel in request.get("InputDataConfig", ()):
