@@ -48,6 +48,7 @@ COMMANDS = {
     "rm": Entry("Follow runs", "Remove runs that have ended from this machine."),
     "prune": Entry("Follow runs", "Remove old, failed or large runs, and keep the best."),
     "init": Entry("Start", "Write a first job file."),
+    "adopt": Entry("Start", "Turn a training job of another tool into a job file."),
     "scripts": Entry("Start", "List, show and copy the bundled training scripts."),
     "schema": Entry("Start", "Print the JSON Schema of a job file, for editors."),
     "doctor": Entry("Start", "Look at this machine: what works and what is missing."),
@@ -176,6 +177,7 @@ _ELSEWHERE = {
         "wait": "watch attach",
         "doctor": "config login env debug",
         "init": "new",
+        "adopt": "import convert migrate",
         "instances": "machines types prices",
     }.items()
     for word in words.split()
