@@ -90,7 +90,8 @@ class RunStatus:
 
     `reason` is one line that says why a run failed, stopped or was lost: the provider's reason, and for a failed
     rank its number, its exit code and the last line of its traceback. `details` holds the last lines of output that
-    explain it. `page` is the address of the run's page at the provider.
+    explain it. `page` is the address of the run's page at the provider. `steps` is the newest step of each rank, for
+    those who follow a run of this machine whose script calls `runtime.report(step=...)` on every rank.
     """
 
     state: RunState
@@ -108,6 +109,7 @@ class RunStatus:
     cost: float | None = None
     saved: float | None = None
     page: str | None = None
+    steps: dict[int, float] = field(default_factory=dict)
 
 
 class ListedRun(NamedTuple):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import get_native_id
 from typing import Any
@@ -26,7 +27,7 @@ from cloudtrain.targets.common.machine import host_name
 from cloudtrain.targets.local.service.folder import FINAL, RunFolder
 from cloudtrain.targets.local.service.lost import finish
 from cloudtrain.targets.local.service.own_processes import command
-from cloudtrain.targets.local.service.reading import JournalReader
+from cloudtrain.targets.local.service.reading import JournalReader, steps_of
 from cloudtrain.targets.local.service.work import NAME, working_files
 from cloudtrain.targets.local.settings import Local
 
@@ -144,9 +145,11 @@ class LocalService:
         reader, told = JournalReader(Path(folder.journal)), None
         while True:
             status = self.status(ref)  # before the journal, which is whole when the status is final
-            if on_status is not None and status != told:
-                on_status(status)
-                told = status
+            if on_status is not None:
+                status = replace(status, steps=steps_of(folder))
+                if status != told:
+                    on_status(status)
+                    told = status
             yield from reader.new_lines(rank)
             if status.state.is_final or not follow:
                 return
