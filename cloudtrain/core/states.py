@@ -15,6 +15,10 @@ PLACES = frozenset(("epoch", "step"))
 """Names of values that say where in the training the others were measured."""
 
 
+REHEARSAL = "-rehearsal"
+"""The end of the job name under which the runs of a rehearsal are listed."""
+
+
 class RunState(str, Enum):
     """Where a run is in its life. The tables that map a provider's states to these are the targets'."""
 
