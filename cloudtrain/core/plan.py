@@ -110,6 +110,8 @@ class CompileContext:
     """The text of the job's `environment.conda_file`; None where it names none, or the bundle does not have it."""
     build: str | None = None
     """Hash of the job's `environment.build` folder; None where it names none, or the bundle has no Dockerfile there."""
+    requirements: str | None = None
+    """Hash of the job's `environment.requirements` and of what it includes; None where the bundle has no such file."""
     package: bool = False
     """Whether a `setup.py` stands at the top of the bundle, which SageMaker's toolkit takes for a Python package."""
 

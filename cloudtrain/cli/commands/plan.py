@@ -40,6 +40,7 @@ def command(
     max_restarts: options.MaxRestarts = None,
     launcher: options.Launcher = None,
     python: options.Python = None,
+    build_environment: options.BuildEnvironment = None,
     grace_period: options.GracePeriod = None,
     emulate: options.Emulate = None,
     gpu: options.Gpu = None,
@@ -69,6 +70,7 @@ def command(
         max_restarts=max_restarts,
         launcher=launcher,
         python=python,
+        build_environment=build_environment,
         grace_period=grace_period,
         emulate=emulate,
     )

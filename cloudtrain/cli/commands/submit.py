@@ -35,6 +35,7 @@ def command(
     max_restarts: options.MaxRestarts = None,
     launcher: options.Launcher = None,
     python: options.Python = None,
+    build_environment: options.BuildEnvironment = None,
     grace_period: options.GracePeriod = None,
     emulate: options.Emulate = None,
     gpu: options.Gpu = None,
@@ -75,6 +76,7 @@ def command(
         max_restarts=max_restarts,
         launcher=launcher,
         python=python,
+        build_environment=build_environment,
         grace_period=grace_period,
         emulate=emulate,
     )
@@ -103,19 +105,21 @@ def _send(
     import cloudtrain as ct
     from cloudtrain.cli.progress import upload_progress
     from cloudtrain.cli.terminal import say
+    from cloudtrain.system.words import listening
 
     try:
-        return ct.submit(
-            file.job,
-            where,
-            profile=profile,
-            ignore=list(ignore or ()),
-            place_of=file.place_of,
-            online=online,
-            on_plan=_show_plan,
-            on_bytes=upload_progress(),
-            on_run=on_run,
-        )
+        with listening(say):
+            return ct.submit(
+                file.job,
+                where,
+                profile=profile,
+                ignore=list(ignore or ()),
+                place_of=file.place_of,
+                online=online,
+                on_plan=_show_plan,
+                on_bytes=upload_progress(),
+                on_run=on_run,
+            )
     except KeyboardInterrupt:
         say("", "interrupted while sending; `cloudtrain recover` says whether the run exists")
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,10 +48,20 @@ class LocalTarget(Target):
             host=host_name(),
             mpirun=find_mpirun(settings.python or sys.executable, environ),
             loopback=loopback_interface(),
+            interpreter=_interpreter(settings) if settings.build_environment else ("", ""),
         )
 
     def compile(self, job: AnyJob, settings: Local, context: CompileContext) -> Plan:
         """The plan of a job on this machine."""
+        from cloudtrain.targets.local.environment import environment_of, plan_with, settings_in
+
+        environment = environment_of(job, settings, context)
+        if environment is None:
+            return self._compiled(job, settings, context)
+        return plan_with(environment, self._compiled(job, settings_in(environment, settings), context))
+
+    @staticmethod
+    def _compiled(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
         if isinstance(job, TrainingJob):
             from cloudtrain.targets.local.compile.training import compile_local
 
@@ -82,3 +93,9 @@ class LocalTarget(Target):
 
         folder = RunFolder(str(self.run_folder(run_name, state_dir)))
         return working_files(folder.read_launch(), Path(folder.unpacked))
+
+
+def _interpreter(settings: Local) -> tuple[str, str]:
+    """The interpreter as it is called, and the file that it leads to: an upgrade is another one."""
+    found = os.path.abspath(shutil.which(settings.python or sys.executable) or settings.python or sys.executable)  # noqa: PTH100
+    return found, os.path.realpath(found)

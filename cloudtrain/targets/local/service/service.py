@@ -61,17 +61,32 @@ class LocalService:
         return True
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002
-        """Write the archive where the plan says; False when it is there already.
+        """Write the archive where the plan says; False when it is there already. Then the environment of the job is
+        built, if it wants one that is not there.
 
         Raises:
-            TargetError: it cannot be written.
+            TargetError: one of them cannot be written, or a requirement cannot be installed.
         """
         archive = Path(plan.uploads[0].destination)
         try:
             make_state_folder(self._state_dir, ours=KEPT)
-            return put_archive(archive, bundle)
+            is_new = put_archive(archive, bundle)
         except OSError as error:
             raise self._unwritable("the bundle", error) from error
+        if "environment" in plan.request:
+            self._provide_environment(plan)
+        return is_new
+
+    def _provide_environment(self, plan: Plan) -> None:
+        from cloudtrain.launch.specification import LaunchSpecification
+        from cloudtrain.targets.local.service.environments import provide
+
+        spec = LaunchSpecification.from_json(plan.request)
+        assert spec.environment is not None
+        try:
+            provide(spec.environment, spec.code, self._environ)
+        except OSError as error:
+            raise self._unwritable("the environment", error) from error
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Write the launch specification and start a supervisor; returns once it has taken over.
