@@ -477,6 +477,12 @@ _PLACES = (
         "and log can still be read, and what it wrote lies in its folder.",
     ),
     ErrorCode(
+        "CT953",
+        "The environment of a job cannot be built.",
+        "With `build_environment`, the job's `environment.requirements` are installed on this machine before the run "
+        "starts. The installer, uv or pip, refused one of them; its log lies in `environments` of the state folder.",
+    ),
+    ErrorCode(
         "CT961",
         "The run store cannot be used.",
         "The store is a database in the state folder, which `cloudtrain doctor` names and `CLOUDTRAIN_STATE_DIR` "
