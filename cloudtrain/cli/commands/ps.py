@@ -44,6 +44,7 @@ def command(
         ),
     ] = None,
     profile: options.Profile = None,
+    trials: Annotated[bool, typer.Option("--trials", help="Show the trials of sweeps too.")] = False,
     size: Annotated[bool, typer.Option("--size", help="Show the bytes of each run's folder on this machine.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -54,6 +55,7 @@ def command(
       cloudtrain ps
       cloudtrain ps --active
       cloudtrain ps --all --state failed
+      cloudtrain ps --trials --where "learning_rate<0.01"
       cloudtrain ps --tag team=vision --where "learning_rate<0.01"
       cloudtrain ps --target sagemaker --state running
       cloudtrain ps -n 100 --json | jq -r '.[].name'
@@ -72,6 +74,7 @@ def command(
         profile=profile,
         tags=dict(map(_tag, tag or ())),
         where=where or (),
+        trials=trials,
     )
     if json:
         print_json([status_json(run, run.last_status) | ({"size": run.size} if size else {}) for run in runs])

@@ -39,6 +39,8 @@ def command(
     emulate: options.Emulate = None,
     gpu: options.Gpu = None,
     save_job: options.SaveJob = None,
+    each: options.Each = None,
+    parallel: options.Parallel = None,
 ) -> None:
     """Check a job, send it, and follow its run.
 
@@ -52,6 +54,8 @@ def command(
       cloudtrain submit job.yaml --set hyperparameters.epochs=3
       cloudtrain submit job.yaml --instances 2 --processes-per-instance 1
       cloudtrain submit job.yaml --emulate sagemaker
+      cloudtrain submit sweep.yaml
+      cloudtrain submit job.yaml --each hyperparameters.seed=1,2,3
       cloudtrain submit job.yaml --dry-run
       cloudtrain submit job.yaml --target sagemaker --profile research --detach
     """
@@ -66,6 +70,7 @@ def command(
         gpu=gpu,
         save_job=save_job,
     )
+    file = inputs.as_array(file, each, parallel)
     where = inputs.target(
         options.here_if(emulate, target),
         profile,
@@ -106,7 +111,7 @@ def _send(
 
     try:
         return ct.submit(
-            file.job,
+            file.work,
             where,
             profile=profile,
             ignore=list(ignore or ()),
