@@ -7,6 +7,7 @@ halving as trials come (ASHA), whose brackets begin to halve at different report
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from cloudtrain.core.sweep import Objective, Sweep
@@ -23,8 +24,12 @@ def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str |
         return None
     if sweep.hyperband is not None:
         return _halved(sweep, trial, others)
-    if sweep.stop_early is None or step <= sweep.stop_early.after:
+    if sweep.stop_early is None:
         return None
+    step = min(step, max((len(other.reports) for other in others), default=0))  # as far as there is one to compare with
+    if step == 0 or step <= sweep.stop_early.after:
+        return None
+    trial = replace(trial, reports=trial.reports[:step])
     if sweep.stop_early.median is not None:
         return _below_median(objective, trial, others)
     assert sweep.stop_early.bandit is not None, "a rule is one of the two"
