@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.core.plan import Plan
 from cloudtrain.core.states import Metrics, RunRef, RunState, RunStatus
 from cloudtrain.core.trial import Trial, best_of
-from cloudtrain.errors import CloudtrainError, RunNotFound, TargetUnreachable
+from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
 from cloudtrain.sweeps.folder import SweepFolder
 from cloudtrain.sweeps.names import trial_key
 from cloudtrain.sweeps.specification import Specification
@@ -225,7 +225,7 @@ class Driver:
                     )
                     service_of_name = self._surroundings.service_named
                     name = submit_once(store, submission, service_of_name).record.name
-        except TargetUnreachable as error:
+        except (TargetUnreachable, StoreError) as error:  # neither is the trial's fault
             self._refused_until = time.monotonic() + _LONGEST_PAUSE[True]
             self._say(f"trial {number} waits: {error.message}")
             return False

@@ -188,3 +188,57 @@ def test_a_removed_sweep_takes_its_trials_along(make_sweep: MakeSweep, state_dir
     assert list((state_dir / "runs").iterdir()) == []
     with pytest.raises(RunNotFound):
         ct.run(run.name)
+
+
+FULL = """
+import sys
+from pathlib import Path
+from cloudtrain.sweeps import study
+from cloudtrain.sweeps.driver import drive
+from cloudtrain.sweeps.folder import SweepFolder
+write = study.Journal.write
+def full(self, event, **fields):
+    if event == "asked" and fields["trial"] == 2:
+        raise OSError(28, "No space left on device")
+    write(self, event, **fields)
+study.Journal.write = full
+drive(SweepFolder(Path(sys.argv[1]), sys.argv[2]), lambda: None)
+"""
+
+
+def test_a_full_disk_ends_a_sweep_with_a_sentence(
+    make_sweep: MakeSweep, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it goes on when there is room again."""
+    with monkeypatch.context() as patched:
+
+        def start(_: SweepService, folder: SweepFolder) -> None:
+            subprocess.run([sys.executable, "-c", FULL, str(state_dir), folder.name], check=True)
+
+        patched.setattr(SweepService, "_start", start)
+        run = submitted(make_sweep(trials=3))
+    assert run.status().state is ct.RunState.FAILED
+    assert run.last_status.reason == (
+        f"the sweep's folder cannot be written: No space left on device; `cloudtrain continue {run.name}` goes on"
+    )
+    run.resume()
+    assert run.wait(120).state is ct.RunState.SUCCEEDED
+    assert len(run.trials()) == 3
+
+
+def test_weak_trials_are_stopped_early(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    """They are shown as such, and do not count as failed."""
+    (tmp_path / "src" / "train.py").write_text(
+        "import sys, time\nfrom cloudtrain import runtime\nrate = float(sys.argv[sys.argv.index('--rate') + 1])\n"
+        "step = 0\nwhile rate == 0.5 or step < 5:\n    runtime.report(step=step, score=1 - rate)\n    step += 1\n"
+        "    time.sleep(0.05)\n"
+    )
+    run = ended(
+        make_sweep(search={"rate": [0.1, 0.5]}, strategy="grid", trials=None, stop_early={"median": {"after": 2}})
+    )
+    assert run.state is ct.RunState.SUCCEEDED
+    assert [(trial.stopped_early, str(trial.state)) for trial in run.trials()] == [
+        (False, "succeeded"),
+        (True, "stopped"),
+    ]
+    assert (run.trials()[1].reason or "").startswith("its best score, 0.5, was worse than the median")
