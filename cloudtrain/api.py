@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cloudtrain.core.job import BUNDLED, TrainingJob
 from cloudtrain.core.plan import Plan
@@ -27,18 +27,21 @@ from cloudtrain.errors import (
 from cloudtrain.jobfile.files import anchored
 from cloudtrain.lifecycle.planning import PlaceOf, PreparedJob, prepare_job
 from cloudtrain.settings import Settings, load_settings
-from cloudtrain.targets.base import ByteProgress
+from cloudtrain.store.kinds import SWEEP, TUNER
+from cloudtrain.targets.base import ByteProgress, Service
 from cloudtrain.targets.registry import service_of, target_of
 from cloudtrain.targets.settings import TargetSettings
 
 if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob
+    from cloudtrain.core.sweep import Sweep
     from cloudtrain.jobfile import JobFile
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.lifecycle.since import Since
     from cloudtrain.lifecycle.submission import Recovered, Submitted
     from cloudtrain.store.origin import Condition
     from cloudtrain.store.store import RunRecord, Store
+    from cloudtrain.sweeps.planning import PreparedSweep
 
 AnyTarget = str | TargetSettings | None
 
@@ -51,8 +54,25 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
 
     Raises:
         JobError: every problem of the file, with line and column.
+        UsageError: the file holds a sweep.
     """
-    return load_job_file(path, overrides).job
+    found = load_job_file(path, overrides)
+    if found.sweep is not None:
+        raise UsageError(f"`{path}` holds a sweep", hint="read it with `ct.load_sweep`", code="CT001")
+    return found.job
+
+
+def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
+    """The sweep of a file with `kind: sweep`, with `a.b=value` overrides; `job.a.b=value` changes its job.
+
+    Raises:
+        JobError: every problem of the file, with line and column.
+        UsageError: the file holds a job.
+    """
+    found = load_job_file(path, overrides)
+    if found.sweep is None:
+        raise UsageError(f"`{path}` holds a job, not a sweep", hint="read it with `ct.load_job`", code="CT001")
+    return found.sweep
 
 
 def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
@@ -94,7 +114,7 @@ def target_named(
 
 
 def plan(
-    job: AnyJob,
+    job: AnyJob | Sweep,
     target: AnyTarget = None,
     *,
     profile: str | None = None,
@@ -104,8 +124,8 @@ def plan(
     """What a submit would send, and what the checks say about it. Sends nothing, writes nothing, opens no socket.
 
     Args:
-        job: the job; relative local paths follow the working directory. One that was read from a file has the
-            settings of the file's project.
+        job: the job, or a sweep; relative local paths follow the working directory. One that was read from a file
+            has the settings of the file's project.
         target: a name, or a model with account settings; the settings' default target unless given.
         profile: a profile of `cloudtrain.toml`.
         ignore: codes of rules that should not speak.
@@ -116,12 +136,12 @@ def plan(
         TargetUnavailable: the target cannot be used from here.
     """
     settings = load_settings(job.folder)
-    prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    prepared = _prepared(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
     return _next_plan(prepared, settings)
 
 
 def check(
-    job: AnyJob,
+    job: AnyJob | Sweep,
     target: AnyTarget = None,
     *,
     profile: str | None = None,
@@ -134,14 +154,14 @@ def check(
     `online` None asks the target when there are credentials for it; False is the same as `plan`.
     """
     settings = load_settings(job.folder)
-    prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    prepared = _prepared(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
     compiled = _next_plan(prepared, settings)
-    wanted = prepared.service.can_check(prepared.target) if online is None else online
+    wanted = prepared.can_check if online is None else online
     return prepared.check_online(compiled) if wanted else compiled
 
 
 def submit(
-    job: AnyJob,
+    job: AnyJob | Sweep,
     target: AnyTarget = None,
     *,
     profile: str | None = None,
@@ -182,7 +202,6 @@ def submit(
     """
     from cloudtrain.lifecycle.inputs import outputs_of
     from cloudtrain.lifecycle.keeping import Keeper
-    from cloudtrain.lifecycle.run import Run
     from cloudtrain.lifecycle.sending import stop_on_errors
     from cloudtrain.lifecycle.submission import Submission, submit_once
     from cloudtrain.store.origin import origin_here
@@ -194,13 +213,15 @@ def submit(
 
         named = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
         target = queued_settings(named, queue, priority)
-    prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    prepared = _prepared(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
 
-    keeper = Keeper(prepared, anchored(job, settings.cwd), file)
+    keeper = None
+    if isinstance(prepared, PreparedJob):  # the trials of a sweep are kept, each as the job that it is
+        keeper = Keeper(prepared, anchored(cast("AnyJob", job), settings.cwd), file)
 
     def run_of(submitted: Submitted) -> Run:
         names = tuple(record.name for record in submitted.unreported)
-        return Run(submitted.record, settings, adopted=submitted.adopted, unreported=names)
+        return _run_of(submitted.record, settings, adopted=submitted.adopted, unreported=names)
 
     def report(submitted: Submitted) -> None:
         if on_run is not None:
@@ -213,11 +234,11 @@ def submit(
             if on_plan is not None:
                 on_plan(compiled)
             stop_on_errors(compiled)
-            if on_changes is not None:
+            if on_changes is not None and keeper is not None:
                 from cloudtrain.lifecycle.since import changes_since_last
 
                 with suppress(CloudtrainError, OSError):
-                    on_changes(changes_since_last(store, prepared, keeper.job, compiled))
+                    on_changes(changes_since_last(store, keeper.prepared, keeper.job, compiled))
             return compiled
 
         submission = Submission(
@@ -230,12 +251,40 @@ def submit(
             report=report,
             on_bytes=on_bytes,
             origin=origin_here(Path.cwd(), project=job.folder, labels=prepared.labels),
-            kept_of=keeper.kept_of,
+            kept_of=None if keeper is None else keeper.kept_of,
         )
-        submitted = submit_once(store, submission, lambda name: service_of(name, settings))
-        if not submitted.adopted:
+        submitted = submit_once(store, submission, lambda name: _service_named(name, settings))
+        if keeper is not None and not submitted.adopted:
             keeper.finish(store, submitted.record.name)
         return run_of(submitted)
+
+
+def _prepared(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words: Any) -> PreparedJob | PreparedSweep:
+    if getattr(job, "kind", None) != "sweep":
+        return prepare_job(job, target, settings, **words)  # type: ignore[arg-type]  # no sweep, and no import of its model
+    from cloudtrain.sweeps.planning import prepare_sweep
+
+    return prepare_sweep(job, target, settings, **words)  # type: ignore[arg-type]  # a sweep
+
+
+def _service_named(name: str, settings: Settings) -> Service:
+    """A target's service, or for a run that is a sweep the service of its kind."""
+    if ":" not in name:
+        return service_of(name, settings)
+    from cloudtrain.sweeps.services import service_named
+
+    return service_named(name, settings)
+
+
+def _run_of(row: RunRecord, settings: Settings, **words: Any) -> Run:
+    """The run of a row of the store; a sweep has more methods."""
+    if row.key.startswith((SWEEP, TUNER)):
+        from cloudtrain.sweeps.sweep_run import SweepRun
+
+        return SweepRun(row, settings, **words)
+    from cloudtrain.lifecycle.run import Run
+
+    return Run(row, settings, **words)
 
 
 def run(name: str) -> Run:
@@ -277,7 +326,7 @@ def run(name: str) -> Run:
         raise RunNotFound(
             f"`{name}` is the beginning of {len(rows)} runs", hint=f"write more of it: {names}", code="CT932"
         )
-    return Run(rows[0], settings, elsewhere=elsewhere)
+    return _run_of(rows[0], settings, elsewhere=elsewhere)
 
 
 def runs(
@@ -290,6 +339,7 @@ def runs(
     tags: Mapping[str, str] | None = None,
     where: Sequence[str] = (),
     rehearsals: bool = True,
+    trials: bool = False,
 ) -> list[Run]:
     """The newest runs of this user on this machine, newest first; those that have not ended are asked for their state.
 
@@ -302,6 +352,7 @@ def runs(
         tags: only runs with these tags.
         where: only runs whose hyperparameters compare so: `["learning_rate<0.01", "optimizer=adamw"]`.
         rehearsals: whether the runs of `cloudtrain rehearse` that have ended are among them.
+        trials: the trials of sweeps too.
 
     Raises:
         UsageError: a text of `where` is no comparison, or `tags` or `where` are asked of a target.
@@ -322,8 +373,8 @@ def runs(
         return list(islice((item for item in there if _wanted(item, states, job, rehearsals)), limit))
     recover_if_needed()
     with read_store(settings.state_dir) as store:
-        rows = [] if store is None else _perhaps(store, states, job, limit, conditions, rehearsals)
-    here = (_refreshed(Run(row, settings)) for row in rows)
+        rows = [] if store is None else _perhaps(store, states, job, limit, conditions, rehearsals, trials=trials)
+    here = (_refreshed(_run_of(row, settings)) for row in rows)
     return list(islice((item for item in here if _wanted(item, states, job, rehearsals)), limit))
 
 
@@ -348,12 +399,12 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
             on_found(found)
 
     with open_store(settings.state_dir) as store:
-        found += recover_submissions(store, lambda name: service_of(name, settings))
+        found += recover_submissions(store, lambda name: _service_named(name, settings))
         report_accepted(store, report)
     return found
 
 
-def _next_plan(prepared: PreparedJob, settings: Settings) -> Plan:
+def _next_plan(prepared: PreparedJob | PreparedSweep, settings: Settings) -> Plan:
     """The plan of the next run of the job. Nothing is written where there is no store yet."""
     from cloudtrain.store.identity import salt_of_new_store
     from cloudtrain.store.store import read_store
@@ -376,7 +427,7 @@ def recover_if_needed() -> None:
         cut_off = store is not None and any(needs_recovery(store, record) for record in store.unfinished())
     if cut_off:
         with suppress(StoreError), open_store(settings.state_dir) as store:
-            recover_submissions(store, lambda name: service_of(name, settings))
+            recover_submissions(store, lambda name: _service_named(name, settings))
 
 
 def _last(store: Store) -> tuple[list[RunRecord], str | None]:
@@ -430,13 +481,19 @@ def _perhaps(
     limit: int | None,
     where: Sequence[Condition],
     rehearsals: bool,
+    *,
+    trials: bool = False,
 ) -> list[RunRecord]:
     """The rows among which the wanted runs are, newest first. Those that had not ended may be in any state by now."""
+
+    def found(**wanted: Any) -> list[RunRecord]:
+        return store.newest(job=job, where=where, trials=trials, **wanted)
+
     if not states:
-        return store.newest(limit=limit, job=job, where=where, rehearsals=rehearsals)
+        return found(limit=limit, rehearsals=rehearsals)
     ended = [state for state in states if state.is_final]
-    rows = store.newest(limit=limit, states=ended, job=job, where=where, rehearsals=rehearsals) if ended else []
-    rows += store.newest(states=[state for state in RunState if not state.is_final], job=job, where=where)
+    rows = found(limit=limit, states=ended, rehearsals=rehearsals) if ended else []
+    rows += found(states=[state for state in RunState if not state.is_final])
     return sorted(rows, key=lambda row: row.seq or 0, reverse=True)
 
 

@@ -81,7 +81,7 @@ def _copy_of(folder: Path, copy: Path) -> Path:
         if files > _MOST_FILES or size > _MOST_BYTES:
             hint = "put the script, with the files that it needs, into a folder of its own"
             raise UsageError(
-                f"the folder of the script, `{folder}`, is too large to be copied", hint=hint, code="CT974"
+                f"the folder of the script, `{folder}`, is too large to be copied", hint=hint, code="CT984"
             )
         return skipped
 
@@ -89,7 +89,7 @@ def _copy_of(folder: Path, copy: Path) -> Path:
         shutil.copytree(folder, copy, ignore=left_out, symlinks=True)
     except (OSError, shutil.Error) as error:
         hint = "put the script, with the files that it needs, into a folder of its own"
-        raise UsageError(f"the folder of the script cannot be copied: {error}", hint=hint, code="CT974") from None
+        raise UsageError(f"the folder of the script cannot be copied: {error}", hint=hint, code="CT984") from None
     return copy
 
 
@@ -156,7 +156,7 @@ def _run(
             )  # fmt: skip
     except OSError as error:
         hint = "name an interpreter that has the script's packages with `--python`"
-        raise UsageError(f"`{command[-2]}` cannot be started: {error.strerror}", hint=hint, code="CT974") from None
+        raise UsageError(f"`{command[-2]}` cannot be started: {error.strerror}", hint=hint, code="CT984") from None
     try:
         return process.wait(time_limit)
     except subprocess.TimeoutExpired:
@@ -206,7 +206,7 @@ def _captured(place: Path, script: Path, code: int | None, time_limit: float) ->
     else:
         message = f"`{script}` ended without creating a training job{said}"
         hint = "pass the arguments with which it creates one: `--args TEXT`"
-    raise UsageError(message, hint=hint, code="CT974")
+    raise UsageError(message, hint=hint, code="CT984")
 
 
 def _last_lines(output: Path) -> str:

@@ -38,6 +38,8 @@ COMMANDS = {
     "logs": Entry("Follow runs", "Print the output of a run's processes."),
     "wait": Entry("Follow runs", "Wait until a run has ended."),
     "stop": Entry("Follow runs", "Ask runs to save and leave."),
+    "trials": Entry("Follow runs", "List the trials of a sweep."),
+    "continue": Entry("Follow runs", "Go on with a sweep, with more trials if you like."),
     "download": Entry("Follow runs", "Copy what a run wrote: model, outputs, checkpoint, logs."),
     "show": Entry("Look back", "Show what was sent: the job, the request and the source."),
     "diff": Entry("Look back", "Compare two runs, jobs or plans: fields, request and code."),
@@ -54,6 +56,10 @@ COMMANDS = {
     "doctor": Entry("Start", "Look at this machine: what works and what is missing."),
 }
 """In the order of the help. `tests/cli` checks each summary against its command's own help."""
+
+
+_MODULES = {"continue": "go_on"}
+"""Modules whose command's name is a word of Python."""
 
 
 class LazyGroup(TyperGroup):
@@ -96,7 +102,7 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """The command of that name, as the object that Typer runs. Its help is the docstring of its function."""
-    command = import_module(f"{__package__}.commands.{name}").command
+    command = import_module(f"{__package__}.commands.{_MODULES.get(name, name)}").command
     if isinstance(command, typer.Typer):
         return _named(built(command), name)
     single = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)

@@ -32,6 +32,19 @@ Gpu = Annotated[
 SaveJob = Annotated[
     Path | None, typer.Option("--save-job", metavar="FILE", help="Of a script: write its job file too.")
 ]
+Each = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--each",
+        metavar="FIELD=VALUES",
+        help="Run the job once for each value: hyperparameters.seed=1,2,3. Repeatable: then each combination.",
+        show_default=False,
+    ),
+]
+Parallel = Annotated[
+    int | None,
+    typer.Option("--parallel", min=1, metavar="N", help="With --each: N runs at a time; 1 unless given."),
+]
 RunName = Annotated[
     str,
     typer.Argument(

@@ -29,7 +29,7 @@ class Keeper:
     """Collects what is kept of one submission, while the submission goes on."""
 
     def __init__(self, prepared: PreparedJob, job: AnyJob, file: JobFile | None) -> None:
-        self._prepared = prepared
+        self.prepared = prepared
         self.job = job
         self._file = file
         is_bundled = (job.source_dir or "").startswith(BUNDLED)
@@ -40,7 +40,7 @@ class Keeper:
         """What is kept of a plan; whether the code differs from its commit is known later."""
         file = self._file
         return keep_plan(
-            self._prepared,
+            self.prepared,
             self.job,
             plan,
             self._commit,

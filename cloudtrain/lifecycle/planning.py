@@ -107,6 +107,11 @@ class PreparedJob:
         """What talks to the target."""
         return service_of(self.where.name, self.settings)
 
+    @property
+    def can_check(self) -> bool:
+        """Whether the target can be asked, as far as this machine can tell."""
+        return self.service.can_check(self.target)
+
     @cached_property
     def key(self) -> str:
         """Hash of the job's name and of the plan without its run name: what makes two submissions the same."""
@@ -215,8 +220,9 @@ class PreparedJob:
 
         return not_ready(self.awaited, self.service)
 
-    def _compiled(self, name: str) -> Plan:
-        context = CompileContext(
+    def context(self, name: str) -> CompileContext:
+        """What compile may not look up itself."""
+        return CompileContext(
             name,
             self.tree.identity,
             self.account,
@@ -225,8 +231,10 @@ class PreparedJob:
             requirements=self._requirements,
             package=any(entry.path == "setup.py" for entry in self.tree.entries),
         )
+
+    def _compiled(self, name: str) -> Plan:
         try:
-            plan = self.where.compile(self.job, self.target, context)
+            plan = self.where.compile(self.job, self.target, self.context(name))
         except JobError as error:
             raise JobError(self._with_findings(error, name)) from None
         return replace(plan, notes=(*plan.notes, *self.notes), settings=self._settings_files)

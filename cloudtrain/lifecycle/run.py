@@ -44,6 +44,9 @@ class Run:
             where that folder is not known, and None otherwise.
     """
 
+    is_sweep = False
+    """Whether it is many runs as one: a `SweepRun`."""
+
     def __init__(
         self,
         row: RunRecord,
@@ -63,6 +66,7 @@ class Run:
         self.elsewhere = elsewhere
         self._settings = settings
         self._row = row
+        self._key = row.key
         self._stored = True
         self._last = RunStatus(RunState(row.state), row.reason, row.started, row.ended)
 

@@ -36,6 +36,7 @@ from cloudtrain.core.plan import Plan
 from cloudtrain.core.states import RunState
 from cloudtrain.errors import CloudtrainError, NameTaken, StoreError, TargetError, TargetUnreachable
 from cloudtrain.store.history import Kept
+from cloudtrain.store.kinds import service_name
 from cloudtrain.store.origin import NOWHERE, Origin
 from cloudtrain.store.store import RunRecord, Store
 from cloudtrain.system.lock import ProcessLock
@@ -45,7 +46,7 @@ OFFERED_FOR = 24 * 3600.0
 """Seconds for which a run that may not have been reported is offered to the next submit of the same job."""
 
 ServiceOf = Callable[[str], Service]
-"""From a target's name to its service."""
+"""From the name of a service to it: a target's, or one of `cloudtrain.store.kinds`."""
 
 
 class Recovered(NamedTuple):
@@ -305,7 +306,7 @@ def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered
         store.forget(record.name)
         return Recovered(record.name, "forgotten", f"it stopped at `{record.stage}`, so nothing was sent")
     try:
-        service = service_of(record.target)
+        service = service_of(service_name(record.key, record.target))
         left = _may_arrive_for(store, service, record)
         arrived = service.has(record.ref) if left > 0 else not _withdraw(service, record)
     except CloudtrainError as error:

@@ -254,6 +254,36 @@ _SOURCE = (
     ),
 )
 
+_SWEEPS = (
+    ErrorCode(
+        "CT060",
+        "A sweep cannot be searched as it is written.",
+        "A range is a list of values, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}` or `{int: [1, 8], step: 1}`, with its "
+        "lower bound first. A grid tries every combination, so all its ranges have single values. An objective names "
+        "one metric, which it maximizes or minimizes.",
+    ),
+    ErrorCode(
+        "CT061",
+        "The target's own tuner cannot do the sweep.",
+        "Each service has limits: SageMaker's tuner starts no container entry point and gives all trials one "
+        "checkpoint place, Azure ML's Bayesian sampling knows no logarithmic range. With `driver: cloudtrain` each "
+        "trial is a job of its own, which can do what a job can do. `driver: auto`, the default, chooses it where it "
+        "is needed.",
+    ),
+    ErrorCode(
+        "CT062",
+        "The sweep can cost more than `max_cost`.",
+        "The list price of a trial's instances for its whole `max_runtime`, times the number of trials. Where a price "
+        "or `max_runtime` is missing, `max_cost` cannot be kept, and the sweep is refused too.",
+    ),
+    ErrorCode(
+        "CT063",
+        "A sweep needs a package that is not installed.",
+        "The strategies `bayesian` and `hyperband` use Optuna: `pip install 'cloudtrain[sweeps]'`. `grid` and `random` "
+        "need no package, and a target's own tuner needs none either.",
+    ),
+)
+
 _USE = (
     ErrorCode(
         "CT900",
@@ -483,6 +513,29 @@ _PLACES = (
         "starts. The installer, uv or pip, refused one of them; its log lies in `environments` of the state folder.",
     ),
     ErrorCode(
+        "CT991",
+        "The run is not a sweep.",
+        "`trials`, `continue` and `logs --trial` are for sweeps: runs of a file with `kind: sweep`. `cloudtrain ps` "
+        "lists the runs.",
+    ),
+    ErrorCode(
+        "CT992",
+        "The sweep has no such trial.",
+        "Trials are numbered from 1 in the order in which they were started. `cloudtrain trials SWEEP` lists them.",
+    ),
+    ErrorCode(
+        "CT993",
+        "The sweep cannot go on.",
+        "A grid ends when every combination was tried, and the tuner of a service when its trials are used up: "
+        "submit another sweep then. A sweep that goes on needs no `continue`.",
+    ),
+    ErrorCode(
+        "CT994",
+        "The files of a sweep cannot be read or written.",
+        "A sweep that cloudtrain drives has a folder `sweeps/NAME` in the state folder, which `cloudtrain doctor` "
+        "names. Make room there, then `cloudtrain continue SWEEP`.",
+    ),
+    ErrorCode(
         "CT961",
         "The run store cannot be used.",
         "The store is a database in the state folder, which `cloudtrain doctor` names and `CLOUDTRAIN_STATE_DIR` "
@@ -564,6 +617,6 @@ _ADOPTION = (
 
 ERROR_CODES: dict[str, ErrorCode] = {
     entry.code: entry
-    for entry in (*_FILE, *_FIELDS, *_TARGETS, *_SOURCE, *_USE, *_SETTINGS, *_RUNS, *_PLACES, *_ADOPTION)
+    for entry in (*_FILE, *_FIELDS, *_TARGETS, *_SOURCE, *_SWEEPS, *_USE, *_SETTINGS, *_RUNS, *_PLACES, *_ADOPTION)
 }
 """Every code that an error of cloudtrain can have."""

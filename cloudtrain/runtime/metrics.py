@@ -37,6 +37,10 @@ def report(**values: SupportsFloat) -> None:
             values = {**values, **({} if left is None else {LEFT: round(left, 1)})}
         sys.stdout.write(format_metrics(values) + "\n")  # one write, so that lines of other processes stay outside
         sys.stdout.flush()
+        if os.environ.get("CLOUDTRAIN_SEND_METRICS") == "azureml":
+            from .azureml_metrics import send
+
+            send({name: float(value) for name, value in values.items()})
         if "step" in values and "CLOUDTRAIN_HOLD_AT_STEP" in os.environ:
             from .holding import hold_at
 

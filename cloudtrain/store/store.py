@@ -15,6 +15,7 @@ from cloudtrain.errors import StoreError
 from cloudtrain.store import FILE_NAME, KEPT, history
 from cloudtrain.store.history import Kept, Money
 from cloudtrain.store.identity import Identity, location_of, salt_of_new_store
+from cloudtrain.store.kinds import TRIAL
 from cloudtrain.store.migrations import MIGRATIONS, migrate, version_of
 from cloudtrain.store.origin import NOWHERE, Condition, Label, Origin, number
 from cloudtrain.system.clock import Moment, read_clock
@@ -60,6 +61,7 @@ _ENDED = ", ".join(f"'{state.value}'" for state in RunState if state.is_final)
 
 _OLD_REHEARSAL = f"(job_name LIKE '%{REHEARSAL}' AND state IN ({_ENDED}))"
 """Whether a run is one of a rehearsal, and has ended."""
+_NO_TRIAL = f"key NOT GLOB '{TRIAL}*'"
 
 _COLUMNS = ", ".join(field.name for field in fields(RunRecord))
 _OF_A_RUN = ("written", "origins", "labels", "sent", "money")
@@ -207,10 +209,19 @@ class Store:
         return found[0] if found else None
 
     def starting_with(self, prefix: str, *, limit: int = 50) -> list[RunRecord]:
-        """Return the runs whose name starts with `prefix`, newest first."""
-        return self._select(
-            "WHERE name >= ? AND name < ? ORDER BY seq DESC LIMIT ?", (prefix, prefix + "\U0010ffff", limit)
-        )
+        """Return the runs whose name starts with `prefix`, newest first; trials of a sweep only where nothing else
+        does."""
+        values = (prefix, prefix + "\U0010ffff", limit)
+        found = self._select(f"WHERE name >= ? AND name < ? AND {_NO_TRIAL} ORDER BY seq DESC LIMIT ?", values)
+        return found or self._select("WHERE name >= ? AND name < ? ORDER BY seq DESC LIMIT ?", values)
+
+    def with_key(self, key: str) -> list[RunRecord]:
+        """Return the runs of exactly that key, newest first."""
+        return self._select("WHERE key = ? ORDER BY seq DESC", (key,))
+
+    def of_sweep(self, beginning: str) -> list[RunRecord]:
+        """Return the runs whose key starts so, the trials of a sweep, oldest first."""
+        return self._select("WHERE key >= ? AND key < ? ORDER BY seq", (beginning, beginning + "\U0010ffff"))
 
     def newest(
         self,
@@ -220,10 +231,11 @@ class Store:
         job: str | None = None,
         where: Sequence[Condition] = (),
         rehearsals: bool = True,
+        trials: bool = False,
     ) -> list[RunRecord]:
         """Return runs in the reverse order of their submission, of some states, of one job and with labels if given;
-        without `rehearsals`, none of a rehearsal that has ended."""
-        conditions, values = ["1"], list[object]()
+        without `rehearsals`, none of a rehearsal that has ended; the trials of sweeps only with `trials`."""
+        conditions, values = ["1" if trials else _NO_TRIAL], list[object]()
         if states:
             conditions.append(f"state IN ({', '.join('?' * len(states))})")
             values += [state.value for state in states]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cloudtrain.core.job import TrainingJob
     from cloudtrain.core.plan import CompileContext, Finding, Plan, Upload
     from cloudtrain.core.processing import AnyJob
+    from cloudtrain.core.sweep import Objective, Sweep
+    from cloudtrain.core.trial import Trial
     from cloudtrain.rules.subject import RequestView
     from cloudtrain.targets.common.this_machine import LocalPlan
     from cloudtrain.targets.settings import TargetSettings
@@ -180,6 +182,18 @@ class KeepsQueue(Protocol):
         ...
 
 
+class Tuner(Service, Protocol):
+    """Talks to a target's own tuner. A run is a sweep; its methods are those of every service."""
+
+    def trials(self, ref: RunRef) -> list[Trial]:
+        """The trials that the tuner has started, by number."""
+        ...
+
+    def objective(self, ref: RunRef) -> Objective | None:
+        """What the sweep is after; None where it runs every combination."""
+        ...
+
+
 class Target(ABC):
     """One place where jobs run. Importing it costs nothing: SDKs are its service's.
 
@@ -232,6 +246,10 @@ class Target(ABC):
     emulated_places: ClassVar[str] = ""
     """`s3://emulated`: what stands there for the place of data that is only on this machine."""
 
+    has_tuner: ClassVar[bool] = False
+    """Whether the target has a tuner of its own, for which `compile_sweep` and `tuner` are written. A sweep is driven
+    from this machine otherwise."""
+
     exports: ClassVar[tuple[str, ...]] = ()
     """The methods of `core.exports` that its plans define."""
 
@@ -255,6 +273,20 @@ class Target(ABC):
             JobError: the job asks for what the target lacks; the hint names the alternative.
             TargetUnavailable: the target cannot be used from here.
         """
+
+    def compile_sweep(self, sweep: Sweep, settings: Any, context: CompileContext) -> Plan:
+        """The plan of a sweep as the request of the target's own tuner. Only where `has_tuner`.
+
+        Pure, as `compile`. `sweep.job` is the job of the first trial.
+
+        Raises:
+            JobError: the tuner cannot do it (`CT061`, each with the alternative), or no trial can run there.
+        """
+        raise AssertionError(f"{self.name} has no tuner")
+
+    def tuner(self, *, environ: Mapping[str, str], state_dir: Path) -> Tuner:
+        """What talks to the target's own tuner. Only where `has_tuner`."""
+        raise AssertionError(f"{self.name} has no tuner")
 
     @abstractmethod
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Service:

@@ -23,7 +23,7 @@ LAYERS = {
     "bundle": 3, "scripts": 3, "store": 3, "rules": 3,
     "targets": 4,
     "settings": 5, "settings_file": 5,
-    "lifecycle": 6,
+    "lifecycle": 6, "sweeps": 6,
     "api": 7, "adoption": 7, "looking_back": 7, "rehearsal": 7,
     "cli": 8, "__main__": 9,
 }  # fmt: skip
@@ -31,7 +31,7 @@ LAYERS = {
 
 HEAVY = {
     "torch", "rich", "boto3", "botocore", "sagemaker", "azure", "numpy", "isal", "psutil", "yaml",
-    "IPython", "tomllib", "tomli", "sqlite3",
+    "IPython", "tomllib", "tomli", "sqlite3", "optuna", "matplotlib",
 }  # fmt: skip
 """Imported inside functions only. (sqlite3 may be imported by the store itself, which is imported late.)"""
 
@@ -162,9 +162,9 @@ def test_public_surface_is_pinned() -> None:
     """A name is added to or removed from the public surface on purpose."""
     assert cloudtrain.__all__ == sorted([
         "Adoption", "AzureML", "Checkpoint", "CloudtrainError", "DeepSpeed", "Environment", "Finding", "Horovod", "Input",
-        "InstanceGroup", "JobError", "Level", "Local", "LogLine", "MPI", "NoDistribution", "Output", "Plan",
-        "PreflightError", "ProcessingInput", "ProcessingJob", "ProcessingOutput", "Resources", "Run",
+        "InstanceGroup", "JobError", "Level", "Local", "LogLine", "MPI", "NoDistribution", "Objective", "Output",
+        "Plan", "PreflightError", "ProcessingInput", "ProcessingJob", "ProcessingOutput", "Range", "Resources", "Run",
         "RunNotFound", "RunRef", "RunState", "RunStatus", "SMDDP", "SMP", "SageMaker", "SettingsError", "Spot",
-        "TargetError", "TensorFlow", "Torch", "TrainingJob", "adopt", "bundled_job", "check", "diff", "load_job", "plan",
-        "recover", "run", "runs", "submit",
+        "StopEarly", "Sweep", "SweepRun", "TargetError", "TensorFlow", "Torch", "TrainingJob", "Trial", "adopt",
+        "bundled_job", "check", "diff", "load_job", "load_sweep", "plan", "recover", "run", "runs", "submit",
     ])  # fmt: skip

@@ -47,6 +47,8 @@ def command(
     priority: options.Priority = None,
     gpu: options.Gpu = None,
     save_job: options.SaveJob = None,
+    each: options.Each = None,
+    parallel: options.Parallel = None,
 ) -> None:
     """Show exactly what a submit would send. Sends nothing.
 
@@ -88,6 +90,7 @@ def command(
         gpu=gpu,
         save_job=save_job,
     )
+    file = inputs.as_array(file, each, parallel)
     plan = inputs.plan_of(file, where, profile=profile, ignore=ignore)
     print_plan(plan, form, whole=not short)
 

@@ -47,6 +47,7 @@ def command(
     rehearsals: Annotated[
         bool, typer.Option("--rehearsals", help="Also the runs of rehearsals that have ended; --all has them too.")
     ] = False,
+    trials: Annotated[bool, typer.Option("--trials", help="Show the trials of sweeps too.")] = False,
     size: Annotated[bool, typer.Option("--size", help="Show the bytes of each run's folder on this machine.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -59,6 +60,7 @@ def command(
       cloudtrain ps
       cloudtrain ps --active
       cloudtrain ps --all --state failed
+      cloudtrain ps --trials --where "learning_rate<0.01"
       cloudtrain ps --tag team=vision --where "learning_rate<0.01"
       cloudtrain ps --target sagemaker --state running
       cloudtrain ps -n 100 --json | jq -r '.[].name'
@@ -78,6 +80,7 @@ def command(
         tags=dict(map(_tag, tag or ())),
         where=where or (),
         rehearsals=rehearsals or everything or job is not None,
+        trials=trials,
     )
     if json:
         print_json([status_json(run, run.last_status) | ({"size": run.size} if size else {}) for run in runs])

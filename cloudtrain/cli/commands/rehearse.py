@@ -102,7 +102,7 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
         return ct.run(what)
     file = inputs.job_file(what, set_)
     where = inputs.target(DEFAULT_TARGET, profile, job=what, **flags)
-    if not isinstance(file.job, ct.TrainingJob):
+    if file.sweep is not None or not isinstance(file.job, ct.TrainingJob):
         raise UsageError(
             f"`{what}` is a processing job, and those have no losses", hint="rehearse a training job", code="CT905"
         )

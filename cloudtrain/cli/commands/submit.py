@@ -46,6 +46,8 @@ def command(
     priority: options.Priority = None,
     gpu: options.Gpu = None,
     save_job: options.SaveJob = None,
+    each: options.Each = None,
+    parallel: options.Parallel = None,
 ) -> None:
     """Check a job, send it, and follow its run.
 
@@ -60,6 +62,8 @@ def command(
       cloudtrain submit job.yaml --instances 2 --processes-per-instance 1
       cloudtrain submit job.yaml --emulate sagemaker
       cloudtrain submit job.yaml --queue --detach
+      cloudtrain submit sweep.yaml
+      cloudtrain submit job.yaml --each hyperparameters.seed=1,2,3
       cloudtrain submit job.yaml --dry-run
       cloudtrain submit job.yaml --target sagemaker --profile research --detach
     """
@@ -74,6 +78,7 @@ def command(
         gpu=gpu,
         save_job=save_job,
     )
+    file = inputs.as_array(file, each, parallel)
     where = inputs.target(
         options.here_if(emulate, target),
         profile,
@@ -128,7 +133,7 @@ def _send(
     try:
         with listening(say):
             return ct.submit(
-                file.job,
+                file.work,
                 where,
                 profile=profile,
                 ignore=list(ignore or ()),

@@ -44,6 +44,8 @@ class AzureMLService:
 
     in_flight = 60.0
     names_are_unique = True
+    submit_version = SUBMIT
+    """Of the API that makes a job."""
 
     def __init__(self, environ: Mapping[str, str], pace: Pace | None = None) -> None:
         self._environ = environ
@@ -117,7 +119,9 @@ class AzureMLService:
         content = self._labels.body(client, plan.request, plan.request_json).encode()
         headers = self._headers(client, plan)
         try:
-            client.send("PUT", f"jobs/{plan.run_name}", api_version=SUBMIT, content=content, headers=headers)
+            client.send(
+                "PUT", f"jobs/{plan.run_name}", api_version=self.submit_version, content=content, headers=headers
+            )
         except (NameTaken, TargetUnreachable):
             if not self._ours(plan.ref, plan.request):
                 raise
