@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,13 +83,19 @@ def test_a_day_in_the_queue(cli: Cli, submit: Submit, state_dir: Path) -> None:
     assert f"`{first}` does not wait in the queue [CT940]" in started.err
     assert f"`cloudtrain stop {first}` ends it" in started.err
     assert cli("stop", second).code == 0
-    release(state_dir, first, third)
-    followed = cli("logs", "-f", third)
-    assert followed.code == 0
-    assert followed.out.endswith("up\n")
-    assert f"`{third}` is queued: place 1, waits for 1 CPU slot of 1" in followed.err
-    assert "succeeded" in followed.err
-    assert cli("queue").err.startswith("no run waits; ")
+    with subprocess.Popen(
+        [sys.executable, "-m", "cloudtrain", "logs", "-f", third],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as follower:
+        assert follower.stderr is not None
+        assert follower.stderr.readline() == f"`{third}` is queued: place 1, waits for 1 CPU slot of 1\n"
+        release(state_dir, first, third)
+        out, err = follower.communicate()
+    assert (follower.returncode, out) == (0, "[rank 0] up\n")
+    assert f"`{third}` succeeded" in err
+    eventually(lambda: cli("queue").err.startswith("no run waits; "), "the last one leaves")
     assert [item["state"] for item in json.loads(cli("ps", "--json").out)] == [
         "stopped", "succeeded", "stopped", "succeeded"
     ]  # fmt: skip
@@ -109,6 +117,7 @@ def test_the_setting(cli: Cli, job: str) -> None:
         (["queue", "--target", "slurm"], ["`slurm` has no queue of cloudtrain's [CT902]", "`cloudtrain queue --target local`"]),
         (["queue", "move", "last"], ["say where to", "`--first`, `--last` or `--before OTHER`"]),
         (["queue", "move", "last", "--first", "--last"], ["say where to"]),
+        (["queue", "--json", "drop", "last"], ["`--json` is for the list, and not for `drop`"]),
         (["queue", "drop", "nobody"], ["there is no run `nobody`"]),
         (["submit", "job.yaml", "--priority", "3"], ["`priority` has no effect without `queue`", "add `--queue`"]),
         (["submit", "job.yaml", "--queue", "--target", "sagemaker"], ["`--queue` is for the local target"]),

@@ -51,7 +51,12 @@ def queue(
       cloudtrain queue move digits-ddp-3f9a --before digits-ddp-7c21
       cloudtrain queue drop digits-ddp-3f9a
     """
+    from cloudtrain.errors import UsageError
+
     if ctx.invoked_subcommand is not None:
+        if target is not None or json:
+            flag, name = "--json" if json else "--target", ctx.invoked_subcommand
+            raise UsageError(f"`{flag}` is for the list, and not for `{name}`", hint="leave it out", code="CT902")
         return
     from cloudtrain.cli.terminal import print_json, say, show
     from cloudtrain.lifecycle.queue import queue_of

@@ -16,7 +16,7 @@ import psutil  # noqa: TID253 - tests may start slowly
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.core.states import RunRef, RunState
+from cloudtrain.core.states import RunRef, RunState, RunStatus
 from cloudtrain.errors import JobError, UsageError
 from cloudtrain.targets.local.service.folder import RunFolder
 from cloudtrain.targets.local.service.service import LocalService
@@ -74,15 +74,19 @@ def test_one_after_the_other(place: Place) -> None:
     assert [end.state for end in ends] == [RunState.SUCCEEDED] * 3
     assert [end.queue_place for end in ends] == [None] * 3
     assert ends[0].ended <= ends[1].started <= ends[1].ended <= ends[2].started  # type: ignore[operator]
-    assert not list((place.root / "state/runs").glob("*/waiting"))
+    eventually(lambda: not list((place.root / "state/runs").glob("*/waiting")), "they leave nothing behind")
 
 
 def test_following_leads_through_the_queue(place: Place) -> None:
     """`logs -f` of a run that waits ends with the run, and has its lines."""
     first, second = queued(place, "run-1", HOLDS), queued(place, "run-2")
     seen = list[str]()
-    lines = service(place).logs(second.ref, follow=True, on_status=lambda status: seen.append(str(status.state)))
-    release(first)
+
+    def note(status: RunStatus) -> None:
+        seen.append(str(status.state))
+        release(first)
+
+    lines = service(place).logs(second.ref, follow=True, on_status=note)
     assert [line.text for line in lines] == ["got None"]
     assert seen[0] == "queued"
     assert seen[-1] == "succeeded"
@@ -337,8 +341,8 @@ def test_sixty_four_runs(place: Place) -> None:
     assert ended.read_text().split() == [f"run-{number}" for number in range(1, 64) if number != 2]
     times = [(run.status.started, run.status.ended) for run in runs if run is not runs[1]]
     assert times == sorted(times)  # type: ignore[type-var]
-    table = json.loads((place.root / "state/queue/table.json").read_text())
-    assert table == {"waiting": [], "held": [], "dropped": []}
+    table = place.root / "state/queue/table.json"
+    eventually(lambda: json.loads(table.read_text()) == {"waiting": [], "held": [], "dropped": []}, "all have left")
 
 
 def test_unknown_run(place: Place) -> None:
