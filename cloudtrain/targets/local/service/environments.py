@@ -133,10 +133,17 @@ def _find_uv(python: str, environ: Mapping[str, str]) -> str | None:
 
 
 def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -> None:
-    """Let the environment see what the interpreter below it has."""
+    """Let the environment see what the interpreter below it has.
+
+    Raises:
+        TargetError: the interpreter does not say.
+    """
     found = subprocess.run(
-        [python, "-c", _BASE], cwd=folder, env=dict(environ), capture_output=True, text=True, check=True
+        [python, "-c", _BASE], cwd=folder, env=dict(environ), capture_output=True, text=True, check=False
     )
+    if found.returncode:
+        said = (found.stderr.strip().splitlines() or [f"exit code {found.returncode}"])[-1]
+        raise TargetError(f"`{python}` does not answer: {said}", hint="name another one: `--python PATH`", code="CT953")
     lines = [f"import site; site.addsitedir({path!r})\n" for path in json.loads(found.stdout)]
     for packages in place.glob("lib/python*/site-packages"):
         (packages / "cloudtrain_base.pth").write_text("".join(lines), encoding="utf-8")
