@@ -153,6 +153,8 @@ def difference(before: Side, after: Side, settings: Settings) -> Difference:
     targets = before.plan["target"], after.plan["target"]
     changed = [Change(("target",), *targets)] if targets[0] != targets[1] else []
     job, code, notes = None, None, list[str]()
+    if changed:
+        notes.append("the requests are those of two targets, and are not compared")
     if before.kept is not None and after.kept is not None:
         job = tuple(changes_between(dict(before.kept.job), dict(after.kept.job)))
         code = tuple(_code_changes(before, after, settings, notes))

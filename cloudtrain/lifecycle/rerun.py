@@ -112,7 +112,8 @@ class Again:
         kept, settings = self.kept, self.settings
         job = _overridden(kept.kind, kept.prepared or kept.job, overrides)
         written = _overridden(kept.kind, kept.job, overrides)
-        missing = [dotted(path) for path, text in texts_of(fields_of(job)) if is_hidden(text)]
+        hidden = [dotted(path) for path, text in texts_of(fields_of(job)) if is_hidden(text)]
+        missing = [way for way in hidden if way in kept.hidden]  # others are the user's own asterisks
         own = settings_of(kept)
         if missing or own is None:
             raise self._not_kept(missing)

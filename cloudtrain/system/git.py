@@ -40,7 +40,6 @@ _SAFE = (
 )
 _ENVIRONMENT = {
     "GIT_ALLOW_PROTOCOL": "none",
-    "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_SSH_COMMAND": "false",
     "GIT_TERMINAL_PROMPT": "0",

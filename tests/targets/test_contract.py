@@ -80,6 +80,16 @@ def test_upload_once(anywhere: Place) -> None:
     assert [anywhere.service.upload(plan, bundle) for _ in range(2)] == [True, False]
 
 
+def test_code(anywhere: Place, tmp_path: Path) -> None:
+    """The code that was uploaded can be had again."""
+    plan, bundle = anywhere.plan({"train.py": THREE_LINES, "lib/part.py": "x = 1\n"})
+    anywhere.service.upload(plan, bundle)
+    upload = next(item for item in plan.uploads if item.sha256 == bundle.sha256)
+    folders = list(anywhere.service.code(plan.ref, upload, tmp_path))
+    assert [(folder / "lib/part.py").read_text() for folder in folders] == ["x = 1\n"]
+    assert (folders[0] / "train.py").read_text() == THREE_LINES
+
+
 def test_finished_run_logs_whole(anywhere: Place) -> None:
     """The log of a finished run has every line, says who wrote it where, and ends."""
     run = anywhere.submit(THREE_LINES)
