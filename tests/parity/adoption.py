@@ -61,10 +61,10 @@ Estimator(image_uri="123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1", role=
           ).fit({"train": TrainingInput("s3://my-bucket/train", content_type="text/csv", distribution="ShardedByS3Key")})
 """,
     "groups": """
+gpu, cpu = InstanceGroup("gpu", "ml.p4d.24xlarge", 1), InstanceGroup("cpu", "ml.c5.18xlarge", 1)
 PyTorch(entry_point="train.py", source_dir="src", role=role, framework_version="2.8.0", py_version="py312",
-        instance_groups=[InstanceGroup("gpu", "ml.p4d.24xlarge", 1), InstanceGroup("cpu", "ml.c5.18xlarge", 1)],
-        distribution={"mpi": {"enabled": True, "processes_per_host": 8},
-                      "instance_groups": [InstanceGroup("gpu", "ml.p4d.24xlarge", 1)]},
+        instance_groups=[gpu, cpu],
+        distribution={"mpi": {"enabled": True, "processes_per_host": 8}, "instance_groups": [gpu]},
         ).fit({"train": "s3://my-bucket/train"})
 """,
     "network": """
