@@ -6,8 +6,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from cloudtrain.adoption.launch_jobs import adopt_launch
+from cloudtrain.adoption.launched import is_batch_script, is_task_file, read_batch_script, read_task_file
+from cloudtrain.adoption.launches import Launch, is_launch_line, read_launch_line
 from cloudtrain.adoption.proof import Adoption, adopt_original
-from cloudtrain.adoption.sources import STDIN, originals_of_document
+from cloudtrain.adoption.sources import STDIN, originals_of_document, parsed_text, text_of
 from cloudtrain.core.adoption import Original
 from cloudtrain.errors import UsageError, did_you_mean
 
@@ -30,8 +33,8 @@ def adopt(
     """Return a job of another tool as a cloudtrain job, with its settings and the comparison of both requests.
 
     Args:
-        source: a file with a request, an event, a description or a job of another tool, or `-` for stdin; or a script
-            or a notebook that uses an SDK.
+        source: a file with a request, an event, a description or a job of another tool, or `-` for stdin; a script or
+            a notebook that uses an SDK; a launch line, a batch script, or a task file.
         arguments: of the script.
         job: which job, where the source has several.
         folder: where the job file will stand: relative places in it start there.
@@ -42,8 +45,45 @@ def adopt(
     Raises:
         UsageError: the source cannot be read, is nothing that can be adopted, or has several jobs.
     """
+    launched = launch_of(str(source))
+    if launched is not None:
+        return adopt_launch(*launched)
     found = originals_of(str(source), arguments, execute=execute, python=python, time_limit=time_limit)
     return adopt_original(chosen(found, job), Path(folder))
+
+
+def launch_of(source: str) -> tuple[Launch, str] | None:
+    """What a launch line, a batch script or a task file starts, and what it is; None for everything else.
+
+    Raises:
+        UsageError: it is one of them, and starts no training that cloudtrain knows.
+    """
+    try:
+        return _launch_of(source)
+    except (ValueError, TypeError, AttributeError, IndexError) as error:
+        hint = 'adopt the launch line alone: `cloudtrain adopt "torchrun ... train.py"`'
+        raise UsageError(f"the launch in `{source[:80]}` is not understood: {error}", hint=hint, code="CT981") from None
+
+
+def _launch_of(source: str) -> tuple[Launch, str] | None:
+    if not os.path.isfile(source):  # noqa: PTH113 - a Path raises where the name is too long
+        exists = source == STDIN or os.path.exists(source)  # noqa: PTH110
+        return None if exists or not is_launch_line(source) else (read_launch_line(source), "a launch line")
+    if source.endswith((*SCRIPTS, ".json")):
+        return None
+    text, folder = text_of(source)
+    if is_batch_script(text):
+        return read_batch_script(text, folder or "."), f"the batch script {Path(source).name}"
+    if source.endswith((".yaml", ".yml")):
+        data = parsed_text(text, source)
+        if is_task_file(data):
+            return read_task_file(data, folder or "."), f"the task file {Path(source).name}"
+        if isinstance(data, dict) and "distributed_type" in data and "num_processes" in data:
+            hint = (
+                f'adopt the line that uses it: `cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
+            )
+            raise UsageError(f"`{source}` is a configuration of accelerate, without a script", hint=hint, code="CT981")
+    return None
 
 
 def is_script(source: str) -> bool:

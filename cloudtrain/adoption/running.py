@@ -192,7 +192,10 @@ def _has_mark(process: Any, mark: str) -> bool:
 
 def _captured(place: Path, script: Path, code: int | None, time_limit: float) -> Captured:
     try:
-        data = json.loads(read_bytes(place / "hooks" / "captured.json", _MOST_CAPTURED))
+        text = read_bytes(place / "hooks" / "captured.json", _MOST_CAPTURED).decode()
+        for copy in {str(place / "work"), os.path.realpath(place / "work")}:  # the script's own folder
+            text = text.replace(f"{copy}/", "./").replace(copy, ".")
+        data = json.loads(text)
         return Captured(str(data["target"]), data["record"], dict(_uploads(place / "hooks")))
     except (OSError, ValueError, KeyError, TypeError):
         pass

@@ -25,7 +25,7 @@ def originals_of_document(source: str) -> list[Original]:
     Raises:
         UsageError: it cannot be read, or no target knows what it is.
     """
-    text, folder = _text_of(source)
+    text, folder = text_of(source)
     data = parsed_text(text, source)
     found = [original for target in all_targets() for original in _of_target(target, data, folder)]
     if not found:
@@ -39,7 +39,12 @@ def _of_target(target: Any, data: Any, folder: str | None) -> list[Original]:
     return found
 
 
-def _text_of(source: str) -> tuple[str, str | None]:
+def text_of(source: str) -> tuple[str, str | None]:
+    """The text of a file or of stdin, and the folder that it stands in.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
     if source == STDIN:
         return sys.stdin.read(), str(Path.cwd())
     try:

@@ -61,10 +61,10 @@ Estimator(image_uri="123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1", role=
           ).fit({"train": TrainingInput("s3://my-bucket/train", content_type="text/csv", distribution="ShardedByS3Key")})
 """,
     "groups": """
+gpu, cpu = InstanceGroup("gpu", "ml.p4d.24xlarge", 1), InstanceGroup("cpu", "ml.c5.18xlarge", 1)
 PyTorch(entry_point="train.py", source_dir="src", role=role, framework_version="2.8.0", py_version="py312",
-        instance_groups=[InstanceGroup("gpu", "ml.p4d.24xlarge", 1), InstanceGroup("cpu", "ml.c5.18xlarge", 1)],
-        distribution={"mpi": {"enabled": True, "processes_per_host": 8},
-                      "instance_groups": [InstanceGroup("gpu", "ml.p4d.24xlarge", 1)]},
+        instance_groups=[gpu, cpu],
+        distribution={"mpi": {"enabled": True, "processes_per_host": 8}, "instance_groups": [gpu]},
         ).fit({"train": "s3://my-bucket/train"})
 """,
     "network": """
@@ -148,9 +148,37 @@ BOTO3 = {
 }
 
 
+_V3 = f"""\
+from sagemaker.train import ModelTrainer
+from sagemaker.train.configs import Compute, InputData, SourceCode
+from sagemaker.train.distributed import MPI, Torchrun
+image = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.8.0-gpu-py312-cu129-ubuntu22.04-sagemaker"
+common = dict(training_image=image, role="{ROLE}", base_job_name="mine",
+              compute=Compute(instance_type="ml.g5.12xlarge", instance_count=2))
+code = SourceCode(source_dir="src", entry_script="train.py")
+"""
+
+V3 = {
+    "plain": "ModelTrainer(**common, source_code=code).train(wait=False)",
+    "torchrun": "ModelTrainer(**common, source_code=code, distributed=Torchrun()).train(wait=False)",
+    "processes": "ModelTrainer(**common, source_code=code, distributed=Torchrun(process_count_per_node=2))"
+    ".train(wait=False)",
+    "mpi": "ModelTrainer(**common, source_code=code, distributed=MPI(process_count_per_node=4)).train(wait=False)",
+    "hyperparameters": "ModelTrainer(**common, source_code=code, hyperparameters={'epochs': 3, 'lr': 0.1, 'name': 'x'})"
+    ".train(wait=False)",
+    "data": "ModelTrainer(**common, source_code=code).train(input_data_config=[InputData(channel_name='train', "
+    "data_source='s3://my-bucket/train')], wait=False)",
+    "command": "ModelTrainer(**common, source_code=SourceCode(source_dir='src', command='python train.py'))"
+    ".train(wait=False)",
+    "environment": "ModelTrainer(**common, source_code=code, environment={'A': 'b'}).train(wait=False)",
+    "waiting": "ModelTrainer(**common, source_code=code).train()",
+    "swallowed": "try:\n    ModelTrainer(**common, source_code=code).train()\nexcept BaseException:\n    pass\n",
+}
+
+
 def adopted(kind: str, text: str, folder: Path) -> ct.Adoption:
     """What becomes of a script with a folder `src` beside it, run by this interpreter."""
-    start = {"v2": _V2, "azureml": _AZUREML, "boto3": _BOTO3}[kind]
+    start = {"v2": _V2, "v3": _V3, "azureml": _AZUREML, "boto3": _BOTO3}[kind]
     (folder / "src").mkdir()
     (folder / "src" / "train.py").write_text("print(1)\n")
     (folder / "job.py").write_text(start + text)

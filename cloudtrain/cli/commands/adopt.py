@@ -17,7 +17,8 @@ def command(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A request or description of a job (JSON or YAML), or `-` for stdin; a script or a notebook.",
+            help="A request or description of a job (JSON or YAML), or `-` for stdin; a script or a notebook; a launch "
+            "line in quotes, a batch script, a task file of SkyPilot.",
             show_default=False,
         ),
     ],
@@ -57,6 +58,7 @@ def command(
     Examples:
       cloudtrain adopt request.json
       cloudtrain adopt request.json --write my-job
+      cloudtrain adopt "torchrun --nproc-per-node 4 train.py --lr 1"
       cloudtrain adopt train_job.py --python .venv/bin/python --write my-job
       aws sagemaker describe-training-job --training-job-name X > x.json
       az ml job show --name NAME --output json | cloudtrain adopt - --json
@@ -138,6 +140,8 @@ def _show(found: Adoption, write: Path | None, *, force: bool, json: bool) -> No
 
 def _settings_as_comments(found: Adoption) -> str:
     """The settings, such that what is printed is a job file still."""
+    if not found.settings_text:
+        return ""
     lines = ["", "cloudtrain.toml, beside the job file:", "", *found.settings_text.splitlines()]
     return "".join(f"# {line}".rstrip() + "\n" if line or index else "\n" for index, line in enumerate(lines))
 
@@ -146,7 +150,9 @@ def _say_comparison(found: Adoption) -> None:
     from cloudtrain.cli.terminal import say, show
     from cloudtrain.render.document import Document, Table, Text
 
-    if found.equal:
+    if found.equal and not found.settings and not found.comparison.renewed:
+        say(f"equal: the job starts the same as the original ({found.kind})")
+    elif found.equal:
         say(f"equal: the job sends the same request to `{found.target}` as the original ({found.kind})")
     else:
         count = len(found.differences)

@@ -179,7 +179,7 @@ def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
 
 def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) -> dict[str, Any]:
     """The body that the SDK makes of a job file. What has to be a file of its own is added to `files`."""
-    code = data.get("code")
+    code = _place(data.get("code"))
     limits, identity = _mapping(data.get("limits")), _mapping(data.get("identity"))
     body = {
         "jobType": "Command",
@@ -326,7 +326,8 @@ def _input(given: Any) -> dict[str, Any]:
 def _place(path: Any) -> Any:
     """A place without the `azureml:` that the SDK writes before paths and addresses too when it prints a job."""
     rest = path.removeprefix("azureml:") if isinstance(path, str) else ""
-    return rest if rest.startswith((".", "/", *SCHEMES)) and not rest.startswith("//") else path
+    is_place = rest.startswith((".", "/", *SCHEMES)) and not rest.startswith(("//", "/subscriptions/"))
+    return rest if is_place else path
 
 
 def _output(given: Mapping[str, Any]) -> dict[str, Any]:
