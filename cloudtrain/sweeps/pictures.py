@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_PLATE = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
+"""Behind a text that lines would cross."""
+
 _LOGARITHMIC_FROM = 50.0
 """So many times as much as the least value is the largest one of an axis whose values are shown by their logarithms."""
 
@@ -78,7 +81,9 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
     for place, column in enumerate(columns):
         axes.axvline(place, color="#bbbbbb", linewidth=0.8, zorder=0)
         for share, text in _ends(column):
-            axes.annotate(text, (place, share), xytext=(4, 0), textcoords="offset points", fontsize=8, va="center")
+            axes.annotate(
+                text, (place, share), xytext=(4, 0), textcoords="offset points", fontsize=8, va="center", bbox=_PLATE
+            )
     axes.set_xticks(range(len(names)), names)
     axes.set_xlim(-0.2, len(names) - 0.6)
     axes.set_yticks([])

@@ -1,0 +1,54 @@
+"""Pictures of a sweep: each shows every trial that has a value."""
+
+from __future__ import annotations
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain.core.trial import Trial
+from cloudtrain.errors import UsageError
+
+TRIALS = [
+    Trial(number, {"lr": 10.0**-number, "opt": ("adam", "sgd")[number % 2]}, "r", ct.RunState.SUCCEEDED, number / 10)
+    for number in range(1, 6)
+]
+BEST = ct.Objective(maximize="accuracy")
+
+
+def test_the_history_ends_with_the_best() -> None:
+    """Points, and a line that only rises."""
+    pytest.importorskip("matplotlib")
+    from cloudtrain.sweeps.pictures import history
+
+    points, line = history(TRIALS, BEST).axes[0].lines
+    assert list(points.get_ydata()) == [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert list(line.get_ydata()) == [0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+def test_a_slice_for_each_hyperparameter() -> None:
+    """A wide range by its logarithm, texts by their names."""
+    pytest.importorskip("matplotlib")
+    from cloudtrain.sweeps.pictures import slices
+
+    axes = slices(TRIALS, BEST).axes
+    assert [item.get_xlabel() for item in axes] == ["lr", "opt"]
+    assert axes[0].get_xscale() == "log"
+    assert [text.get_text() for text in axes[1].get_xticklabels()] == ["adam", "sgd"]
+
+
+def test_a_line_for_each_trial() -> None:
+    """Through every hyperparameter to the value."""
+    pytest.importorskip("matplotlib")
+    from cloudtrain.sweeps.pictures import parallel_coordinates
+
+    axes = parallel_coordinates(TRIALS, BEST).axes[0]
+    assert sum(len(line.get_xdata()) == 3 for line in axes.lines) == 5
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["lr", "opt", "accuracy"]
+
+
+def test_nothing_to_draw() -> None:
+    """Is said."""
+    from cloudtrain.sweeps.pictures import history
+
+    with pytest.raises(UsageError, match="no trial has a value yet"):
+        history([], BEST)
