@@ -58,7 +58,7 @@ def command(
     Examples:
       cloudtrain adopt request.json
       cloudtrain adopt request.json --write my-job
-      cloudtrain adopt "torchrun --nproc-per-node 4 train.py --lr 1"
+      cloudtrain adopt train.sbatch
       cloudtrain adopt train_job.py --python .venv/bin/python --write my-job
       aws sagemaker describe-training-job --training-job-name X > x.json
       az ml job show --name NAME --output json | cloudtrain adopt - --json

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.core.adoption import Original
-from cloudtrain.targets.azureml.adopt.job_files import not_a_command, originals_in_job_file
-
-_WORKSPACE = re.compile(
-    r"/subscriptions/(?P<subscription_id>[^/]+)/resource[gG]roups/(?P<resource_group>[^/]+)"
-    r"/providers/Microsoft\.MachineLearningServices/workspaces/(?P<workspace>[^/]+)"
-)
+from cloudtrain.targets.azureml.adopt.job_files import not_a_command, originals_in_job_file, workspace_in
 
 _READ_ONLY = frozenset({"status", "jobStatus", "creationContext", "logFiles", "parameters", "componentId", "warnings"})
 """What the service adds to a body when it answers."""
@@ -80,9 +74,3 @@ def _steps(
             body = {"jobType": "Command", **{key: value for key, value in job.items() if key != "type"}}
             kind = f"step {step} of the pipeline {name}".rstrip()
             yield Original("azureml", {"properties": body}, step, kind, settings, folder=folder)
-
-
-def workspace_in(value: Any) -> dict[str, str]:
-    """Subscription, group and workspace, from the first id that names one."""
-    match = _WORKSPACE.search(str(value))
-    return match.groupdict() if match else {}

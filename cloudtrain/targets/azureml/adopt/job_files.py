@@ -6,6 +6,7 @@ The data comes from YAML 1.1, as in Azure ML's tools: `flag: yes` is true, and i
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ from cloudtrain.documents.reading import read_text
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.targets.azureml.compile.durations import duration_text
 from cloudtrain.targets.azureml.compile.places import SCHEMES
+
+_WORKSPACE = re.compile(
+    r"/subscriptions/(?P<subscription_id>[^/]+)/resource[gG]roups/(?P<resource_group>[^/]+)"
+    r"/providers/Microsoft\.MachineLearningServices/workspaces/(?P<workspace>[^/]+)"
+)
 
 _KINDS = {
     "automl": "an AutoML job",
@@ -117,8 +123,6 @@ def _original(data: Mapping[str, Any], kind: str, folder: str | None, lost: Mapp
         if key not in _KEYS | _READ_ONLY
     }
     files: dict[str, str] = {}
-    from cloudtrain.targets.azureml.adopt.documents import workspace_in
-
     return Original(
         "azureml",
         {"properties": body_of(data, folder, files)},
@@ -355,3 +359,9 @@ def _without_none(value: Any) -> Any:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
+
+
+def workspace_in(value: Any) -> dict[str, str]:
+    """Subscription, group and workspace, from the first id that names one."""
+    match = _WORKSPACE.search(str(value))
+    return match.groupdict() if match else {}

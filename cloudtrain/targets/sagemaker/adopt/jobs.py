@@ -14,7 +14,7 @@ from cloudtrain.core.adoption import Draft, Original
 from cloudtrain.core.script import job_name_from
 from cloudtrain.errors import JobError
 from cloudtrain.targets.sagemaker.account import account_id
-from cloudtrain.targets.sagemaker.adopt import hook
+from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.launches import OF_TOOLKIT, distribution_in, parsed
 from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
@@ -33,7 +33,7 @@ CODE_FOLDER = "code"
 _STAMP = re.compile(r"-\d{4}(-\d\d){5}-\d{3}$|-\d{10,14}(-\w{6})?$")
 """What the SDKs end a job's name with: the time."""
 
-_PLACEHOLDER = f"{hook.ACCOUNT} stands for your account, and {hook.ROLE} for your role: the script asks AWS for them."
+_PLACEHOLDER = f"{ACCOUNT} stands for your account, and {ROLE} for your role: the script asks AWS for them."
 
 
 def drafts_of(original: Original) -> Iterator[Draft]:
@@ -158,7 +158,7 @@ def _common(original: Original) -> Draft:
     if tags:
         job["tags"] = tags
     settings = _settings(original)
-    guessed = (_PLACEHOLDER,) if hook.ACCOUNT in str(settings) else ()
+    guessed = (_PLACEHOLDER,) if ACCOUNT in str(settings) else ()
     return Draft(job, settings, comments, settings_head=guessed)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from cloudtrain.core.adoption import Original
 from cloudtrain.targets.sagemaker.account import account_id
-from cloudtrain.targets.sagemaker.adopt import hook
 from cloudtrain.targets.sagemaker.adopt.documents import originals_in
+from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT
 from cloudtrain.targets.sagemaker.adopt.jobs import code_uri
 
 _DRIVERS = "sm_drivers"
@@ -35,9 +35,9 @@ def originals_of_script(record: Mapping[str, Any], uploads: Collection[str]) -> 
     text = json.dumps(request)
     role = str(request.get("RoleArn", "")) if isinstance(request, Mapping) else ""
     owner = account_id(role)
-    known = owner is not None and owner != hook.ACCOUNT
-    request = json.loads(text.replace(hook.ACCOUNT, owner) if known and owner else text)
-    places = {place.replace(hook.ACCOUNT, owner) if known and owner else place: place for place in uploads}
+    known = owner is not None and owner != ACCOUNT
+    request = json.loads(text.replace(ACCOUNT, owner) if known and owner else text)
+    places = {place.replace(ACCOUNT, owner) if known and owner else place: place for place in uploads}
     settings = {"region": record["region"]} if isinstance(record.get("region"), str) else {}
     found = [
         replace(item, settings={**settings, **item.settings}, lost={**item.lost, **_not_uploaded(item.request)})
