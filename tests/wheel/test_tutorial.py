@@ -9,6 +9,7 @@ because names and paths have other lengths. A line `...` stands for any number o
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import subprocess
@@ -40,7 +41,7 @@ PATTERNS = {
     r"\b[0-9a-f]{40,64}\b": "<sha256>",
     r"(?<=-)[0-9a-f]{8}(?=-\d)": "<hash>",  # of a run's name
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC": "<time>",
-    r"\b(\d+(\.\d+)? s|(\d+[dhms])+)(?=\s|$|:)": "<duration>",
+    r"(?<![\w.])(\d+(\.\d+)? s|(\d+(\.\d+)?[dhms])+)(?=\s|$|:)": "<duration>",
     r"(?<=seconds_left=)\S+": "<duration>",
     r"\b\d+(\.\d+)? (B|[KMG]iB)\b": "<size>",
     r"(?<=loss[= ])\d+\.\d+": "<loss>",  # processors differ in the last digits
@@ -167,7 +168,8 @@ def test_the_page_from_top_to_bottom(project: Path, request: pytest.FixtureReque
         assert "Traceback" not in printed, printed
         printed_by.append((step, elided(step.shown, printed)))
         if not agree(step.shown, printed):
-            differing.append(f"$ {step.line}\n{printed}\n--- the page has\n{step.shown}")
+            lines = difflib.unified_diff(step.shown.splitlines(), printed.splitlines(), "page", "printed", lineterm="")
+            differing.append("\n".join((f"$ {step.line}", *lines)))
     if request.config.getoption("--update-golden"):
         for command, text in reversed(printed_by):  # from the end, so that the places of earlier ones stay
             page = page[: command.start] + text + page[command.end :]
@@ -180,7 +182,7 @@ def test_the_page_from_top_to_bottom(project: Path, request: pytest.FixtureReque
     ("shown", "printed", "expected"),
     [
         ("a-0123abcd-1 after 28s\n", "a-deadbeef-1 after 1m2s\n", True),
-        ("loss 2.555\n", "loss 2.5\n", True),
+        ("after 6.6s: loss 2.555\n", "after 1m2s: loss 2.5\n", True),
         ("one\n...\nten\n", "one\ntwo\nthree\nten\n", True),
         ("in two\nlines\n", "in\ntwo lines\n", True),
         ("loss 2.555\n", "loss nan\n", False),
