@@ -6,6 +6,7 @@
 #   make bench   measure the budgets of docs/budgets.md
 #   make gpu     measure the training scripts on this machine's GPU, with GPU_PYTHON's PyTorch
 #   make docs    write the generated documents
+#   make site    build the documents as a site, in build/site
 
 # The first interpreter that really starts and is new enough; an inactive pyenv shim is not.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
@@ -23,7 +24,7 @@ WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); ec
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: gpu demo test test-all test-rest test-core test-parity test-pythons test-scripts test-torch fuzz histories environments check bench docs clean
+.PHONY: gpu demo test test-all test-rest test-core test-parity test-pythons test-scripts test-torch fuzz histories environments check bench docs site clean
 
 demo: $(VENV)/.demo
 	$(BIN)/cloudtrain submit training_scripts/digits_ddp/job.yaml --processes-per-instance 2
@@ -89,6 +90,11 @@ bench: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python tools/docs.py
 
+# Any warning is an error: a link or an anchor that leads nowhere, a page that no menu has.
+site: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "build/site/index.html"
+
 clean:
 	rm -rf $(VENV) .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -105,6 +111,10 @@ $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 $(VENV)/.demo: pyproject.toml $(VENV)/.torch
 	$(PIP) -c constraints.txt -e '.[torch]'
 	$(COMPILE)
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
+	$(PIP) -e '.[docs]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.torch

@@ -1,7 +1,8 @@
-"""Puts the training scripts into the wheel: each folder whole, with what it shares with another one."""
+"""Puts the training scripts into the wheel, each folder whole, and a README without links into the checkout."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +10,22 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+
+class Readme(MetadataHookInterface):
+    """Called by hatchling, as pyproject.toml says."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set the description that a package index shows, which has no files beside it."""
+        text = Path(self.root, "README.md").read_text("utf-8")
+        metadata["readme"] = {"content-type": "text/markdown", "text": without_links(text)}
+
+
+def without_links(text: str) -> str:
+    """Leave out pictures, and of links only the words, unless they lead to an address of the web."""
+    text = re.sub(r"!\[[^]]*\]\((?!https://)[^)]*\)\n*", "", text)
+    return re.sub(r"\[([^]]*)\]\((?!https://)[^)]*\)", r"\1", text)
 
 
 class TrainingScripts(BuildHookInterface):  # type: ignore[type-arg]

@@ -1,4 +1,5 @@
-"""Write the generated documents: docs/rules.md from the rules and errors, docs/cli.md from the command line.
+"""Write the generated documents: docs/rules.md from the rules and errors, docs/cli.md from the command line, and
+docs/picture.svg from the tutorial.
 
 python tools/docs.py            write them
 python tools/docs.py --check    exit code 1 when one is out of date
@@ -11,6 +12,7 @@ from pathlib import Path
 from textwrap import wrap
 
 from gen_cli_docs import document as cli_page
+from picture import picture
 
 from cloudtrain.problems.codes import ERROR_CODES
 from cloudtrain.rules import Rule
@@ -53,7 +55,7 @@ def _section(rule: Rule) -> list[str]:
     return ["", f"### {rule.code} ({rule.level})", "", rule.summary, "", rule.explanation]
 
 
-PAGES = {"rules.md": rules_page, "cli.md": cli_page}
+PAGES = {"rules.md": rules_page, "cli.md": cli_page, "picture.svg": picture}
 
 
 def main() -> int:

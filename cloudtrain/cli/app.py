@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "submit": Entry("Send a job", "Check a job, send it, and follow its run."),
-    "plan": Entry("Send a job", "Show exactly what a submit would send. Sends nothing."),
+    "plan": Entry("Send a job", "Show exactly what a submit would send, and send nothing."),
     "check": Entry("Send a job", "Look for mistakes in a job before it costs money."),
     "explain": Entry("Send a job", "Explain a finding or an error by its code."),
     "instances": Entry("Send a job", "List instance types, or the nodes of a cluster."),
@@ -37,7 +37,7 @@ COMMANDS = {
     "status": Entry("Follow runs", "Show the state of a run, and why it failed."),
     "logs": Entry("Follow runs", "Print the output of a run's processes."),
     "wait": Entry("Follow runs", "Wait until a run has ended."),
-    "stop": Entry("Follow runs", "Ask runs to save and leave."),
+    "stop": Entry("Follow runs", "Stop runs gracefully."),
     "trials": Entry("Follow runs", "List the trials of a sweep."),
     "continue": Entry("Follow runs", "Go on with a sweep, with more trials if you like."),
     "download": Entry("Follow runs", "Copy what a run wrote: model, outputs, checkpoint, logs."),
@@ -53,7 +53,7 @@ COMMANDS = {
     "adopt": Entry("Start", "Turn a training job of another tool into a job file."),
     "scripts": Entry("Start", "List, show and copy the bundled training scripts."),
     "schema": Entry("Start", "Print the JSON Schema of a job file, for editors."),
-    "doctor": Entry("Start", "Look at this machine: what works and what is missing."),
+    "doctor": Entry("Start", "Show what works on this machine and what is missing."),
 }
 """In the order of the help. `tests/cli` checks each summary against its command's own help."""
 

@@ -81,7 +81,7 @@ Ignore = Annotated[
     typer.Option(
         "--ignore",
         metavar="CODE",
-        help="Accept what the rule of this code finds. Repeatable.",
+        help="Accept the findings of this code. Repeatable.",
         autocompletion=complete.codes,
         show_default=False,
     ),
@@ -129,7 +129,7 @@ Launcher = Annotated[
     typer.Option(
         "--launcher",
         metavar="NAME",
-        help="Local: `torchrun`, or `fork`, which starts CPU ranks sooner: torch is imported once.",
+        help="Local: `torchrun`; or `fork`, which imports torch once and starts CPU ranks sooner.",
         autocompletion=lambda: ["torchrun", "fork"],
         show_default=False,
     ),

@@ -254,7 +254,7 @@ def test_command(cli: Cli, clean_environment: Path) -> None:  # noqa: F811
     bad = cli("rehearse", "job.yaml", "--at-step", "8")
     assert bad.code == 1
     text = " ".join(bad.out.split())
-    assert "SIGTERM at step 8; saved at step 8 and left after" in text
+    assert "SIGTERM at step 8; saved at step 8 and exited after" in text
     assert "verdict differs: at step 10 `loss` is" in text
     assert "look at optimizer state: save and load" in text
     assert [line[:6] for line in bad.err.splitlines() if " of 3: " in line] == ["1 of 3", "2 of 3", "3 of 3"]

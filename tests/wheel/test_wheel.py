@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,19 @@ def test_the_wheel_holds_the_scripts_and_the_types(wheel: Path) -> None:
     assert "cloudtrain/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if name.startswith("tests/") or "__pycache__" in name]
+
+
+@pytest.mark.smoke
+def test_the_description_has_no_link_into_the_checkout(wheel: Path) -> None:
+    """A package index has no files beside the README: its words stay, without pictures and relative links."""
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = message_from_bytes(archive.read(name))
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    text = metadata.get_payload()
+    assert "## What runs where" in text
+    assert "The tutorial takes you" in text
+    assert not re.findall(r"\]\((?!https://)", text)
 
 
 def test_the_wheel_holds_each_script_whole(wheel: Path, tmp_path: Path) -> None:

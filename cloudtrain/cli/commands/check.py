@@ -21,7 +21,7 @@ def command(
         typer.Option(
             "--online/--offline",
             show_default=False,
-            help="Ask the target too: role, bucket, inputs, quota. Unless given: when there are credentials for it.",
+            help="Ask the target too: role, bucket, inputs, quota. Default: if you have credentials for it.",
         ),
     ] = None,
     json: options.Json = False,
@@ -33,8 +33,8 @@ def command(
 ) -> None:
     """Look for mistakes in a job before it costs money.
 
-    Exit code 2 when a check finds an error, 0 otherwise; warnings and notices do not stop a submit. With `--json`
-    stdout has one list, also of a file that is no job: code, level, message, hint and line of each mistake.
+    The exit code is 2 when a check finds an error, and 0 otherwise. Warnings and notices do not stop a submit.
+    `--json` prints a list with the code, level, message, hint and line of each finding, also for an invalid job file.
 
     \b
     Examples:
@@ -77,7 +77,7 @@ def command(
     elif plan.findings:
         show(Document([finding.notice() for finding in plan.findings]), sys.stdout)
     else:
-        say(f"nothing to complain about: `{job}` on {plan.target}")
+        say(f"{job}: no problems found for {plan.target}")
     if plan.errors:
         raise typer.Exit(2)
 

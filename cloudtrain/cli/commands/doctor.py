@@ -8,9 +8,9 @@ from cloudtrain.cli import options
 
 
 def command(json: options.Json = False) -> None:
-    """Look at this machine: what works and what is missing.
+    """Show what works on this machine and what is missing.
 
-    Exit code 2 when something must be mended before the local target works, 0 otherwise.
+    The exit code is 2 when something must be fixed before the local target works, and 0 otherwise.
 
     \b
     Example:

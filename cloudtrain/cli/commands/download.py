@@ -22,7 +22,7 @@ def command(
     ] = "",
     to: Annotated[
         Path | None,
-        typer.Option("--to", metavar="DIR", help="The folder to copy into; one with the run's name unless given."),
+        typer.Option("--to", metavar="DIR", help="The folder to copy into. Default: a folder with the run's name."),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -30,7 +30,7 @@ def command(
 
     `work/` is what the script of a local run wrote into its working folder.
 
-    Prints the path of each copied file on stdout. The exit code is 1 where there is nothing to copy.
+    Prints the path of each copied file on stdout. The exit code is 1 when there is nothing to copy.
 
     \b
     Examples:

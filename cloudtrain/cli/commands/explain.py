@@ -23,7 +23,7 @@ def command(
         str | None,
         typer.Argument(
             metavar="[CODE]",
-            help="The code of a finding or an error; all of them unless given.",
+            help="The code of a finding or an error. Default: list all of them.",
             autocompletion=complete.all_codes,
         ),
     ] = None,

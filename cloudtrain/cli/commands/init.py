@@ -50,15 +50,16 @@ _FOLDERS = ("src", "code", "scripts", "training")
 def command(
     path: Annotated[Path, typer.Argument(metavar="[FILE]", help="The job file to write.")] = Path("job.yaml"),
     script: Annotated[
-        Path | None, typer.Option("--script", metavar="FILE", help="Your training script; found unless given.")
+        Path | None,
+        typer.Option("--script", metavar="FILE", help="Your training script. Default: cloudtrain finds it."),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The job's name.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write a first job file.
 
-    The file holds the fields that most jobs need, with comments. An existing file is never touched without --force.
-    Beside it: the JSON Schema that editors complete it with, and a first `.cloudtrainignore`.
+    The file holds the fields that most jobs need, with comments. An existing file is replaced only with --force.
+    The command also writes the JSON Schema, with which editors complete the file, and a first `.cloudtrainignore`.
 
     \b
     Examples:

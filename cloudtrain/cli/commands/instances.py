@@ -51,7 +51,7 @@ def command(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="Show all that is known of this type.", autocompletion=_offer(_all_names)
+            metavar="[NAME]", help="Show everything known about this type.", autocompletion=_offer(_all_names)
         ),
     ] = None,
     target: Annotated[
@@ -105,11 +105,11 @@ def command(
             "largest first).",
         ),
     ] = "price",
-    everything: Annotated[bool, typer.Option("--all", "-a", help="All that fit, not only the first.")] = False,
-    retired: Annotated[bool, typer.Option("--retired", help="Also those that are no longer offered.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Show all that fit, not only the first.")] = False,
+    retired: Annotated[bool, typer.Option("--retired", help="Also types that are no longer offered.")] = False,
     count: Annotated[
         int,
-        typer.Option("-n", "--limit", min=1, metavar="N", help="The first N; 20 unless given.", show_default=False),
+        typer.Option("-n", "--limit", min=1, metavar="N", help="Show the first N. Default: 20.", show_default=False),
     ] = 20,
     refresh: Annotated[
         bool,

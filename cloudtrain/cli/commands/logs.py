@@ -11,7 +11,7 @@ from cloudtrain.cli.selection import LogLevel
 
 def command(
     name: options.RunName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run ends.")] = False,
     trial: Annotated[
         int | None, typer.Option("--trial", min=1, metavar="N", help="Of a sweep: the output of this trial.")
     ] = None,
@@ -30,12 +30,12 @@ def command(
             "--tail",
             min=0,
             metavar="N",
-            help="Only the last N lines that there are now; with --follow, then those that come.",
+            help="Only the newest N lines; with --follow, new ones after them.",
         ),
     ] = None,
     grep: Annotated[
         str | None,
-        typer.Option("--grep", metavar="REGEX", help="Only lines in which this regular expression is found."),
+        typer.Option("--grep", metavar="REGEX", help="Only lines that this regular expression matches."),
     ] = None,
     since: Annotated[
         str | None,
@@ -55,14 +55,14 @@ def command(
     ] = True,
     timestamps: Annotated[bool, typer.Option("--timestamps", help="Put the time (UTC) before each line.")] = False,
     raw: Annotated[
-        bool, typer.Option("--raw", help="As the run wrote it: with control characters, which a terminal obeys.")
+        bool, typer.Option("--raw", help="As the run wrote it, with control characters, which your terminal obeys.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """Print the output of a run's processes.
 
-    Ctrl-C while following leaves the run alone. Control characters are written out (`\\x1b`), except colours on a
-    terminal; of a progress bar the last state is shown.
+    Ctrl-C while following leaves the run running. Control characters are shown as text (`\\x1b`), except colours on
+    a terminal. Of a progress bar you see the last state.
 
     \b
     Examples:

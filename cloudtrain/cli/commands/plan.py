@@ -50,9 +50,9 @@ def command(
     each: options.Each = None,
     parallel: options.Parallel = None,
 ) -> None:
-    """Show exactly what a submit would send. Sends nothing.
+    """Show exactly what a submit would send, and send nothing.
 
-    Needs no network and no account, writes nothing, and prints the same bytes every time: the request, the uploads,
+    Uses no network and no account, writes no file, and prints the same bytes every time: the request, the uploads,
     every process with its command line and variables, and what the checks found. `cloudtrain submit --dry-run` is
     the same.
 

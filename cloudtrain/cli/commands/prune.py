@@ -29,7 +29,7 @@ def command(
         str | None, typer.Option("--larger-than", metavar="SIZE", help="Runs whose folder is larger: `1g`.")
     ] = None,
     keep: Annotated[
-        int | None, typer.Option("--keep", min=0, metavar="N", help="Of each job, keep the newest N whatever they are.")
+        int | None, typer.Option("--keep", min=0, metavar="N", help="Keep the newest N of each job in any case.")
     ] = None,
     by: Annotated[
         str | None,
@@ -40,8 +40,8 @@ def command(
 ) -> None:
     """Remove old, failed or large runs, and keep the best.
 
-    A run is removed, as by `rm`, when every option says so; runs that have not ended stay. Archives of code that were
-    made for submits go after a day. Prints the names of the removed runs.
+    Removes runs, as `rm` does, that match all options. Runs that have not ended stay. Code archives that submits made
+    are removed after a day. Prints the names of the removed runs.
 
     \b
     Examples:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 def command(json: options.Json = False) -> None:
     """Finish or forget submissions that were cut off.
 
-    A submit writes down each step before it takes it. When it is killed in between, this asks the target whether it
-    has the run: if so the run is kept, if not the submission is forgotten. Every other command does the same when
-    it must; this one says what became of them.
+    A submit records each step before it takes it. If it was killed in between, this command asks the target for the
+    run. If the target has it, the run is kept; otherwise the submission is forgotten. Other commands do the same when
+    they need to; this one reports the result.
 
     \b
     Example:

@@ -19,14 +19,14 @@ def command(
         str,
         typer.Argument(
             metavar="JOB|RUN",
-            help="A job file or `bundled:NAME`; or a run of this machine that has succeeded, and stands for the whole.",
+            help="A job file or `bundled:NAME`; or a run on this machine that has succeeded, to compare with.",
             autocompletion=complete.jobs,
             show_default=False,
         ),
     ],
     at_step: Annotated[
         int | None,
-        typer.Option("--at-step", min=0, metavar="N", help="Interrupt at this step; about half way unless given."),
+        typer.Option("--at-step", min=0, metavar="N", help="Interrupt at this step. Default: about half way."),
     ] = None,
     metric: Annotated[
         list[str] | None,
@@ -34,7 +34,9 @@ def command(
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option("--tolerance", min=0.0, metavar="X", help="What counts as the same; 1e-5 unless given."),
+        typer.Option(
+            "--tolerance", min=0.0, metavar="X", help="The largest difference that counts as the same. Default: 1e-5."
+        ),
     ] = None,
     json: options.Json = False,
     profile: options.Profile = None,
@@ -50,9 +52,9 @@ def command(
 ) -> None:
     """Rehearse a preemption here: interrupt, resume, compare.
 
-    The job runs on this machine three times: whole; with SIGTERM at a step, as spot capacity is taken away; and
-    resumed from what that left. The exit code is 0 when the losses are those of the run without interruption, and 1
-    when they are not: then the first step that differs is named, and what to look at.
+    The job runs on this machine three times: whole, interrupted by SIGTERM at a step as a spot instance is, and
+    resumed from the checkpoint. The exit code is 0 when the resumed losses equal those of the whole run, and 1
+    otherwise. Then the report names the first step that differs and what to look at.
 
     \b
     Examples:
@@ -126,7 +128,7 @@ def _is_job(what: str) -> bool:
 _STAGES = {
     "whole": "1 of 3: `{name}` runs without interruption",
     "interrupted": "2 of 3: `{name}` gets SIGTERM at step {step}",
-    "resumed": "3 of 3: `{name}` goes on from what is there",
+    "resumed": "3 of 3: `{name}` resumes from the checkpoint",
 }
 
 
@@ -137,9 +139,9 @@ def _say_stage(stage: str, run: Run, step: int | None) -> None:
 
 
 _LEFT = {
-    "saved": "saved at step {saved} and left after {seconds:.1f} s",
-    "exited": "left after {seconds:.1f} s, and said nothing of saving",
-    "killed": "still there when the grace period was over ({seconds:.1f} s), and killed",
+    "saved": "saved at step {saved} and exited after {seconds:.1f} s",
+    "exited": "exited after {seconds:.1f} s without reporting a save",
+    "killed": "killed when the grace period was over ({seconds:.1f} s)",
 }
 
 

@@ -20,8 +20,8 @@ def command(
 ) -> None:
     """Remove runs that have ended from this machine.
 
-    A run's row in the run store goes, and its folder: code, logs, and what it wrote there. What it wrote to other
-    places stays, and so does what another target has of it. Prints the names of the removed runs.
+    Removes the run from the run store and deletes its folder: code, logs, and what it wrote there. Files that it
+    wrote elsewhere stay, and so does what a cloud keeps of it. Prints the names of the removed runs.
 
     \b
     Examples:

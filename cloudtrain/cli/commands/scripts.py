@@ -51,7 +51,7 @@ def show(
     name: ScriptName,
     file: Annotated[
         str,
-        typer.Option("--file", metavar="FILE", help="Which of its files; train.py unless given.", show_default=False),
+        typer.Option("--file", metavar="FILE", help="Which of its files. Default: train.py.", show_default=False),
     ] = "train.py",
 ) -> None:
     """Print a file of a bundled script.
@@ -75,7 +75,7 @@ def show(
 def copy(
     name: ScriptName,
     destination: Annotated[
-        Path | None, typer.Argument(metavar="[DEST]", help="A new or empty folder; NAME unless given.")
+        Path | None, typer.Argument(metavar="[DEST]", help="A new or empty folder. Default: NAME.")
     ] = None,
 ) -> None:
     """Copy a bundled script, to start your own from it.

@@ -8,7 +8,7 @@ from cloudtrain.cli import options
 def command(name: options.RunName, json: options.Json = False) -> None:
     """Show the state of a run, and why it failed.
 
-    The exit code is 0 whatever the state is; `cloudtrain wait` has one that tells.
+    The exit code is 0 whatever the state is. `cloudtrain wait` exits with 1 when the run did not succeed.
 
     \b
     Examples:

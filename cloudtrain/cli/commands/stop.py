@@ -19,10 +19,10 @@ def command(
     ],
     wait: Annotated[bool, typer.Option("--wait", help="Return when they have ended.")] = False,
 ) -> None:
-    """Ask runs to save and leave.
+    """Stop runs gracefully.
 
-    The processes get SIGTERM, and SIGKILL after the grace period. A run that has ended stays as it is. `last` stops a
-    run that was submitted from this folder; for one from another folder it asks first.
+    The processes get SIGTERM, so that they can save, and SIGKILL after the grace period. A run that has ended stays
+    as it is. `last` stops a run that was submitted from this folder; for one from another folder it asks first.
 
     \b
     Examples:

@@ -51,7 +51,7 @@ def command(
 ) -> None:
     """Check a job, send it, and follow its run.
 
-    The exit code is 0 when the run succeeds and 1 when it does not. Ctrl-C leaves the run alone: it goes on, and
+    The exit code is 0 when the run succeeds and 1 when it does not. Ctrl-C leaves the run running;
     `cloudtrain logs NAME -f` follows it again.
 
     \b

@@ -16,8 +16,8 @@ def command(
 ) -> None:
     """Wait until a run has ended.
 
-    The exit code is 0 when it succeeded, 1 when it failed, was stopped or was lost, and 4 when the time is up; the
-    run goes on then.
+    The exit code is 0 when it succeeded, 1 when it failed, was stopped or was lost, and 4 when the time is up. The
+    run continues then.
 
     \b
     Examples:

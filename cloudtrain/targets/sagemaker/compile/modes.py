@@ -63,7 +63,7 @@ def launch_of(
     if better:
         return Launch("entrypoint", better)
     assert image.known is not None
-    return Launch("toolkit", f"{image.known.toolkit} or older, whose shell leaves every argument of this job intact")
+    return Launch("toolkit", f"{image.known.toolkit} or older; your arguments survive its shell")
 
 
 def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: str | None) -> Iterator[Problem]:

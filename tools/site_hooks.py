@@ -1,0 +1,194 @@
+"""Bring the rest of the repository into the documents' site; `mkdocs.yml` names this file.
+
+README.md is the first page, other READMEs are the pages of their folders, notebooks become pages, and files that a page
+links to are copied. The reference of job files, of Python and of the runtime is made from the code. Links keep leading
+to the same things.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parent.parent
+
+LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
+
+SHIM, OWN_SHIM = "https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.js"
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages and files that are not in docs/."""
+    for page, text in _made_of_code().items():
+        files.append(File.generated(config, page, content=text))
+    waiting = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")]
+    waiting += [*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("training_scripts/*/README.md"), *ROOT.glob("docs/*.md")]
+    seen = set(waiting)
+    while waiting:
+        file = waiting.pop()
+        if not file.is_relative_to(ROOT / "docs"):
+            content = _notebook(file) if file.suffix == ".ipynb" else file.read_bytes()
+            files.append(File.generated(config, _place(file), content=content))
+        if file.suffix == ".md":
+            linked = {_linked(file, match[1]) for match in LINK.finditer(file.read_text("utf-8"))}
+            new = {one for one in linked if one.is_file()} - seen
+            seen |= new
+            waiting += sorted(new)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Make links lead to where `on_files` put things."""
+    source = _source(page.file.src_uri)
+    if source is None:
+        return markdown
+
+    def moved(match: re.Match[str]) -> str:
+        target = _linked(source, match[1])
+        place = os.path.relpath(_place(target), Path(page.file.src_uri).parent) if target.exists() else match[1]
+        return Path(place).as_posix() + (match[2] or "")
+
+    return LINK.sub(moved, markdown)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Take from docs/assets what the theme would fetch from the web, so that the search works offline."""
+    return output.replace(SHIM, Path(os.path.relpath(OWN_SHIM, Path(page.file.dest_uri).parent)).as_posix())
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Do the same for the page of what is not found."""
+    return output_content.replace(SHIM, f"/{OWN_SHIM}")
+
+
+def _linked(source: Path, link: str) -> Path:
+    """What a link of a file leads to: of a folder, its README."""
+    target = Path(os.path.normpath(source.parent / link))
+    return target / "README.md" if target.is_dir() else target
+
+
+def _place(file: Path) -> str:
+    """Where a file of the repository stands in the site."""
+    path = file.relative_to(ROOT).as_posix().removeprefix("docs/")
+    path = re.sub(r"(^|/)README\.md$", r"\1index.md", path)
+    return re.sub(r"\.ipynb$", ".md", path)
+
+
+@cache
+def _source(place: str) -> Path | None:
+    """The file of the repository that a page is made of; None of what is made of code."""
+    candidates = [ROOT / "docs" / place, ROOT / place, ROOT / re.sub(r"index\.md$", "README.md", place)]
+    candidates.append(ROOT / re.sub(r"\.md$", ".ipynb", place))
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def _notebook(file: Path) -> str:
+    """A notebook as a page: its texts, its code, and what the code printed."""
+    parts: list[str] = []
+    for cell in json.loads(file.read_text("utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            text = "".join(output.get("text") or output.get("data", {}).get("text/plain") or [])
+            parts.append(f"```text\n{text.rstrip()}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _made_of_code() -> dict[str, str]:
+    return {
+        "reference/job.md": "\n".join(_job_reference()),
+        "reference/api.md": "\n".join(_api_reference()),
+        "reference/runtime.md": "\n".join(_runtime_reference()),
+    }
+
+
+def _job_reference() -> Iterator[str]:
+    """The fields of a job file, by the JSON Schema."""
+    from cloudtrain.jobfile.schema import job_schema
+
+    schema = job_schema()
+    yield "# Job files\n\nA job in YAML, TOML or JSON. `cloudtrain schema` prints the JSON Schema of this page.\n"
+    yield from _model("A training job", schema)
+    for name, model in sorted(schema["$defs"].items()):
+        if "properties" in model:
+            yield from _model(name, model)
+
+
+def _model(title: str, model: dict[str, Any]) -> Iterator[str]:
+    required = model.get("required", ())
+    yield f"## {title}\n\n{model.get('description', '')}\n\n| field | type | default | meaning |\n|---|---|---|---|"
+    for name, field in model["properties"].items():
+        default = (
+            "required" if name in required else f"`{json.dumps(field['default'])}`" if field.get("default") else ""
+        )
+        meaning = " ".join(field.get("description", "").split()).replace("|", "\\|")
+        yield f"| `{name}` | {_type(field)} | {default} | {meaning} |"
+    yield ""
+
+
+def _type(field: dict[str, Any]) -> str:
+    """What a field takes, in words."""
+    if kinds := field.get("properties", {}).get("type", {}).get("enum"):
+        return "fields of its `type`, below: " + ", ".join(f"`{kind}`" for kind in kinds)
+    if "$ref" in field:
+        name = field["$ref"].rpartition("/")[2]
+        return "any" if name == "JsonValue" else f"[{name}](#{name.lower()})"
+    if "const" in field:
+        return f"`{field['const']}`"
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"] if value is not None)
+    for kinds in (field.get("anyOf"), field.get("oneOf")):
+        if kinds:
+            return " or ".join(dict.fromkeys(_type(kind) for kind in kinds if kind.get("type") != "null"))
+    if field.get("type") == "array":
+        return f"list of {_type(field.get('items', {}))}"
+    if field.get("type") == "object":
+        inner = field.get("additionalProperties")
+        return f"names to {_type(inner)}" if isinstance(inner, dict) else "object"
+    return {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}.get(
+        str(field.get("type")), "any"
+    )
+
+
+GROUPS = {
+    "Functions": ("plan", "submit", "check", "run", "runs", "recover", "load_job", "bundled_job"),
+    "Jobs": (
+        *("TrainingJob", "Resources", "InstanceGroup", "Environment", "Input", "Output", "Checkpoint", "Spot"),
+        *("ProcessingJob", "ProcessingInput", "ProcessingOutput"),
+    ),
+    "Distributions": ("Torch", "DeepSpeed", "MPI", "Horovod", "TensorFlow", "SMDDP", "SMP", "NoDistribution"),
+    "Targets": ("Local", "SageMaker", "AzureML", "Slurm"),
+    "Plans and runs": ("Plan", "Finding", "Level", "Run", "RunRef", "RunState", "RunStatus", "LogLine"),
+    "Errors": ("CloudtrainError", "JobError", "PreflightError", "RunNotFound", "SettingsError", "TargetError"),
+}
+
+
+def _api_reference() -> Iterator[str]:
+    """Every public name of `cloudtrain`."""
+    import cloudtrain
+
+    missing = {*cloudtrain.__all__} - {name for names in GROUPS.values() for name in names}
+    if missing:
+        raise SystemExit(f"tools/site_hooks.py: no group for {', '.join(sorted(missing))}")
+    yield "# Python\n\n`import cloudtrain as ct`; every name is loaded on first use.\n"
+    for title, names in GROUPS.items():
+        yield f"## {title}\n"
+        yield from (f"::: cloudtrain.{name}\n" for name in names)
+
+
+def _runtime_reference() -> Iterator[str]:
+    """Every public name of `cloudtrain.runtime`."""
+    from cloudtrain import runtime
+
+    yield "# The script's API\n\n`from cloudtrain import runtime`. [The runtime](../runtime.md) says how it is used.\n"
+    yield from (f"::: cloudtrain.runtime.{name}\n" for name in runtime.__all__)
