@@ -12,7 +12,7 @@ from cloudtrain.core.references import find_references, references_in
 from cloudtrain.errors import did_you_mean
 from cloudtrain.problems.names import PLACE_NAME, mended
 from cloudtrain.rules.rule import Fault, Subject, rule
-from cloudtrain.targets.azureml.compile.identifiers import asset_id, asset_meant, labelled
+from cloudtrain.targets.azureml.compile.identifiers import asset_id, asset_meant, parse_label
 from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, MODEL, SCHEMES
 from cloudtrain.targets.azureml.rules.view import Path, body, overridden, place, text
 
@@ -289,7 +289,7 @@ def data_changes(subject: Subject) -> Iterator[Fault]:
     workspace which version it is, says so (AZ916), and sends that one, as the SDK does.
     """
     for name, item in body(subject).inputs.items():
-        if found := labelled(item.get("uri")):
+        if found := parse_label(item.get("uri")):
             yield Fault(
                 f"which version input `{name}`, `{found.name}@latest`, means changes; a submit sends the one that "
                 "it then is",

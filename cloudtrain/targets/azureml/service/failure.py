@@ -53,7 +53,7 @@ def reason_of(error: Any) -> Reason:
     """The `error` of a run, whatever stands in it, as one line."""
     root = _root(error)
     said = str(root.get("message") or next(_messages(root), ""))
-    body = _unpacked(said)
+    body = _unpack(said)
     lines = [line.rstrip() for line in body.splitlines() if line.strip()]
     code, file, named = _EXIT_CODE.search(said), _FILE.search(body), error_in([_behind_colon(line) for line in lines])
     text = _CEREMONY.sub("", bounded(body))
@@ -77,7 +77,7 @@ def explain(status: RunStatus, log: RunLog) -> RunStatus:
     """
     try:
         log.discover()
-        found = _culprit(log, reason_of(log.details.get("error")))
+        found = _first_failure(log, reason_of(log.details.get("error")))
     except TargetError:
         return status
     if found is None:
@@ -100,7 +100,7 @@ class _End(NamedTuple):
     error: str
 
 
-def _culprit(log: RunLog, reason: Reason) -> _End | None:
+def _first_failure(log: RunLog, reason: Reason) -> _End | None:
     """The file that the service refers to, or that of the first rank to end with an error of its own.
 
     A rank that only lost another one ends with an error too, and often sooner than the other has written its own.
@@ -140,7 +140,7 @@ def _messages(error: Mapping[str, Any]) -> Iterator[str]:
             yield from _messages(detail)
 
 
-def _unpacked(said: str) -> str:
+def _unpack(said: str) -> str:
     """The text, where it comes inside of JSON."""
     try:
         found, _ = json.JSONDecoder().raw_decode(said.strip())
