@@ -10,7 +10,7 @@ from typing import Any
 from cloudtrain.core.plan import Level
 from cloudtrain.core.references import find_references, references_in
 from cloudtrain.errors import did_you_mean
-from cloudtrain.problems.names import PLACE_NAME, mended
+from cloudtrain.problems.names import PLACE_NAME, mend_name
 from cloudtrain.rules.rule import Fault, Subject, rule
 from cloudtrain.targets.azureml.compile.identifiers import asset_id, asset_meant, parse_label
 from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, MODEL, SCHEMES
@@ -61,7 +61,7 @@ def name_of_place(subject: Subject) -> Iterator[Fault]:
     for kind, names in (("inputs", body(subject).inputs), ("outputs", body(subject).outputs)):
         for name in names:
             if not re.fullmatch(PLACE_NAME, name):
-                better = mended(name, PLACE_NAME, 64)
+                better = mend_name(name, PLACE_NAME, 64)
                 hint = f"write `{better}`" if better else "use letters, digits and underscores"
                 yield Fault(f"`{name}` cannot be the name of one of the {kind}", hint, place(subject, (kind, name)))
 

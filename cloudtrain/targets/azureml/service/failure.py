@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from cloudtrain.core.states import RunStatus
 from cloudtrain.errors import TargetError
 from cloudtrain.targets.azureml.service.logs import LogFile, RunLog
-from cloudtrain.targets.common.tracebacks import PEER_LOST, bounded, error_in
+from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 
 _DETAILS, _TAIL, _FILES, _AT_ONCE = 20, 8192, 64, 8
 """Lines that explain a failure; bytes of the end of a file that are read for them, of how many files, at a time."""
@@ -56,14 +56,14 @@ def reason_of(error: Any) -> Reason:
     body = _unpack(said)
     lines = [line.rstrip() for line in body.splitlines() if line.strip()]
     code, file, named = _EXIT_CODE.search(said), _FILE.search(body), error_in([_behind_colon(line) for line in lines])
-    text = _CEREMONY.sub("", bounded(body))
+    text = _CEREMONY.sub("", shorten_line(body))
     if named or _SAYS_NOTHING.match(text):
         text = "the script failed" + (f" with exit code {code[1]}" if code else "") + (f": {named}" if named else "")
     kind = str(root.get("code") or "")
     if kind not in _PLAIN and kind not in text:
         text = f"{kind}: {text}" if text else kind
     return Reason(
-        text=bounded(text) or "the service gives no reason",
+        text=shorten_line(text) or "the service gives no reason",
         details=tuple(lines[-_DETAILS:]) if len(lines) > 1 else (),
         exit_code=int(code[1]) if code else None,
         file=file[0] if file else None,
@@ -85,7 +85,7 @@ def explain(status: RunStatus, log: RunLog) -> RunStatus:
     reason = status.reason or "the service gives no reason"
     return replace(
         status,
-        reason=bounded(reason if found.error in reason else f"{reason}: {found.error}"),
+        reason=shorten_line(reason if found.error in reason else f"{reason}: {found.error}"),
         details=tuple(found.lines[-_DETAILS:]),
         failed_rank=found.file.writer.rank,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from cloudtrain.errors import did_you_mean, dotted
-from cloudtrain.problems.source import shown
+from cloudtrain.problems.source import describe_value
 from cloudtrain.targets.sagemaker.catalogue.java_patterns import matches
 
 DATA = Path(__file__).with_name("data")
@@ -89,7 +89,9 @@ def _check(value: Any, name: str, path: Place, title: str) -> Iterator[Violation
     shape = _shape(name)
     accepted, words = _TYPES[shape["type"]]
     if not isinstance(value, accepted) or (isinstance(value, bool) and shape["type"] != "boolean"):
-        yield Violation(path, f"{title} is {shown(value)}, and the service takes {words}", f"write {words}", "type")
+        yield Violation(
+            path, f"{title} is {describe_value(value)}, and the service takes {words}", f"write {words}", "type"
+        )
     elif shape["type"] in _INSIDE:
         yield from _INSIDE[shape["type"]](value, shape, path, title)
 
@@ -125,11 +127,11 @@ def _string(value: str, shape: Mapping[str, Any], path: Place, title: str) -> It
     sized = list(_counted(len(value), ("character", "characters"), shape, path, title))
     yield from sized
     if "enum" in shape and value not in shape["enum"]:
-        message = f"{title} is {shown(value)}, which the service does not know"
+        message = f"{title} is {describe_value(value)}, which the service does not know"
         yield Violation(path, message, _enum_hint(value, shape["enum"]), "enum")
     if "pattern" in shape and not sized and not matches(shape["pattern"], value):
         words = _WORDS.get(shape["pattern"], f"it must match `{shape['pattern']}`")
-        yield Violation(path, f"{title} is {shown(value)}, which the service refuses", words, "pattern")
+        yield Violation(path, f"{title} is {describe_value(value)}, which the service refuses", words, "pattern")
 
 
 def _enum_hint(value: str, words: Sequence[str]) -> str | None:

@@ -65,7 +65,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
     problems += place_problems(scaled[0] if scaled else placed_job(job, target))
     if problems or scaled is None or parts is None:
         raise JobError(without_echoes(problems))
-    shape = scaled[1]
+    size = scaled[1]
     python = target.python or account.python
     stage = Stage(
         request=finished_request(parts, _without_machines(overrides_of(job, "sagemaker"))),
@@ -74,7 +74,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
         python=python,
         run_dir=account.run_dir(context.run_name),
         region=ACCOUNT.region,
-        world_size=shape.world_size,
+        world_size=size.world_size,
         grace_period=target.grace_period,
     )
     start = entrypoint_host if is_entrypoint(stage.request) else toolkit_host

@@ -47,7 +47,7 @@ def fit_inputs(channels: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str
         fields = Fields(channel)
         name = fields.take("ChannelName")
         inputs[name] = _file_system(fields) if "FileSystemDataSource" in channel["DataSource"] else _s3(fields)
-        left += [f"InputDataConfig[{number}].{path}" for path in fields.left()]
+        left += [f"InputDataConfig[{number}].{path}" for path in fields.remaining_paths()]
     return inputs, left
 
 

@@ -98,7 +98,7 @@ def trainer_program(request: dict[str, Any], region: str, profile: str | None = 
     arguments = _arguments(fields, request["TrainingJobName"][:48])
     arguments |= _with_drivers(by_drivers) if by_drivers else _as_it_is(request)
     steps = _steps(fields)
-    left = fields.left()
+    left = fields.remaining_paths()
     if left:
         raise refuse(SDK, left)
     trainer = Call("sagemaker.train.model_trainer.ModelTrainer", {"sagemaker_session": Ref("session")} | arguments)
