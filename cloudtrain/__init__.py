@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from cloudtrain.errors import SettingsError as SettingsError
     from cloudtrain.errors import TargetError as TargetError
     from cloudtrain.lifecycle.run import Run as Run
+    from cloudtrain.looking_back import diff as diff
     from cloudtrain.targets.azureml.settings import AzureML as AzureML
     from cloudtrain.targets.local.settings import Local as Local
     from cloudtrain.targets.sagemaker.settings import SageMaker as SageMaker
@@ -58,6 +59,7 @@ _HOME = {
     "Run": "lifecycle.run",
     "bundled_job": "api",
     "check": "api",
+    "diff": "looking_back",
     "load_job": "api",
     "plan": "api",
     "recover": "api",

@@ -16,7 +16,7 @@ from cloudtrain.core.job import BUNDLED, TrainingJob
 from cloudtrain.core.plan import Plan
 from cloudtrain.core.states import ListedRun, RunRef, RunState
 from cloudtrain.errors import (
-    PreflightError,
+    CloudtrainError,
     RunNotFound,
     SettingsError,
     StoreError,
@@ -24,6 +24,7 @@ from cloudtrain.errors import (
     UsageError,
     did_you_mean,
 )
+from cloudtrain.jobfile.files import anchored
 from cloudtrain.lifecycle.planning import PlaceOf, PreparedJob, prepare_job
 from cloudtrain.settings import Settings, load_settings
 from cloudtrain.targets.base import ByteProgress
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob
     from cloudtrain.jobfile import JobFile
     from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.since import Since
     from cloudtrain.lifecycle.submission import Recovered, Submitted
     from cloudtrain.store.origin import Condition
     from cloudtrain.store.store import RunRecord, Store
@@ -146,7 +148,11 @@ def submit(
     ignore: Sequence[str] = (),
     place_of: PlaceOf | None = None,
     online: bool = True,
+    file: JobFile | None = None,
+    queue: bool | None = None,
+    priority: int | None = None,
     on_plan: Callable[[Plan], None] | None = None,
+    on_changes: Callable[[Since | None], None] | None = None,
     on_bytes: ByteProgress | None = None,
     on_run: Callable[[Run], None] | None = None,
 ) -> Run:
@@ -161,7 +167,11 @@ def submit(
         ignore: as for `plan`.
         place_of: as for `plan`.
         online: ask the target about role, bucket, inputs and quota first.
+        file: what the job was read from, for `show`.
+        queue: on this machine, wait for the GPUs or CPU slots that the run needs; as the settings say unless given.
+        priority: in the queue, runs with a higher number come first.
         on_plan: sees the plan before anything is sent.
+        on_changes: sees what changed since the job's last run, None where there was none.
         on_bytes: is told how many bytes of the bundle are there, and of how many.
         on_run: tells the user about the run. A process that dies before this returns has told nobody, and the next
             submit of the same job returns the same run, with `adopted` set.
@@ -171,13 +181,22 @@ def submit(
         TargetError: the target refused or could not be reached; the next command finds out whether it has the run.
     """
     from cloudtrain.lifecycle.inputs import outputs_of
+    from cloudtrain.lifecycle.keeping import Keeper
     from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.sending import stop_on_errors
     from cloudtrain.lifecycle.submission import Submission, submit_once
     from cloudtrain.store.origin import origin_here
     from cloudtrain.store.store import open_store
 
     settings = load_settings(job.folder)
+    if queue is not None or priority is not None:
+        from cloudtrain.lifecycle.queue import queued_settings
+
+        named = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
+        target = queued_settings(named, queue, priority)
     prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+
+    keeper = Keeper(prepared, anchored(job, settings.cwd), file)
 
     def run_of(submitted: Submitted) -> Run:
         names = tuple(record.name for record in submitted.unreported)
@@ -193,7 +212,12 @@ def submit(
             compiled = prepared.check_online(prepared.plan(counter, store.salt), ask=online)
             if on_plan is not None:
                 on_plan(compiled)
-            _stop_on_errors(compiled)
+            stop_on_errors(compiled)
+            if on_changes is not None:
+                from cloudtrain.lifecycle.since import changes_since_last
+
+                with suppress(CloudtrainError, OSError):
+                    on_changes(changes_since_last(store, prepared, keeper.job, compiled))
             return compiled
 
         submission = Submission(
@@ -206,8 +230,12 @@ def submit(
             report=report,
             on_bytes=on_bytes,
             origin=origin_here(Path.cwd(), project=job.folder, labels=prepared.labels),
+            kept_of=keeper.kept_of,
         )
-        return run_of(submit_once(store, submission, lambda name: service_of(name, settings)))
+        submitted = submit_once(store, submission, lambda name: service_of(name, settings))
+        if not submitted.adopted:
+            keeper.finish(store, submitted.record.name)
+        return run_of(submitted)
 
 
 def run(name: str) -> Run:
@@ -227,7 +255,7 @@ def run(name: str) -> Run:
     if not name.strip():  # the beginning of every run's name, as an unset variable of a script is
         raise RunNotFound("the name of the run is empty", hint="`cloudtrain ps` lists the runs; `last` is the newest")
     settings = load_settings()
-    _recover_if_needed()
+    recover_if_needed()
     elsewhere = None
     with read_store(settings.state_dir) as store:
         if store is not None and name == NEWEST:
@@ -288,9 +316,9 @@ def runs(
     settings, limit = load_settings(), None if limit is None else min(limit, sys.maxsize)
     if target is not None:
         model = settings.target(target, profile=profile) if isinstance(target, str) else target
-        there = (Run.attached(item, settings) for item in _at(model, settings))
+        there = (Run.attached(item, settings) for item in runs_at(model, settings))
         return list(islice((item for item in there if _wanted(item, states, job)), limit))
-    _recover_if_needed()
+    recover_if_needed()
     with read_store(settings.state_dir) as store:
         rows = [] if store is None else _perhaps(store, states, job, limit, conditions)
     here = (_refreshed(Run(row, settings)) for row in rows)
@@ -334,17 +362,7 @@ def _next_plan(prepared: PreparedJob, settings: Settings) -> Plan:
         return prepared.plan(store.next_counter(prepared.key, settings.submitter), store.salt)
 
 
-def _stop_on_errors(plan: Plan) -> None:
-    if plan.errors:
-        count, code = len(plan.errors), plan.errors[0].code
-        raise PreflightError(
-            f"{count} check{'s' if count > 1 else ''} found an error, so nothing was sent",
-            findings=plan.findings,
-            hint=f"`cloudtrain explain {code}` says more, `--ignore {code}` goes on anyway",
-        )
-
-
-def _recover_if_needed() -> None:
+def recover_if_needed() -> None:
     """Settle submissions that were cut off before looking. Opens the store for writing only when there are some, and
     where it cannot be written, as on a full disk, looks at what is known."""
     from cloudtrain.lifecycle.submission import needs_recovery
@@ -382,7 +400,12 @@ _WHERE = ("region", "subscription_id", "resource_group", "workspace")
 """Settings that say where a target's runs are."""
 
 
-def _at(target: TargetSettings, settings: Settings) -> Iterator[ListedRun]:
+def runs_at(target: TargetSettings, settings: Settings) -> Iterator[ListedRun]:
+    """The runs that a target has, the newest first.
+
+    Raises:
+        SettingsError: nothing says where to look.
+    """
     name = target.type
     account = target_of(name).account(target, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
     missing = [field for field in _WHERE if field in getattr(account, "missing", ())]

@@ -14,10 +14,10 @@ from cloudtrain.cli.lines import LineFormat
 from cloudtrain.cli.report import exit_code, goes_on, report_end, status_json
 from cloudtrain.cli.selection import EVERY_LINE, Selection
 from cloudtrain.cli.streams import OutputError
-from cloudtrain.cli.terminal import print_json
+from cloudtrain.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
-    from cloudtrain.core.states import LogLine
+    from cloudtrain.core.states import LogLine, RunStatus
     from cloudtrain.lifecycle.run import Run
 
 
@@ -25,7 +25,7 @@ def follow(run: Run, *, as_json: bool = False) -> int:
     """Follow a run to its end and return the exit code. With `as_json`, stdout gets the final status alone."""
     stream = sys.stderr if as_json else sys.stdout
     try:
-        metrics = _print(_folded(run.logs(follow=True)), LineFormat(), stream)
+        metrics = _print(_folded(run.logs(follow=True, on_status=_QueueNews(run.name).tell)), LineFormat(), stream)
         status = run.wait()
     except KeyboardInterrupt:
         goes_on(run)
@@ -54,7 +54,8 @@ def print_logs(
     are selected."""
 
     def selected(*, follow: bool = False) -> Iterator[LogLine]:
-        return selection.of(run.logs(follow=follow, rank=rank, instance=instance))
+        news = _QueueNews(run.name).tell if follow else None
+        return selection.of(run.logs(follow=follow, rank=rank, instance=instance, on_status=news))
 
     try:
         if not follow:
@@ -69,6 +70,23 @@ def print_logs(
     except KeyboardInterrupt:
         goes_on(run)
         return EXIT_INTERRUPTED
+
+
+class _QueueNews:
+    """Says on stderr where a followed run stands in a queue, whenever that changes, and when it starts."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._place: int | None = None
+
+    def tell(self, status: RunStatus) -> None:
+        """The status, as often as it changes."""
+        place = status.queue_place
+        if place is not None and place != self._place:
+            say(f"`{self._name}` is queued: place {place}, {status.reason}")
+        elif place is None and self._place is not None and not status.state.is_final:
+            say(f"`{self._name}` has its place")
+        self._place = place
 
 
 def _folded(lines: Iterable[LogLine]) -> Iterator[LogLine]:

@@ -190,7 +190,7 @@ def may(what: str, run: Run) -> None:
     from cloudtrain.cli.terminal import typed
 
     if run.elsewhere is not None and not confirmed(f"{what} `{run.name}`?"):
-        hint = f"{typed('cloudtrain', what, run.name)} does it"
+        hint = f"{typed('cloudtrain', *what.split(), run.name)} does it"
         raise UsageError(f"`{run.name}` is from another folder: nothing was done", hint=hint, code="CT939")
 
 

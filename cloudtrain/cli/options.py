@@ -128,6 +128,19 @@ Emulate = Annotated[
     ),
 ]
 
+Queue = Annotated[
+    bool | None,
+    typer.Option(
+        "--queue/--no-queue",
+        help="Local: wait for the GPUs or CPU slots that the run needs, or start at once.",
+        show_default=False,
+    ),
+]
+Priority = Annotated[
+    int | None,
+    typer.Option("--priority", metavar="N", help="Local, with --queue: higher numbers come first; 0 unless given."),
+]
+
 
 def here_if(emulate: str | None, target: str | None) -> str | None:
     """The target: an emulation runs on this machine, whatever the settings' own target is."""

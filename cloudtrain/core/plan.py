@@ -213,7 +213,7 @@ class Plan(Exports):
             blocks += _upload_blocks(self.uploads)
             if self.processes:
                 blocks.append(Section("Processes", [*_process_blocks(self.processes)]))
-            blocks.append(Section(f"Request (plan {self.sha256[:12]})", [*_request_blocks(self.request)]))
+            blocks.append(Section(f"Request (plan {self.sha256[:12]})", [*request_blocks(self.request)]))
         blocks += _note_blocks(self.notes)
         blocks += [finding.notice() for finding in self.findings]
         return hide(Document(blocks), self.hidden)
@@ -321,7 +321,8 @@ def _places(numbers: Sequence[int]) -> str:
     return ("on instance " if len(instances) == 1 else "on instances ") + " to ".join(map(str, instances))
 
 
-def _request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
+def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
+    """A request for a reader; of one that nobody reads to its end, the lines in the middle are counted."""
     from cloudtrain.render.document import Lines, Text
 
     lines = json.dumps(request, indent=2, ensure_ascii=False).splitlines()

@@ -31,6 +31,9 @@ class JobFile(NamedTuple):
     file: str
     positions: Positions
     changes: Changes = Changes()
+    text: str | None = None
+    """What stands in the file; None where there is none."""
+    overrides: tuple[str, ...] = ()
 
     def place_of(self, path: Path) -> str | None:
         """`job.yaml:9:20` for a path into the job, or the override that set it; the nearest place that is known."""
@@ -66,7 +69,7 @@ def parse(text: str, *, format: Format, file: str, overrides: Sequence[str] = ()
         found += problems_of(error, model, Source((), model, _written(document.positions, changes)))
     if found:
         raise JobError(_placed([_in_form(item, format) for item in found], file, document.positions, changes))
-    return JobFile(job, file, document.positions, changes)
+    return JobFile(job, file, document.positions, changes, text, tuple(overrides))
 
 
 def _readable(text: str, format: Format, file: str) -> Document:

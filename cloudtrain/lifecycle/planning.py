@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from cloudtrain.bundle.entries import below, content_hash, escape_path
 from cloudtrain.bundle.ignore import INCLUDE_FILE
 from cloudtrain.bundle.tree import Tree, scan
-from cloudtrain.core.hiding import hide
 from cloudtrain.core.job import BUNDLED, TrainingJob
 from cloudtrain.core.plan import CompileContext, Finding, Level, Plan
 from cloudtrain.core.references import is_run_input
@@ -56,21 +55,33 @@ def prepare_job(
     profile: str | None,
     ignore: Sequence[str],
     place_of: PlaceOf | None,
+    tree: Tree | None = None,
 ) -> PreparedJob:
-    """Read what compile needs: the target's settings, the source folder, the account, and where earlier runs wrote."""
+    """Read what compile needs: the target's settings, the source folder, the account, and where earlier runs wrote.
+
+    With a `tree` its files are the code, and no source folder is read.
+    """
     own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
     where = target_of(own.type)
     job = anchored(job, settings.cwd)
-    source, (job, notes, awaited) = _source_of(job, settings), _resolve_run_inputs(job, where.name, settings)
+    job, notes, awaited = _resolve_run_inputs(job, where.name, settings)
     job = job if _keeps_literals(where, own) else without_literals(job)
     account = where.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
+    if tree is None:
+        job, tree, more = _code_of(job, settings)
+        notes = (*more, *notes)
+    return PreparedJob(job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited)
+
+
+def _code_of(job: AnyJob, settings: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
+    """The code as it is on the disk; the job with the names that it gets there; what the reader should know of it."""
+    source = _source_of(job, settings)
     job, beside, more = _environment_beside(job, source)
     if source.file is not None:
         beside = {source.file: str(source.folder / source.file), **beside}
     declared = {} if source.alone else _declared_below(source.folder, job, settings.state_dir)
     tree = scan(source.folder, declared=declared, beside=beside, alone=source.alone)
-    notes = (*_included(tree, beside), *more, *notes)
-    return PreparedJob(job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited)
+    return job, tree, (*_included(tree, beside), *more)
 
 
 @dataclass(frozen=True)
@@ -136,10 +147,16 @@ class PreparedJob:
     @property
     def labels(self) -> tuple[Label, ...]:
         """The words by which a run of the job is found again, without its secrets."""
-        from cloudtrain.rules.portable.value import values_to_hide
+        from cloudtrain.lifecycle.secrets import Secrets, signatures_in
+        from cloudtrain.rules.portable.value import named_secrets, values_to_hide
         from cloudtrain.store.origin import labels_of
 
-        return hide(labels_of(self.job.tags, self.job.hyperparameters), values_to_hide(self.view))
+        labels = labels_of(self.job.tags, self.job.hyperparameters)
+        values = (*values_to_hide(self.view), *signatures_in(labels))
+        secrets = Secrets(values, tuple(named_secrets(self.view)))
+        return tuple(
+            label._replace(key=secrets.hidden(label.key), value=secrets.hidden(label.value)) for label in labels
+        )
 
     def plan(self, counter: int, salt: str) -> Plan:
         """The plan of the run with that number from the store of that salt, with the findings that need nothing but
@@ -151,6 +168,15 @@ class PreparedJob:
         findings = check_plan(self._subject(plan), ignore=self.ignore)
         placed = tuple(self._placed(finding) for finding in findings)
         return replace(plan, findings=placed, hidden=values_to_hide(self.view))
+
+    def hourly_price(self, plan: Plan) -> float | None:
+        """US dollars for an hour of all instances at list prices; None where the target takes no money, or where it is
+        not known."""
+        if not self.where.is_paid:
+            return None
+        subject = self._subject(plan)
+        price = subject.view.machines(subject).price
+        return price.hourly if price is not None and price.exact else None
 
     def check_online(self, plan: Plan, *, ask: bool = True) -> Plan:
         """The plan with what the target says about it too, and about the runs that the job reads from; only the latter

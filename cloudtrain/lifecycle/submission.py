@@ -35,6 +35,7 @@ from typing import Literal, NamedTuple
 from cloudtrain.core.plan import Plan
 from cloudtrain.core.states import RunState
 from cloudtrain.errors import CloudtrainError, NameTaken, StoreError, TargetError, TargetUnreachable
+from cloudtrain.store.history import Kept
 from cloudtrain.store.origin import NOWHERE, Origin
 from cloudtrain.store.store import RunRecord, Store
 from cloudtrain.system.lock import ProcessLock
@@ -64,6 +65,7 @@ class Submission:
         plan_of: compiles and checks the plan of the run with a given number.
         outputs_of: what a run of a plan will write, and where.
         origin: where the job is submitted from, and its labels.
+        kept_of: what the store keeps of a plan.
         report: tells the user about the run. It is noted as told when this returns.
     """
 
@@ -76,6 +78,7 @@ class Submission:
     report: Callable[[Submitted], None]
     on_bytes: ByteProgress | None = None
     origin: Origin = NOWHERE
+    kept_of: Callable[[Plan], Kept] | None = None
 
 
 class Submitted(NamedTuple):
@@ -190,7 +193,8 @@ def _start(store: Store, submission: Submission, unreported: tuple[RunRecord, ..
         counter = max(store.next_counter(submission.key, submission.submitter), beyond + 1)
         plan = submission.plan_of(counter)
         record = _planned(store, submission, plan, counter)
-        lock = store.reserve(record, submission.outputs_of(plan), submission.origin)
+        kept = None if submission.kept_of is None else submission.kept_of(plan)
+        lock = store.reserve(record, submission.outputs_of(plan), submission.origin, kept)
         if lock is None:
             beyond = counter if store.get(record.name) is not None else beyond
             continue

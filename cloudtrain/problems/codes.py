@@ -205,6 +205,13 @@ _TARGETS = (
         "cloudtrain starts one process for each GPU of an instance. Where the instance type is not known, as in a "
         "cluster of your workspace, the job has to say `processes_per_instance`.",
     ),
+    ErrorCode(
+        "CT041",
+        "The job needs more than the queue of this machine has.",
+        "With `--queue` a run waits for a GPU for each of its processes, or on a machine without GPUs for a CPU slot "
+        "each. This one would wait for ever. The hint says which size fits; `slots` and `gpus` under `[local]` in "
+        "cloudtrain.toml say what there is.",
+    ),
 )
 
 _SOURCE = (
@@ -414,6 +421,12 @@ _RUNS = (
         "Only runs that have ended and that this machine submitted are removed. `last` stops or removes a run from "
         "another folder only when you say so: name it.",
     ),
+    ErrorCode(
+        "CT940",
+        "The run does not wait in the queue.",
+        "Only a run whose state is `queued` can be moved or dropped. It may have got its place a moment before: "
+        "`cloudtrain ps` says, and `cloudtrain stop` ends it.",
+    ),
 )
 
 _PLACES = (
@@ -484,6 +497,27 @@ _PLACES = (
         "CT964",
         "An archive cannot be unpacked.",
         "It is damaged, or holds something that would be written outside of its folder. Nothing of it was unpacked.",
+    ),
+    ErrorCode(
+        "CT971",
+        "Nothing is kept of what was sent for a run.",
+        "The store of the machine that submits a run keeps its job, its plan and the list of its files. A run that was "
+        "submitted from elsewhere, or by a cloudtrain that did not keep them yet, can be followed and stopped, but not "
+        "shown, compared or sent again.",
+    ),
+    ErrorCode(
+        "CT972",
+        "The code of a run is gone.",
+        "cloudtrain looks for it where it was uploaded to, and for a local run in the run's own folder. `rm` and "
+        "`prune` remove that folder, and a bucket may have rules that remove old uploads. `cloudtrain show` names the "
+        "commit of the code.",
+    ),
+    ErrorCode(
+        "CT973",
+        "A run cannot be sent again without its secrets.",
+        "The store keeps no value that looks like a secret, so the request is not whole. Give the values again with "
+        "`--set`, for example `cloudtrain rerun last --set environment.variables.API_KEY=...`, or let the script read "
+        "them at run time, with the job's own identity.",
     ),
 )
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from cloudtrain.core.states import RunRef, RunState, RunStatus
 from cloudtrain.errors import StoreError
-from cloudtrain.store import FILE_NAME, KEPT
+from cloudtrain.store import FILE_NAME, KEPT, history
+from cloudtrain.store.history import Kept, Money
 from cloudtrain.store.identity import Identity, location_of, salt_of_new_store
 from cloudtrain.store.migrations import MIGRATIONS, migrate, version_of
 from cloudtrain.store.origin import NOWHERE, Condition, Label, Origin, number
@@ -56,6 +57,8 @@ class RunRecord:
 
 
 _COLUMNS = ", ".join(field.name for field in fields(RunRecord))
+_OF_A_RUN = ("written", "origins", "labels", "sent", "money")
+"""Tables with rows of a run."""
 
 
 class Store:
@@ -86,12 +89,16 @@ class Store:
         return (found[0] or 0) + 1
 
     def reserve(
-        self, record: RunRecord, outputs: Mapping[str, str] | None = None, origin: Origin = NOWHERE
+        self,
+        record: RunRecord,
+        outputs: Mapping[str, str] | None = None,
+        origin: Origin = NOWHERE,
+        kept: Kept | None = None,
     ) -> ProcessLock | None:
         """Take a run name: stage `planned`, and a lock that lives as long as this process.
 
-        `outputs` says what the run will write, and where; `origin` where the submission comes from. None when another
-        process has that name, or was faster with that number of the same key.
+        `outputs` says what the run will write, and where; `origin` where the submission comes from; `kept` what is
+        sent. None when another process has that name, or was faster with that number of the same key.
         """
         with self._writing():
             taken = self._db.execute(
@@ -112,6 +119,8 @@ class Store:
             )
             labels = [(record.name, *label) for label in origin.labels]
             self._db.executemany("INSERT OR REPLACE INTO labels (name, kind, key, value) VALUES (?, ?, ?, ?)", labels)
+            if kept is not None:
+                history.keep(self._db, record.name, kept)
             self._note(record.name, record.stage)
             return lock
 
@@ -131,8 +140,9 @@ class Store:
     def forget(self, name: str) -> None:
         """Remove a submission that never reached its target; its name is free again."""
         with self._writing():
-            for table in ("runs", "written", "origins", "labels"):
+            for table in ("runs", *_OF_A_RUN):
                 self._db.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
+            history.drop_unused(self._db)
             self._note(name, "forgotten")
 
     def remove(self, name: str) -> None:
@@ -144,8 +154,9 @@ class Store:
                 (name,),
             )
             if self._db.execute("SELECT changes()").fetchone()[0]:
-                for table in ("runs", "written", "origins", "labels", "journal"):
+                for table in ("runs", *_OF_A_RUN, "journal"):
                     self._db.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
+                history.drop_unused(self._db)
 
     def was_removed(self, name: str) -> bool:
         """Return whether a run of exactly that name was removed."""
@@ -158,6 +169,32 @@ class Store:
                 "UPDATE runs SET state = ?, reason = ?, started = ?, ended = ? WHERE name = ?",
                 (status.state.value, status.reason, status.started, status.ended, name),
             )
+            if status.billable_seconds is not None:
+                history.keep_bill(self._db, name, status.billable_seconds, status.cost)
+
+    def keep_difference(self, name: str, difference: tuple[bool, str | None]) -> None:
+        """Keep whether the code of a run differed from its commit, and the hash of the difference."""
+        with self._writing():
+            history.keep_difference(self._db, name, difference)
+
+    def kept(self, name: str) -> Kept | None:
+        """Return what was sent for a run; None where nothing of it is kept."""
+        return history.kept(self._db, name)
+
+    def money(self) -> dict[str, Money]:
+        """Return what is known of the costs of each run."""
+        return history.money(self._db)
+
+    def tags(self) -> dict[str, dict[str, str]]:
+        """Return the tags of each run that has some."""
+        found: dict[str, dict[str, str]] = {}
+        for name, key, value in self._db.execute("SELECT name, key, value FROM labels WHERE kind = 'tag'"):
+            found.setdefault(name, {})[key] = value
+        return found
+
+    def tag_keys(self) -> list[str]:
+        """Return the names of the tags that runs have."""
+        return [key for (key,) in self._db.execute("SELECT DISTINCT key FROM labels WHERE kind = 'tag' ORDER BY key")]
 
     def get(self, name: str) -> RunRecord | None:
         """Return the run of exactly that name."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunStatus
+from cloudtrain.core.states import ListedRun, LogLine, QueuedRun, RunRef, RunStatus
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceTable
     from cloudtrain.core.job import TrainingJob
-    from cloudtrain.core.plan import CompileContext, Finding, Plan
+    from cloudtrain.core.plan import CompileContext, Finding, Plan, Upload
     from cloudtrain.core.processing import AnyJob
     from cloudtrain.rules.subject import RequestView
     from cloudtrain.targets.common.this_machine import LocalPlan
@@ -135,8 +135,47 @@ class Service(Protocol):
         """The runs that the target has at a place, whoever made them, newest first; asked for as they are taken."""
         ...
 
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """Folders that hold the run's code, as far as it is still there, the quickest to reach first.
+
+        What has to be fetched is put below `scratch`. A file in them may have been changed since: whoever asks compares
+        hashes.
+
+        Raises:
+            TargetError: the target cannot be asked.
+        """
+        return iter(())
+
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the run wrote under `path` (`model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or `` for all)."""
+        ...
+
+
+@runtime_checkable
+class KeepsQueue(Protocol):
+    """A service with a queue of cloudtrain's own, for a target without one. Its settings have `queue` and `priority`.
+
+    A run that waits there is `queued`, and its status says its place.
+    """
+
+    def queue(self) -> list[QueuedRun]:
+        """The runs that have what others wait for, then those that wait, in their order."""
+        ...
+
+    def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
+        """Put a run that waits before another one; without one first, or last.
+
+        Raises:
+            UsageError: one of the two does not wait.
+        """
+        ...
+
+    def drop(self, ref: RunRef) -> None:
+        """Stop a run that waits, and never one that has started.
+
+        Raises:
+            UsageError: it does not wait.
+        """
         ...
 
 

@@ -121,3 +121,22 @@ def test_ctrl_c_in_a_terminal(terminal: object, scripted: Path, job: str) -> Non
     assert f"`cloudtrain stop {name}`" in text
     assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
     assert not (scripted / "stopped").exists()
+
+
+def test_what_changed_since_the_last_run(terminal: object, job: str) -> None:
+    """In at most three lines, before the run is sent; nothing the first time, when nothing changed, or with --quiet."""
+    assert callable(terminal)
+    first, _ = terminal("submit", job, "--detach")
+    assert "since" not in first
+    assert "since" not in terminal("submit", job, "--detach")[0]
+    Path("train.py").write_text("print(1)\nprint(2)\n")
+    changed = ("--set", "hyperparameters.epochs=5")
+    assert "since" not in terminal("submit", job, "--detach", "--quiet", *changed, "--set", "name=other")[0]
+    text = ESCAPE.sub("", terminal("submit", job, "--detach", *changed)[0])
+    assert re.search(r"since digits-[0-9a-f]{8}-2: epochs 2 -> 5; train.py \+1 -0", " ".join(text.split()))
+    for number in range(60):
+        Path(f"a_file_of_code_{number}.py").write_text("1")
+    lines = ESCAPE.sub("", terminal("submit", job, "--detach", *changed)[0]).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("since"))
+    assert lines[start + 3] == ""
+    assert " more: cloudtrain diff digits-" in " ".join(lines[start : start + 3])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,7 +65,7 @@ def test_has(anywhere: Place) -> None:
     run = anywhere.send(plan)
     assert run.ref == plan.ref
     assert anywhere.service.has(run.ref)
-    assert not anywhere.service.has(replace(run.ref, name="run-2"))
+    assert not anywhere.service.has(run.ref._replace(name="run-2"))
 
 
 def test_same_input_same_request(anywhere: Place) -> None:

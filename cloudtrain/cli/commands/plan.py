@@ -42,6 +42,8 @@ def command(
     python: options.Python = None,
     grace_period: options.GracePeriod = None,
     emulate: options.Emulate = None,
+    queue: options.Queue = None,
+    priority: options.Priority = None,
     gpu: options.Gpu = None,
     save_job: options.SaveJob = None,
 ) -> None:
@@ -71,6 +73,8 @@ def command(
         python=python,
         grace_period=grace_period,
         emulate=emulate,
+        queue=queue,
+        priority=priority,
     )
     form = "json" if json else _known_format(form, where.type)
     file = inputs.job_or_script(

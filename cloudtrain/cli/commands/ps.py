@@ -129,7 +129,7 @@ def _row(run: Any, now: float) -> tuple[Any, ...]:
 
     status = run.last_status
     age = format_duration(int(max(0, now - run.created)))
-    return (run.name, state_cell(status.state), run.target, age, duration_of(status, now))
+    return (run.name, state_cell(status.state, status.queue_place), run.target, age, duration_of(status, now))
 
 
 def _size(run: Any) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from _queue_rules(local)
     name = local.get("emulate")
     if not isinstance(name, str):
         return
@@ -33,6 +34,12 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
     if local.get("launcher") == "fork":
         message = f"`launcher: fork` has no effect with `emulate`: the ranks start as {service} starts them"
         yield Problem(("launcher",), message, "remove one of them", code="CT018")
+
+
+def _queue_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
+    if local.get("priority") and "queue" not in local:
+        message = "`priority` has no effect without `queue`: the run starts at once"
+        yield Problem(("priority",), message, "add `--queue`, or remove `priority`", code="CT018")
 
 
 def emulated_targets() -> list[str]:
@@ -58,6 +65,15 @@ class Local(TargetSettings):
     """After SIGTERM, how long processes may take to save and leave before SIGKILL."""
     emulate: str | None = None
     """Run the job as this target would: its paths, files, variables and command lines, on this machine."""
+    queue: bool = Field(default=False, strict=True)
+    """Wait for the GPUs, or the CPU slots, that the run needs, instead of starting at once."""
+    priority: int = Field(default=0, ge=-1_000_000, le=1_000_000, strict=True)
+    """In the queue: runs with a higher number come first."""
+    slots: Count | None = None
+    """How many processes of queued runs may run at a time on a machine without GPUs; as many as there are cores unless
+    given."""
+    gpus: str | None = None
+    """The GPUs that runs may use, as CUDA_VISIBLE_DEVICES names them: `0,1`; those of this machine unless given."""
 
     _rules = all_at_once(_local_rules)
 
@@ -74,4 +90,8 @@ class Local(TargetSettings):
             launcher: Literal["torchrun", "fork"] = "torchrun",
             grace_period: DurationInput = 30,
             emulate: str | None = None,
+            queue: bool = False,
+            priority: int = 0,
+            slots: int | None = None,
+            gpus: str | None = None,
         ) -> None: ...

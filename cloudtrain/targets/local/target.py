@@ -13,10 +13,10 @@ from cloudtrain.targets.base import Target
 from cloudtrain.targets.local.settings import Local
 
 if TYPE_CHECKING:
-    from cloudtrain.core.plan import CompileContext, Plan
+    from cloudtrain.core.plan import CompileContext
     from cloudtrain.core.processing import AnyJob
     from cloudtrain.rules.subject import RequestView
-    from cloudtrain.targets.common.this_machine import LocalAccount
+    from cloudtrain.targets.common.this_machine import LocalAccount, LocalPlan
     from cloudtrain.targets.local.service.service import LocalService
 
 
@@ -40,17 +40,30 @@ class LocalTarget(Target):
         from cloudtrain.targets.common.machine import find_mpirun, host_name, loopback_interface, this_machine
         from cloudtrain.targets.common.this_machine import LocalAccount
 
+        machine = this_machine(environ)
+        if settings.gpus is not None:
+            from cloudtrain.targets.common.gpus import chosen_gpus
+
+            machine = machine._replace(gpu_ids=chosen_gpus(settings.gpus, environ))
         return LocalAccount(
             state_dir=os.path.abspath(state_dir),  # noqa: PTH100 - as the plan will write it
             python=sys.executable,
-            machine=this_machine(environ),
+            machine=machine,
             host=host_name(),
             mpirun=find_mpirun(settings.python or sys.executable, environ),
             loopback=loopback_interface(),
         )
 
-    def compile(self, job: AnyJob, settings: Local, context: CompileContext) -> Plan:
+    def compile(self, job: AnyJob, settings: Local, context: CompileContext) -> LocalPlan:
         """The plan of a job on this machine."""
+        plan = self._compile(job, settings, context)
+        if not settings.queue:
+            return plan
+        from cloudtrain.targets.local.compile.queueing import queue_plan
+
+        return queue_plan(plan, job, settings, context.account)
+
+    def _compile(self, job: AnyJob, settings: Local, context: CompileContext) -> LocalPlan:
         if isinstance(job, TrainingJob):
             from cloudtrain.targets.local.compile.training import compile_local
 

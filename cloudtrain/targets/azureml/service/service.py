@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalogue.overlay import user_overlay
 from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.core.plan import Finding, Plan, Upload
 from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.errors import NameTaken, SettingsError, TargetError, TargetUnreachable
 from cloudtrain.targets.azureml.account_ref import AccountRef
@@ -175,6 +176,13 @@ class AzureMLService:
         for page in pages:
             listed = [ListedRun(RunRef("azureml", place, job["name"]), listed_status(job)) for job in page]
             yield from sorted(listed, key=lambda item: item.status.created or 0.0, reverse=True)
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """The files of the code asset."""
+        from cloudtrain.targets.azureml.service.download import fetch_code
+
+        with suppress(NotThere):
+            yield fetch_code(self._stores(ref.place), upload.destination, scratch / "code")
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the job wrote; see `download.py`."""
