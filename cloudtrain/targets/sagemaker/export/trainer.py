@@ -154,7 +154,7 @@ def _arguments(fields: Fields, base_name: str) -> dict[str, Any]:
 def _with_drivers(start: Start) -> dict[str, Any]:
     arguments = {
         "source_code": _source_code(start),
-        "distributed": _distributed(start),
+        "distributed": _distribution_call(start),
         "hyperparameters": start.hyperparameters or None,
     }
     return {name: value for name, value in arguments.items() if value is not None}
@@ -170,7 +170,7 @@ def _source_code(start: Start) -> Call:
     return Call(f"{_CONFIGS}.SourceCode", {name: value for name, value in code.items() if value is not None})
 
 
-def _distributed(start: Start) -> Call | None:
+def _distribution_call(start: Start) -> Call | None:
     if start.launcher == "single":
         return None
     arguments: dict[str, Any] = {} if start.processes is None else {"process_count_per_node": start.processes}

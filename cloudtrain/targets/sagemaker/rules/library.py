@@ -11,13 +11,13 @@ from cloudtrain.rules.rule import Fault, Subject, rule
 from cloudtrain.rules.words import join_names
 from cloudtrain.targets.sagemaker.rules.view import (
     TRAINING_MODULE,
+    add_entrypoint_hint,
     cluster,
     image,
     image_name,
     image_path,
     launcher,
     mode,
-    or_by_us,
     toolkit,
 )
 
@@ -154,9 +154,9 @@ def _image_with_smp(version: int) -> str:
 def _how_to_start(subject: Subject, kind: str) -> str:
     distribution = subject.effective.distribution.type
     if kind == "pytorch":
-        return or_by_us(subject, "write `environment: {framework: tensorflow}`")
+        return add_entrypoint_hint(subject, "write `environment: {framework: tensorflow}`")
     if kind == "tensorflow":
         return f"write `environment: {{framework: pytorch}}`, or `tensorflow` or `horovod` instead of `{distribution}`"
     framework = "tensorflow" if distribution == "tensorflow" else "pytorch"
     module = f"`{TRAINING_MODULE}: sagemaker_{framework}_container.training:main`"
-    return or_by_us(subject, f"write {module} under `environment.variables`, if the image has that package")
+    return add_entrypoint_hint(subject, f"write {module} under `environment.variables`, if the image has that package")
