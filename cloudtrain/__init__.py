@@ -6,6 +6,8 @@ costs what bare Python costs. The table below is the whole public surface.
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
+    from cloudtrain.adoption.adopt import adopt as adopt
+    from cloudtrain.adoption.proof import Adoption as Adoption
     from cloudtrain.api import bundled_job as bundled_job
     from cloudtrain.api import check as check
     from cloudtrain.api import load_job as load_job
@@ -57,6 +59,8 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Run": "lifecycle.run",
+    "Adoption": "adoption.proof",
+    "adopt": "adoption.adopt",
     "bundled_job": "api",
     "check": "api",
     "diff": "looking_back",

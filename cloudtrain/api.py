@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.core.job import BUNDLED, TrainingJob
 from cloudtrain.core.plan import Plan
-from cloudtrain.core.states import ListedRun, RunRef, RunState
+from cloudtrain.core.states import REHEARSAL, ListedRun, RunRef, RunState
 from cloudtrain.errors import (
     CloudtrainError,
     RunNotFound,
@@ -289,6 +289,7 @@ def runs(
     profile: str | None = None,
     tags: Mapping[str, str] | None = None,
     where: Sequence[str] = (),
+    rehearsals: bool = True,
 ) -> list[Run]:
     """The newest runs of this user on this machine, newest first; those that have not ended are asked for their state.
 
@@ -300,6 +301,7 @@ def runs(
         profile: a profile of `cloudtrain.toml`, for the target's account settings.
         tags: only runs with these tags.
         where: only runs whose hyperparameters compare so: `["learning_rate<0.01", "optimizer=adamw"]`.
+        rehearsals: whether the runs of `cloudtrain rehearse` that have ended are among them.
 
     Raises:
         UsageError: a text of `where` is no comparison, or `tags` or `where` are asked of a target.
@@ -317,12 +319,12 @@ def runs(
     if target is not None:
         model = settings.target(target, profile=profile) if isinstance(target, str) else target
         there = (Run.attached(item, settings) for item in runs_at(model, settings))
-        return list(islice((item for item in there if _wanted(item, states, job)), limit))
+        return list(islice((item for item in there if _wanted(item, states, job, rehearsals)), limit))
     recover_if_needed()
     with read_store(settings.state_dir) as store:
-        rows = [] if store is None else _perhaps(store, states, job, limit, conditions)
+        rows = [] if store is None else _perhaps(store, states, job, limit, conditions, rehearsals)
     here = (_refreshed(Run(row, settings)) for row in rows)
-    return list(islice((item for item in here if _wanted(item, states, job)), limit))
+    return list(islice((item for item in here if _wanted(item, states, job, rehearsals)), limit))
 
 
 def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[Recovered]:
@@ -415,18 +417,25 @@ def runs_at(target: TargetSettings, settings: Settings) -> Iterator[ListedRun]:
     return service_of(name, settings).runs(account.place)
 
 
-def _wanted(item: Run, states: Sequence[RunState], job: str | None) -> bool:
-    return (not states or item.last_status.state in states) and job in (None, item.job_name)
+def _wanted(item: Run, states: Sequence[RunState], job: str | None, rehearsals: bool) -> bool:
+    state = item.last_status.state
+    is_hidden = not rehearsals and state.is_final and item.job_name.endswith(REHEARSAL)
+    return not is_hidden and (not states or state in states) and job in (None, item.job_name)
 
 
 def _perhaps(
-    store: Store, states: Sequence[RunState], job: str | None, limit: int | None, where: Sequence[Condition]
+    store: Store,
+    states: Sequence[RunState],
+    job: str | None,
+    limit: int | None,
+    where: Sequence[Condition],
+    rehearsals: bool,
 ) -> list[RunRecord]:
     """The rows among which the wanted runs are, newest first. Those that had not ended may be in any state by now."""
     if not states:
-        return store.newest(limit=limit, job=job, where=where)
+        return store.newest(limit=limit, job=job, where=where, rehearsals=rehearsals)
     ended = [state for state in states if state.is_final]
-    rows = store.newest(limit=limit, states=ended, job=job, where=where) if ended else []
+    rows = store.newest(limit=limit, states=ended, job=job, where=where, rehearsals=rehearsals) if ended else []
     rows += store.newest(states=[state for state in RunState if not state.is_final], job=job, where=where)
     return sorted(rows, key=lambda row: row.seq or 0, reverse=True)
 

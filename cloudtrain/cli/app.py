@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command as built
 
-from cloudtrain.cli.help import CONTEXT, Command
+from cloudtrain.cli.help import CONTEXT, Command, write_sections
 from cloudtrain.errors import UsageError, did_you_mean
 
 PROGRAM = "cloudtrain"
@@ -48,6 +48,7 @@ COMMANDS = {
     "rm": Entry("Follow runs", "Remove runs that have ended from this machine."),
     "prune": Entry("Follow runs", "Remove old, failed or large runs, and keep the best."),
     "init": Entry("Start", "Write a first job file."),
+    "adopt": Entry("Start", "Turn a training job of another tool into a job file."),
     "scripts": Entry("Start", "List, show and copy the bundled training scripts."),
     "schema": Entry("Start", "Print the JSON Schema of a job file, for editors."),
     "doctor": Entry("Start", "Look at this machine: what works and what is missing."),
@@ -73,11 +74,11 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """The table above, section by section, without loading any command."""
-        for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
-            rows = [(name, entry.summary) for name, entry in COMMANDS.items() if entry.section == section]
-            with formatter.section(section):
-                formatter.write_dl(rows, col_max=12, col_spacing=4)
+        """Write the table above, section by section, without loading any command."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, entry in COMMANDS.items():
+            sections.setdefault(entry.section, []).append((name, entry.summary))
+        write_sections(formatter, sections, spacing=4)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. What Typer would turn into its own messages becomes an exit code here."""
@@ -176,13 +177,14 @@ _ELSEWHERE = {
         "wait": "watch attach",
         "doctor": "config login env debug",
         "init": "new",
+        "adopt": "import convert migrate",
         "instances": "machines types prices",
     }.items()
     for word in words.split()
 }
 """What other tools call our commands: kubectl, docker, uv, slurm, terraform, and the clouds' own."""
 
-_OF_ONE = ("submit", "plan", "check", "status", "logs", "stop", "download", "wait")
+_OF_ONE = ("submit", "plan", "check", "status", "logs", "stop", "download", "wait", "rm")
 """Commands whose argument is a job file or a run, as it is in the other tools."""
 
 

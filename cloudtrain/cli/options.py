@@ -103,6 +103,14 @@ MaxRestarts = Annotated[
 Python = Annotated[
     str | None, typer.Option("--python", metavar="PATH", help="Local: the interpreter that runs the script.")
 ]
+BuildEnvironment = Annotated[
+    bool | None,
+    typer.Option(
+        "--build-environment",
+        help="Local: install the job's requirements into an environment of their own, built once.",
+        show_default=False,
+    ),
+]
 Launcher = Annotated[
     str | None,
     typer.Option(

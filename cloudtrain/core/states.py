@@ -15,6 +15,10 @@ PLACES = frozenset(("epoch", "step"))
 """Names of values that say where in the training the others were measured."""
 
 
+REHEARSAL = "-rehearsal"
+"""The end of the job name under which the runs of a rehearsal are listed."""
+
+
 class RunState(str, Enum):
     """Where a run is in its life. The tables that map a provider's states to these are the targets'."""
 
@@ -90,7 +94,8 @@ class RunStatus:
     `reason` is one line that says why a run failed, stopped or was lost: the provider's reason, and for a failed
     rank its number, its exit code and the last line of its traceback. `details` holds the last lines of output that
     explain it. `page` is the address of the run's page at the provider. `queue_place` is the place, from 1 on, of a run
-    that waits in a queue of ours.
+    that waits in a queue of ours. `steps` is the newest step of each rank, for those who follow a run of this machine
+    whose script calls `runtime.report(step=...)` on every rank.
     """
 
     state: RunState
@@ -109,6 +114,7 @@ class RunStatus:
     saved: float | None = None
     page: str | None = None
     queue_place: int | None = None
+    steps: dict[int, float] = field(default_factory=dict)
 
 
 class QueuedRun(NamedTuple):

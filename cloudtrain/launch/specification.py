@@ -32,6 +32,20 @@ class CodePlace:
 
 
 @dataclass(frozen=True)
+class BuiltEnvironment:
+    """Where the environment of the job's requirements is, the interpreter below it, and the file in the bundle."""
+
+    folder: str
+    python: str
+    requirements: str
+
+    def to_json(self) -> "dict[str, Any]":
+        """The environment as JSON data."""
+        content: dict[str, Any] = _written(self)
+        return content
+
+
+@dataclass(frozen=True)
 class Link:
     """A link at `path`; with `shard`, number and count, a folder of links to every count-th file of the target."""
 
@@ -107,6 +121,7 @@ class LaunchSpecification:
         max_runtime: seconds, or None.
         metrics: name to a regular expression with one group, read in the output of the ranks.
         queue: what the run waits for; None where it starts at once.
+        environment: what is built before the start, if it is not there.
     """
 
     name: str
@@ -130,6 +145,7 @@ class LaunchSpecification:
     max_runtime: int | None
     metrics: dict[str, str] | None = None
     queue: QueueNeed | None = None
+    environment: BuiltEnvironment | None = None
 
     @classmethod
     def from_json(cls, data: object) -> "LaunchSpecification":

@@ -139,6 +139,24 @@ class PreparedJob:
         name = os.path.normpath(self.job.environment.dockerfile or "Dockerfile")
         return content_hash(found) if any(entry.path == name for entry in found) else None
 
+    @cached_property
+    def _requirements(self) -> str | None:
+        """The hash of what the job's requirements install."""
+        file = self.job.environment.requirements
+        if file is None:
+            return None
+        from cloudtrain.lifecycle.requirements import requirements_hash
+
+        return requirements_hash(file, self._text_of, self.tree.identity.sha256)
+
+    def _text_of(self, name: str) -> str | None:
+        """A file of the bundle; None where there is none that can be read."""
+        entry = next((entry for entry in self.tree.entries if entry.path == name), None)
+        try:
+            return None if entry is None else Path(self.tree.location(entry)).read_text("utf-8", "replace")
+        except OSError:
+            return None
+
     @property
     def view(self) -> TrainingJob:
         """What checks look at: of a processing job, what it shares with a training job."""
@@ -204,6 +222,7 @@ class PreparedJob:
             self.account,
             conda=self._conda,
             build=self._build,
+            requirements=self._requirements,
             package=any(entry.path == "setup.py" for entry in self.tree.entries),
         )
         try:

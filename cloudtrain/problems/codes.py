@@ -477,6 +477,12 @@ _PLACES = (
         "and log can still be read, and what it wrote lies in its folder.",
     ),
     ErrorCode(
+        "CT953",
+        "The environment of a job cannot be built.",
+        "With `build_environment`, the job's `environment.requirements` are installed on this machine before the run "
+        "starts. The installer, uv or pip, refused one of them; its log lies in `environments` of the state folder.",
+    ),
+    ErrorCode(
         "CT961",
         "The run store cannot be used.",
         "The store is a database in the state folder, which `cloudtrain doctor` names and `CLOUDTRAIN_STATE_DIR` "
@@ -521,7 +527,43 @@ _PLACES = (
     ),
 )
 
+_ADOPTION = (
+    ErrorCode(
+        "CT981",
+        "There is nothing here that can be adopted.",
+        "`cloudtrain adopt` reads requests, events and descriptions of training jobs, job files and launch lines of "
+        "other tools, and scripts that use an SDK. Other kinds of jobs, endpoints and pipelines without command jobs "
+        "have no counterpart. Where a source has several jobs, `--job NAME` chooses one.",
+    ),
+    ErrorCode(
+        "CT982",
+        "No job says what the source says.",
+        "cloudtrain tried every form of a job that it knows, and left out the fields that the target refuses; what was "
+        "left did not compile. The message names what was refused last.",
+    ),
+    ErrorCode(
+        "CT983",
+        "The adopted job cannot be written.",
+        "One of the files exists already, or the folder cannot be written. `--write DIR` names another folder, "
+        "`--force` replaces the files.",
+    ),
+    ErrorCode(
+        "CT984",
+        "The script has created no job.",
+        "`cloudtrain adopt` runs a script until it creates its first job. It failed before, ended without one, or took "
+        "longer than `--time-limit`. It runs with the interpreter that `--python` names, in a copy of its folder, "
+        "without the network and without credentials: what it downloads first, it cannot have here.",
+    ),
+    ErrorCode(
+        "CT985",
+        "A script is executed only when you say so.",
+        "To adopt a script is to run it. In a terminal cloudtrain asks; elsewhere `--yes` allows it, and in Python "
+        "`execute=True`.",
+    ),
+)
+
 ERROR_CODES: dict[str, ErrorCode] = {
-    entry.code: entry for entry in (*_FILE, *_FIELDS, *_TARGETS, *_SOURCE, *_USE, *_SETTINGS, *_RUNS, *_PLACES)
+    entry.code: entry
+    for entry in (*_FILE, *_FIELDS, *_TARGETS, *_SOURCE, *_USE, *_SETTINGS, *_RUNS, *_PLACES, *_ADOPTION)
 }
 """Every code that an error of cloudtrain can have."""

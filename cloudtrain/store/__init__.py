@@ -3,5 +3,5 @@
 FILE_NAME = "runs.db"
 """The store in the state folder."""
 
-KEPT = (FILE_NAME, "bundles", "queue", "runs", "submitting")
+KEPT = (FILE_NAME, "bundles", "environments", "queue", "runs", "submitting")
 """What cloudtrain keeps in the state folder."""

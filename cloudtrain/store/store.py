@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from cloudtrain.core.states import RunRef, RunState, RunStatus
+from cloudtrain.core.states import REHEARSAL, RunRef, RunState, RunStatus
 from cloudtrain.errors import StoreError
 from cloudtrain.store import FILE_NAME, KEPT, history
 from cloudtrain.store.history import Kept, Money
@@ -55,6 +55,11 @@ class RunRecord:
         """The run's reference."""
         return RunRef(self.target, self.place or "", self.name)
 
+
+_ENDED = ", ".join(f"'{state.value}'" for state in RunState if state.is_final)
+
+_OLD_REHEARSAL = f"(job_name LIKE '%{REHEARSAL}' AND state IN ({_ENDED}))"
+"""Whether a run is one of a rehearsal, and has ended."""
 
 _COLUMNS = ", ".join(field.name for field in fields(RunRecord))
 _OF_A_RUN = ("written", "origins", "labels", "sent", "money")
@@ -214,8 +219,10 @@ class Store:
         states: Sequence[RunState] = (),
         job: str | None = None,
         where: Sequence[Condition] = (),
+        rehearsals: bool = True,
     ) -> list[RunRecord]:
-        """Return runs in the reverse order of their submission, of some states, of one job and with labels if given."""
+        """Return runs in the reverse order of their submission, of some states, of one job and with labels if given;
+        without `rehearsals`, none of a rehearsal that has ended."""
         conditions, values = ["1"], list[object]()
         if states:
             conditions.append(f"state IN ({', '.join('?' * len(states))})")
@@ -223,6 +230,8 @@ class Store:
         if job is not None:
             conditions.append("job_name = ?")
             values.append(job)
+        if not rehearsals:
+            conditions.append(f"NOT ({_OLD_REHEARSAL})")
         for condition in where:
             conditions.append(f"EXISTS (SELECT 1 FROM labels WHERE labels.name = runs.name AND {condition.sql})")
             values += condition.values
@@ -230,16 +239,17 @@ class Store:
         return self._select(f"WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?", values)
 
     def newest_from(self, origin: Origin) -> RunRecord | None:
-        """Return the newest run of this folder or of a folder in it, one of this terminal before others."""
+        """Return the newest run of this folder or of a folder in it: what is no old rehearsal before what is, one of
+        this terminal before others."""
         here, below = (
             origin.folder,
             (f"{origin.folder.rstrip('/')}/", f"{origin.folder.rstrip('/')}0"),
         )  # `0` follows `/`
         found = self._select(
-            """
+            f"""
             NATURAL JOIN origins
             WHERE folder = ? OR (folder >= ? AND folder < ?) OR project = ? OR (project >= ? AND project < ?)
-            ORDER BY terminal = ? AND terminal != '' DESC, seq DESC LIMIT 1
+            ORDER BY {_OLD_REHEARSAL}, terminal = ? AND terminal != '' DESC, seq DESC LIMIT 1
             """,
             (here, *below, here, *below, origin.terminal),
         )

@@ -15,6 +15,7 @@ from cloudtrain.core.states import ListedRun, LogLine, QueuedRun, RunRef, RunSta
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceTable
+    from cloudtrain.core.adoption import Adopter
     from cloudtrain.core.job import TrainingJob
     from cloudtrain.core.plan import CompileContext, Finding, Plan, Upload
     from cloudtrain.core.processing import AnyJob
@@ -295,6 +296,10 @@ class Target(ABC):
             TargetError: the run's folder is gone or damaged.
         """
         return {}
+
+    def adopter(self) -> Adopter | None:
+        """What reads requests of the target's own service for `cloudtrain adopt`; None where it cannot."""
+        return None
 
     def examine(self, settings: Any, account: Any) -> str | None:
         """What `cloudtrain doctor` says about the account: `workspace prod, from config.json`; None for nothing.

@@ -24,7 +24,7 @@ LAYERS = {
     "targets": 4,
     "settings": 5, "settings_file": 5,
     "lifecycle": 6,
-    "api": 7, "looking_back": 7, "rehearsal": 7,
+    "api": 7, "adoption": 7, "looking_back": 7, "rehearsal": 7,
     "cli": 8, "__main__": 9,
 }  # fmt: skip
 """Module or package to layer. A new module adds its line here."""
@@ -161,10 +161,10 @@ def test_public_names_exist() -> None:
 def test_public_surface_is_pinned() -> None:
     """A name is added to or removed from the public surface on purpose."""
     assert cloudtrain.__all__ == sorted([
-        "AzureML", "Checkpoint", "CloudtrainError", "DeepSpeed", "Environment", "Finding", "Horovod", "Input",
+        "Adoption", "AzureML", "Checkpoint", "CloudtrainError", "DeepSpeed", "Environment", "Finding", "Horovod", "Input",
         "InstanceGroup", "JobError", "Level", "Local", "LogLine", "MPI", "NoDistribution", "Output", "Plan",
         "PreflightError", "ProcessingInput", "ProcessingJob", "ProcessingOutput", "Resources", "Run",
         "RunNotFound", "RunRef", "RunState", "RunStatus", "SMDDP", "SMP", "SageMaker", "SettingsError", "Spot",
-        "TargetError", "TensorFlow", "Torch", "TrainingJob", "bundled_job", "check", "diff", "load_job", "plan", "recover",
-        "run", "runs", "submit",
+        "TargetError", "TensorFlow", "Torch", "TrainingJob", "adopt", "bundled_job", "check", "diff", "load_job", "plan",
+        "recover", "run", "runs", "submit",
     ])  # fmt: skip

@@ -40,6 +40,7 @@ def command(
     max_restarts: options.MaxRestarts = None,
     launcher: options.Launcher = None,
     python: options.Python = None,
+    build_environment: options.BuildEnvironment = None,
     grace_period: options.GracePeriod = None,
     emulate: options.Emulate = None,
     queue: options.Queue = None,
@@ -71,6 +72,7 @@ def command(
         max_restarts=max_restarts,
         launcher=launcher,
         python=python,
+        build_environment=build_environment,
         grace_period=grace_period,
         emulate=emulate,
         queue=queue,
@@ -91,9 +93,10 @@ def command(
 
 
 def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
-    """The plan on stdout; as text, without its processes and its request unless `whole`.
+    """Print the plan on stdout; as text, without its processes and its request unless `whole`.
 
-    A plan that a submit would refuse is printed all the same, with its errors at the end.
+    A plan that a submit would refuse is printed all the same. Its errors stand above the processes and the request, and
+    the last line, on stderr, says that they are there.
 
     Raises:
         typer.Exit: with code 2, when a check found an error.
@@ -112,7 +115,19 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
 
         show(plan.document(whole=whole), sys.stdout, width=_FILE_WIDTH)
     if plan.errors:
+        _say_errors(plan, above=form == "text" and whole)
         raise typer.Exit(2)
+
+
+def _say_errors(plan: Plan, *, above: bool) -> None:
+    """Say that a submit would refuse the plan, by the codes: its errors may have scrolled away, or stand in a file."""
+    from cloudtrain.cli.terminal import say
+
+    sys.stdout.flush()
+    codes = ", ".join(f"`{code}`" for code in dict.fromkeys(error.code for error in plan.errors))
+    count = "1 error" if len(plan.errors) == 1 else f"{len(plan.errors)} errors"
+    where = ", above the request" if above else ""
+    say(f"{count}{where}: {codes}. A submit would send nothing; `--short` shows no more than what the checks found")
 
 
 def _known_format(form: str, target: str) -> str:

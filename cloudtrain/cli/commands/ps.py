@@ -44,10 +44,15 @@ def command(
         ),
     ] = None,
     profile: options.Profile = None,
+    rehearsals: Annotated[
+        bool, typer.Option("--rehearsals", help="Also the runs of rehearsals that have ended; --all has them too.")
+    ] = False,
     size: Annotated[bool, typer.Option("--size", help="Show the bytes of each run's folder on this machine.")] = False,
     json: options.Json = False,
 ) -> None:
     """List runs, the newest first.
+
+    Runs of rehearsals are left out once they have ended.
 
     \b
     Examples:
@@ -72,6 +77,7 @@ def command(
         profile=profile,
         tags=dict(map(_tag, tag or ())),
         where=where or (),
+        rehearsals=rehearsals or everything or job is not None,
     )
     if json:
         print_json([status_json(run, run.last_status) | ({"size": run.size} if size else {}) for run in runs])
@@ -83,6 +89,8 @@ def command(
         if len(runs) == count and not everything:
             there = f" --target {target}" if target else ""
             say(f"the newest {count}; `cloudtrain ps --all{there}` lists all runs")
+    elif not (rehearsals or everything or job or active or state or tag or where or target) and ct.runs(limit=1):
+        say("only rehearsals have run; `cloudtrain ps --rehearsals` lists them")
     else:
         say(_nothing(active, state, job, labelled=bool(tag or where)))
 

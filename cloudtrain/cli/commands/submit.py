@@ -39,6 +39,7 @@ def command(
     max_restarts: options.MaxRestarts = None,
     launcher: options.Launcher = None,
     python: options.Python = None,
+    build_environment: options.BuildEnvironment = None,
     grace_period: options.GracePeriod = None,
     emulate: options.Emulate = None,
     queue: options.Queue = None,
@@ -82,6 +83,7 @@ def command(
         max_restarts=max_restarts,
         launcher=launcher,
         python=python,
+        build_environment=build_environment,
         grace_period=grace_period,
         emulate=emulate,
         queue=queue,
@@ -121,21 +123,23 @@ def _send(
     import cloudtrain as ct
     from cloudtrain.cli.progress import upload_progress
     from cloudtrain.cli.terminal import say
+    from cloudtrain.system.words import listening
 
     try:
-        return ct.submit(
-            file.job,
-            where,
-            profile=profile,
-            ignore=list(ignore or ()),
-            place_of=file.place_of,
-            online=online,
-            file=file,
-            on_plan=show_plan,
-            on_changes=None if quiet or not sys.stderr.isatty() else show_changes,
-            on_bytes=upload_progress(),
-            on_run=on_run,
-        )
+        with listening(say):
+            return ct.submit(
+                file.job,
+                where,
+                profile=profile,
+                ignore=list(ignore or ()),
+                place_of=file.place_of,
+                online=online,
+                file=file,
+                on_plan=show_plan,
+                on_changes=None if quiet or not sys.stderr.isatty() else show_changes,
+                on_bytes=upload_progress(),
+                on_run=on_run,
+            )
     except KeyboardInterrupt:
         say("", "interrupted while sending; `cloudtrain recover` says whether the run exists")
         raise

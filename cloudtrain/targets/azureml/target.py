@@ -12,6 +12,7 @@ from cloudtrain.targets.base import Target
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceTable
+    from cloudtrain.core.adoption import Adopter
     from cloudtrain.core.job import TrainingJob
     from cloudtrain.core.plan import CompileContext, Plan
     from cloudtrain.core.processing import AnyJob
@@ -97,6 +98,12 @@ class AzureMLTarget(Target):
         from cloudtrain.targets.azureml.emulate import compile_as_azureml
 
         return compile_as_azureml(job, settings, context)
+
+    def adopter(self) -> Adopter:
+        """Bodies of command jobs."""
+        from cloudtrain.targets.azureml.adopt import AzureMLAdopter
+
+        return AzureMLAdopter()
 
     def examine(self, settings: AzureML, account: Any) -> str:
         """The workspace, and where its name comes from."""

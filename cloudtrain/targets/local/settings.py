@@ -31,6 +31,9 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
     if local.get("max_restarts"):
         message = f"`max_restarts` has no effect with `emulate`: {service} starts no rank again"
         yield Problem(("max_restarts",), message, "remove one of them", code="CT018")
+    if local.get("build_environment"):
+        message = "`build_environment` has no effect with `emulate`: the packages are those of the interpreter"
+        yield Problem(("build_environment",), message, "remove one of them", code="CT018")
     if local.get("launcher") == "fork":
         message = f"`launcher: fork` has no effect with `emulate`: the ranks start as {service} starts them"
         yield Problem(("launcher",), message, "remove one of them", code="CT018")
@@ -63,6 +66,8 @@ class Local(TargetSettings):
     """What starts the ranks of a `torch` job: torchrun, or forks of one process that has imported torch (CPU only)."""
     grace_period: Duration = 30
     """After SIGTERM, how long processes may take to save and leave before SIGKILL."""
+    build_environment: bool = False
+    """Install the job's `environment.requirements` into an environment on top of the interpreter, built once."""
     emulate: str | None = None
     """Run the job as this target would: its paths, files, variables and command lines, on this machine."""
     queue: bool = Field(default=False, strict=True)
@@ -89,6 +94,7 @@ class Local(TargetSettings):
             max_restarts: int = 0,
             launcher: Literal["torchrun", "fork"] = "torchrun",
             grace_period: DurationInput = 30,
+            build_environment: bool = False,
             emulate: str | None = None,
             queue: bool = False,
             priority: int = 0,

@@ -13,6 +13,7 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceTable
+    from cloudtrain.core.adoption import Adopter
     from cloudtrain.core.plan import CompileContext, Plan
     from cloudtrain.core.processing import AnyJob
     from cloudtrain.rules.subject import RequestView
@@ -101,3 +102,9 @@ class SageMakerTarget(Target):
         from cloudtrain.targets.sagemaker.emulate import compile_as_sagemaker
 
         return compile_as_sagemaker(job, settings, context)
+
+    def adopter(self) -> Adopter:
+        """Requests of CreateTrainingJob."""
+        from cloudtrain.targets.sagemaker.adopt import SageMakerAdopter
+
+        return SageMakerAdopter()

@@ -10,6 +10,7 @@
     logs/rank_<r>.log   the output of one rank, all attempts, stdout and stderr as they came
     logs/instance_<i>/  the files that the processes write to themselves
     code/ model/ outputs/ checkpoint/
+    steps/<r>           the newest step of each rank, written by the script's runtime
     preempted           written by the script's runtime when it saved and left early
 
 Whoever reads the status may find the supervisor gone: nobody holds the lock, and the state is not final. See `lost.py`.
@@ -52,6 +53,7 @@ class RunFolder:
         self.status = f"{path}/status.json"
         self.journal = f"{path}/output.jsonl"
         self.logs = f"{path}/logs"
+        self.steps = f"{path}/steps"
         self.preempted = f"{path}/preempted"
         self.unpacked = f"{path}/unpacked"
 

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import get_native_id
 from typing import Any
@@ -29,7 +30,7 @@ from cloudtrain.targets.local.service import queued
 from cloudtrain.targets.local.service.folder import FINAL, RunFolder
 from cloudtrain.targets.local.service.lost import finish
 from cloudtrain.targets.local.service.own_processes import command
-from cloudtrain.targets.local.service.reading import JournalReader
+from cloudtrain.targets.local.service.reading import JournalReader, steps_of
 from cloudtrain.targets.local.service.supervisor import QUEUED
 from cloudtrain.targets.local.service.work import NAME, working_files
 from cloudtrain.targets.local.settings import Local
@@ -64,17 +65,32 @@ class LocalService:
         return True
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002
-        """Write the archive where the plan says; False when it is there already.
+        """Write the archive where the plan says; False when it is there already. Then the environment of the job is
+        built, if it wants one that is not there.
 
         Raises:
-            TargetError: it cannot be written.
+            TargetError: one of them cannot be written, or a requirement cannot be installed.
         """
         archive = Path(plan.uploads[0].destination)
         try:
             make_state_folder(self._state_dir, ours=KEPT)
-            return put_archive(archive, bundle)
+            is_new = put_archive(archive, bundle)
         except OSError as error:
             raise self._unwritable("the bundle", error) from error
+        if "environment" in plan.request:
+            self._provide_environment(plan)
+        return is_new
+
+    def _provide_environment(self, plan: Plan) -> None:
+        from cloudtrain.launch.specification import LaunchSpecification
+        from cloudtrain.targets.local.service.environments import provide
+
+        spec = LaunchSpecification.from_json(plan.request)
+        assert spec.environment is not None
+        try:
+            provide(spec.environment, spec.code, self._environ)
+        except OSError as error:
+            raise self._unwritable("the environment", error) from error
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Write the launch specification and start a supervisor; returns once it has taken over.
@@ -150,9 +166,11 @@ class LocalService:
         reader, told = JournalReader(Path(folder.journal)), None
         while True:
             status = self.status(ref)  # before the journal, which is whole when the status is final
-            if on_status is not None and status != told:
-                on_status(status)
-                told = status
+            if on_status is not None:
+                status = replace(status, steps=steps_of(folder))
+                if status != told:
+                    on_status(status)
+                    told = status
             yield from reader.new_lines(rank)
             if status.state.is_final or not follow:
                 return
