@@ -13,7 +13,7 @@ from cloudtrain.core.states import RunRef, RunState
 from cloudtrain.errors import CloudtrainError, RunNotFound, UsageError
 from cloudtrain.targets.base import Service
 from tests.deadlines import DEADLINE
-from tests.targets.azureml.account_ref import azureml
+from tests.targets.azureml.place import azureml
 from tests.targets.places import Place, eventually
 from tests.targets.sagemaker.place import sagemaker
 
