@@ -11,7 +11,7 @@ from cloudtrain.core.targets import DEFAULT_TARGET, target_names
 from cloudtrain.documents.document import Positions, Unreadable, read_document
 from cloudtrain.documents.reading import read_text
 from cloudtrain.errors import Problem, SettingsError, did_you_mean, dotted
-from cloudtrain.problems.source import KeyProblem, shown
+from cloudtrain.problems.source import KeyProblem, describe_value
 from cloudtrain.system.trust import require_trust
 
 Way = tuple["str | int", ...]
@@ -80,7 +80,7 @@ def place_of(files: Sequence[SettingsFile], bases: Sequence[Way], problem: Probl
 def _table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
     target, profiles = tables.get("target", DEFAULT_TARGET), tables.get("profiles", {})
     if not isinstance(target, str):
-        message = f"`target` must be text, not {shown(target)}"
+        message = f"`target` must be text, not {describe_value(target)}"
         yield Problem(("target",), message, did_you_mean("", target_names()), code="CT012")
     yield from _unknown(
         {name: table for name, table in tables.items() if name != "target"}, ("profiles", *target_names())
@@ -98,5 +98,5 @@ def _unknown(tables: Mapping[str, Any], known: Collection[str], above: Way = ())
         if name not in known:
             yield KeyProblem(path, f"unknown table `{dotted(path)}`", did_you_mean(name, known), code="CT912")
         elif not isinstance(table, Mapping):
-            message = f"`{dotted(path)}` must be a table, not {shown(table)}"
+            message = f"`{dotted(path)}` must be a table, not {describe_value(table)}"
             yield Problem(path, message, f"write `[{dotted(path)}]`", code="CT912")

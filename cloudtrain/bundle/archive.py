@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cloudtrain.bundle.entries import Entry, shown
-from cloudtrain.bundle.gzip_blocks import compressed
+from cloudtrain.bundle.entries import Entry, escape_path
+from cloudtrain.bundle.gzip_blocks import gzip_stream
 from cloudtrain.bundle.hashing import PIECE, open_regular
 from cloudtrain.errors import CloudtrainError
 
@@ -28,7 +28,7 @@ class SourceChanged(CloudtrainError):
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"`{shown(path)}` changed while its bundle was being made; nothing was written",
+            f"`{escape_path(path)}` changed while its bundle was being made; nothing was written",
             hint="run the command again when nothing writes to `source_dir`",
         )
 
@@ -45,7 +45,7 @@ def write_archive(sources: Iterable[tuple[Entry, str]], path: Path) -> None:
     descriptor, temporary = mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            for piece in compressed(_tar(sources)):
+            for piece in gzip_stream(_tar(sources)):
                 file.write(piece)
             file.flush()
             os.fsync(file.fileno())

@@ -67,6 +67,6 @@ def below(entries: Iterable[Entry], folder: str) -> list[Entry]:
     return [entry._replace(path=entry.path[len(prefix) :]) for entry in entries if entry.path.startswith(prefix)]
 
 
-def shown(path: str) -> str:
+def escape_path(path: str) -> str:
     """A path for a message: line breaks, control characters and bytes that are not UTF-8 are escaped."""
     return path if path.isprintable() else repr(path)[1:-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from cloudtrain.bundle.entries import shown
+from cloudtrain.bundle.entries import escape_path
 from cloudtrain.bundle.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.bundle.secrets.names import secret_path
 from cloudtrain.bundle.sizes import LIMIT, NOTABLE, largest_files, size_hint
@@ -31,7 +31,7 @@ def secret_findings(tree: Tree) -> list[Finding]:
     certain: list[_Place] = []
     uncertain: list[_Place] = []
     for entry in tree.entries:
-        name = shown(entry.path)
+        name = escape_path(entry.path)
         is_certain = any(secret.certain for secret in entry.secrets)
         what = None if is_certain else secret_path(entry.path)
         if what is not None:
@@ -100,12 +100,12 @@ def name_findings(tree: Tree, target: str, refuse: Callable[[str], str | None]) 
         return []
     first, others = next(iter(faults)), len(faults) - 1
     more = f", and {others} more file{'s' if others > 1 else ''}" if others else ""
-    details = [f"{_cut(shown(path))}: {what}" for path, what in faults.items()]
+    details = [f"{_cut(escape_path(path))}: {what}" for path, what in faults.items()]
     return [
         Finding(
             "CT306",
             Level.ERROR,
-            f"`{target}` cannot carry `{_cut(shown(first))}`, {faults[first]}{more}",
+            f"`{target}` cannot carry `{_cut(escape_path(first))}`, {faults[first]}{more}",
             f"rename it, or add the line `{_cut(ignore_line(first))}` to `{IGNORE_FILE}` in `source_dir`",
             ("source_dir",),
             details=tuple(details[:_MOST_PLACES]),

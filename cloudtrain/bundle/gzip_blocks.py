@@ -24,7 +24,7 @@ _HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x00\xff"
 _LAST_BLOCK = b"\x03\x00"
 
 
-def compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def gzip_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The gzip stream of all pieces. Holds a few blocks in memory, however long the stream."""
     from concurrent.futures import ThreadPoolExecutor
 

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from cloudtrain.bundle.entries import shown
+from cloudtrain.bundle.entries import escape_path
 from cloudtrain.bundle.ignore import INCLUDE_FILE
 from cloudtrain.documents.reading import read_bytes
 from cloudtrain.errors import Problem
@@ -58,9 +58,11 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
         fault = why_missing(place) or (None if name else "has no name that it could have in the bundle")
         if fault is not None:
             hint = "write the path of a file or folder, from `source_dir`, or remove the line"
-            problems.append(_problem(f"`{shown(path)}` {fault}", hint, line))
+            problems.append(_problem(f"`{escape_path(path)}` {fault}", hint, line))
         elif name in taken:
-            message = f"`{shown(path)}` would be `{shown(name)}` in the bundle, which {taken[name]} has already"
+            message = (
+                f"`{escape_path(path)}` would be `{escape_path(name)}` in the bundle, which {taken[name]} has already"
+            )
             problems.append(_problem(message, "remove the line, or rename one of the two", line))
         else:
             real = os.path.realpath(place)

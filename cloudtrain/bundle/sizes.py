@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from cloudtrain.bundle.entries import shown
+from cloudtrain.bundle.entries import escape_path
 from cloudtrain.bundle.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.core.units import format_size
 
@@ -19,7 +19,7 @@ NOTABLE = 50 << 20
 def largest_files(sizes: Mapping[str, int], count: int) -> list[str]:
     """`a/b.bin (1.5 GiB)`, the largest first; equal sizes by name."""
     ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
-    return [f"{shown(path)} ({format_size(size)})" for path, size in ranked[:count]]
+    return [f"{escape_path(path)} ({format_size(size)})" for path, size in ranked[:count]]
 
 
 def size_hint(sizes: Mapping[str, int]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cloudtrain.bundle.entries import Entry, Ignored, content_hash, shown
+from cloudtrain.bundle.entries import Entry, Ignored, content_hash, escape_path
 from cloudtrain.bundle.hashing import Digest, hash_files
 from cloudtrain.bundle.links import BrokenLink, Links
 from cloudtrain.bundle.sizes import LIMIT, largest_files, size_hint
@@ -113,11 +113,11 @@ def _problem(message: str, hint: str, code: str = "CT050") -> JobError:
 
 def _check_folder(source_dir: Path) -> None:
     place = os.fspath(source_dir)
-    name, missing = shown(place), why_missing(place)
+    name, missing = escape_path(place), why_missing(place)
     if os.path.isdir(place):  # noqa: PTH112 - a Path raises where the name is too long
         return
     if missing is None:
-        hint = f"write the folder that holds it: `source_dir: {shown(os.fspath(source_dir.parent))}`"
+        hint = f"write the folder that holds it: `source_dir: {escape_path(os.fspath(source_dir.parent))}`"
         raise _problem(f"`{name}` is a file, not a folder", hint)
     hint = "write the folder with your code, relative to the job file, or `.` for the job file's own folder"
     raise _problem(f"the folder `{name}` {missing}", hint)
@@ -138,7 +138,7 @@ def _check_names(found: Walk, extra: Mapping[str, Path]) -> None:
         message = f"`{name}` in `source_dir` has the name of cloudtrain's own package, which is added to every bundle"
         found.refuse(name, message, remedy="give it another name")
     for path in sorted(set(paths) & set(extra)):
-        message = f"`{shown(path)}` in `source_dir` has the name of a file that is added to the bundle"
+        message = f"`{escape_path(path)}` in `source_dir` has the name of a file that is added to the bundle"
         found.refuse(path, message, remedy="give it another name")
 
 
@@ -153,7 +153,7 @@ def _file_entries(found: Walk, added: Mapping[str, Path]) -> list[Entry]:
         if isinstance(digest, Digest):
             entries.append(Entry(path, digest.size, bit, digest.sha256, None, digest.secrets))
         else:
-            message = f"`{shown(path)}` cannot be read: {digest.strerror}"
+            message = f"`{escape_path(path)}` cannot be read: {digest.strerror}"
             found.refuse(path, message, remedy="make it readable for you")
     return entries
 
@@ -167,6 +167,7 @@ def _link_entries(root: str, found: Walk) -> list[Entry]:
         try:
             entries.append(Entry(path, target=links.canonical(path)))
         except BrokenLink as reason:
-            message = f"the link `{shown(path)}` points to `{shown(found.links[path])}`, which {shown(str(reason))}"
+            target = escape_path(found.links[path])
+            message = f"the link `{escape_path(path)}` points to `{target}`, which {escape_path(str(reason))}"
             found.refuse(path, message, remedy="put a copy of the file in its place")
     return entries

@@ -40,7 +40,7 @@ def unpack(archive: Path, destination: Path, sha256: str) -> None:
         try:
             staging.become(destination)
         except Unsafe as error:
-            raise _damaged(archive, str(error)) from None
+            raise _damage_error(archive, str(error)) from None
         except OSError:
             from cloudtrain.errors import UsageError
 
@@ -67,11 +67,11 @@ def _read(archive: Path, sha256: str, staging: Staging | None) -> None:
             while stream.read(_COPY):  # to the end, where the checksum is
                 pass
     except _DAMAGE as error:
-        raise _damaged(archive, f"it cannot be read: {error}") from None
+        raise _damage_error(archive, f"it cannot be read: {error}") from None
     except Unsafe as error:
-        raise _damaged(archive, str(error)) from None
+        raise _damage_error(archive, str(error)) from None
     if content.hexdigest() != sha256:
-        raise _damaged(archive, "its content is another than its name says")
+        raise _damage_error(archive, "its content is another than its name says")
 
 
 def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, content: ContentHash, staging: Staging | None) -> None:
@@ -114,5 +114,5 @@ def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, descriptor: int | None)
     return digest.hexdigest()
 
 
-def _damaged(archive: Path, reason: str) -> DamagedBundle:
+def _damage_error(archive: Path, reason: str) -> DamagedBundle:
     return DamagedBundle(f"the bundle `{archive}` is damaged: {reason}")

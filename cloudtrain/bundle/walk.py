@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from cloudtrain.bundle.entries import Ignored, shown
+from cloudtrain.bundle.entries import Ignored, escape_path
 from cloudtrain.bundle.ignore import IGNORE_FILE, INCLUDE_FILE, Defaults, Rules, ignore_line, own_output
 from cloudtrain.bundle.include import Included, includes
 from cloudtrain.documents.limits import MAX_FILES
@@ -79,7 +79,7 @@ def walk(
     waiting: list[_Folder] = [] if alone else [_Folder("", root, ())]
     for name, place in (beside or {}).items():
         if not alone and os.path.lexists(f"{root}/{name}"):
-            message = f"`{shown(name)}` comes from elsewhere, and `source_dir` has one of that name"
+            message = f"`{escape_path(name)}` comes from elsewhere, and `source_dir` has one of that name"
             found.problems.append(Problem(("source_dir",), message, "rename one of the two", code="CT055"))
         else:
             _look_at(Included(place, os.stat(place)), name, (), defaults, found, waiting)  # noqa: PTH116
@@ -104,7 +104,7 @@ def walk(
                 for name, other in others.items():
                     _look_at(other, name, rules, defaults, found, waiting)
         except OSError as error:
-            message = f"`{shown(folder.rstrip('/') or root)}` cannot be read: {error.strerror}"
+            message = f"`{escape_path(folder.rstrip('/') or root)}` cannot be read: {error.strerror}"
             if folder:
                 found.refuse(folder, message, remedy="make it readable for you")
             else:
@@ -123,7 +123,7 @@ class _Folder(NamedTuple):
 
 
 def _too_many(root: str) -> JobError:
-    message = f"`{shown(root)}` holds more than {MAX_FILES:,} files, too many for a bundle of code"
+    message = f"`{escape_path(root)}` holds more than {MAX_FILES:,} files, too many for a bundle of code"
     hint = f"name the folder with your code alone, or add the folders with data to `{IGNORE_FILE}`"
     return JobError([Problem(("source_dir",), message, hint, code="CT053")])
 
@@ -133,7 +133,7 @@ def _rules_in(place: str, folder: str, found: Walk) -> Rules:
     try:
         return Rules(folder, read_bytes(f"{place}/{IGNORE_FILE}"))
     except OSError as error:
-        message = f"`{shown(folder)}{IGNORE_FILE}` cannot be read: {error.strerror}"
+        message = f"`{escape_path(folder)}{IGNORE_FILE}` cannot be read: {error.strerror}"
         hint = "make it a plain file that you may read, or remove it"
         found.problems.append(Problem(("source_dir",), message, hint, code="CT051"))
         return Rules(folder, b"")
@@ -161,7 +161,7 @@ def _look_at(
             found.files.append(Found(path, status.st_size, bool(status.st_mode & stat.S_IXUSR), item.path))
         else:
             what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "no regular file")
-            found.refuse(path, f"`{shown(path)}` is {what}, which cannot be in a bundle", remedy="remove it")
+            found.refuse(path, f"`{escape_path(path)}` is {what}, which cannot be in a bundle", remedy="remove it")
 
 
 def _ignoring_rule(

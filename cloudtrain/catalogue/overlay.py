@@ -39,7 +39,7 @@ from cloudtrain.catalogue.refreshed import read_refreshed, refreshed_file
 from cloudtrain.documents.document import Place, Positions, Unreadable, read_document
 from cloudtrain.documents.reading import read_text
 from cloudtrain.errors import Problem, SettingsError, did_you_mean, shortened
-from cloudtrain.problems.source import KeyProblem, shown
+from cloudtrain.problems.source import KeyProblem, describe_value
 from cloudtrain.system.trust import require_trust
 
 FILE_NAME = "instances.toml"
@@ -130,14 +130,14 @@ def read_overlay(data: Mapping[str, Any], file: str, positions: Positions | None
                 found = list(_cell_problems(path, cells))
                 problems += found
                 if not found:
-                    typed = tuple((column, _typed(column, value)) for column, value in cells.items())
+                    typed = tuple((column, _convert(column, value)) for column, value in cells.items())
                     corrections.append(Correction(target, name, typed, file, positions.of(path, key=True)))
     if problems:
-        raise SettingsError.of([_placed(problem, file, positions) for problem in problems])
+        raise SettingsError.of([_locate(problem, file, positions) for problem in problems])
     return tuple(corrections)
 
 
-def _placed(problem: Problem, file: str, positions: Positions) -> Problem:
+def _locate(problem: Problem, file: str, positions: Positions) -> Problem:
     line, column = positions.of(problem.path, key=isinstance(problem, KeyProblem)) or (None, None)
     return replace(problem, file=file, line=line, column=column)
 
@@ -158,7 +158,7 @@ def apply_overlay(
         if correction.target == target:
             key = name_key(target, correction.name)
             known = rows.get(key)
-            rows[key] = _added(correction, rows.values()) if known is None else _corrected(known, correction)
+            rows[key] = _make_type(correction, rows.values()) if known is None else _correct(known, correction)
     return tuple(rows.values())
 
 
@@ -206,7 +206,7 @@ def _cell_problems(path: tuple[str, str], cells: Any) -> Iterator[Problem]:
             continue
         fits, wanted = _CHECKS[COLUMNS[column]]
         if not fits(_plain(column, value)):
-            message = f"`{column}` must be {wanted}, not {shown(value)}"
+            message = f"`{column}` must be {wanted}, not {describe_value(value)}"
             yield Problem((*path, column), message, f"write {wanted}, or remove the line", code=_CODE)
 
 
@@ -215,21 +215,21 @@ def _plain(column: str, value: Any) -> Any:
     return value.isoformat() if column in _DATES and hasattr(value, "isoformat") else value
 
 
-def _typed(column: str, value: Any) -> Any:
+def _convert(column: str, value: Any) -> Any:
     return float(value) if "float" in COLUMNS[column] else _plain(column, value)
 
 
-def _corrected(known: InstanceType, correction: Correction) -> InstanceType:
-    cells = _filled(correction)
+def _correct(known: InstanceType, correction: Correction) -> InstanceType:
+    cells = _complete_cells(correction)
     facts = [column for column, _ in correction.cells if "price" not in column and column != "source"]
     if facts:
         cells = {"source": f"{known.source}; {', '.join(facts)}: {correction.file}", **cells}
     return _whole(replace(known, **cells), correction)
 
 
-def _added(correction: Correction, known: Iterable[InstanceType]) -> InstanceType:
+def _make_type(correction: Correction, known: Iterable[InstanceType]) -> InstanceType:
     family = correction.name.removeprefix("ml.").removeprefix("Standard_").partition(".")[0]
-    cells = {"family": family, "source": correction.file, **_filled(correction)}
+    cells = {"family": family, "source": correction.file, **_complete_cells(correction)}
     missing = " and ".join(f"`{column}`" for column in REQUIRED if column != "name" and column not in cells)
     if missing:
         near = did_you_mean(correction.name, [instance.name for instance in known]) or ""
@@ -239,7 +239,7 @@ def _added(correction: Correction, known: Iterable[InstanceType]) -> InstanceTyp
     return _whole(InstanceType(correction.target, correction.name, **cells), correction)
 
 
-def _filled(correction: Correction) -> dict[str, Any]:
+def _complete_cells(correction: Correction) -> dict[str, Any]:
     """What the file says, and what follows from it: a price's source, the memory in a GPU's name, RDMA's fabric."""
     cells = dict(correction.cells)
     follows: dict[str, Any] = {}

@@ -84,7 +84,7 @@ def without_each(types: Sequence[InstanceType], query: Query) -> dict[str, int]:
     }
 
 
-def unpriced(types: Iterable[InstanceType], query: Query) -> int:
+def count_unpriced(types: Iterable[InstanceType], query: Query) -> int:
     """How many types fit in all but `max_price`, and have no known price."""
     tests = [test for field, test in query.tests().items() if field != "max_price"]
     return sum(instance.price is None and all(test(instance) for test in tests) for instance in types)

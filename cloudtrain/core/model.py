@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from cloudtrain.errors import JobError
-from cloudtrain.problems.collect import Rules, checked, problems_of
+from cloudtrain.problems.collect import Rules, problems_of, validate_with_rules
 
 if TYPE_CHECKING:
     from pydantic import Field, PrivateAttr
@@ -42,7 +42,7 @@ def all_at_once(rules: Rules) -> Any:
 
     @classmethod  # type: ignore[misc]  # model_validator takes a classmethod, which mypy allows only in a class
     def check(cls: type[BaseModel], data: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:
-        return checked(rules, cls, data, handler)
+        return validate_with_rules(rules, cls, data, handler)
 
     return model_validator(mode="wrap")(check)
 

@@ -20,7 +20,7 @@ from cloudtrain.core.references import reference_problems
 from cloudtrain.core.resources import Resources
 from cloudtrain.core.units import Duration
 from cloudtrain.errors import Problem
-from cloudtrain.problems.collect import shown
+from cloudtrain.problems.collect import describe_value
 from cloudtrain.problems.names import JOB_NAME
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ def _place_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
     if isinstance(path, str) and not path.startswith("/opt/ml/processing/"):
         hint = "it begins with `/opt/ml/processing/`"
         yield Problem(
-            ("path",), f"{shown(path)} is no place that a processing container shares with S3", hint, code="CT032"
+            ("path",),
+            f"{describe_value(path)} is no place that a processing container shares with S3",
+            hint,
+            code="CT032",
         )
 
 

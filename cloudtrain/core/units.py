@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from cloudtrain.problems.collect import shown, wrong
+from cloudtrain.problems.collect import describe_value, wrong
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -42,7 +42,7 @@ def parse_duration(value: Any) -> int:
     """
     if isinstance(value, str):
         if not _DURATION.fullmatch(value):
-            raise wrong(f"{shown(value)} is not a duration", _DURATION_HINT, code=_CODE)
+            raise wrong(f"{describe_value(value)} is not a duration", _DURATION_HINT, code=_CODE)
         text = value.strip(" ")
         parts = _DURATION_PART.findall(text) or [(text, "s")]
         seconds = sum(Decimal(number) * _SECONDS[unit.lower()] for number, unit in parts)
@@ -60,7 +60,7 @@ def parse_size(value: Any) -> int:
     if isinstance(value, str):
         match = _SIZE.match(value) if re.fullmatch(SIZE_PATTERN, value) else None
         if match is None:
-            raise wrong(f"{shown(value)} is not a size", _SIZE_HINT, code=_CODE)
+            raise wrong(f"{describe_value(value)} is not a size", _SIZE_HINT, code=_CODE)
         size = Decimal(match[1]) * _BYTES[match[2].lower()]
     else:
         size = _number(value, "a size", _SIZE_HINT)
@@ -71,18 +71,18 @@ def _number(value: Any, kind: str, hint: str) -> Decimal:
     if value is None:
         raise wrong(f"{kind} cannot be `null`", hint, code=_CODE)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise wrong(f"{shown(value)} is not {kind}", hint, code=_CODE)
+        raise wrong(f"{describe_value(value)} is not {kind}", hint, code=_CODE)
     return Decimal(value)
 
 
 def _whole(written: Any, number: Decimal | int, most: int, words: tuple[str, str, str, str]) -> int:
     kind, unit, limit, hint = words
     if number < 1:
-        raise wrong(f"{kind} must be at least 1 {unit}, not {shown(written)}", hint, code=_CODE)
+        raise wrong(f"{kind} must be at least 1 {unit}, not {describe_value(written)}", hint, code=_CODE)
     if number > most:
-        raise wrong(f"{shown(written)} is more than {limit}", hint, code=_CODE)
+        raise wrong(f"{describe_value(written)} is more than {limit}", hint, code=_CODE)
     if number != int(number):
-        raise wrong(f"{shown(written)} is not a whole number of {unit}s", hint, code=_CODE)
+        raise wrong(f"{describe_value(written)} is not a whole number of {unit}s", hint, code=_CODE)
     return int(number)
 
 

@@ -17,7 +17,7 @@ from cloudtrain.documents.scalars import read_scalar
 from cloudtrain.errors import Problem, dotted, shortened
 from cloudtrain.jobfile.changes import Changes
 from cloudtrain.problems.explain import unknown_field
-from cloudtrain.problems.shape import Kind, Path, Shape, shape_of_model
+from cloudtrain.problems.schema_node import Kind, Path, SchemaNode, node_of_model
 
 _PART = re.compile(
     r"""\s*(?:"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>[^']*)'|\[(?P<index>[0-9]+)\]|(?P<bare>[^.\[\]="']+))"""
@@ -100,7 +100,7 @@ def _split(text: str) -> tuple[list[str], str]:
 
 def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tuple[Path, Positions]:
     """Set one value; the containers on the way are made where they are missing, but only if all goes well."""
-    shape: Shape = shape_of_model(root)
+    shape: SchemaNode = node_of_model(root)
     holder: Any = data
     path: Path = ()
     fresh: list[tuple[Any, str | int, Any]] = []
@@ -125,7 +125,7 @@ def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tu
     return path, found.positions
 
 
-def _step(shape: Shape, holder: Any, part: str, path: Path, root: type[BaseModel]) -> tuple[str | int, Shape]:
+def _step(shape: SchemaNode, holder: Any, part: str, path: Path, root: type[BaseModel]) -> tuple[str | int, SchemaNode]:
     """The key that `part` stands for in `holder`, and the shape of what is there.
 
     Raises:
@@ -155,7 +155,7 @@ def _index(text: str, length: int, path: Path) -> int:
     return int(text)
 
 
-def _opened(value: Any, shape: Shape, path: Path) -> Any:
+def _opened(value: Any, shape: SchemaNode, path: Path) -> Any:
     """What is below a value, made where there is nothing of its kind; text for all targets becomes one for each."""
     if isinstance(value, _CONTAINERS.get(shape.kind, dict)):
         return value
@@ -185,7 +185,7 @@ def _remove(holder: Any, key: str | int) -> None:
         holder.pop(key, None) if isinstance(holder, dict) else holder.pop(key)
 
 
-def _keep_fields(holder: Data, shape: Shape) -> None:
+def _keep_fields(holder: Data, shape: SchemaNode) -> None:
     """Drop what the newly chosen model has no field for."""
     if shape.model(holder["type"]) is not None:
         known = shape.field_names(holder["type"])
@@ -193,7 +193,7 @@ def _keep_fields(holder: Data, shape: Shape) -> None:
             del holder[name]
 
 
-def _value(shape: Shape, text: str, path: Path) -> Document:
+def _value(shape: SchemaNode, text: str, path: Path) -> Document:
     """The text with the type of its field; what does not fit stays text, for the validation to refuse."""
     plain = Positions(texts={(): text})
     starts = text.lstrip()[:1]

@@ -12,7 +12,7 @@ from cloudtrain.core.job import TrainingJob
 from cloudtrain.documents.document import Document, Format, Path, Positions, Unreadable, read_document
 from cloudtrain.errors import JobError, Problem, did_you_mean
 from cloudtrain.jobfile.changes import Changes
-from cloudtrain.problems.collect import KeyProblem, Source, problems_of, shown
+from cloudtrain.problems.collect import KeyProblem, Source, describe_value, problems_of
 
 if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob
@@ -121,7 +121,7 @@ def _readable(text: str, format: Format, file: str) -> Document:
         if document.data in (None, {}) and not document.problems:
             raise Unreadable("the job file is empty", _START[format], code="CT003")
         if not isinstance(document.data, dict):
-            message = f"a job file holds a mapping at the top, not {shown(document.data)}"
+            message = f"a job file holds a mapping at the top, not {describe_value(document.data)}"
             raise Unreadable(message, _START[format], document.positions.of(()), code="CT003")
     except Unreadable as error:
         raise JobError([replace(error.problem, file=file)]) from None
@@ -145,7 +145,7 @@ def _model(document: Document, file: str) -> Any:
         return Sweep
     model = KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
-        message, hint = f"there is no kind of job {shown(kind)}", did_you_mean(str(kind), [*KINDS, "sweep"])
+        message, hint = f"there is no kind of job {describe_value(kind)}", did_you_mean(str(kind), [*KINDS, "sweep"])
         raise JobError(_placed([Problem(("kind",), message, hint, code="CT013")], file, document.positions, Changes()))
     if model is TrainingJob:
         del document.data["kind"]

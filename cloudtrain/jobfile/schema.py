@@ -24,7 +24,7 @@ from cloudtrain.core.per_target import OVERRIDES, is_widened
 from cloudtrain.core.processing import KINDS, ONLY_TRAINING, ProcessingInput, ProcessingJob, ProcessingOutput
 from cloudtrain.core.sweep import Sweep
 from cloudtrain.core.targets import find_target, target_names
-from cloudtrain.problems.shape import Shape, shape_of_field
+from cloudtrain.problems.schema_node import SchemaNode, node_of_field
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _NAMES = {"training": "job", "processing": "processing-job", "sweep": "sweep"}
@@ -79,7 +79,7 @@ def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
     """The models that a job is made of, each once."""
     found: dict[type[BaseModel], None] = {}
 
-    def visit(shape: Shape | None) -> None:
+    def visit(shape: SchemaNode | None) -> None:
         while shape is not None and shape.kind in ("map", "list"):
             shape = shape.inner
         for model in shape.models.values() if shape is not None else ():
@@ -89,7 +89,7 @@ def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
         if model not in found:
             found[model] = None
             for name in model.model_fields:
-                visit(shape_of_field(model, name))
+                visit(node_of_field(model, name))
 
     add(root)
     return list(found)
@@ -120,7 +120,7 @@ def _target_texts(model: type[BaseModel]) -> dict[str, str]:
 def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
     """One text for all targets, where a mapping with one text per target may stand."""
     for name in model.model_fields:
-        shape = shape_of_field(model, name)
+        shape = node_of_field(model, name)
         if shape.kind == "model" and shape.parsed:
             schema["properties"][name]["anyOf"].insert(0, {"type": "string"})
 

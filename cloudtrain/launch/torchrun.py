@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cloudtrain.core.processes import Alike, Process
-from cloudtrain.runtime.torchrun_words import guarded
+from cloudtrain.runtime.torchrun_words import guard_program
 
 
 def agent_env(*, grace_period: int) -> dict[str, str]:
@@ -49,7 +49,7 @@ def agent_argv(
         "--redirects", "3",
         "--log-dir", f"{run_dir}/logs/instance_{instance}",
         *([] if _is_python(program) else ["--no-python"]),
-        *guarded(program),
+        *guard_program(program),
     ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.bundle.entries import below, content_hash, shown
+from cloudtrain.bundle.entries import below, content_hash, escape_path
 from cloudtrain.bundle.ignore import INCLUDE_FILE
 from cloudtrain.bundle.tree import Tree, scan
 from cloudtrain.core.job import BUNDLED, TrainingJob
@@ -299,7 +299,7 @@ def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
     """What the reader of a plan should know of code that stands outside of the source folder."""
     included = [path for path in tree.included if path.split("/", 1)[0] not in beside]
     if included:
-        names = [f"`{shown(path)}`" for path in included]
+        names = [f"`{escape_path(path)}`" for path in included]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         verb = "comes" if len(names) == 1 else "come"
         yield f"{', '.join(names[:_NAMED])}{more} {verb} from elsewhere, as `{INCLUDE_FILE}` says"

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from cloudtrain.errors import Problem
-from cloudtrain.problems.source import KeyProblem, MissingProblem, Path, Source, shown
+from cloudtrain.problems.source import KeyProblem, MissingProblem, Path, Source, describe_value
 
 __all__ = [
     "KeyProblem",
@@ -21,9 +21,9 @@ __all__ = [
     "ProblemsFound",
     "Rules",
     "Source",
-    "checked",
+    "describe_value",
     "problems_of",
-    "shown",
+    "validate_with_rules",
     "wrong",
 ]
 
@@ -53,7 +53,7 @@ def wrong(message: str, hint: str, path: Path = (), *, code: str) -> ProblemsFou
     return ProblemsFound([Problem(path, message, hint, code=code)])
 
 
-def checked(rules: Rules, cls: type[BaseModel], data: Any, handler: Callable[[Any], Any]) -> Any:
+def validate_with_rules(rules: Rules, cls: type[BaseModel], data: Any, handler: Callable[[Any], Any]) -> Any:
     """Validate `data` and apply `rules` to it as it was written; the body of a model's wrap validator.
 
     Raises:
@@ -78,13 +78,13 @@ def problems_of(error: ValidationError, model: type[BaseModel], source: Source |
     source = source or Source(root=model)
     problems: list[Problem] = []
     for item in error.errors(include_url=False):
-        below, shape, parent = plain_path(tuple(item["loc"]), model)
+        below, node, parent = plain_path(tuple(item["loc"]), model)
         path = (*source.under, *below)
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, ProblemsFound):
             problems += cause.all(source._replace(under=path))
         else:
-            said = explain(item, path, shape, parent, source)
+            said = explain(item, path, node, parent, source)
             at_type = item["type"] == "union_tag_invalid"
             about_key = item["type"] == "extra_forbidden" or item["loc"][-1:] == ("[key]",)
             kind = KeyProblem if about_key else MissingProblem if item["type"] == "missing" else Problem

@@ -9,17 +9,17 @@ from pydantic import BaseModel
 
 from cloudtrain.core.targets import find_target, target_names
 from cloudtrain.errors import did_you_mean, dotted, shortened
-from cloudtrain.problems.names import mended, rule_of
+from cloudtrain.problems.names import mend_name, rule_of
 from cloudtrain.problems.other_tools import (
     distribution_hint,
     elsewhere_hint,
-    habit_hint,
     mapping_hint,
+    other_tool_hint,
     other_type_hint,
     training_hint,
 )
-from cloudtrain.problems.shape import Shape, plain_path, shape_of_model
-from cloudtrain.problems.source import Path, Source, shown
+from cloudtrain.problems.schema_node import SchemaNode, node_of_model, plain_path
+from cloudtrain.problems.source import Path, Source, describe_value
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -35,19 +35,19 @@ class Said(NamedTuple):
     code: str
 
 
-def unknown_field(path: Path, parent: Shape, root: type[BaseModel] | None = None, tag: object = None) -> Said:
+def unknown_field(path: Path, parent: SchemaNode, root: type[BaseModel] | None = None, tag: object = None) -> Said:
     """What is said about a field that does not exist; `tag` is the `type` that was chosen beside it."""
     name, known = str(path[-1]), parent.field_names(tag)
-    whole = shape_of_model(root) if root is not None else parent
+    whole = node_of_model(root) if root is not None else parent
     near = did_you_mean(name, known)
-    hint = training_hint(name, parent) or habit_hint(name, parent, whole, known)
+    hint = training_hint(name, parent) or other_tool_hint(name, parent, whole, known)
     if hint is None and not (near or "").startswith("did you mean"):
         hint = other_type_hint(path, whole) or elsewhere_hint(name, parent, whole)
     hint = hint or near or "remove it"
     return Said(f"`{shortened(name)}` is not a field of {_owner(parent, path[:-1])}", hint, "CT010")
 
 
-def _owner(parent: Shape, path: Path) -> str:
+def _owner(parent: SchemaNode, path: Path) -> str:
     if path:
         return f"`{shortened(dotted(path))}`"
     model = parent.model()
@@ -66,7 +66,7 @@ def label(path: Path) -> str:
     return shortened(dotted(path[start:])) or "the job"
 
 
-def explain(item: ErrorDetails, path: Path, shape: Shape | None, parent: Shape | None, source: Source) -> Said:
+def explain(item: ErrorDetails, path: Path, node: SchemaNode | None, parent: SchemaNode | None, source: Source) -> Said:
     """What is said about one error of pydantic."""
     kind, value, name = item["type"], item["input"], label(path)
     context = item.get("ctx", {})
@@ -76,7 +76,7 @@ def explain(item: ErrorDetails, path: Path, shape: Shape | None, parent: Shape |
         return _bad_key(str(value), context, path)
     if kind in _WITH_CONTEXT:
         return _WITH_CONTEXT[kind](name, value, context)
-    if shape is None or kind == "value_error":
+    if node is None or kind == "value_error":
         return Said(item["msg"].removeprefix("Value error, "), "write another value, or remove the line", "CT013")
     if value is None:
         return Said(f"`{name}` has no value", "give it one, or remove the line", "CT011")
@@ -84,56 +84,56 @@ def explain(item: ErrorDetails, path: Path, shape: Shape | None, parent: Shape |
     if kind == "invalid-json-value":  # a date in TOML, or an object in Python
         words = "text, a number, `true`, `false`, a list or a mapping"
         hint = f'write `"{shortened(written)}"`, in quotes' if written else "write it as text, or leave it out"
-        return Said(f"`{name}` must be {words}, not {shown(value)}", hint, "CT012")
-    hint = _type_hint(shape, name, value, written) or _example(shape, name)
-    return Said(f"`{name}` must be {shape.words}, not {shown(value, written)}", hint, "CT012")
+        return Said(f"`{name}` must be {words}, not {describe_value(value)}", hint, "CT012")
+    hint = _type_hint(node, name, value, written) or _example(node, name)
+    return Said(f"`{name}` must be {node.words}, not {describe_value(value, written)}", hint, "CT012")
 
 
 _EXAMPLES = {str: "text", int: "1", float: "1.5", bool: "true"}
 _EXAMPLES_OF_KINDS = {"map": "{NAME: VALUE}", "list": "[ONE, ANOTHER]", "json": "text", "model": "{FIELD: VALUE}"}
 
 
-def _example(shape: Shape, name: str) -> str:
+def _example(node: SchemaNode, name: str) -> str:
     """A hint that shows how such a field is written; an entry of a list has no name."""
-    value = _example_value(shape)
+    value = _example_value(node)
     return f"write for example `{value}`" if name.endswith("]") else f"write for example `{name}: {value}`"
 
 
-def _example_value(shape: Shape) -> str:
-    if shape.options:
-        return f"{{type: {shape.options[0]}}}" if shape.kind == "choice" else str(shape.options[0])
-    if shape.kind == "model":
+def _example_value(node: SchemaNode) -> str:
+    if node.options:
+        return f"{{type: {node.options[0]}}}" if node.kind == "choice" else str(node.options[0])
+    if node.kind == "model":
         needed = [
-            name for model in shape.models.values() for name, field in model.model_fields.items() if field.is_required()
+            name for model in node.models.values() for name, field in model.model_fields.items() if field.is_required()
         ]
-        return f"{{{', '.join(f'{name}: ...' for name in needed or shape.field_names()[:1])}}}"
-    inner = shape.child(0) if shape.kind == "list" else None
+        return f"{{{', '.join(f'{name}: ...' for name in needed or node.field_names()[:1])}}}"
+    inner = node.child(0) if node.kind == "list" else None
     if inner is not None and inner.kind == "model":
         return f"[{_example_value(inner)}]"
-    if shape.kind == "map" and shape.inner is not None and shape.inner.kind == "model":
-        return f"{{NAME: {_example_value(shape.inner)}}}"
-    return _EXAMPLES_OF_KINDS.get(shape.kind) or _EXAMPLES[shape.type]
+    if node.kind == "map" and node.inner is not None and node.inner.kind == "model":
+        return f"{{NAME: {_example_value(node.inner)}}}"
+    return _EXAMPLES_OF_KINDS.get(node.kind) or _EXAMPLES[node.type]
 
 
-def _holds_mappings(shape: Shape) -> bool:
-    inner = shape.child(0)
+def _holds_mappings(node: SchemaNode) -> bool:
+    inner = node.child(0)
     return inner is not None and inner.kind in ("model", "choice", "map")
 
 
-def _type_hint(shape: Shape, name: str, value: Any, written: str | None) -> str | None:
-    if shape.words == "text" and isinstance(value, bool | int | float):
-        text = written or (str(value).lower() if isinstance(value, bool) else shown(value).strip("`"))
+def _type_hint(node: SchemaNode, name: str, value: Any, written: str | None) -> str | None:
+    if node.words == "text" and isinstance(value, bool | int | float):
+        text = written or (str(value).lower() if isinstance(value, bool) else describe_value(value).strip("`"))
         return f'write `"{text}"`, in quotes'
-    if shape.type is int and isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
+    if node.type is int and isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
         return f"write `{int(value)}`, without quotes"
-    if shape.type is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+    if node.type is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return f"write `{int(value)}`"
-    if shape.type is bool and isinstance(value, str | int):
+    if node.type is bool and isinstance(value, str | int):
         word = str(value).casefold()
         return "write `true`" if word in ("yes", "on", "true", "1") else "write `false`" if word else None
-    if shape.kind == "list" and isinstance(value, str) and not _holds_mappings(shape):
+    if node.kind == "list" and isinstance(value, str) and not _holds_mappings(node):
         return f"write `{name}: [{shortened(value)}]`"
-    return mapping_hint(shape, name, value) if shape.kind in ("model", "choice", "map") else None
+    return mapping_hint(node, name, value) if node.kind in ("model", "choice", "map") else None
 
 
 def _missing(name: str, _: Any, __: Mapping[str, Any]) -> Said:
@@ -143,7 +143,7 @@ def _missing(name: str, _: Any, __: Mapping[str, Any]) -> Said:
 def _no_option(name: str, value: Any, options: Sequence[Any]) -> Said:
     texts = [str(option) for option in options]
     hint = did_you_mean(value, texts) if isinstance(value, str) else None
-    return Said(f"`{name}` cannot be {shown(value)}", hint or did_you_mean("", texts) or "remove it", "CT013")
+    return Said(f"`{name}` cannot be {describe_value(value)}", hint or did_you_mean("", texts) or "remove it", "CT013")
 
 
 def _no_tag(name: str, value: Any, context: Mapping[str, Any]) -> Said:
@@ -164,12 +164,14 @@ def _too_small(name: str, value: Any, context: Mapping[str, Any]) -> Said:
     least = context["ge"] if "ge" in context else context["gt"]
     words = "at least" if "ge" in context else "more than"
     example = least if "ge" in context else least + 1
-    return Said(f"`{name}` must be {words} {least:g}, not {shown(value)}", f"write `{example:g}` or more", "CT014")
+    return Said(
+        f"`{name}` must be {words} {least:g}, not {describe_value(value)}", f"write `{example:g}` or more", "CT014"
+    )
 
 
 def _too_big(name: str, value: Any, context: Mapping[str, Any]) -> Said:
     most = context["le"]
-    return Said(f"`{name}` must be at most {most}, not {shown(value)}", f"write `{most}` or less", "CT014")
+    return Said(f"`{name}` must be at most {most}, not {describe_value(value)}", f"write `{most}` or less", "CT014")
 
 
 def _too_long(name: str, value: Any, context: Mapping[str, Any]) -> Said:
@@ -184,9 +186,9 @@ def _too_short(name: str, _: Any, __: Mapping[str, Any]) -> Said:
 
 def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Said:
     pattern = context["pattern"]
-    hint = f"write for example `{mended(value, pattern, 40) or 'my-job'}`"
+    hint = f"write for example `{mend_name(value, pattern, 40) or 'my-job'}`"
     rule = rule_of(pattern) or f"what matches {pattern}"
-    return Said(f"`{name}` may hold {rule}; {shown(value)} does not fit", hint, "CT016")
+    return Said(f"`{name}` may hold {rule}; {describe_value(value)} does not fit", hint, "CT016")
 
 
 def _bad_key(key: str, context: Mapping[str, Any], path: Path) -> Said:
@@ -195,14 +197,14 @@ def _bad_key(key: str, context: Mapping[str, Any], path: Path) -> Said:
         hint = f"use at most {context['max_length']} characters"
         return Said(f"`{shortened(key)}` is too long for the name of {kind}", hint, "CT016")
     pattern = context.get("pattern", "")
-    better = mended(key, pattern, 64)
+    better = mend_name(key, pattern, 64)
     message = f"`{shortened(key)}` cannot name {kind}: use {rule_of(pattern) or 'text'}"
     return Said(message, f"write `{better}`" if better else "write for example `train`", "CT016")
 
 
 _WITH_CONTEXT: dict[str, Callable[[str, Any, Mapping[str, Any]], Said]] = {
     "missing": _missing,
-    "literal_error": lambda name, value, context: _no_option(name, value, _expected(context)),
+    "literal_error": lambda name, value, context: _no_option(name, value, _options(context)),
     "union_tag_invalid": _no_tag,
     "union_tag_not_found": _needs_tag,
     "greater_than_equal": _too_small,
@@ -212,9 +214,9 @@ _WITH_CONTEXT: dict[str, Callable[[str, Any, Mapping[str, Any]], Said]] = {
     "string_too_short": _too_short,
     "string_pattern_mismatch": _pattern,
 }
-"""From pydantic's name of an error to our words; errors of type (`int_type`, ...) are told by the shape instead."""
+"""From pydantic's name of an error to our words; errors of type (`int_type`, ...) are told by the node instead."""
 
 
-def _expected(context: Mapping[str, Any]) -> list[str]:
+def _options(context: Mapping[str, Any]) -> list[str]:
     """The options in pydantic's `'mount', 'download' or 'pipe'`."""
     return [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]

@@ -16,10 +16,10 @@ def in_form(hint: str | None, format: Format) -> str | None:
     """The hint with each `field: value` as it is written in such a file."""
     if hint is None or format == "yaml":
         return hint
-    return _FIELD.sub(lambda match: f"`{_written(match[1], format)}`", hint)
+    return _FIELD.sub(lambda match: f"`{_convert(match[1], format)}`", hint)
 
 
-def _written(text: str, format: Format) -> str:
+def _convert(text: str, format: Format) -> str:
     try:
         data = read_document(text, "yaml").data
     except Unreadable:  # such as `checkpoint: {...}`, which shows only where something stands

@@ -33,7 +33,7 @@ def rule_of(pattern: str) -> str | None:
     return words.rule if words else None
 
 
-def mended(name: str, pattern: str, length: int) -> str | None:
+def mend_name(name: str, pattern: str, length: int) -> str | None:
     """The nearest name that fits: `my job` becomes `my-job`; None when nothing of it is left."""
     words = _WORDS.get(pattern)
     if words is None:

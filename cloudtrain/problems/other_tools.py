@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from cloudtrain.core.targets import DEFAULT_TARGET, find_target, target_names
-from cloudtrain.problems.shape import Shape
+from cloudtrain.problems.schema_node import SchemaNode
 
 _ELSEWHERE = {
     "instance_count": "num_nodes nodes nnodes instances node_count num_instances machine_count worker_count",
@@ -75,12 +75,12 @@ _TRAINING = {
 """Fields of a training job that a processing job lacks, and what to do instead."""
 
 
-def training_hint(name: str, parent: Shape) -> str | None:
+def training_hint(name: str, parent: SchemaNode) -> str | None:
     """Why a processing job has no such field; None for other jobs and names."""
     return _TRAINING.get(name) if list(parent.models) == ["ProcessingJob"] else None
 
 
-def habit_hint(name: str, parent: Shape, root: Shape, known: Iterable[str]) -> str | None:
+def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iterable[str]) -> str | None:
     """Our name for what other tools call `name`; None when none calls anything so."""
     meant = _MEANT.get(_word(name)) or _place_meant(_word(name))
     if meant is None:
@@ -91,10 +91,10 @@ def habit_hint(name: str, parent: Shape, root: Shape, known: Iterable[str]) -> s
 
 def _place_meant(name: str) -> str | None:
     """The target whose places other tools give that name."""
-    return next((own for own in target_names() if name in find_target(own).place_habits), None)
+    return next((own for own in target_names() if name in find_target(own).place_aliases), None)
 
 
-def elsewhere_hint(name: str, parent: Shape, root: Shape) -> str | None:
+def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
     """Where `name` is a field: somewhere else in the job, or in the settings of a target; None when nowhere."""
     home = _home(_word(name), parent, root)
     if home is None:
@@ -107,9 +107,9 @@ def elsewhere_hint(name: str, parent: Shape, root: Shape) -> str | None:
     return f"it belongs under `{above}`" if above else f"`{field}` belongs at the top of the job"
 
 
-def other_type_hint(path: tuple[str | int, ...], root: Shape) -> str | None:
+def other_type_hint(path: tuple[str | int, ...], root: SchemaNode) -> str | None:
     """What to do with a field that only other types of the same choice have; None where none has it."""
-    holder: Shape | None = root
+    holder: SchemaNode | None = root
     for part in path[:-1]:
         holder = holder.child(part) if holder is not None else None
     if holder is None or holder.kind != "choice":
@@ -122,7 +122,7 @@ def _word(name: str) -> str:
     return name.casefold().replace("-", "_")
 
 
-def _home(name: str, parent: Shape, root: Shape) -> str | None:
+def _home(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
     """The path of a field of that name: below `parent`, at the top of the job, or one level below."""
     homes = [*_paths(parent), *root.field_names(), *_paths(root)]
     return next((path for path in homes if f".{path}".endswith(f".{name}")), None)
@@ -134,31 +134,31 @@ def distribution_hint(name: str) -> str | None:
     return f"did you mean `{ours}`?" if ours else None
 
 
-def _paths(shape: Shape) -> list[str]:
-    """`resources.instance_count` and so on: the fields one level below the fields of a shape."""
+def _paths(node: SchemaNode) -> list[str]:
+    """`resources.instance_count` and so on: the fields one level below the fields of a node."""
     paths = []
-    for name in shape.field_names():
-        child = shape.child(name)
+    for name in node.field_names():
+        child = node.child(name)
         if child is not None and child.kind in ("model", "choice"):
             paths += [f"{name}.{inner}" for inner in child.field_names()]
     return paths
 
 
-def mapping_hint(shape: Shape, name: str, value: Any) -> str | None:
+def mapping_hint(node: SchemaNode, name: str, value: Any) -> str | None:
     """How to write the mapping that `value`, a shorter form, seems to mean."""
-    if isinstance(value, str) and shape.kind == "choice":
-        near = get_close_matches(_DISTRIBUTION.get(value.casefold(), value.casefold()), shape.options, n=1)
-        return f"write `{name}: {{type: {near[0] if near else shape.options[0]}}}`"
-    if isinstance(value, str) and DEFAULT_TARGET in shape.field_names():
+    if isinstance(value, str) and node.kind == "choice":
+        near = get_close_matches(_DISTRIBUTION.get(value.casefold(), value.casefold()), node.options, n=1)
+        return f"write `{name}: {{type: {near[0] if near else node.options[0]}}}`"
+    if isinstance(value, str) and DEFAULT_TARGET in node.field_names():
         starts = {name: find_target(name).place_prefixes for name in target_names()}
         target = next((name for name, prefixes in starts.items() if value.startswith(prefixes)), DEFAULT_TARGET)
         return f"write `{name}: {{{target}: {value}}}`"
     if value is True:
         return f"write `{name}: {{}}`"
-    if isinstance(value, list) and shape.kind in ("map", "model"):
+    if isinstance(value, list) and node.kind in ("map", "model"):
         entry = next((str(item) for item in value if isinstance(item, str) and "=" in item), None)
         key, _, text = (entry or "name=...").partition("=")
-        if shape.inner is not None and shape.inner.type is str and not text.isalpha():
+        if node.inner is not None and node.inner.type is str and not text.isalpha():
             text = json.dumps(text, ensure_ascii=False)
-        return f"write a mapping: `{name}: {{{key}: {text}}}`" if shape.kind == "map" else None
+        return f"write a mapping: `{name}: {{{key}: {text}}}`" if node.kind == "map" else None
     return None

@@ -51,7 +51,7 @@ def _digits(number: float) -> str:
         return "a number of too many digits"
 
 
-def shown(value: Any, written: str | None = None) -> str:
+def describe_value(value: Any, written: str | None = None) -> str:
     """A value as a message names it, short: `"two"`, `2.10`, a list."""
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)

@@ -73,7 +73,7 @@ def _finite(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class RehearsalOptions:
     """What a person may choose. Without `at_step` it is about half way; without `metrics` all losses are compared."""
 
     at_step: int | None = None
@@ -93,7 +93,7 @@ def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stag
         update["checkpoint"] = Checkpoint(**{**job.checkpoint.model_dump(exclude_unset=True), DEFAULT_TARGET: None})
     run = submit(job.model_copy(update=update))
     on_stage("whole", run, None)
-    _guarded(run, run.wait)
+    _wait_or_stop(run, run.wait)
     return run
 
 
@@ -102,7 +102,7 @@ def rehearsal_name(job_name: str) -> str:
     return job_name.removesuffix(REHEARSAL)[: _LONGEST_NAME - len(REHEARSAL)].rstrip("-") + REHEARSAL
 
 
-def rehearse(whole: Run, wishes: Wishes, *, on_stage: OnStage = lambda *_: None) -> Rehearsal:
+def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambda *_: None) -> Rehearsal:
     """Interrupt and resume what a run of this machine did, and compare.
 
     Raises:
@@ -113,35 +113,35 @@ def rehearse(whole: Run, wishes: Wishes, *, on_stage: OnStage = lambda *_: None)
         raise UsageError(f"`{whole.name}` did not run on this machine", hint="rehearse its job file", code="CT905")
     _must_succeed(whole)
     reports = whole.metrics()
-    metrics = _chosen(whole, reports, wishes.metrics)
+    metrics = _chosen(whole, reports, options.metrics)
     curve = curve_of(reports, metrics)
-    at_step = _step(whole, sorted(curve), wishes.at_step)
+    at_step = _step(whole, sorted(curve), options.at_step)
 
     settings, original = load_settings(), Original.of(whole, rehearsal_name(whole.job_name))
-    interrupted = send(original, settings, lambda name: original.repeated(name, hold_at=at_step))
+    interrupted = send(original, settings, lambda name: original.repeat(name, hold_at=at_step))
     on_stage("interrupted", interrupted, at_step)
-    seconds = _guarded(interrupted, lambda: _stop_at(interrupted, at_step))
+    seconds = _wait_or_stop(interrupted, lambda: _stop_at(interrupted, at_step))
     before = curve_of(interrupted.metrics(), metrics)
     _must_be_interrupted(interrupted, last_step=max(before, default=0), end=max(curve))
-    saved_at = _saved_at(interrupted)
+    saved_at = _saved_step(interrupted)
 
-    resumed = send(original, settings, lambda name: original.repeated(name, checkpoint_of=interrupted.name))
+    resumed = send(original, settings, lambda name: original.repeat(name, checkpoint_of=interrupted.name))
     on_stage("resumed", resumed, None)
-    status = _guarded(resumed, resumed.wait)
-    comparison = Comparison(curve, before, curve_of(resumed.metrics(), metrics), metrics, wishes.tolerance, saved_at)
+    status = _wait_or_stop(resumed, resumed.wait)
+    comparison = Comparison(curve, before, curve_of(resumed.metrics(), metrics), metrics, options.tolerance, saved_at)
     return Rehearsal(
         whole=whole,
         interrupted=interrupted,
         resumed=resumed,
         at_step=at_step,
-        left=_left(interrupted.last_status, saved_at),
+        left=_way_of_leaving(interrupted.last_status, saved_at),
         seconds_to_leave=seconds,
         comparison=comparison,
         verdict=_cannot_resume(resumed, status) or comparison.verdict(),
     )
 
 
-def _guarded(run: Run, wait: Callable[[], Any]) -> Any:
+def _wait_or_stop(run: Run, wait: Callable[[], Any]) -> Any:
     """Ctrl-C ends the run that the rehearsal has sent and waits for: nobody would read its verdict."""
     try:
         return wait()
@@ -244,14 +244,14 @@ def _stop_at(run: Run, step: int) -> float:
     return time.monotonic() - asked
 
 
-def _saved_at(run: Run) -> int | None:
+def _saved_step(run: Run) -> int | None:
     """The step of the marker that the script's runtime writes when it saved and left."""
     marker = RunFolder(str(run.directory)).read_preempted()
     step = None if marker is None else marker.get("step")
     return None if step is None else int(step)
 
 
-def _left(status: RunStatus, saved_at: int | None) -> Left:
+def _way_of_leaving(status: RunStatus, saved_at: int | None) -> Left:
     if FORCED in (status.reason or ""):
         return "killed"
     return "exited" if saved_at is None else "saved"

@@ -50,16 +50,14 @@ class Original:
         """
         return cls(RunFolder(str(run.directory)).read_launch(), job_name, run.ref)
 
-    def repeated(
-        self, name: str, *, checkpoint_of: str | None = None, hold_at: int | None = None
-    ) -> LaunchSpecification:
+    def repeat(self, name: str, *, checkpoint_of: str | None = None, hold_at: int | None = None) -> LaunchSpecification:
         """The specification under another name. `checkpoint_of` is the run whose checkpoints it finds, itself unless
         given; `hold_at` is the step at which it waits for its signal.
         """
         homes = self._homes(name, checkpoint_of or name)
         paths = "|".join(map(re.escape, homes))
         places_or_name = re.compile(rf"(?<![\w./-])(?:{paths})(?![\w.-])|{re.escape(self.spec.name)}(?!\d)")
-        moved = _mapped(
+        moved = _map_texts(
             self.spec.to_json(), lambda text: places_or_name.sub(lambda found: homes.get(found[0], name), text)
         )
         spec = LaunchSpecification.from_json(moved)
@@ -121,11 +119,11 @@ class _NoBundle:
         )
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {change(key): _mapped(inner, change) for key, inner in value.items()}
+        return {change(key): _map_texts(inner, change) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_mapped(inner, change) for inner in value]
+        return [_map_texts(inner, change) for inner in value]
     return value

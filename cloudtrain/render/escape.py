@@ -40,14 +40,14 @@ def visible(text: str) -> str:
     """The text with everything written out that would not be seen. Lines stay lines, and tabs become blanks."""
     if text.isascii() and text.isprintable():
         return text
-    return UNSEEN.sub(_written_out, text.expandtabs(4))
+    return UNSEEN.sub(_escape_match, text.expandtabs(4))
 
 
 def on_one_line(text: str) -> str:
     """The same for a text that is a part of a line: a line feed or a tab in it is written out too."""
     if text.isascii() and text.isprintable():
         return text
-    return _UNSEEN_OR_LAYOUT.sub(_written_out, text)
+    return _UNSEEN_OR_LAYOUT.sub(_escape_match, text)
 
 
 def visible_json(text: str) -> str:
@@ -66,7 +66,7 @@ def visible_output(text: str, *, color: bool) -> str:
         return text
     text = _REDRAWS.sub("", text.rstrip("\r").rpartition("\r")[2])
     parts = _COLOUR.split(text)  # text and colours in turn
-    written = [part if index % 2 else UNSEEN.sub(_written_out, part) for index, part in enumerate(parts)]
+    written = [part if index % 2 else UNSEEN.sub(_escape_match, part) for index, part in enumerate(parts)]
     if not color or len(parts) == 1:
         return "".join(written[::2])
     return "".join(written) + _RESET
@@ -79,7 +79,7 @@ def shell_word(text: str) -> str:
     return "$'" + _UNSEEN_OR_LAYOUT.sub(_in_shell, text.replace("\\", "\\\\").replace("'", "\\'")) + "'"
 
 
-def _written_out(match: re.Match[str]) -> str:
+def _escape_match(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()
 
 

@@ -91,7 +91,7 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
         widths[0] = min(widths[0], _room_for_key(headers, widths, width))
     yield _row([Span(header, "dim") for header in headers], widths)
     for row in rows:
-        yield from _fitted(row, widths, width)
+        yield from _fit_row(row, widths, width)
 
 
 def _room_for_key(headers: Sequence[str], widths: Sequence[int], width: int) -> int:
@@ -101,7 +101,7 @@ def _room_for_key(headers: Sequence[str], widths: Sequence[int], width: int) -> 
     return max(width - others, width_of(headers[0]))
 
 
-def _fitted(row: Sequence[Span], widths: Sequence[int], width: int | None) -> Iterator[Line]:
+def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> Iterator[Line]:
     """One row: a key that is too long gets a line of its own, a last cell that is too long is wrapped."""
     key, *others = row
     if others and width_of(key.text) > widths[0]:
@@ -138,17 +138,17 @@ def _command(block: Command, width: int | None) -> Iterator[Line]:
 def _notice(block: Notice, width: int | None) -> Iterator[Line]:
     label = f"{on_one_line(block.level)}: "
     text = f"{block.message} [{block.code}]" if block.code else block.message
-    yield from _labelled(label, text, LEVEL_STYLE.get(block.level, ""), width)
+    yield from _label_lines(label, text, LEVEL_STYLE.get(block.level, ""), width)
     if block.place:
         yield [Span(" " * INDENT), Span(on_one_line(block.place), "dim")]
     for detail in block.details:
         yield [Span(" " * INDENT), Span(on_one_line(detail))]
     if block.hint:
         yield []
-        yield from _labelled("hint: ", block.hint, "info", width)
+        yield from _label_lines("hint: ", block.hint, "info", width)
 
 
-def _labelled(label: str, text: str, style: Style, width: int | None) -> Iterator[Line]:
+def _label_lines(label: str, text: str, style: Style, width: int | None) -> Iterator[Line]:
     taken = len(label)
     for number, line in enumerate(wrap(text, width, first=taken, rest=taken)):
         yield [Span(label, style) if number == 0 else Span(" " * taken), *literals(line)]

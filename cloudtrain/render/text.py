@@ -23,7 +23,7 @@ _RICH: dict[Style, str] = {
 
 def to_text(document: Document, *, width: int | None = 80, color: bool = False) -> str:
     """The document as text that ends with a newline. The words are the same with colour and without."""
-    paint = _painted if color else _plain
+    paint = _paint_line if color else _plain
     return "".join(f"{paint(line)}\n" for line in layout(document, width))
 
 
@@ -42,18 +42,18 @@ class RichDocument:
         from rich.text import Text
 
         for line in layout(self.document, options.max_width):
-            yield Text.assemble(*((text, _RICH.get(style, "")) for text, style in _trimmed(line)), overflow="fold")
+            yield Text.assemble(*((text, _RICH.get(style, "")) for text, style in _trim(line)), overflow="fold")
 
 
 def _plain(line: Line) -> str:
     return "".join(span.text for span in line).rstrip()
 
 
-def _painted(line: Line) -> str:
-    return "".join(paint(text, style) for text, style in _trimmed(line))
+def _paint_line(line: Line) -> str:
+    return "".join(paint(text, style) for text, style in _trim(line))
 
 
-def _trimmed(line: Line) -> Line:
+def _trim(line: Line) -> Line:
     """The line without the padding at its end."""
     spans = list(line)
     while spans and not spans[-1].text.rstrip():

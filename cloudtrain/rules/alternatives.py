@@ -37,7 +37,7 @@ def better_network(known: InstanceType, count: int, code: str) -> str:
     accept = f"or accept Ethernet with `--ignore {code}`"
     whole = _best(known, lambda row: has_all(row) and _holds_as_much(row, known)) or _best(known, has_all)
     if whole is not None:
-        return f"use one `{whole.name}` ({_described(whole)}), which needs no network, {accept}"
+        return f"use one `{whole.name}` ({_describe(whole)}), which needs no network, {accept}"
     return f"{with_rdma(known) or f'use a type with {fabric(known)}'}, {accept}"
 
 
@@ -56,7 +56,7 @@ def with_rdma(known: InstanceType) -> str | None:
         return row.interconnect == "rdma" and row.gpus > 0 and _holds_as_much(row, known)
 
     better = _best(known, lambda row: same(row) and no_less(row)) or _best(known, same) or _best(known, no_less)
-    return f"use `{better.name}` ({_described(better)})" if better else None
+    return f"use `{better.name}` ({_describe(better)})" if better else None
 
 
 def successor(known: InstanceType) -> str | None:
@@ -72,7 +72,7 @@ def successor(known: InstanceType) -> str | None:
             and (row.gpus >= known.gpus if known.gpus else row.vcpus >= known.vcpus)
         ),
     )
-    return f"use for example `{best.name}` ({_described(best)})" if best else None
+    return f"use for example `{best.name}` ({_describe(best)})" if best else None
 
 
 def _best(known: InstanceType, fits: Callable[[InstanceType], bool]) -> InstanceType | None:
@@ -95,7 +95,7 @@ def _holds_as_much(row: InstanceType, known: InstanceType) -> bool:
     return row.gpu_memory_gib >= known.gpu_memory_gib
 
 
-def _described(row: InstanceType) -> str:
+def _describe(row: InstanceType) -> str:
     is_fast = row.interconnect == "rdma" and row.network_gbps
     speed = f", {row.network_gbps:,.0f} Gb/s of {fabric(row)}" if is_fast else ""
     return f"{row.hardware}{speed}" + (f", ${row.price:,.2f} an hour" if row.price else "")

@@ -32,11 +32,11 @@ def variables(subject: Subject) -> Iterator[Variable]:
         yield Variable(name, value, ("environment", "variables", name))
     distribution = subject.effective.distribution
     for field in ("options", "mpi_options"):
-        for name, value in exported(getattr(distribution, field, "")):
+        for name, value in exported_variables(getattr(distribution, field, "")):
             yield Variable(name, value, ("distribution", field))
 
 
-def exported(options: str) -> Iterator[tuple[str, str]]:
+def exported_variables(options: str) -> Iterator[tuple[str, str]]:
     """What `-x NAME=VALUE` among options for mpirun sets."""
     try:
         words = split(options)

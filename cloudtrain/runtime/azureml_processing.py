@@ -31,15 +31,13 @@ RANKS = frozenset("RANK LOCAL_RANK NODE_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT"
 """Variables of Azure ML's PyTorch distribution. Each process of a processing job is rank 0 of 1."""
 
 
-def prepared(
-    arguments: Sequence[str], variables: Mapping[str, str], directory: str
-) -> tuple[list[str], dict[str, str]]:
+def prepare(arguments: Sequence[str], variables: Mapping[str, str], directory: str) -> tuple[list[str], dict[str, str]]:
     """What to become: argv and environment of the script. Makes the folders of links, below `directory`.
 
     Raises:
         SetupError: the arguments or the variables make no sense, or an input cannot be read.
     """
-    shards, argv = _parsed(arguments)
+    shards, argv = _parse(arguments)
     here = detect_environment(variables)
     environment = {name: value for name, value in variables.items() if name not in RANKS}
     environment |= {
@@ -56,7 +54,7 @@ def prepared(
             raise SetupError(f"the input `{name}` cannot be read: {error}", hint=hint) from None
         share_of = f"{files} file{'' if files == 1 else 's'} of the input `{name}`"
         _tell(f"instance {here.rank} of {here.world_size} (the first is 0) has {share_of}")
-        argv = [_moved(word, path, share) for word in argv]
+        argv = [_replace_path(word, path, share) for word in argv]
         environment |= {f"CLOUDTRAIN_INPUT_{name.upper()}": share, f"AZURE_ML_INPUT_{name}": share}
     return argv, environment
 
@@ -68,7 +66,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         SystemExit: it cannot start; stderr says why.
     """
     try:
-        argv, environment = prepared(arguments, os.environ, tempfile.mkdtemp(prefix="cloudtrain-"))
+        argv, environment = prepare(arguments, os.environ, tempfile.mkdtemp(prefix="cloudtrain-"))
         program = shutil.which(argv[0])
         if program is None:
             raise SetupError(f"`{argv[0]}` is not on the PATH", hint="use an environment that has it")
@@ -79,7 +77,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     os.execve(program, argv, environment)
 
 
-def _parsed(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Input to path, and the script's argv."""
     if "--" not in arguments[:-1]:
         raise SetupError("nothing to start", hint=f"python -m {MODULE} --shard NAME=PATH -- PROGRAM ARGUMENTS")
@@ -94,7 +92,7 @@ def _parsed(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return shards, list(arguments[end + 1 :])
 
 
-def _moved(word: str, path: str, share: str) -> str:
+def _replace_path(word: str, path: str, share: str) -> str:
     """One argument with the share in the place of the whole, and not in the place of a longer name."""
     return re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _: share, word)
 

@@ -77,12 +77,12 @@ def input_dir(name: str, *, default: str | Path | None = None) -> Path:
 
 def output_dir(name: str) -> Path:
     """The folder of the output `name`, created; `model` is `model_dir()`."""
-    return model_dir() if name == "model" else _created(_first(OUTPUTS, name, os.environ) or _kept(name))
+    return model_dir() if name == "model" else _create(_first(OUTPUTS, name, os.environ) or _default_folder(name))
 
 
 def model_dir() -> Path:
     """The folder that the target keeps as the trained model, created."""
-    return _created(_first(MODEL, "model", os.environ) or _kept("model"))
+    return _create(_first(MODEL, "model", os.environ) or _default_folder("model"))
 
 
 def checkpoint_dir() -> Path:
@@ -91,7 +91,7 @@ def checkpoint_dir() -> Path:
     on_sagemaker = Path(os.environ.get("SM_MODEL_DIR") or "/opt/ml/model").parent / SAGEMAKER_CHECKPOINTS
     if found is None and detect_environment().platform == "sagemaker" and on_sagemaker.is_dir():
         return on_sagemaker
-    return _created(found or _kept("checkpoint"))
+    return _create(found or _default_folder("checkpoint"))
 
 
 def run_dir() -> Path | None:
@@ -108,11 +108,11 @@ def _first(templates: tuple[str, ...], name: str, variables: Variables) -> Path 
     return None
 
 
-def _kept(name: str) -> Path:
+def _default_folder(name: str) -> Path:
     """The default folder. Azure ML uploads `outputs/` of the working directory by itself."""
     return Path("outputs", name) if detect_environment().platform == "azureml" else Path(name)
 
 
-def _created(path: Path) -> Path:
+def _create(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     return path

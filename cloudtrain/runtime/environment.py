@@ -75,7 +75,7 @@ class Launcher:
     tasks_on_node: Callable[[Variables], int | None] = lambda _: None
     is_task: Callable[[Variables], bool] = lambda _: True
 
-    def started(self, variables: Variables) -> bool:
+    def has_started(self, variables: Variables) -> bool:
         """True when this launcher started the process."""
         return self.rank in variables and any(name in variables for name in self.world_size) and self.is_task(variables)
 
@@ -114,7 +114,7 @@ LAUNCHERS = (
         node_rank=("SLURM_NODEID",),
         node_count=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
         tasks_on_node=slurm.tasks_on_this_node,
-        is_task=slurm.started_by_srun,
+        is_task=slurm.is_started_by_srun,
     ),
 )
 
@@ -134,7 +134,7 @@ def detect_environment(variables: Variables | None = None) -> Environment:
     variables = os.environ if variables is None else variables
     platform = next((name for name, marks in PLATFORMS if any(mark in variables for mark in marks)), "local")
     for launcher in LAUNCHERS:
-        if launcher.started(variables):
+        if launcher.has_started(variables):
             return _of_launcher(launcher, variables, platform)
     return _of_tensorflow(variables, platform) or _of_instance(variables, platform)
 

@@ -73,7 +73,7 @@ def read_arguments(
     Raises:
         SetupError: naming every value that does not fit.
     """
-    declared = _declared(defaults)
+    declared = _declarations(defaults)
     names = {_fold(name): name for name in declared}
     given: dict[str, Any] = {}
     unknown: dict[str, str | None] = {}
@@ -105,10 +105,10 @@ def read_arguments(
     ]
     if problems:
         raise SetupError("; ".join(problems), hint="`--help` lists the arguments, their types and defaults")
-    return _filled(defaults, values), unknown
+    return _fill(defaults, values), unknown
 
 
-def _declared(defaults: Any) -> dict[str, tuple[Any, Any]]:
+def _declarations(defaults: Any) -> dict[str, tuple[Any, Any]]:
     """Name to type and default."""
     if isinstance(defaults, Mapping):
         return {name: (kind_of(value), value) for name, value in defaults.items()}
@@ -126,7 +126,7 @@ def _declared(defaults: Any) -> dict[str, tuple[Any, Any]]:
     return declared
 
 
-def _filled(defaults: Any, values: dict[str, Any]) -> Any:
+def _fill(defaults: Any, values: dict[str, Any]) -> Any:
     if isinstance(defaults, Mapping):
         return SimpleNamespace(**values)
     return (defaults if isinstance(defaults, type) else type(defaults))(**values)
@@ -199,13 +199,13 @@ def _nearest(key: str, declared: Mapping[str, Any]) -> str | None:
 def _asks_for_help(defaults: Any, argv: Sequence[str]) -> bool:
     """`-h 3` is the hyperparameter `h`, as every target passes it, and so is `-h` where the script declares it."""
     last = argv[-1] if argv else ""
-    return last in ("-h", "--help") and last.lstrip("-") not in _declared(defaults)
+    return last in ("-h", "--help") and last.lstrip("-") not in _declarations(defaults)
 
 
 def _print_help(defaults: Any) -> None:
     if not detect_environment().is_main:
         return
-    for name, (kind, default) in _declared(defaults).items():
+    for name, (kind, default) in _declarations(defaults).items():
         shown = getattr(kind, "__name__", None) if isinstance(kind, type) else None
         required = default is _REQUIRED
         sys.stdout.write(f"  --{name:<24} {shown or str(kind).replace('typing.', ''):<12} ")

@@ -87,7 +87,7 @@ def _raise_missing(store: Any, environment: Environment, patience: float) -> Non
         return
     came = [rank for rank in range(environment.world_size) if rank not in missing]
     hosts = sorted({store.get(_key(rank)).decode() for rank in came[:64]})
-    word = f"ranks {_listed(missing)} have not come" if len(missing) > 1 else f"rank {missing[0]} has not come"
+    word = f"ranks {_list_ranks(missing)} have not come" if len(missing) > 1 else f"rank {missing[0]} has not come"
     raise SetupError(
         f"{word} within {patience:g} s; {len(came)} of {environment.world_size} processes are here, on "
         f"{', '.join(hosts[:8])}",
@@ -96,7 +96,7 @@ def _raise_missing(store: Any, environment: Environment, patience: float) -> Non
     )
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def _list_ranks(ranks: Sequence[int]) -> str:
     more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
     return ", ".join(map(str, ranks[:_MOST_NAMED])) + more
 

@@ -107,7 +107,7 @@ class StepProfile:
         if not self.is_on:
             return
         if self._profiler is None and self.first <= step <= self.last:
-            self._profiler = _started()
+            self._profiler = _start_profiler()
         elif self._profiler is not None and step > self.last:
             self.end()
 
@@ -122,7 +122,7 @@ class StepProfile:
         notice(f"a trace of steps {self.first} to {self.last} is in `{path}`", every_rank=True)
 
 
-def _started() -> Any:
+def _start_profiler() -> Any:
     import torch
     from torch.profiler import ProfilerActivity, profile
 

@@ -86,7 +86,7 @@ def init_process_group(
         watch_memory()
     if folded:
         notice("several processes share one GPU, so they cannot be faster than one process")
-    _distributed().init_process_group(
+    _torch_distributed().init_process_group(
         chosen, store=store, rank=environment.rank, world_size=environment.world_size, timeout=limit
     )
     tell_setup_errors()  # torch has just put a hook around the one that was there, which marks every line with a rank
@@ -95,7 +95,7 @@ def init_process_group(
 
 def destroy_process_group() -> None:
     """Wait for all processes, then leave together; without a group, nothing. A process that failed must not call it."""
-    dist = _joined()
+    dist = _active_group()
     if dist is not None:
         _barrier_to_the_end()
         dist.destroy_process_group()
@@ -103,7 +103,7 @@ def destroy_process_group() -> None:
 
 def any_rank(flag: bool) -> bool:
     """True on every rank when it is true on one. Every rank must call it; without a group it is the flag itself."""
-    dist = _joined()
+    dist = _active_group()
     if dist is None or dist.get_world_size() == 1:
         return flag
     import torch
@@ -115,7 +115,7 @@ def any_rank(flag: bool) -> bool:
 
 def from_main(value: Any) -> Any:
     """Rank 0's value, on every rank. Every rank must call it."""
-    dist = _joined()
+    dist = _active_group()
     if dist is None or dist.get_world_size() == 1:
         return value
     box = [value]
@@ -125,7 +125,7 @@ def from_main(value: Any) -> Any:
 
 def from_every(value: Any) -> list[Any]:
     """Every rank's value, in the order of the ranks, on every rank. Every rank must call it."""
-    dist = _joined()
+    dist = _active_group()
     if dist is None or dist.get_world_size() == 1:
         return [value]
     values: list[Any] = [None] * dist.get_world_size()
@@ -151,10 +151,10 @@ def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
 
     import torch
 
-    for _ in range(rounds if _distributed().get_world_size() > 1 else 0):
+    for _ in range(rounds if _torch_distributed().get_world_size() > 1 else 0):
         votes = torch.zeros(1)
         ours = sys.getrefcount(votes)
-        _distributed().all_reduce(votes, group=control_group())
+        _torch_distributed().all_reduce(votes, group=control_group())
         deadline = time.monotonic() + patience
         while sys.getrefcount(votes) > ours and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -167,7 +167,7 @@ _beside: dict[int, Any] = {}
 def control_group() -> Any:
     """The group for small CPU tensors that all ranks agree on: the process group itself, or one of gloo beside it where
     it knows only GPUs. An agreement on a GPU would wait for all that the GPU has been given to do."""
-    dist = _distributed()
+    dist = _torch_distributed()
     if str(dist.get_backend()) not in ("nccl", "cuda:nccl", "smddp"):
         return None
     main = id(dist.group.WORLD)
@@ -183,20 +183,20 @@ def torch_cpu() -> torch.device:
     return torch.device("cpu")
 
 
-def _distributed() -> Any:
+def _torch_distributed() -> Any:
     """torch.distributed, untyped: its stores and `rendezvous` are public but not exported in its type hints."""
     import torch.distributed
 
     return torch.distributed
 
 
-def _joined() -> Any:
+def _active_group() -> Any:
     """The module when a process group exists. A script that never imported torch has none, so torch stays out."""
     import sys
 
     if "torch" not in sys.modules:
         return None
-    dist = _distributed()
+    dist = _torch_distributed()
     return dist if dist.is_available() and dist.is_initialized() else None
 
 
@@ -207,7 +207,7 @@ def _fresh_store(environment: Environment, timeout: timedelta, patience: float) 
     addresses of dead processes. On one node the restart count names the attempt; on several it differs between
     agents, and there `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` makes torchrun use a new store.
     """
-    dist = _distributed()
+    dist = _torch_distributed()
     if environment.world_size == 1:
         return dist.HashStore()
     if environment.master_addr is None:

@@ -115,16 +115,16 @@ def _run(words: list[str], root: Path, children: Children) -> int:
     children.start(Program("the script", tuple(argv), signal="group" if is_shell else "leader"), environment, str(code))
     exit_code, failed = children.finish(())
     if failed is not None and not children.asked_to_stop:
-        _write_message(root, _explained(failed, own))
+        _write_message(root, _explain_failure(failed, own))
     return 128 - exit_code if exit_code < 0 else exit_code
 
 
-def _explained(failed: Child, own: Mapping[str, str]) -> str:
+def _explain_failure(failed: Child, own: Mapping[str, str]) -> str:
     from cloudtrain.runtime.sagemaker_launcher.failure import failure_text
 
     assert failed.exit_code is not None, "it has ended"
     where = f" on {own['SM_CURRENT_HOST']}" if own["CLOUDTRAIN_INSTANCE_COUNT"] != "1" else ""
-    return failure_text(f"{failed.program.role}{where}", failed.exit_code, failed.said())
+    return failure_text(f"{failed.program.role}{where}", failed.exit_code, failed.read_stderr_end())
 
 
 def _write_message(root: Path, text: str) -> None:

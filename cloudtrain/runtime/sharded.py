@@ -162,7 +162,7 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
             try:
                 plain = torch.load(value, weights_only=True)
             except pickle.UnpicklingError:
-                raise _forged(folder, f"`{read_item.dest_index.fqn}` is no plain data") from None
+                raise _forgery_error(folder, f"`{read_item.dest_index.fqn}` is no plain data") from None
             clean = io.BytesIO()
             torch.save(plain, clean)  # what torch now reads without care is what was just read with care
             clean.seek(0)
@@ -189,10 +189,10 @@ def read_metadata(folder: Path) -> Any:
         try:
             metadata = _Unpickler(file, folder).load()
         except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, TypeError) as error:
-            raise _forged(folder, str(error)) from None
+            raise _forgery_error(folder, str(error)) from None
     for info in getattr(metadata, "storage_data", {}).values():
         if Path(info.relative_path).name != info.relative_path:
-            raise _forged(folder, f"it reads `{info.relative_path}`")
+            raise _forgery_error(folder, f"it reads `{info.relative_path}`")
     if getattr(metadata, "storage_meta", None) is None:
         from torch.distributed.checkpoint.metadata import StorageMeta
 
@@ -211,11 +211,11 @@ class _Unpickler(pickle.Unpickler):
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         if (module, name) not in _ALLOWED:
-            raise _forged(self._folder, f"it names `{module}.{name}`")
+            raise _forgery_error(self._folder, f"it names `{module}.{name}`")
         return super().find_class(module, name)
 
 
-def _forged(folder: Path, what: str) -> SetupError:
+def _forgery_error(folder: Path, what: str) -> SetupError:
     return SetupError(
         f"the checkpoint `{folder}` holds what no checkpoint of this script holds: {what}",
         hint="do not load it: it may have been made to run code; remove it, and resume from another one",

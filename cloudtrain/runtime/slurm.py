@@ -9,7 +9,7 @@ _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _FIRST_NODE = re.compile(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,]*))?")
 
 
-def started_by_srun(variables: Mapping[str, str]) -> bool:
+def is_started_by_srun(variables: Mapping[str, str]) -> bool:
     """False in a batch script, which has the variables of a task but is one process; `srun` sets the step."""
     return "SLURM_STEP_ID" in variables or "SLURM_JOB_ID" not in variables
 

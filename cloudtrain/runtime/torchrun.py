@@ -116,7 +116,7 @@ def _name(number: int) -> str:
     return f"round_{number}"
 
 
-def _held(arguments: Sequence[str]) -> Any:
+def _open_usual_store(arguments: Sequence[str]) -> Any:
     """The store that the first agent opens under torchrun's usual rendezvous, if that is on loopback; else None."""
     from torch.distributed.run import parse_args
 
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str]) -> None:
     from torch.distributed.run import main as run
 
     rendezvous_handler_registry.register(BACKEND, Rendezvous)  # type: ignore[arg-type]  # no subclass: torch comes late
-    held = _held(arguments)  # noqa: F841 - the store listens as long as it is kept
+    held = _open_usual_store(arguments)  # noqa: F841 - the store listens as long as it is kept
     run(list(arguments))
 
 

@@ -32,7 +32,7 @@ def misread(words: Sequence[str], *, dashes: bool = True) -> list[str]:
     return [word for word in words if word[:2] == "--" and _is_ambiguous(word[2:].partition("=")[0], options)]
 
 
-def guarded(program: Sequence[str]) -> list[str]:
+def guard_program(program: Sequence[str]) -> list[str]:
     """The script and its arguments, for the end of torchrun's command line."""
     return ["--", *program] if misread(program) else list(program)
 

@@ -129,8 +129,8 @@ class Driver:
         self._started = started
         self._moment = moment
         self._account = specification.account(environ, self._state_dir)
-        self._surroundings = _Surroundings(environ, self._state_dir)
-        self._service: Service = service_of(specification.where.name, self._surroundings)
+        self._context = _Context(environ, self._state_dir)
+        self._service: Service = service_of(specification.where.name, self._context)
         self._journal = Journal(folder.path)
         self._reports: dict[int, tuple[float, ...]] = {}
         self._names = ""
@@ -223,7 +223,7 @@ class Driver:
                         report=lambda _: self._moment("accepted"),
                         origin=self._origin(trial),
                     )
-                    service_of_name = self._surroundings.service_named
+                    service_of_name = self._context.service_named
                     name = submit_once(store, submission, service_of_name).record.name
         except (TargetUnreachable, StoreError) as error:  # neither is the trial's fault
             self._refused_until = time.monotonic() + _LONGEST_PAUSE[True]
@@ -365,7 +365,7 @@ class Driver:
         self._write_status(state, reason)
 
 
-class _Surroundings:
+class _Context:
     """What services are made with."""
 
     def __init__(self, environ: Mapping[str, str], state_dir: Path) -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from cloudtrain.store.kinds import SWEEP, TUNER
 from cloudtrain.targets.base import Service, Tuner
-from cloudtrain.targets.registry import Surroundings, service_of, target_of
+from cloudtrain.targets.registry import ServiceContext, service_of, target_of
 
 
-def service_named(name: str, surroundings: Surroundings) -> Service:
+def service_named(name: str, context: ServiceContext) -> Service:
     """The service of a target, or with `sweep:` or `tuner:` before the name that of its sweeps.
 
     Raises:
         SettingsError: no such target.
     """
-    return tuner_named(name, surroundings) if ":" in name else service_of(name, surroundings)
+    return tuner_named(name, context) if ":" in name else service_of(name, context)
 
 
-def tuner_named(name: str, surroundings: Surroundings) -> Tuner:
+def tuner_named(name: str, context: ServiceContext) -> Tuner:
     """What drives the sweeps of a target: with `sweep:` before its name our own driver, with `tuner:` its own tuner.
 
     Raises:
@@ -25,6 +25,6 @@ def tuner_named(name: str, surroundings: Surroundings) -> Tuner:
     if name.startswith(SWEEP):
         from cloudtrain.sweeps.service import SweepService
 
-        return SweepService(surroundings.environ, surroundings.state_dir)
+        return SweepService(context.environ, context.state_dir)
     target = target_of(name.removeprefix(TUNER))
-    return target.tuner(environ=surroundings.environ, state_dir=surroundings.state_dir)
+    return target.tuner(environ=context.environ, state_dir=context.state_dir)

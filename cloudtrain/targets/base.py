@@ -230,7 +230,7 @@ class Target(ABC):
     """What a place of data can be; the JSON Schema shows it."""
     place_prefixes: ClassVar[tuple[str, ...]] = ()
     """With which a place of data begins that is certainly this target's."""
-    place_habits: ClassVar[tuple[str, ...]] = ()
+    place_aliases: ClassVar[tuple[str, ...]] = ()
     """What other tools call the field with a place on this target: `s3_uri`."""
     environment_help: ClassVar[str] = ""
     """What `environment.NAME` can be; empty where the target keeps no environments by name."""

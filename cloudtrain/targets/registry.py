@@ -12,7 +12,7 @@ from cloudtrain.errors import SettingsError, did_you_mean
 from cloudtrain.targets.base import Service, Target
 
 
-class Surroundings(Protocol):
+class ServiceContext(Protocol):
     """What services are made with."""
 
     @property
@@ -42,10 +42,10 @@ def all_targets() -> list[Target]:
     return all_found()
 
 
-def service_of(name: str, surroundings: Surroundings) -> Service:
+def service_of(name: str, context: ServiceContext) -> Service:
     """What talks to a target. It does nothing until it is used.
 
     Raises:
         SettingsError: no such target.
     """
-    return target_of(name).service(environ=surroundings.environ, state_dir=surroundings.state_dir)
+    return target_of(name).service(environ=context.environ, state_dir=context.state_dir)

@@ -13,7 +13,7 @@ import cloudtrain as ct
 from cloudtrain.core.plan import Bundle, CompileContext, Machine, Plan
 from cloudtrain.targets.azureml.compile import compile_azureml
 from cloudtrain.targets.azureml.emulate.compiler import ACCOUNT
-from cloudtrain.targets.azureml.launch.job import Body, processes, service_site
+from cloudtrain.targets.azureml.launch.job import Body, processes, service_layout
 from cloudtrain.targets.common.scaled import scaled_job
 from cloudtrain.targets.common.this_machine import LocalAccount
 from cloudtrain.targets.local.compile.training import compile_local
@@ -95,7 +95,7 @@ def test_the_launch_view_runs(fields: dict[str, Any]) -> None:
     job = job_of(inputs=INPUTS, **fields)
     body = Body(azureml_request(job))
     gpus = HERE.machine.gpus
-    expected = list(processes(body, service_site(body, "job-1", WORKSPACE, gpus)))
+    expected = list(processes(body, service_layout(body, "job-1", WORKSPACE, gpus)))
     found = [as_on_azure(process) for process in plan_of(job).request["processes"]]
     for ours in found:
         if body.kind == "Mpi":

@@ -18,7 +18,7 @@ from cloudtrain.targets.common.this_machine import LocalAccount
 from cloudtrain.targets.local.compile.training import compile_local
 from cloudtrain.targets.sagemaker.compile import compile_sagemaker
 from cloudtrain.targets.sagemaker.emulate.compiler import ACCOUNT
-from cloudtrain.targets.sagemaker.emulate.paths import rerooted_request, rerooted_text
+from cloudtrain.targets.sagemaker.emulate.paths import relocate_request, relocate_text
 from cloudtrain.targets.sagemaker.launch import job as container
 
 BUNDLE = Bundle("c0ffee" * 8, 10, 1)
@@ -313,16 +313,16 @@ def test_the_plan_is_pure() -> None:
 @given(st.text(), st.text())
 def test_only_the_root_itself_is_moved(before: str, after: str) -> None:
     """Text without `/opt/ml` as a path is left alone; the root is not found inside another path or name."""
-    assert rerooted_text(before.replace("/opt/ml", ""), "/x") == before.replace("/opt/ml", "")
-    assert rerooted_text(f"x/opt/ml{after}".replace("=/opt", ""), "/y").startswith("x/opt/ml")
-    assert rerooted_text("/opt/mlflow", "/x") == "/opt/mlflow"
-    assert rerooted_text("a=/opt/ml/model:/opt/ml", "/x y") == "a=/x y/model:/x y"
+    assert relocate_text(before.replace("/opt/ml", ""), "/x") == before.replace("/opt/ml", "")
+    assert relocate_text(f"x/opt/ml{after}".replace("=/opt", ""), "/y").startswith("x/opt/ml")
+    assert relocate_text("/opt/mlflow", "/x") == "/opt/mlflow"
+    assert relocate_text("a=/opt/ml/model:/opt/ml", "/x y") == "a=/x y/model:/x y"
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="\0\n"), min_size=1, max_size=20))
 def test_rerooted_hyperparameters_stay_json(folder: str) -> None:
     """Whatever characters the state folder has, values keep their type and name the moved folder."""
     request = {"HyperParameters": {"a": json.dumps({"dir": "/opt/ml/model"}), "b": "/opt/ml/raw", "c": "3"}}
-    found = rerooted_request(request, f"/{folder}")["HyperParameters"]
+    found = relocate_request(request, f"/{folder}")["HyperParameters"]
     assert json.loads(found["a"]) == {"dir": f"/{folder}/model"}
     assert (found["b"], found["c"]) == (f"/{folder}/raw", "3")

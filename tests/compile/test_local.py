@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import cloudtrain as ct
 from cloudtrain.core.plan import Bundle, CompileContext, Machine, Plan
 from cloudtrain.targets.common.compiling import hyperparameter_argv, run_name
-from cloudtrain.targets.common.scaling import local_shape, requested_shape
+from cloudtrain.targets.common.scaling import local_size, requested_size
 from cloudtrain.targets.common.this_machine import LocalAccount
 from cloudtrain.targets.local.compile.training import compile_local
 
@@ -200,7 +200,7 @@ def test_counts_are_scaled_to_the_machine(
     asked = job(
         distribution=ct.Torch(processes_per_instance=processes), resources=ct.Resources(instance_count=instances)
     )
-    assert str(local_shape(asked, ct.Local(), machine)) == expected
+    assert str(local_size(asked, ct.Local(), machine)) == expected
 
 
 @given(instances=st.integers(1, 64), processes=st.integers(1, 64), cpus=st.integers(1, 256), gpus=st.integers(0, 16))
@@ -210,7 +210,7 @@ def test_scaling_never_exceeds_machine_or_job(instances: int, processes: int, cp
     asked = job(
         distribution=ct.Torch(processes_per_instance=processes), resources=ct.Resources(instance_count=instances)
     )
-    here, wanted = local_shape(asked, ct.Local(), machine), requested_shape(asked, machine)
+    here, wanted = local_size(asked, ct.Local(), machine), requested_size(asked, machine)
     assert 1 <= here.instances <= wanted.instances
     assert 1 <= here.processes_per_instance <= wanted.processes_per_instance
     assert here.world_size <= (gpus or cpus)

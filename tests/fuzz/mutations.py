@@ -16,7 +16,7 @@ import yaml
 
 from cloudtrain.core.processing import KINDS
 from cloudtrain.core.targets import all_targets, find_target, target_names
-from cloudtrain.problems.shape import Shape, shape_of_model
+from cloudtrain.problems.schema_node import SchemaNode, node_of_model
 from tests.fuzz import hostile
 from tests.fuzz.seeds import Data, Seed, requests, seeds
 
@@ -197,14 +197,14 @@ def _swap(rng: Random, data: Data, *_: Any) -> None:
 def _add_field(rng: Random, data: Data, model: Any, target: str) -> None:
     """A field that the schema knows, at a random place, with a value that mostly is of its type."""
     holder: Any = data
-    shape: Shape = shape_of_model(model)
+    node: SchemaNode = node_of_model(model)
     while True:
         tag = holder.get("type") if isinstance(holder, dict) else None
-        names = shape.field_names(tag if isinstance(tag, str) else None)
+        names = node.field_names(tag if isinstance(tag, str) else None)
         if not names or not isinstance(holder, dict):
             return
         name = rng.choice(names)
-        child = shape.child(name, tag)
+        child = node.child(name, tag)
         if child is None:
             return
         if child.kind in ("model", "choice", "map") and rng.random() < 0.75:
@@ -219,36 +219,36 @@ def _add_field(rng: Random, data: Data, model: Any, target: str) -> None:
                 below, child = below.setdefault(key, {}), child.inner
             if child.kind == "choice" and isinstance(below, dict):
                 below.setdefault("type", rng.choice(child.options))
-            holder, shape = below, child
+            holder, node = below, child
             continue
         holder[name] = _fitting(rng, child)
         return
 
 
-def _fitting(rng: Random, shape: Shape, depth: int = 0) -> Any:
+def _fitting(rng: Random, node: SchemaNode, depth: int = 0) -> Any:
     """A value of the type, in four of five cases."""
     if rng.random() < 0.08 or depth > 3:
         return hostile.value(rng)
-    if shape.options:
-        kind = rng.choice(shape.options)
-        return {"type": kind} if shape.kind == "choice" else kind
-    if shape.kind == "list":
-        inner = shape.inner
+    if node.options:
+        kind = rng.choice(node.options)
+        return {"type": kind} if node.kind == "choice" else kind
+    if node.kind == "list":
+        inner = node.inner
         return [_fitting(rng, inner, depth + 1) for _ in range(rng.choice((0, 1, 2, 3)))] if inner else []
-    if shape.kind == "map":
-        return {hostile.word(rng): _fitting(rng, shape.inner, depth + 1)} if shape.inner else {}
-    if shape.kind == "model":
-        names = shape.field_names()
+    if node.kind == "map":
+        return {hostile.word(rng): _fitting(rng, node.inner, depth + 1)} if node.inner else {}
+    if node.kind == "model":
+        names = node.field_names()
         return {
-            name: _fitting(rng, shape.child(name) or shape, depth + 1) for name in rng.sample(names, min(2, len(names)))
+            name: _fitting(rng, node.child(name) or node, depth + 1) for name in rng.sample(names, min(2, len(names)))
         }
-    if shape.kind == "json":
+    if node.kind == "json":
         return hostile.value(rng)
-    if shape.type is bool:
+    if node.type is bool:
         return rng.random() < 0.5
-    if shape.type in (int, float) and not shape.parsed:
+    if node.type in (int, float) and not node.parsed:
         return hostile.number(rng)
-    if shape.parsed:
+    if node.parsed:
         return rng.choice(("90s", "1h", "2d", "64g", "512m", 3600, 2**31 - 1, "68w", hostile.word(rng)))
     return hostile.word(rng)
 

@@ -9,7 +9,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.core.targets import all_targets
 from cloudtrain.problems.other_tools import _MEANT, _is_setting
-from cloudtrain.problems.shape import shape_of_model
+from cloudtrain.problems.schema_node import node_of_model
 
 
 def job(**fields: Any) -> ct.TrainingJob:
@@ -175,7 +175,7 @@ def test_names_of_other_tools_lead_to_ours(habit: str, ours: str) -> None:
 
 def test_every_habit_leads_to_a_field() -> None:
     """The right side of the table is a path in a job, so a renamed field is noticed."""
-    root = shape_of_model(ct.TrainingJob)
+    root = node_of_model(ct.TrainingJob)
     names = {*root.field_names()}
     for name in root.field_names():
         child = root.child(name)

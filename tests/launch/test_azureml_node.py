@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cloudtrain.core.plan import Plan
 from cloudtrain.core.processes import Process
 from cloudtrain.runtime.environment import detect_environment
-from cloudtrain.targets.azureml.launch.job import Body, filled_command, processes, service_site, view
+from cloudtrain.targets.azureml.launch.job import Body, fill_command, processes, service_layout, view
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "azureml"
 WORKSPACE = "/subscriptions/sub/resourceGroups/group/providers/Microsoft.MachineLearningServices/workspaces/space"
@@ -40,7 +40,7 @@ def job(kind: str = "", instances: int = 1, *, command: str = "python train.py",
 def whole(body: dict[str, Any], gpus: int | None = 8) -> list[Process]:
     """Every process with its whole environment, on the service."""
     read = Body(body)
-    return list(processes(read, service_site(read, "run-1", WORKSPACE, gpus)))
+    return list(processes(read, service_layout(read, "run-1", WORKSPACE, gpus)))
 
 
 def only(env: dict[str, str], *prefixes: str) -> dict[str, str]:
@@ -281,8 +281,8 @@ def test_a_hostile_argument_arrives(tmp_path: Path) -> None:
 def test_any_path_arrives(quotes: str, folder: str) -> None:
     """A path of this machine, whatever characters it has, is quoted for the place where its reference stands."""
     command = "printf '%s\\0' " + quotes.format("${{inputs.train}}") + " end"
-    filled = filled_command(Body(job(command=command)), {"inputs.train": f"/{folder}"})
-    plain = filled_command(Body(job(command=command)), {"inputs.train": "/P"})
+    filled = fill_command(Body(job(command=command)), {"inputs.train": f"/{folder}"})
+    plain = fill_command(Body(job(command=command)), {"inputs.train": "/P"})
     outputs = [
         subprocess.run(["bash", "-c", text], capture_output=True, check=True).stdout.split(b"\0")
         for text in (filled, plain)

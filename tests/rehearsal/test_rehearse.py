@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.rehearsal.rehearse import Rehearsal, Wishes, rehearsal_name, rehearse, run_whole
+from cloudtrain.rehearsal.rehearse import Rehearsal, RehearsalOptions, rehearsal_name, rehearse, run_whole
 from tests.cli.conftest import Cli, cli  # noqa: F401 - the fixture
 from tests.deadlines import GRACE
 
@@ -60,16 +60,23 @@ def job(folder: Path, bug: str = "", **fields: Any) -> ct.TrainingJob:
 
 
 def rehearsed(
-    folder: Path, bug: str = "", *, target: ct.Local | None = None, wishes: Wishes | None = None, **fields: Any
+    folder: Path,
+    bug: str = "",
+    *,
+    target: ct.Local | None = None,
+    options: RehearsalOptions | None = None,
+    **fields: Any,
 ) -> Rehearsal:
     """The rehearsal of that job."""
     where = target or ct.Local(grace_period=GRACE)
-    return rehearse(run_whole(job(folder, bug, **fields), lambda one: ct.submit(one, where)), wishes or Wishes())
+    return rehearse(
+        run_whole(job(folder, bug, **fields), lambda one: ct.submit(one, where)), options or RehearsalOptions()
+    )
 
 
 def test_a_script_that_survives(tmp_path: Path) -> None:
     """SIGTERM comes at the chosen step exactly, the script saves there, and every value is the same."""
-    found = rehearsed(tmp_path, wishes=Wishes(at_step=7))
+    found = rehearsed(tmp_path, options=RehearsalOptions(at_step=7))
     assert (found.verdict.kind, found.left) == ("same", "saved")
     comparison = found.comparison
     assert (comparison.stopped_at, comparison.saved_at, comparison.resumed_at, comparison.compared) == (7, 7, 8, 12)
@@ -121,20 +128,20 @@ def test_a_deaf_script_lives_from_its_last_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bug", "wishes", "message", "hint"),
+    ("bug", "options", "message", "hint"),
     [
-        ("reports nothing", Wishes(), "reported no metrics", "runtime.report(step=step, loss=loss)"),
-        ("has no loss", Wishes(), "reported no loss, only `error`", "--metric error"),
-        ("", Wishes(metrics=("los",)), "reported no `los`", "did you mean `loss`?"),
-        ("", Wishes(at_step=12), "ends at step 12, so it cannot be stopped at 12", "a step before 12"),
+        ("reports nothing", RehearsalOptions(), "reported no metrics", "runtime.report(step=step, loss=loss)"),
+        ("has no loss", RehearsalOptions(), "reported no loss, only `error`", "--metric error"),
+        ("", RehearsalOptions(metrics=("los",)), "reported no `los`", "did you mean `loss`?"),
+        ("", RehearsalOptions(at_step=12), "ends at step 12, so it cannot be stopped at 12", "a step before 12"),
     ],
 )
 def test_what_cannot_be_rehearsed_is_said_clearly(
-    tmp_path: Path, bug: str, wishes: Wishes, message: str, hint: str
+    tmp_path: Path, bug: str, options: RehearsalOptions, message: str, hint: str
 ) -> None:
     """With what to type; and no further run is started."""
     with pytest.raises(ct.CloudtrainError) as caught:
-        rehearsed(tmp_path, bug, wishes=wishes)
+        rehearsed(tmp_path, bug, options=options)
     assert message in caught.value.message
     assert hint in str(caught.value.hint)
     assert len(ct.runs()) == 1
@@ -142,14 +149,14 @@ def test_what_cannot_be_rehearsed_is_said_clearly(
 
 def test_another_metric_may_be_compared(tmp_path: Path) -> None:
     """A script without a loss has something else that must not change."""
-    assert rehearsed(tmp_path, "has no loss", wishes=Wishes(metrics=("error",))).verdict.kind == "same"
+    assert rehearsed(tmp_path, "has no loss", options=RehearsalOptions(metrics=("error",))).verdict.kind == "same"
 
 
 def test_a_failing_job_is_not_rehearsed(tmp_path: Path) -> None:
     """Its own reason is passed on."""
     broken = job(tmp_path).replace(hyperparameters={"steps": "many"})
     with pytest.raises(ct.CloudtrainError, match=r"did not succeed, .* it failed: rank 0 failed with exit code 2"):
-        rehearse(run_whole(broken, lambda one: ct.submit(one, ct.Local())), Wishes())
+        rehearse(run_whole(broken, lambda one: ct.submit(one, ct.Local())), RehearsalOptions())
 
 
 @pytest.mark.parametrize("service", ["sagemaker", "azureml"])
@@ -175,7 +182,7 @@ def test_a_finished_run_stands_for_the_whole(tmp_path: Path, emulate: Any) -> No
     run = ct.submit(job(tmp_path, **places, **fields), ct.Local(emulate=emulate))
     run.wait()
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("*")}
-    found = rehearse(ct.run(run.name), Wishes())
+    found = rehearse(ct.run(run.name), RehearsalOptions())
     assert (found.verdict.kind, found.whole.name) == ("same", run.name)
     assert (found.comparison.saved_at, found.comparison.resumed_at) == (6, 7)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("*")} == before
@@ -197,7 +204,7 @@ def test_a_run_that_is_no_whole_is_refused(tmp_path: Path) -> None:
     """One that was stopped has no curve to compare with."""
     stopped = rehearsed(tmp_path).interrupted
     with pytest.raises(ct.CloudtrainError, match=r"did not succeed, .* it stopped: stopped on request"):
-        rehearse(ct.run(stopped.name), Wishes())
+        rehearse(ct.run(stopped.name), RehearsalOptions())
 
 
 def test_a_run_that_has_not_ended_is_left_alone(tmp_path: Path) -> None:
@@ -206,7 +213,7 @@ def test_a_run_that_has_not_ended_is_left_alone(tmp_path: Path) -> None:
     running = ct.submit(ct.TrainingJob(name="toy", source_dir=str(tmp_path / "src"), command="sleep 300"), ct.Local())
     try:
         with pytest.raises(ct.CloudtrainError, match="has not ended") as caught:
-            rehearse(ct.run(running.name), Wishes())
+            rehearse(ct.run(running.name), RehearsalOptions())
         assert f"`cloudtrain wait {running.name}`" in str(caught.value.hint)
         assert not running.status().state.is_final
     finally:

@@ -37,7 +37,7 @@ ORIGINAL = Original(SPEC, "toy-rehearsal", RunRef("local", "here", "toy-12ab-1")
 
 def test_the_interrupted_run_has_everything_in_its_own_folder() -> None:
     """Its own name, checkpoints and outputs; what only looks like one of these places or names stays."""
-    spec = ORIGINAL.repeated("toy-cd-1", hold_at=7)
+    spec = ORIGINAL.repeat("toy-cd-1", hold_at=7)
     new = "/state/runs/toy-cd-1"
     assert (spec.name, spec.run_dir, spec.max_runtime, spec.grace_period) == ("toy-cd-1", new, None, 30)
     assert spec.code == CodePlace("/state/bundles/ab/sourcedir.tar.gz", "ab", f"{new}/code")
@@ -56,7 +56,7 @@ def test_the_interrupted_run_has_everything_in_its_own_folder() -> None:
 
 def test_the_resumed_run_finds_the_other_one_s_checkpoints_and_nothing_else() -> None:
     """One place differs from the interrupted run's, beside the name."""
-    spec = ORIGINAL.repeated("toy-ef-1", checkpoint_of="toy-cd-1")
+    spec = ORIGINAL.repeat("toy-ef-1", checkpoint_of="toy-cd-1")
     env = dict(spec.processes[0].env)
     assert env.pop("CLOUDTRAIN_CHECKPOINT_DIR") == "/state/runs/toy-cd-1/checkpoint"
     assert "toy-cd-1" not in str(env)
@@ -72,7 +72,7 @@ def test_a_link_s_target_is_the_place() -> None:
         links=(Link(shown, "/kept", None),),
         places={"checkpoint": (shown,), "model": (f"{OLD}/hosts/algo-1/opt/ml/model",)},
     )
-    spec = Original(linked, "toy", ORIGINAL.ref).repeated("toy-ef-1", checkpoint_of="toy-cd-1")
+    spec = Original(linked, "toy", ORIGINAL.ref).repeat("toy-ef-1", checkpoint_of="toy-cd-1")
     assert spec.links == (
         Link("/state/runs/toy-ef-1/hosts/algo-1/opt/ml/checkpoints", "/state/runs/toy-cd-1/checkpoint", None),
     )

@@ -137,9 +137,9 @@ def test_yaml_keeps_its_value(text: str) -> None:
     """The same for the YAML of Azure ML, whose texts are written in quotes where it matters."""
     import yaml
 
-    from cloudtrain.targets.azureml.export.yaml_job import _dumped
+    from cloudtrain.targets.azureml.export.yaml_job import _dump
 
-    shown = _dumped({"a": text, "b": {text or "k": 1}})
+    shown = _dump({"a": text, "b": {text or "k": 1}})
     assert yaml.safe_load(shown) == {"a": text, "b": {text or "k": 1}}
     assert unseen_in(shown.replace("\t", "")) == []
     assert visible_yaml(shown) == shown

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cloudtrain as ct
-from cloudtrain.runtime.azureml_processing import prepared
+from cloudtrain.runtime.azureml_processing import prepare
 from cloudtrain.runtime.errors import SetupError
 from tests.deadlines import DEADLINE
 
@@ -190,7 +190,7 @@ def test_words_that_do_not_name_the_input_stay(tmp_path: Path, words: list[str])
     """Whatever the arguments hold, `--` and `--shard` too."""
     (tmp_path / "raw").mkdir(exist_ok=True)
     arguments = ["--shard", f"raw={tmp_path}/raw", "--", "python", "x.py", *words]
-    argv, _ = prepared(arguments, {"RANK": "0", "WORLD_SIZE": "1"}, str(tmp_path / "shares"))
+    argv, _ = prepare(arguments, {"RANK": "0", "WORLD_SIZE": "1"}, str(tmp_path / "shares"))
     assert argv == ["python", "x.py", *words]
 
 
@@ -208,7 +208,7 @@ def test_words_that_do_not_name_the_input_stay(tmp_path: Path, words: list[str])
 def test_what_makes_no_sense_is_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
     """With one sentence, before anything starts."""
     with pytest.raises(SetupError, match=re.escape(message)):
-        prepared(arguments, {}, str(tmp_path))
+        prepare(arguments, {}, str(tmp_path))
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.runtime import SetupError
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
-from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, decoded, split
+from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, decode_hyperparameters, split
 from cloudtrain.runtime.sagemaker_launcher.machine import Machine, this_machine
 from cloudtrain.runtime.sagemaker_launcher.network import Network
 from cloudtrain.runtime.sagemaker_launcher.plan import LaunchPlan, launch_plan
@@ -120,7 +120,7 @@ VALUES = st.recursive(
 def test_request_round_trip(user: dict[str, Any]) -> None:
     """JSON in the request and back: the values are the same, and nothing of the launcher's is among them."""
     request = {key: json.dumps(value) for key, value in user.items()} | {"cloudtrain_launch": "{}"}
-    own, reserved = split(decoded(request))
+    own, reserved = split(decode_hyperparameters(request))
     ours = {key: value for key, value in user.items() if not key.startswith("sagemaker_")}
     assert own == ours
     assert "cloudtrain_launch" in reserved
@@ -135,7 +135,7 @@ def test_argv_is_that_of_every_other_target(user: dict[str, Any]) -> None:
 
 def test_plain_text_stays_text() -> None:
     """A value that is not JSON, as tools other than cloudtrain write it, is a text."""
-    assert decoded({"name": "resnet50", "n": "3", "q": '"3"'}) == {"name": "resnet50", "n": 3, "q": "3"}
+    assert decode_hyperparameters({"name": "resnet50", "n": "3", "q": '"3"'}) == {"name": "resnet50", "n": 3, "q": "3"}
 
 
 def test_torchrun_on_two_hosts() -> None:

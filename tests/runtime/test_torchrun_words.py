@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.runtime.torchrun_words import guarded, misread
+from cloudtrain.runtime.torchrun_words import guard_program, misread
 
 run = pytest.importorskip("torch.distributed.run")
 
@@ -27,7 +27,7 @@ def arrives(words: list[str], program: list[str]) -> bool:
 def test_no_argument_is_taken(name: str, form: str) -> None:
     """With `--` before the script every argument arrives, and without it where nothing is misread."""
     program = ["train.py", form.format(name), "3"]
-    assert arrives(guarded(program), program)
+    assert arrives(guard_program(program), program)
     assert arrives(["--", *program], program)
 
 
@@ -45,4 +45,4 @@ def test_every_short_form_is_known() -> None:
         program = ["train.py", f"--{name}"]
         if not arrives(program, program):
             assert misread(program) == [f"--{name}"]
-        assert arrives(guarded(program), program)
+        assert arrives(guard_program(program), program)

@@ -42,10 +42,10 @@ class Rule(NamedTuple):
     @property
     def pattern(self) -> re.Pattern[bytes]:
         """The regular expression, compiled when it is first wanted."""
-        return compiled(self.regex)
+        return compile_bytes(self.regex)
 
 
 @cache
-def compiled(expression: str) -> re.Pattern[bytes]:
+def compile_bytes(expression: str) -> re.Pattern[bytes]:
     """A regular expression for bytes."""
     return re.compile(expression.encode())

@@ -51,12 +51,12 @@ def _rule(item: Mapping[str, object]) -> Rule:
         "path": item.get("path"),
         "group": item.get("secretGroup", 0),
         "prefix": item.get("prefix", False),
-        "allowed": tuple(_allowed(each) for each in _list(item.get("allowed", []))),
+        "allowed": tuple(_parse_allowed(each) for each in _list(item.get("allowed", []))),
     }
     return Rule(**fields)  # type: ignore[arg-type] # the file is written by our own tool
 
 
-def _allowed(item: Mapping[str, object]) -> Allowed:
+def _parse_allowed(item: Mapping[str, object]) -> Allowed:
     return Allowed(
         tuple(map(str, _list(item.get("regexes", [])))),
         str(item.get("target", "secret")),

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from cloudtrain.bundle.entries import Secret
-from cloudtrain.bundle.secrets.rule import Allowed, Rule, compiled
+from cloudtrain.bundle.secrets.rule import Allowed, Rule, compile_bytes
 from cloudtrain.bundle.secrets.rules import rule_set
 from cloudtrain.bundle.secrets.suspects import Span
 
@@ -89,7 +89,7 @@ def _is_allowed(allowed: Allowed, found: re.Match[bytes], secret: bytes, path: s
     if allowed.regexes:
         text = {"secret": lambda: secret, "match": lambda: _whole(rule, found), "line": lambda: _line(found)}
         target = text[allowed.target]()
-        verdicts.append(any(compiled(item).search(target) for item in allowed.regexes))
+        verdicts.append(any(compile_bytes(item).search(target) for item in allowed.regexes))
     if allowed.paths:
         verdicts.append(any(re.search(item, path) for item in allowed.paths))
     if allowed.stopwords:
@@ -103,7 +103,7 @@ def _whole(rule: Rule, found: re.Match[bytes]) -> bytes:
     if not rule.prefix:
         return found[0]
     start = found.start()
-    before = compiled(r"[\w.-]{0,50}\Z").search(found.string, max(0, start - 50), start)
+    before = compile_bytes(r"[\w.-]{0,50}\Z").search(found.string, max(0, start - 50), start)
     return (before[0] if before else b"") + found[0]
 
 
@@ -116,7 +116,9 @@ def _line(found: re.Match[bytes]) -> bytes:
 def looks_random(secret: bytes) -> bool:
     """Whether a value has a digit and a letter, and no word of an example in it."""
     has_digit = any(48 <= byte <= 57 for byte in secret)
-    return has_digit and any(bytes([byte]).isalpha() for byte in secret) and not compiled(_NO_SECRET).search(secret)
+    return (
+        has_digit and any(bytes([byte]).isalpha() for byte in secret) and not compile_bytes(_NO_SECRET).search(secret)
+    )
 
 
 def bits_per_letter(text: bytes) -> float:

@@ -321,12 +321,12 @@ def _nearest(name: str, target: str, known: Sequence[str]) -> str:
 
 def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, gone: int) -> list[str]:
     """What fits, or may fit, and is not shown."""
-    from cloudtrain.catalogue.query import unpriced
+    from cloudtrain.catalogue.query import count_unpriced
 
     lines = []
     if shown < found:
         lines.append(f"the first {shown} of {found}; `--all` lists all")
-    if query.max_price is not None and (unknown := unpriced(types, query)):
+    if query.max_price is not None and (unknown := count_unpriced(types, query)):
         lines.append(f"{unknown} more would fit, but their price is not known; leave out `--max-price` to see them")
     if gone:
         lines.append(f"{gone} more would fit, but are no longer offered; `--retired` lists them")
@@ -352,7 +352,7 @@ def _note(types: Sequence[InstanceType]) -> str:
 
 def _say_nothing(types: Sequence[InstanceType], query: Query, gone: int) -> None:
     """Why nothing fits: the filters that alone stand in the way, or all of them."""
-    from cloudtrain.catalogue.query import unpriced, without_each
+    from cloudtrain.catalogue.query import count_unpriced, without_each
     from cloudtrain.cli.terminal import say
 
     lines = ["no instance type fits"]
@@ -363,7 +363,7 @@ def _say_nothing(types: Sequence[InstanceType], query: Query, gone: int) -> None
             lines.append(f"without `{_flag(field)}` {number} would fit")
     if len(lines) == 1:
         lines[0] += "; " + ", ".join(f"`{_flag(field)}`" for field in query.tests()) + " exclude each other"
-    elif query.max_price is not None and (unknown := unpriced(types, query)):
+    elif query.max_price is not None and (unknown := count_unpriced(types, query)):
         lines.append(f"{unknown} would fit but for a price that is not known")
     say(*lines)
 

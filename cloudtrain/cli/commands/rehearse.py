@@ -64,7 +64,7 @@ def command(
     """
     from cloudtrain.cli.terminal import print_json, show
     from cloudtrain.rehearsal.curves import TOLERANCE
-    from cloudtrain.rehearsal.rehearse import Wishes, rehearse
+    from cloudtrain.rehearsal.rehearse import RehearsalOptions, rehearse
 
     flags = {
         "instance_count": instances,
@@ -76,8 +76,8 @@ def command(
         "emulate": emulate,
     }
     whole = _whole(what, flags, profile=profile, set_=set_, ignore=ignore)
-    wishes = Wishes(at_step, tuple(metric or ()), TOLERANCE if tolerance is None else tolerance)
-    result = rehearse(whole, wishes, on_stage=_say_stage)
+    chosen = RehearsalOptions(at_step, tuple(metric or ()), TOLERANCE if tolerance is None else tolerance)
+    result = rehearse(whole, chosen, on_stage=_say_stage)
     if json:
         print_json(result.to_dict())
     else:

@@ -33,7 +33,7 @@ def image_reference(subject: Subject) -> Iterator[Fault]:
     """
     for reference, path in written_images(subject):
         if not is_reference(reference):
-            better = _mended(reference)
+            better = _mend(reference)
             hint = f"write `{better}`" if better else "write it as `REGISTRY/REPOSITORY:TAG`"
             yield Fault(f"`{reference}` is not the address of an image", hint, path)
 
@@ -44,7 +44,7 @@ def is_reference(text: str) -> bool:
     return match is not None and len(match["name"]) <= _LONGEST_NAME
 
 
-def _mended(text: str) -> str | None:
+def _mend(text: str) -> str | None:
     """Without a scheme and blanks around it, and the name in lower case; None where that is not enough."""
     bare = _SCHEME.sub("", text.strip())
     name, at, digest = bare.partition("@")

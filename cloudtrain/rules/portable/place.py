@@ -18,7 +18,7 @@ def places_overwrite(subject: Subject) -> Iterator[Fault]:
     before it starts, so that a resumed run takes another output's files for its checkpoints; and an output at the
     place of an input replaces the data that it was made of. For two outputs, one inside of the other is as bad.
     """
-    for first, second in combinations(_found(subject), 2):
+    for first, second in combinations(_valid_places(subject), 2):
         both = first.is_written and second.is_written
         if not first.is_written and not second.is_written:
             continue
@@ -38,7 +38,7 @@ def places_nested(subject: Subject) -> Iterator[Fault]:
     An input is everything below its place: the next run of the same job reads what this one has written along with its
     data. And data inside of an output, or of the checkpoints, is copied with them each time.
     """
-    for first, second in combinations(_found(subject), 2):
+    for first, second in combinations(_valid_places(subject), 2):
         if first.is_written == second.is_written or first.parts == second.parts:
             continue
         read, written = (second, first) if first.is_written else (first, second)
@@ -51,7 +51,7 @@ def places_nested(subject: Subject) -> Iterator[Fault]:
             yield Fault(message, _own_folder(written, read), written.path or read.path)
 
 
-def _found(subject: Subject) -> list[DataPlace]:
+def _valid_places(subject: Subject) -> list[DataPlace]:
     """Those that lead somewhere: what is no address has rules of its own."""
     return [place for place in subject.view.places(subject) if len(place.parts) > 1] if subject.plan.request else []
 

@@ -68,7 +68,7 @@ def secret_in_value(subject: Subject) -> Iterator[Fault]:
     """
     for found in secret_values(subject.job):
         if found.certain:
-            yield Fault(f"{_named(found)} holds a secret ({found.rule}), {_SHOWN}", _hint(subject), found.path)
+            yield Fault(f"{_name_of(found)} holds a secret ({found.rule}), {_SHOWN}", _hint(subject), found.path)
 
 
 @rule("CT205", Level.WARNING)
@@ -81,13 +81,13 @@ def possible_secret(subject: Subject) -> Iterator[Fault]:
     """
     for found in secret_values(subject.job):
         if not found.certain:
-            yield Fault(f"{_named(found)} looks like a secret ({found.rule}), {_SHOWN}", _hint(subject), found.path)
+            yield Fault(f"{_name_of(found)} looks like a secret ({found.rule}), {_SHOWN}", _hint(subject), found.path)
 
 
 _SHOWN = "and the request shows it to everyone who may read the job"
 
 
-def _named(found: SecretValue) -> str:
+def _name_of(found: SecretValue) -> str:
     return f"`{found.path[-1]}`"
 
 

@@ -35,7 +35,7 @@ def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
         return
     price, cost = machines.price, ""
     if price is not None:
-        cost = f": {_dollars(price, 3600)} an hour, {shown(price, run)}"
+        cost = f": {_dollars(price, 3600)} an hour, {cost_text(price, run)}"
     many = any(group.gpus * group.count >= _MANY_GPUS for group in machines.groups)
     if many if price is None else price.over(run) >= _DEAR:
         message = f"nothing ends the job before {ends_it} of {format_duration(run)}{cost}"
@@ -54,7 +54,7 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     affordable = int(budget / price.hourly * 3600)
     hint = f"set `max_runtime` to at most `{format_duration(affordable)}`, or raise `max_cost`"
     yield Fault(
-        f"the job can cost {shown(price, run)} in {format_duration(run)}, and `max_cost` is ${budget:,.2f}",
+        f"the job can cost {cost_text(price, run)} in {format_duration(run)}, and `max_cost` is ${budget:,.2f}",
         hint if affordable >= _SHORTEST else "use fewer or smaller instances, or raise `max_cost`",
         _limit(subject),
     )
@@ -85,7 +85,7 @@ def _limit(subject: Subject) -> Path:
     return ("max_runtime",) if subject.job.max_runtime or subject.effective.max_runtime else ()
 
 
-def shown(price: Price, seconds: int) -> str:
+def cost_text(price: Price, seconds: int) -> str:
     """`up to $1,234.56`."""
     return f"up to {_dollars(price, seconds)}" if price.exact else _dollars(price, seconds)
 

@@ -25,7 +25,7 @@ def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     starts_more = getattr(subject.effective.distribution, "launch", None) == "launcher"
     if takes_all or starts_more or subject.processing is not None or subject.job.resources.gpus_per_instance:
         return  # CT502 compares the job's own two numbers
-    for group, count in _started(subject):
+    for group, count in _ranks_by_group(subject):
         if count < group.accelerators:
             yield Fault(_has(group, count), *_more(subject, group.accelerators))
 
@@ -57,7 +57,7 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     machines, distribution = subject.view.machines(subject), subject.effective.distribution
     if launcher_of(distribution) != "mpirun" or machines.spanned_count != 1:
         return
-    group, asked = machines.first, _asked(subject)
+    group, asked = machines.first, _requested_processes(subject)
     if (asked or (group.known.devices if group.known else None)) == 1:
         where = f"one `{group.instance_type}`" if group.instance_type else "one instance"
         more = "use more instances, or a type with more GPUs"  # two ranks cannot share one
@@ -71,7 +71,7 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
 
 
 def _too_many(subject: Subject) -> Iterator[Fault]:
-    asked = _asked(subject)
+    asked = _requested_processes(subject)
     if asked is None or subject.job.resources.gpus_per_instance:
         return  # CT503 compares the job's own two numbers
     for group in subject.view.machines(subject).spanned:
@@ -82,7 +82,7 @@ def _too_many(subject: Subject) -> Iterator[Fault]:
             )
 
 
-def _started(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
+def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
     """Each group that the distribution spans, and the ranks that start on its first machine; of preferences the first,
     which the plan shows."""
     found = Processes.of(subject.plan.processes)
@@ -103,13 +103,13 @@ def _more(subject: Subject, accelerators: int) -> tuple[str, Path]:
         hint = "use `distribution: {type: torch}` for a process on each, or an instance type with fewer"
         return hint, ("distribution",)
     key = subject.view.distribution_key
-    if _asked(subject) is None and is_written(subject.view.overrides(subject), key):
+    if _requested_processes(subject) is None and is_written(subject.view.overrides(subject), key):
         section = subject.view.service + OVERRIDES
         return f"remove `{key}` from `{section}`", (section, key)
     return f"set `distribution.processes_per_instance` to {accelerators}, or leave it out", _COUNT
 
 
-def _asked(subject: Subject) -> int | None:
+def _requested_processes(subject: Subject) -> int | None:
     asked: int | None = getattr(subject.effective.distribution, "processes_per_instance", None)
     return asked
 

@@ -70,7 +70,7 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
         if beacon is not None:
             beacon.tell(code, patience=0 if children.asked_to_stop else LATECOMERS)
     if code and not children.asked_to_stop:
-        _write_failure(root, _explained(failed, environment))
+        _write_failure(root, _explain_failure(failed, environment))
     return code
 
 
@@ -85,13 +85,13 @@ def _listen_for_chief(plan: LaunchPlan, network: Network, host: str, children: C
     return None
 
 
-def _explained(failed: Child | None, environment: Mapping[str, str]) -> str:
+def _explain_failure(failed: Child | None, environment: Mapping[str, str]) -> str:
     if failed is None:
         return "the chief failed on its host, or that host was lost; its own log says more"
     logs = environment.get("PET_LOG_DIR")  # torchrun's setting: the ranks' output goes there
     files = sorted(Path(logs).rglob("stderr.log"), key=lambda path: path.stat().st_mtime) if logs else []
     assert failed.exit_code is not None, "it has ended"
-    return failure_text(failed.program.role, failed.exit_code, failed.said(), files)
+    return failure_text(failed.program.role, failed.exit_code, failed.read_stderr_end(), files)
 
 
 def _write_failure(root: Path, text: str) -> None:

@@ -13,7 +13,7 @@ RESERVED_PREFIXES = ("sagemaker_", "cloudtrain_")
 """Hyperparameters for whoever launches the script; the script never sees them."""
 
 
-def decoded(hyperparameters: Mapping[str, str]) -> dict[str, Any]:
+def decode_hyperparameters(hyperparameters: Mapping[str, str]) -> dict[str, Any]:
     """Each text as the JSON value that it holds; what is not JSON stays the text that it is."""
     return {key: _value(text) for key, text in hyperparameters.items()}
 

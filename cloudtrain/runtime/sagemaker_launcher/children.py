@@ -67,7 +67,7 @@ class Child:
         self.exit_code = exit_code
         return exit_code
 
-    def said(self) -> str:
+    def read_stderr_end(self) -> str:
         """The end of its stderr. Descendants may hold it open, so the wait for its end is short."""
         self._listener.join(timeout=2)
         return bytes(self._said).decode("utf-8", "replace")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import mpirun_options
-from cloudtrain.runtime.torchrun_words import guarded
+from cloudtrain.runtime.torchrun_words import guard_program
 
 from . import ROOT
-from .arguments import argv_of, decoded, split
+from .arguments import argv_of, decode_hyperparameters, split
 from .machine import Machine
 from .network import Network
 from .spec import Launch, read_launch
@@ -97,14 +97,14 @@ def launch_plan(
     Raises:
         SetupError: `cloudtrain_launch` is missing, or asks for what cannot be.
     """
-    user, reserved = split(decoded(hyperparameters))
+    user, reserved = split(decode_hyperparameters(hyperparameters))
     launch, host = read_launch(reserved), resource_config["current_host"]
     hosts_of = instance_groups(resource_config)
     groups = launch.instance_groups or (() if launch.launcher == "single" else tuple(hosts_of))
     hosts = [name for group in groups for name in hosts_of.get(group, ())]
-    site = _Site(launch, machine, root, network or Network(), host, hosts or [host], argv_of(user))
+    setup = _HostSetup(launch, machine, root, network or Network(), host, hosts or [host], argv_of(user))
     alone = launch.launcher == "single" or host not in hosts
-    started = _single(site) if alone else _LAUNCHERS[launch.launcher](site)
+    started = _single(setup) if alone else _LAUNCHERS[launch.launcher](setup)
     sm = sm_variables(
         user,
         reserved,
@@ -119,7 +119,7 @@ def launch_plan(
         neurons=machine.neurons,
     )
     first = (hosts or list(resource_config["hosts"]))[0]
-    environment = {**_defaults(site, resource_config), **sm, **_own(site, first)}
+    environment = {**_defaults(setup, resource_config), **sm, **_own(setup, first)}
     several = not alone and len(hosts) > 1
     return LaunchPlan(
         environment=dict(sorted(environment.items())),
@@ -127,11 +127,11 @@ def launch_plan(
         processes_per_instance=started.processes_per_instance,
         hosts=(host,) if alone else tuple(hosts),
         requirements=launch.requirements,
-        wait_for=_address(site.network, started.endpoints[0]) if several and launch.needs_master else None,
+        wait_for=_address(setup.network, started.endpoints[0]) if several and launch.needs_master else None,
         finishes=started.finishes,
         watch=hosts[0] if several and started.serves else None,
         endpoints=tuple(dict.fromkeys((*started.endpoints, f"{first}:{MASTER_PORT}"))),
-        python=site.python,
+        python=setup.python,
     )
 
 
@@ -141,7 +141,7 @@ def _address(network: Network, endpoint: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Site:
+class _HostSetup:
     """One host, and what it has to run."""
 
     launch: Launch
@@ -188,7 +188,7 @@ class _Site:
 
 
 @dataclass(frozen=True)
-class _Started:
+class _HostPrograms:
     programs: tuple[Program, ...]
     processes_per_instance: int = 1
     endpoints: tuple[str, ...] = ()
@@ -196,50 +196,50 @@ class _Started:
     serves: bool = False
 
 
-def _torchrun(site: _Site) -> _Started:
+def _torchrun(setup: _HostSetup) -> _HostPrograms:
     """Options with underscores, which every torch since 1.9 takes."""
-    address, port = site.master
+    address, port = setup.master
     argv = [
-        site.python, "-m", "cloudtrain.runtime.torchrun" if site.network.is_emulated else "torch.distributed.run",
-        "--nnodes", str(len(site.hosts)),
-        "--nproc_per_node", str(site.processes),
-        "--node_rank", str(site.hosts.index(site.host)),
-        "--master_addr", address if len(site.hosts) > 1 else "127.0.0.1",
+        setup.python, "-m", "cloudtrain.runtime.torchrun" if setup.network.is_emulated else "torch.distributed.run",
+        "--nnodes", str(len(setup.hosts)),
+        "--nproc_per_node", str(setup.processes),
+        "--node_rank", str(setup.hosts.index(setup.host)),
+        "--master_addr", address if len(setup.hosts) > 1 else "127.0.0.1",
         "--master_port", str(port),
-        *([] if site.is_python else ["--no_python"]),
-        *guarded(site.program()),
+        *([] if setup.is_python else ["--no_python"]),
+        *guard_program(setup.program()),
     ]  # fmt: skip
-    endpoint = f"{site.hosts[0]}:{MASTER_PORT}"
-    return _Started((Program("torchrun", tuple(argv)),), site.processes, (endpoint,))
+    endpoint = f"{setup.hosts[0]}:{MASTER_PORT}"
+    return _HostPrograms((Program("torchrun", tuple(argv)),), setup.processes, (endpoint,))
 
 
-def _mpirun(site: _Site) -> _Started:
-    if len(site.hosts) > 1:
+def _mpirun(setup: _HostSetup) -> _HostPrograms:
+    if len(setup.hosts) > 1:
         raise SetupError(
-            f"this launcher starts mpirun on one instance, and the job has {len(site.hosts)}",
+            f"this launcher starts mpirun on one instance, and the job has {len(setup.hosts)}",
             hint="use an image with sagemaker-training, or `distribution: {type: torch}`",
         )
-    argv = ["mpirun", *mpirun_options(site.processes, site.launch.mpi_options), *site.direct()]
-    return _Started((Program("mpirun", tuple(argv), signal="ranks"),), site.processes)
+    argv = ["mpirun", *mpirun_options(setup.processes, setup.launch.mpi_options), *setup.direct()]
+    return _HostPrograms((Program("mpirun", tuple(argv), signal="ranks"),), setup.processes)
 
 
-def _tensorflow(site: _Site) -> _Started:
+def _tensorflow(setup: _HostSetup) -> _HostPrograms:
     """One process per task, which finds the others through TF_CONFIG. The script runs in servers too."""
-    tasks = _tasks(site.launch, site.hosts)
+    tasks = _tasks(setup.launch, setup.hosts)
     cluster: dict[str, list[str]] = {}
     for role, _, host, port in tasks:
-        address, number = site.network.place(host, port)
+        address, number = setup.network.place(host, port)
         cluster.setdefault(role, []).append(f"{address}:{number}")
     programs = tuple(
-        Program(role, site.direct(), _task_variables(cluster, role, index), site.signal)
+        Program(role, setup.direct(), _task_variables(cluster, role, index), setup.signal)
         for role, index, host, _ in tasks
-        if host == site.host
+        if host == setup.host
     )
     endpoints = tuple(f"{host}:{port}" for _, _, host, port in tasks)
     if "ps" not in cluster:
-        return _Started(programs, endpoints=endpoints)
-    watched = f"{site.hosts[0]}:{WATCH_PORT}"
-    return _Started(programs, endpoints=(*endpoints, watched), finishes=("chief",), serves=True)
+        return _HostPrograms(programs, endpoints=endpoints)
+    watched = f"{setup.hosts[0]}:{WATCH_PORT}"
+    return _HostPrograms(programs, endpoints=(*endpoints, watched), finishes=("chief",), serves=True)
 
 
 def _tasks(launch: Launch, hosts: Sequence[str]) -> list[tuple[str, int, str, int]]:
@@ -264,23 +264,23 @@ def _task_variables(cluster: Mapping[str, Sequence[str]], role: str, index: int)
     return {"TF_CONFIG": json.dumps(config, sort_keys=True), **hidden}
 
 
-def _single(site: _Site) -> _Started:
-    return _Started((Program("process", site.direct(), signal=site.signal),))
+def _single(setup: _HostSetup) -> _HostPrograms:
+    return _HostPrograms((Program("process", setup.direct(), signal=setup.signal),))
 
 
 _LAUNCHERS = {"torchrun": _torchrun, "mpirun": _mpirun, "tensorflow": _tensorflow}
 
 
-def _own(site: _Site, first: str) -> dict[str, str]:
+def _own(setup: _HostSetup, first: str) -> dict[str, str]:
     """What beside the `SM_` variables is the launcher's to say."""
-    variables = site.machine.variables
-    address, port = site.network.place(first, MASTER_PORT)
+    variables = setup.machine.variables
+    address, port = setup.network.place(first, MASTER_PORT)
     path = variables.get("PYTHONPATH")
     return {
-        "CURRENT_HOST": site.host,
+        "CURRENT_HOST": setup.host,
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
-        "PYTHONPATH": f"{site.root}/code" + (f":{path}" if path else ""),
+        "PYTHONPATH": f"{setup.root}/code" + (f":{path}" if path else ""),
         "SAGEMAKER_JOB_NAME": variables.get("TRAINING_JOB_NAME", ""),
         "SAGEMAKER_REGION": variables.get("AWS_REGION", ""),
     }
@@ -291,7 +291,7 @@ _RANK_OUTPUT = ("PET_TEE", "PET_REDIRECTS", "PET_LOG_DIR")
 the log of a host, which is all that SageMaker keeps, can be read rank by rank."""
 
 
-def _defaults(site: _Site, resource: Mapping[str, Any]) -> dict[str, str]:
+def _defaults(setup: _HostSetup, resource: Mapping[str, Any]) -> dict[str, str]:
     """Left out where the job's own environment says something else.
 
     gloo looks for the host's own name, which images without SageMaker's hostname shim do not resolve, and would fall
@@ -303,12 +303,12 @@ def _defaults(site: _Site, resource: Mapping[str, Any]) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "110",
     }
-    if len(site.hosts) > 1:
+    if len(setup.hosts) > 1:
         defaults["GLOO_SOCKET_IFNAME"] = interface
-    if site.launch.launcher == "torchrun" and not any(name in site.machine.variables for name in _RANK_OUTPUT):
-        defaults.update(PET_TEE="3", PET_LOG_DIR=f"{site.root}/logs")
-    if site.machine.efa:
+    if setup.launch.launcher == "torchrun" and not any(name in setup.machine.variables for name in _RANK_OUTPUT):
+        defaults.update(PET_TEE="3", PET_LOG_DIR=f"{setup.root}/logs")
+    if setup.machine.efa:
         defaults["FI_PROVIDER"] = "efa"
         if str(resource.get("current_instance_type", "")).split(".")[1:2] in [[family] for family in RDMA_FAMILIES]:
             defaults.update(FI_EFA_USE_DEVICE_RDMA="1", RDMAV_FORK_SAFE="1")
-    return {name: value for name, value in defaults.items() if name not in site.machine.variables}
+    return {name: value for name, value in defaults.items() if name not in setup.machine.variables}

@@ -10,7 +10,7 @@ from cloudtrain.core.plan import Plan
 from cloudtrain.render.escape import visible
 
 if TYPE_CHECKING:
-    from cloudtrain.targets.azureml.place import Place
+    from cloudtrain.targets.azureml.account_ref import AccountRef
 
 
 class AzureMLPlan(Plan):
@@ -28,10 +28,10 @@ class AzureMLPlan(Plan):
     @property
     def outputs(self) -> dict[str, str]:
         """Where the job will write, without the keys that an address may end with."""
+        from cloudtrain.targets.azureml.account_ref import AccountRef
         from cloudtrain.targets.azureml.outputs import places_of
-        from cloudtrain.targets.azureml.place import Place
 
-        uris = places_of(self.request, self.run_name, Place.parse(self.place).workspace_id)
+        uris = places_of(self.request, self.run_name, AccountRef.parse(self.place).workspace_id)
         return {name: uri.partition("?")[0] for name, uri in uris.items()}
 
     def to_command(self) -> Any:
@@ -87,10 +87,10 @@ class AzureMLPlan(Plan):
         return f"Needs what `cloudtrain submit` uploads: {things}."
 
     @property
-    def _place(self) -> Place:
-        from cloudtrain.targets.azureml.place import Place
+    def _place(self) -> AccountRef:
+        from cloudtrain.targets.azureml.account_ref import AccountRef
 
-        return Place.parse(self.place)
+        return AccountRef.parse(self.place)
 
     def _job(self) -> dict[str, Any]:
         from cloudtrain.targets.azureml.export.job import job_of

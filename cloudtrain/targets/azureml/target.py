@@ -47,7 +47,7 @@ class AzureMLTarget(Target):
     place_example = "azureml:cifar:1"
     place_help = "`azureml:name:version`, an `azureml://` datastore path, or an `https://` blob address."
     place_prefixes = ("azureml:", "https://")
-    place_habits = ("azure", "path")
+    place_aliases = ("azure", "path")
     environment_help = "A registered Azure ML environment: `azureml:name:version` or an `azureml://registries/...` id."
     overrides_help = "Merged last into the Azure ML job body."
     secret_hint = "let the script read it from the workspace's Key Vault with the job's identity"

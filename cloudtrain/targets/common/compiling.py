@@ -35,22 +35,24 @@ def without_literals(job: AnyJob) -> AnyJob:
         return job
     values = {f"inputs.{name}": text_of(value) for name, value in literals.items()}
 
-    def filled(text: str) -> str:
+    def fill(text: str) -> str:
         return replace_references(text, lambda inner: values.get(inner, f"${{{{{inner}}}}}"))
 
-    variables = {name: filled(text) for name, text in job.environment.variables.items()}
+    variables = {name: fill(text) for name, text in job.environment.variables.items()}
     update: dict[str, Any] = {
         "inputs": {name: item for name, item in job.inputs.items() if name not in literals},
-        "hyperparameters": {name: _filled(value, filled) for name, value in job.hyperparameters.items()},
+        "hyperparameters": {name: _fill_texts(value, fill) for name, value in job.hyperparameters.items()},
         "environment": job.environment.model_copy(update={"variables": variables}),
     }
-    update |= {name: filled(text) for name in ("command", "entry_point") if (text := getattr(job, name)) is not None}
+    update |= {name: fill(text) for name in ("command", "entry_point") if (text := getattr(job, name)) is not None}
     return job.model_copy(update=update)
 
 
 def resolve_hyperparameters(job: TrainingJob, paths: Mapping[str, str]) -> dict[str, Any]:
     """The hyperparameters with `${{...}}` replaced by the paths of the target."""
-    return {key: _filled(value, lambda text: resolve_text(text, paths)) for key, value in job.hyperparameters.items()}
+    return {
+        key: _fill_texts(value, lambda text: resolve_text(text, paths)) for key, value in job.hyperparameters.items()
+    }
 
 
 def resolve_text(text: str, paths: Mapping[str, str]) -> str:
@@ -58,13 +60,13 @@ def resolve_text(text: str, paths: Mapping[str, str]) -> str:
     return replace_references(text, paths.__getitem__)
 
 
-def _filled(value: Any, filled: Callable[[str], str]) -> Any:
+def _fill_texts(value: Any, fill: Callable[[str], str]) -> Any:
     if isinstance(value, str):
-        return filled(value)
+        return fill(value)
     if isinstance(value, Mapping):
-        return {key: _filled(inner, filled) for key, inner in value.items()}
+        return {key: _fill_texts(inner, fill) for key, inner in value.items()}
     if isinstance(value, Sequence):
-        return [_filled(inner, filled) for inner in value]
+        return [_fill_texts(inner, fill) for inner in value]
     return value
 
 

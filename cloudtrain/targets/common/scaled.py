@@ -13,31 +13,33 @@ from cloudtrain.core.plan import Machine
 from cloudtrain.core.resources import InstanceGroup
 from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.targets.common.scaling import Shape, local_shape
+from cloudtrain.targets.common.scaling import JobSize, local_size
 from cloudtrain.targets.common.this_machine import LocalAccount, LocalSettings
 from cloudtrain.targets.registry import target_of
 
 
-def scaled_job(job: TrainingJob, target: LocalSettings, account: LocalAccount) -> tuple[TrainingJob, Shape]:
-    """The job with counts that fit here, and its shape. Inputs that the service has no place for get a made-up one.
+def scaled_job(job: TrainingJob, target: LocalSettings, account: LocalAccount) -> tuple[TrainingJob, JobSize]:
+    """The job with counts that fit here, and its size. Inputs that the service has no place for get a made-up one.
 
     Raises:
         JobError: the job needs something that cannot be emulated here.
     """
     problems = [problem for name, item in job.inputs.items() for problem in _input_problems(name, item)]
     problems += _library_problems(job)
-    shape = _shape(job, target, account.machine)
-    problems += _size_problems(shape)
+    size = _size(job, target, account.machine)
+    problems += _size_problems(size)
     if problems:
         raise JobError(problems)
-    update: dict[str, Any] = {"resources": _resources(job, shape), "distribution": _distribution(job, shape)}
-    return placed_job(job, target).model_copy(update=update), shape
+    update: dict[str, Any] = {"resources": _resources(job, size), "distribution": _distribution(job, size)}
+    return placed_job(job, target).model_copy(update=update), size
 
 
 def placed_job(job: TrainingJob, target: LocalSettings) -> TrainingJob:
     """The job with a made-up place on the service for inputs that are only on this machine."""
     service = str(target.emulate)
-    return job.model_copy(update={"inputs": {name: _placed(name, item, service) for name, item in job.inputs.items()}})
+    return job.model_copy(
+        update={"inputs": {name: _make_up_place(name, item, service) for name, item in job.inputs.items()}}
+    )
 
 
 MOST_INSTANCES, MOST_PROCESSES = 256, 2048
@@ -45,36 +47,36 @@ MOST_INSTANCES, MOST_PROCESSES = 256, 2048
 Python of its own on this machine."""
 
 
-def _size_problems(shape: Shape) -> Iterator[Problem]:
+def _size_problems(size: JobSize) -> Iterator[Problem]:
     """Only the target's own counts are taken as they are, so only they can be too large."""
-    if shape.instances > MOST_INSTANCES or shape.world_size > MOST_PROCESSES:
-        message = f"{shape} (instances x processes) is too much to emulate: at most {MOST_INSTANCES} instances, and "
+    if size.instances > MOST_INSTANCES or size.world_size > MOST_PROCESSES:
+        message = f"{size} (instances x processes) is too much to emulate: at most {MOST_INSTANCES} instances, and "
         message += f"{MOST_PROCESSES:,} processes in all"
         hint = "emulate it smaller: `--instances 2 --processes-per-instance 2`"
         yield Problem(("resources", "instance_count"), message, hint, code="CT031")
 
 
-def _shape(job: TrainingJob, target: LocalSettings, machine: Machine) -> Shape:
+def _size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
     """The counts that fit, within what an emulation takes where they are not the target's own."""
-    shape = _fitting(job, target, machine)
-    instances = shape.instances if target.instance_count else min(shape.instances, MOST_INSTANCES)
-    most = shape.processes_per_instance if target.processes_per_instance else max(1, MOST_PROCESSES // instances)
-    return Shape(instances, min(shape.processes_per_instance, most))
+    size = _fitting(job, target, machine)
+    instances = size.instances if target.instance_count else min(size.instances, MOST_INSTANCES)
+    most = size.processes_per_instance if target.processes_per_instance else max(1, MOST_PROCESSES // instances)
+    return JobSize(instances, min(size.processes_per_instance, most))
 
 
-def _fitting(job: TrainingJob, target: LocalSettings, machine: Machine) -> Shape:
+def _fitting(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
     if isinstance(job.distribution, TensorFlow):  # one task per host; a host without a task would have nothing to do
         capacity = machine.gpus or machine.cpus
-        return Shape(target.instance_count or min(job.resources.instance_count, capacity), 1)
-    shape = local_shape(job, target, machine)
+        return JobSize(target.instance_count or min(job.resources.instance_count, capacity), 1)
+    size = local_size(job, target, machine)
     groups = len(job.resources.instance_groups)
-    return shape if shape.instances >= groups else Shape(groups, 1)
+    return size if size.instances >= groups else JobSize(groups, 1)
 
 
-def _resources(job: TrainingJob, shape: Shape) -> Any:
+def _resources(job: TrainingJob, size: JobSize) -> Any:
     if not job.resources.instance_groups:
-        return job.resources.model_copy(update={"instance_count": shape.instances})
-    return job.resources.model_copy(update={"instance_groups": _groups(job.resources.instance_groups, shape.instances)})
+        return job.resources.model_copy(update={"instance_count": size.instances})
+    return job.resources.model_copy(update={"instance_groups": _groups(job.resources.instance_groups, size.instances)})
 
 
 def _groups(groups: tuple[InstanceGroup, ...], instances: int) -> tuple[InstanceGroup, ...]:
@@ -87,18 +89,18 @@ def _groups(groups: tuple[InstanceGroup, ...], instances: int) -> tuple[Instance
     )
 
 
-def _distribution(job: TrainingJob, shape: Shape) -> Any:
+def _distribution(job: TrainingJob, size: JobSize) -> Any:
     distribution = job.distribution
     if "processes_per_instance" in type(distribution).model_fields:
-        return distribution.model_copy(update={"processes_per_instance": shape.processes_per_instance})
+        return distribution.model_copy(update={"processes_per_instance": size.processes_per_instance})
     if isinstance(distribution, TensorFlow):
         counts = {name: getattr(distribution, name) for name in ("workers", "parameter_servers")}
-        given = {name: min(count, shape.instances) for name, count in counts.items() if count is not None}
+        given = {name: min(count, size.instances) for name, count in counts.items() if count is not None}
         return distribution.model_copy(update=given)
     return distribution
 
 
-def _placed(name: str, item: Input, service: str) -> Input:
+def _make_up_place(name: str, item: Input, service: str) -> Input:
     here = item.of(DEFAULT_TARGET)
     if here is None or item.of(service) is not None:
         return item

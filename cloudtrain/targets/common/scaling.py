@@ -14,7 +14,7 @@ REHEARSAL_PROCESSES = 2
 """Processes per instance on a machine without GPUs, where the job does not say: enough to be distributed."""
 
 
-class Shape(NamedTuple):
+class JobSize(NamedTuple):
     """Instances times processes."""
 
     instances: int
@@ -29,23 +29,23 @@ class Shape(NamedTuple):
         return f"{self.instances} x {self.processes_per_instance}"
 
 
-def requested_shape(job: TrainingJob, machine: Machine) -> Shape:
+def requested_size(job: TrainingJob, machine: Machine) -> JobSize:
     """What the job asks for. Where it leaves the processes open: one per GPU, or two on a machine without GPUs."""
     resources = job.resources
     instances = sum(group.instance_count for group in resources.instance_groups) or resources.instance_count
     if job.distribution.type == "none":
-        return Shape(instances, 1)
+        return JobSize(instances, 1)
     processes = getattr(job.distribution, "processes_per_instance", None) or resources.gpus_per_instance
-    return Shape(instances, processes or machine.gpus or min(machine.cpus, REHEARSAL_PROCESSES))
+    return JobSize(instances, processes or machine.gpus or min(machine.cpus, REHEARSAL_PROCESSES))
 
 
-def local_shape(job: TrainingJob, target: LocalSettings, machine: Machine) -> Shape:
+def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
     """What will run here. The target's own counts are taken as they are; the job's are scaled to the machine.
 
     The capacity is the GPUs, or the CPUs where there is none. Instances are kept before processes, because a job
     on several instances rehearses more when it still has several.
     """
-    wanted = requested_shape(job, machine)
+    wanted = requested_size(job, machine)
     capacity = machine.gpus or machine.cpus
     if target.instance_count is not None:
         instances = target.instance_count
@@ -56,7 +56,7 @@ def local_shape(job: TrainingJob, target: LocalSettings, machine: Machine) -> Sh
         processes = target.processes_per_instance
     else:
         processes = min(wanted.processes_per_instance, max(1, capacity // instances))
-    return Shape(instances, processes)
+    return JobSize(instances, processes)
 
 
 class Tasks(NamedTuple):

@@ -19,10 +19,10 @@ PEER_LOST = re.compile(
 def error_in(lines: Sequence[str]) -> str | None:
     """The last line that names an exception."""
     found = [match[1] for line in lines if (match := _NAMED_ERROR.match(line))]
-    return bounded(found[-1]) if found else None
+    return shorten_line(found[-1]) if found else None
 
 
-def bounded(text: str) -> str:
+def shorten_line(text: str) -> str:
     """One line, of a length that can be read."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

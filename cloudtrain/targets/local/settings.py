@@ -11,7 +11,7 @@ from cloudtrain.core.model import all_at_once
 from cloudtrain.core.targets import find_target, target_names
 from cloudtrain.core.units import Count, Duration
 from cloudtrain.errors import Problem, did_you_mean
-from cloudtrain.problems.source import shown
+from cloudtrain.problems.source import describe_value
 from cloudtrain.targets.settings import TargetSettings
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
     if not isinstance(name, str):
         return
     if name not in emulated_targets():
-        message, hint = f"`emulate` cannot be {shown(name)}", did_you_mean(name, emulated_targets())
+        message, hint = f"`emulate` cannot be {describe_value(name)}", did_you_mean(name, emulated_targets())
         yield Problem(("emulate",), message, hint or did_you_mean("", emulated_targets()), code="CT013")
         return
     service = find_target(name).title

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cloudtrain.targets.sagemaker.jobs import TRAINING, JobKind
-from cloudtrain.targets.sagemaker.places import S3Uri
+from cloudtrain.targets.sagemaker.s3_uri import S3Uri
 
 Places = Mapping[str, S3Uri]
 """`model`, `outputs`, `outputs/NAME`, `checkpoint` to a folder, or to an archive (`.tar.gz`)."""

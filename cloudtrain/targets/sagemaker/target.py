@@ -50,7 +50,7 @@ class SageMakerTarget(Target):
     place_example = "s3://bucket/train"
     place_help = "An `s3://` URI; for inputs also `fsx://FILE_SYSTEM_ID/PATH` or `efs://FILE_SYSTEM_ID/PATH`."
     place_prefixes = ("s3://",)
-    place_habits = ("s3", "s3_uri", "uri", "s3_data")
+    place_aliases = ("s3", "s3_uri", "uri", "s3_data")
     overrides_help = "Merged last into the CreateTrainingJob or CreateProcessingJob request."
     secret_hint = "let the script read it from AWS Secrets Manager with the job's role"
     can_emulate = True

@@ -18,7 +18,7 @@ import pytest
 from cloudtrain.bundle.tree import Tree, scan
 from cloudtrain.core.plan import Plan, Upload
 from cloudtrain.core.states import RunRef
-from cloudtrain.targets.azureml.place import Place
+from cloudtrain.targets.azureml.account_ref import AccountRef
 from cloudtrain.targets.azureml.service import blobs
 from cloudtrain.targets.azureml.service import client as client_module
 from cloudtrain.targets.azureml.service.client import Client
@@ -140,7 +140,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAzure]:
 @pytest.fixture
 def client(fake: FakeAzure) -> Client:
     """Requests to the workspace."""
-    return Client(Place.parse(PLACE), fake.environ)
+    return Client(AccountRef.parse(PLACE), fake.environ)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import CloudtrainError, SettingsError, TargetError
-from cloudtrain.targets.azureml.place import Place
+from cloudtrain.targets.azureml.account_ref import AccountRef
 from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.azureml.service.clouds import BUILT_IN, cloud_of, known_cloud
 from tests.fakes.azureml import FakeAzure
@@ -103,7 +103,7 @@ def test_a_description_that_lacks_something() -> None:
 @pytest.mark.lifecycle
 def test_the_description_is_asked_for_without_a_token(fake: FakeAzure) -> None:
     """Over the network, once, before anybody has logged in."""
-    client = Client(Place(fake.subscription_id, "rg", "ws"), fake.environ)
+    client = Client(AccountRef(fake.subscription_id, "rg", "ws"), fake.environ)
     assert client.cloud.resource_manager == fake.url
     assert client.cloud.name == fake.environ["AZUREML_CURRENT_CLOUD"]
     (asked,) = fake.requests

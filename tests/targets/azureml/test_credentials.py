@@ -14,7 +14,7 @@ import pytest
 from cloudtrain.core.states import RunRef
 from cloudtrain.errors import CloudtrainError, SettingsError, TargetError
 from cloudtrain.targets.azureml.account import account_of
-from cloudtrain.targets.azureml.place import Place
+from cloudtrain.targets.azureml.account_ref import AccountRef
 from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.azureml.service.clouds import BUILT_IN, Cloud
 from cloudtrain.targets.azureml.service.credentials import KINDS, credential_of, credentials_in_sight
@@ -214,7 +214,7 @@ def test_a_file_of_the_credentials_that_is_not_there(
     for variable in ("AZURE_CLIENT_CERTIFICATE_PATH", "AZURE_FEDERATED_TOKEN_FILE"):
         monkeypatch.setenv(variable, "/nowhere/file")
     with pytest.raises(CloudtrainError, match="/nowhere/file") as caught:
-        ask(Client(Place.parse(f"{kind}@{PLACE}"), fake.environ))
+        ask(Client(AccountRef.parse(f"{kind}@{PLACE}"), fake.environ))
     assert caught.value.hint == KINDS[kind].login
     assert "connection" not in caught.value.message
 
@@ -222,7 +222,7 @@ def test_a_file_of_the_credentials_that_is_not_there(
 @pytest.mark.lifecycle
 def test_a_new_login_is_found(fake: FakeAzure) -> None:
     """A token that Azure refuses is got anew from new credentials."""
-    client = Client(Place.parse(PLACE), fake.environ)
+    client = Client(AccountRef.parse(PLACE), fake.environ)
     before = client.credential
     fake.faults.expire_token("GET", r"\{WS\}$")
     client.get("", api_version="2024-10-01-preview")

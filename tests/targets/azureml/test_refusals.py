@@ -17,8 +17,8 @@ from cloudtrain.targets.azureml.service.provider_errors import (
     Call,
     NameTaken,
     NoWorkspace,
-    refused,
-    translated,
+    refusal_error,
+    translate_error,
 )  # fmt: skip
 from cloudtrain.targets.common.provider_errors import Denied, Expired, NotThere
 
@@ -43,7 +43,7 @@ def is_for_a_user(error: CloudtrainError) -> None:
 @pytest.mark.parametrize("code", CODES)
 def test_every_code(code: str) -> None:
     """Whatever the status; there is something to type, but for things that are just not there."""
-    error = refused(400, body(code), CALL)
+    error = refusal_error(400, body(code), CALL)
     assert isinstance(error, TargetError)
     assert type(error) is CODES[code].kind
     is_for_a_user(error)
@@ -54,7 +54,7 @@ def test_every_code(code: str) -> None:
 @pytest.mark.parametrize("answer", [None, [], "no JSON", {}, {"error": None}, {"error": "text"}, {"Message": "No."}])
 def test_answers_of_any_form(status: int, answer: Any) -> None:
     """The status says enough: proxies and front ends have forms of their own."""
-    error = refused(status, answer, CALL)
+    error = refusal_error(status, answer, CALL)
     is_for_a_user(error)
     assert isinstance(error, TargetUnreachable) == (status in (408, 429) or status >= 500)
 
@@ -93,7 +93,7 @@ ACTION = "does not have authorization to perform action 'Microsoft.MachineLearni
 )  # fmt: skip
 def test_what_is_said(status: int, answer: Any, kind: type, part: str, hint: str) -> None:
     """The words that matter, by code, inner code, words and status."""
-    error = refused(status, answer, CALL)
+    error = refusal_error(status, answer, CALL)
     assert type(error) is kind
     assert part in error.message
     assert hint in (error.hint or "")
@@ -149,7 +149,7 @@ CREDENTIAL = "DefaultAzureCredential failed to retrieve a token.\nAttempted cred
 )
 def test_what_never_reached_the_service(error: Exception, kind: type, hint: str) -> None:
     """No credentials, no network, no trust."""
-    ours = translated(error, CALL)
+    ours = translate_error(error, CALL)
     assert type(ours) is kind
     assert hint in (ours.hint or "")
     is_for_a_user(ours)
@@ -190,7 +190,7 @@ class StorageError(core.HttpResponseError):
 )
 def test_storage(status: int, code: str | StorageErrorCode, kind: type, part: str) -> None:
     """Its codes are known too, and its ids are left out."""
-    error = translated(StorageError(status, code), CALL)
+    error = translate_error(StorageError(status, code), CALL)
     assert type(error) is kind
     assert part in error.message
     assert "RequestId" not in error.message

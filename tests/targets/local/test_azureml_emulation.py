@@ -16,7 +16,7 @@ from cloudtrain.bundle.tree import scan
 from cloudtrain.core.plan import CompileContext
 from cloudtrain.core.states import RunState
 from cloudtrain.launch.loopback import loopback_variables
-from cloudtrain.targets.azureml.launch.job import Body, processes, service_site
+from cloudtrain.targets.azureml.launch.job import Body, processes, service_layout
 from tests.compile.test_azureml_emulation import OWN, WORKSPACE, azureml_request
 from tests.deadlines import GRACE
 from tests.targets.places import Place, Run, eventually
@@ -100,7 +100,7 @@ def test_digits_ddp_on_two_instances(place: Place, distribution: str) -> None:
     assert (run.folder / "data/model/model.pt").exists()
 
     body = Body(azureml_request(job, target, account, "digits-1"))
-    expected = list(processes(body, service_site(body, "digits-1", WORKSPACE, account.machine.gpus)))
+    expected = list(processes(body, service_layout(body, "digits-1", WORKSPACE, account.machine.gpus)))
     inherited = {name for name in os.environ if name not in OWN} | {"PWD", "OLDPWD", "SHLVL", "_"}  # the shell's own
     for process, real, argv in zip(expected, variables, commands, strict=True):
         ours = as_on_azure(real, run, process.instance)

@@ -11,7 +11,7 @@ from botocore.parsers import ResponseParserError  # noqa: TID253
 
 from cloudtrain.errors import RunNotFound, SettingsError, TargetError, TargetUnreachable
 from cloudtrain.targets.common.provider_errors import Denied, Expired, NotThere
-from cloudtrain.targets.sagemaker.service.provider_errors import CODES, Call, NameTaken, translated
+from cloudtrain.targets.sagemaker.service.provider_errors import CODES, Call, NameTaken, translate_error
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.fakes.sagemaker.server import FakeAws
 from tests.targets.sagemaker.conftest import REF, plan_of
@@ -27,7 +27,7 @@ def answered(code: str, message: str = "", status: int = 400) -> theirs.ClientEr
 @pytest.mark.parametrize("code", CODES)
 def test_every_code(code: str) -> None:
     """One line, without a final stop, with the service's own words where it has some, and a hint that can be typed."""
-    error = translated(answered(code, "Because it is so.\n  Really."), CALL)
+    error = translate_error(answered(code, "Because it is so.\n  Really."), CALL)
     assert isinstance(error, TargetError)
     assert "\n" not in error.message
     assert not error.message.endswith(".")
@@ -55,7 +55,7 @@ def test_every_code(code: str) -> None:
 )  # fmt: skip
 def test_what_is_said(code: str, message: str, kind: type, part: str, hint: str) -> None:
     """The words that matter."""
-    error = translated(answered(code, message), CALL)
+    error = translate_error(answered(code, message), CALL)
     assert type(error) is kind
     assert part in error.message
     assert hint in (error.hint or "")
@@ -63,7 +63,7 @@ def test_what_is_said(code: str, message: str, kind: type, part: str, hint: str)
 
 def test_an_unknown_code_of_a_broken_service_may_be_tried_again() -> None:
     """By its HTTP status."""
-    assert type(translated(answered("Oops", status=503), CALL)) is TargetUnreachable
+    assert type(translate_error(answered("Oops", status=503), CALL)) is TargetUnreachable
 
 
 EXCEPTIONS: list[tuple[Exception, type, str]] = [
@@ -92,7 +92,7 @@ EXCEPTIONS: list[tuple[Exception, type, str]] = [
 @pytest.mark.parametrize(("error", "kind", "hint"), EXCEPTIONS, ids=lambda value: type(value).__name__)
 def test_what_never_reached_the_service(error: Exception, kind: type, hint: str) -> None:
     """Missing credentials, no network, a wrong profile."""
-    ours = translated(error, CALL)
+    ours = translate_error(error, CALL)
     assert type(ours) is kind
     assert hint in (ours.hint or "")
     assert "\n" not in ours.message

@@ -40,17 +40,17 @@ def command_of(job: TrainingJob) -> str:
     if job.command is not None:
         line = resolve_text(job.command, texts)
     elif job.entry_point is not None:
-        line = " ".join(quoted(word, free_texts(job)) for word in _words(job, texts))
+        line = " ".join(quote_word(word, free_texts(job)) for word in _words(job, texts))
         line = f"{_WITH_CODE} {line}" if "/" in job.entry_point else line
     else:
         message = "a job on Azure ML needs something to run: an image's own entry point is never started"
         raise JobError([Problem(("entry_point",), message, "add for example `entry_point: train.py`", code="CT036")])
     requirements = job.environment.requirements
     # Not `&&`, which would bind to the first part of a line that has several.
-    return line if requirements is None else f"{_INSTALL} {quoted(requirements)} || exit; {line}"
+    return line if requirements is None else f"{_INSTALL} {quote_word(requirements)} || exit; {line}"
 
 
-def quoted(word: str, free: Collection[str] = ()) -> str:
+def quote_word(word: str, free: Collection[str] = ()) -> str:
     """One word of a shell line. References stand in it as they are; those in `free` become text that a shell could
     read as more than a word, so the word that holds one is quoted around it."""
     if word and _PLAIN.fullmatch(_REFERENCE.sub("", word)) and not any(text in word for text in free):

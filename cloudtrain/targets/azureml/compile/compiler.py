@@ -38,11 +38,11 @@ def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Pl
         from cloudtrain.targets.azureml.compile.processing import as_command_job, as_processing_plan, shard_problems
 
         command_job = as_command_job(job)
-        return as_processing_plan(job, _compiled(command_job, target, context, Problems(shard_problems(job))))
-    return _compiled(job, target, context, Problems())
+        return as_processing_plan(job, _compile(command_job, target, context, Problems(shard_problems(job))))
+    return _compile(job, target, context, Problems())
 
 
-def _compiled(job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems) -> Plan:
+def _compile(job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems) -> Plan:
     """The plan, unless there are problems, those that are known already among them."""
     parts = parts_of(job, target, context, problems)
     body = request_of(parts, problems)

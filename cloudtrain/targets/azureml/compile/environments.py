@@ -33,16 +33,16 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
     image = given.image.of("azureml") if given.image else None
     registered = given.of("azureml")
     if registered is not None:
-        return ChosenEnvironment(_registered(registered, context.account.workspace_id))
+        return ChosenEnvironment(_registered_id(registered, context.account.workspace_id))
     if given.build is not None:
         if image is not None or given.conda_file is not None:
             raise _wrong("build", "an environment is either built from a Dockerfile or made of an image", "remove one")
-        return _built_from(given.build, posixpath.normpath(given.dockerfile or "Dockerfile"), context)
+        return _asset_from_build(given.build, posixpath.normpath(given.dockerfile or "Dockerfile"), context)
     if given.dockerfile is not None:
         hint = "add the folder that holds it: `build: ../environment`"
         raise _wrong("dockerfile", "`dockerfile` is a file of the `build` folder, and none is given", hint)
     if image is not None:
-        return _made_of(image, given.conda_file, context)
+        return _asset_from_image(image, given.conda_file, context)
     if given.conda_file is not None:
         message = "`conda_file` needs an image to build on"
         hint = "add `image: {azureml: mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04}`"
@@ -50,10 +50,10 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
     if given.framework is None:
         hint = 'add `environment: {framework: pytorch, version: "2.8"}`, `azureml: azureml:NAME:VERSION`, or an `image`'
         raise _wrong("framework", "the job does not say in which environment it runs on Azure ML", hint)
-    return ChosenEnvironment(_curated(given.framework, given.version))
+    return ChosenEnvironment(_curated_id(given.framework, given.version))
 
 
-def _registered(written: str, workspace_id: str) -> str:
+def _registered_id(written: str, workspace_id: str) -> str:
     found = asset_id(workspace_id, written, "environments")
     if found is not None:
         return found
@@ -66,7 +66,7 @@ def _registered(written: str, workspace_id: str) -> str:
     raise _wrong("azureml", message, hint if version is None else f"write `azureml:{name}:{version}`")
 
 
-def _made_of(image: str, conda_file: str | None, context: CompileContext) -> ChosenEnvironment:
+def _asset_from_image(image: str, conda_file: str | None, context: CompileContext) -> ChosenEnvironment:
     properties: dict[str, Any] = {"image": image, "isAnonymous": True, "isArchived": False}
     if conda_file is not None:
         if context.conda is None:
@@ -76,7 +76,7 @@ def _made_of(image: str, conda_file: str | None, context: CompileContext) -> Cho
     return _asset(properties, context)
 
 
-def _built_from(folder: str, dockerfile: str, context: CompileContext) -> ChosenEnvironment:
+def _asset_from_build(folder: str, dockerfile: str, context: CompileContext) -> ChosenEnvironment:
     """Where the folder is when the environment is made, only storage knows; its content is known, and names it."""
     if context.build is None:
         hint = "write the folder that holds the `Dockerfile`, from `source_dir`; `dockerfile` is its name in there"
@@ -98,7 +98,7 @@ def _asset(
     )
 
 
-def _curated(framework: str, version: str | None) -> str:
+def _curated_id(framework: str, version: str | None) -> str:
     found = curated_environment(framework, version)
     if found is not None:
         return found.id

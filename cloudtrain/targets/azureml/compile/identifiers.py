@@ -84,7 +84,7 @@ class Labelled(NamedTuple):
     name: str
 
 
-def labelled(written: object) -> Labelled | None:
+def parse_label(written: object) -> Labelled | None:
     """The asset of an id that ends with the label `latest`. None for other ids, and for those of registries, whose
     labels the service understands itself."""
     match = _LABELLED.fullmatch(written) if isinstance(written, str) else None

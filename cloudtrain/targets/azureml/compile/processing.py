@@ -20,7 +20,7 @@ from cloudtrain.core.plan import Plan
 from cloudtrain.core.processing import ProcessingJob
 from cloudtrain.errors import Problem
 from cloudtrain.runtime.azureml_processing import MODULE
-from cloudtrain.targets.azureml.compile.command import quoted
+from cloudtrain.targets.azureml.compile.command import quote_word
 from cloudtrain.targets.azureml.compile.places import free_texts, reference_texts
 from cloudtrain.targets.common.compiling import (
     hyperparameter_argv,
@@ -81,7 +81,7 @@ def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
         if item.shard
         for word in ("--shard", f"{name}=${{{{inputs.{name}}}}}")
     ]
-    return " ".join(quoted(word, free_texts(view)) for word in ("python", "-m", MODULE, *shards, "--", *program))
+    return " ".join(quote_word(word, free_texts(view)) for word in ("python", "-m", MODULE, *shards, "--", *program))
 
 
 def shard_problems(job: ProcessingJob) -> list[Problem]:

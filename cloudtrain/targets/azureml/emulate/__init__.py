@@ -16,7 +16,7 @@ nothing else:
     our own       CLOUDTRAIN_RUN_DIR, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS (each instance's share), PATH,
                   PYTHONUNBUFFERED
 
-    site          where the instances, their data and their code are here
+    layout        where the instances, their data and their code are here
     stage         the body of the job, and this machine
     specification the launch specification: folders, files, links, processes
     compiler      all of it together: the plan

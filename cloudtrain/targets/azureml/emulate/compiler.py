@@ -13,7 +13,7 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.launch.loopback import loopback_variables
 from cloudtrain.targets.azureml.account import AzureMLAccount
 from cloudtrain.targets.azureml.compile import compile_azureml
-from cloudtrain.targets.azureml.emulate.site import local_site
+from cloudtrain.targets.azureml.emulate.layout import local_layout
 from cloudtrain.targets.azureml.emulate.specification import specification
 from cloudtrain.targets.azureml.emulate.stage import Stage
 from cloudtrain.targets.azureml.launch.job import INTERFACE, LONG, MASTER_PORT, Body, processes
@@ -39,7 +39,7 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
     """
     account: LocalAccount = context.account
     stage = _stage(job, target, context)
-    started = [_here(stage, process) for process in processes(stage.body, stage.site)]
+    started = [_here(stage, process) for process in processes(stage.body, stage.layout)]
     if not started:
         message = f"what Azure ML starts for `{stage.body.kind}` is not known, so it cannot be emulated"
         raise JobError([Problem(("azureml_overrides", "distribution"), message, "submit it to Azure ML", code="CT031")])
@@ -51,7 +51,7 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
         specification(stage, context, started, grace_period=target.grace_period),
         job.name,
         context,
-        processes=tuple(map(_shown, started)),
+        processes=tuple(map(_shorten, started)),
         summary=_summary(stage, len(started)),
         notes=_notes(stage),
     )
@@ -69,8 +69,8 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
         raise JobError(without_echoes(problems))
     body = Body(plan.request)
     run_dir = account.run_dir(context.run_name)
-    site = local_site(body, account, run_dir, context.run_name, ACCOUNT.workspace_id)
-    return Stage(job, body, site, account, target.python or account.python, run_dir)
+    layout = local_layout(body, account, run_dir, context.run_name, ACCOUNT.workspace_id)
+    return Stage(job, body, layout, account, target.python or account.python, run_dir)
 
 
 def _horovod_problems(job: TrainingJob) -> Iterator[Problem]:
@@ -87,7 +87,7 @@ def _here(stage: Stage, process: Process) -> Process:
         if env.get(name) == INTERFACE:
             env[name] = "lo"
     if stage.body.kind == "Mpi":
-        env.setdefault("MASTER_PORT", stage.site.listen(0, MASTER_PORT)[1])
+        env.setdefault("MASTER_PORT", stage.layout.listen(0, MASTER_PORT)[1])
     return replace(process, env=env)
 
 
@@ -106,7 +106,7 @@ def _shares(stage: Stage, instance: int, world_size: int) -> dict[str, str]:
     return variables
 
 
-def _shown(process: Process) -> Process:
+def _shorten(process: Process) -> Process:
     return replace(process, env={name: value for name, value in process.env.items() if name not in LONG})
 
 
@@ -119,7 +119,7 @@ def _summary(stage: Stage, world_size: int) -> Iterator[tuple[str, str]]:
     yield "started by", f"the service itself ({body.kind or 'no distribution'})"
     yield "environment", f"{body.environment} (not used here)"
     yield "script", job.entry_point or job.command or ""
-    yield "data", stage.site.data
+    yield "data", stage.layout.data
     yield "run folder", stage.run_dir
     if job.max_runtime:
         yield "max runtime", format_duration(job.max_runtime)

@@ -22,27 +22,27 @@ def specification(
     stage: Stage, context: CompileContext, started: Sequence[Process], *, grace_period: int
 ) -> LaunchSpecification:
     """What starts these processes."""
-    site, given = stage.site, _given_places(stage.job)
+    layout, given = stage.layout, _given_places(stage.job)
     programs = tuple(f"{stage.programs}/{name}" for name in ("python", "python3"))
-    outputs = {name: site.paths[f"outputs.{name}"] for name in stage.body.outputs}
+    outputs = {name: layout.paths[f"outputs.{name}"] for name in stage.body.outputs}
     linked = {name: place for name, place in given.items() if name in outputs}
     made = [
         path
         for name, path in outputs.items()
         if name not in linked and stage.body.outputs[name].get("jobOutputType") != "uri_file"
     ]
-    kept = tuple(f"{code}/outputs" for code in site.code)
+    kept = tuple(f"{code}/outputs" for code in layout.code)
     own = {name: (outputs[name],) if name in outputs else tuple(f"{folder}/{name}" for folder in kept) for name in _OWN}
     return LaunchSpecification(
         name=context.run_name,
         run_dir=stage.run_dir,
         emulates="azureml",
-        code=CodePlace(stage.account.archive(context.bundle), context.bundle.sha256, site.code[0], site.code[1:]),
-        directories=tuple(sorted([site.data, *made, *linked.values()])),
+        code=CodePlace(stage.account.archive(context.bundle), context.bundle.sha256, layout.code[0], layout.code[1:]),
+        directories=tuple(sorted([layout.data, *made, *linked.values()])),
         files={path: f'#!/bin/sh\nexec {quote(stage.python)} "$@"\n' for path in programs},
         programs=programs,
         links=(
-            *(Link(site.paths[f"inputs.{name}"], str(item.local), None) for name, item in _data(stage.job)),
+            *(Link(layout.paths[f"inputs.{name}"], str(item.local), None) for name, item in _data(stage.job)),
             *(Link(outputs[name], place, None) for name, place in linked.items()),
             *(Link(path, target, None) for path, target in _user_logs(stage.run_dir, len(started))),
         ),
@@ -56,7 +56,7 @@ def specification(
         instances=stage.body.instances,
         world_size=len(started),
         ports=_ports(started),
-        processes=tuple(_started(stage, process) for process in started),
+        processes=tuple(_started_process(stage, process) for process in started),
         finishes=("worker",) if any(process.role == "ps" for process in started) else (),
         grace_period=grace_period,
         max_runtime=stage.job.max_runtime,
@@ -71,11 +71,11 @@ def _ports(started: Sequence[Process]) -> tuple[str, ...]:
     return tuple(sorted({name for each in started for text in each.env.values() for name in _PORT.findall(text)}))
 
 
-def _started(stage: Stage, process: Process) -> StartedProcess:
+def _started_process(stage: Stage, process: Process) -> StartedProcess:
     """The shell does not pass signals on, so the whole group gets them."""
     role = "process" if process.role == "rank" else process.role
     shown = replace(process, role=role, env=dict(sorted(process.env.items())))
-    return StartedProcess.of(shown, "group", stage.site.code[process.instance])
+    return StartedProcess.of(shown, "group", stage.layout.code[process.instance])
 
 
 def _given_places(job: TrainingJob) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cloudtrain.core.job import TrainingJob
-from cloudtrain.targets.azureml.launch.job import Body, Site
+from cloudtrain.targets.azureml.launch.job import Body, JobLayout
 from cloudtrain.targets.common.this_machine import LocalAccount
 
 
@@ -15,7 +15,7 @@ class Stage:
 
     job: TrainingJob
     body: Body
-    site: Site
+    layout: JobLayout
     account: LocalAccount
     python: str
     run_dir: str

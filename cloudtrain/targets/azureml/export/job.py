@@ -12,13 +12,13 @@ from typing import Any
 
 from cloudtrain.errors import TargetError
 from cloudtrain.targets.azureml.compile.durations import duration_seconds, duration_text
-from cloudtrain.targets.azureml.compile.identifiers import labelled
+from cloudtrain.targets.azureml.compile.identifiers import parse_label
 from cloudtrain.targets.azureml.export.words import (
     Convert,
     Wordless,
+    constant,
     count,
     each,
-    fixed,
     flag,
     kinds,
     mapping,
@@ -88,12 +88,12 @@ def _id(value: Any) -> str:
     up as a submit does. Anything else would be looked for, or uploaded, before the job is sent."""
     if not text(value).startswith(("/subscriptions/", "azureml://", "azureml:AzureML-")):
         raise Wordless("")
-    return named(value)
+    return write_label(value)
 
 
-def named(value: Any) -> str:
+def write_label(value: Any) -> str:
     """An id or address, in which a label is written as people do: `mine@latest`."""
-    label = labelled(text(value))
+    label = parse_label(text(value))
     return f"{label.name}@latest" if label else str(value)
 
 
@@ -139,7 +139,7 @@ _RESOURCES = part(
 )
 
 
-def _named(kind: str, convert: Convert) -> Convert:
+def _add_type(kind: str, convert: Convert) -> Convert:
     """Adds what the discriminator of the body becomes."""
     return lambda value: {"type": kind, **convert(value)}
 
@@ -163,21 +163,21 @@ _RAY = part(
     }
 )
 _DISTRIBUTIONS = {
-    "PyTorch": _named("pytorch", _PROCESSES),
-    "Mpi": _named("mpi", _PROCESSES),
-    "TensorFlow": _named("tensorflow", _SERVERS),
-    "Ray": _named("ray", _RAY),
+    "PyTorch": _add_type("pytorch", _PROCESSES),
+    "Mpi": _add_type("mpi", _PROCESSES),
+    "TensorFlow": _add_type("tensorflow", _SERVERS),
+    "Ray": _add_type("ray", _RAY),
 }
 
 _IDENTITIES = {
-    "Managed": _named("managed_identity", part({"clientId": ("client_id", text), "objectId": ("object_id", text)})),
-    "UserIdentity": _named("user_identity", part({})),
-    "AMLToken": _named("aml_token", part({})),
+    "Managed": _add_type("managed_identity", part({"clientId": ("client_id", text), "objectId": ("object_id", text)})),
+    "UserIdentity": _add_type("user_identity", part({})),
+    "AMLToken": _add_type("aml_token", part({})),
 }
 
-_INPUT = part({"uri": ("path", named), "mode": ("mode", one_of(INPUT_MODES))}, always=("uri",))
+_INPUT = part({"uri": ("path", write_label), "mode": ("mode", one_of(INPUT_MODES))}, always=("uri",))
 _LITERAL = part({"value": ("value", text)}, always=("value",))
-_INPUTS: dict[str, Convert] = {name: _named(name, _INPUT) for name in _DATA}
+_INPUTS: dict[str, Convert] = {name: _add_type(name, _INPUT) for name in _DATA}
 _INPUTS["literal"] = lambda value: _LITERAL(value)["value"]
 
 _OUTPUT = part(
@@ -188,7 +188,7 @@ _OUTPUT = part(
         "assetVersion": ("version", text),
     }
 )
-_OUTPUTS = {name: _named(name, _OUTPUT) for name in _DATA}
+_OUTPUTS = {name: _add_type(name, _OUTPUT) for name in _DATA}
 
 
 def _service(kind: str) -> Callable[[Any], dict[str, Any]]:
@@ -213,8 +213,8 @@ _SERVICES = {
 
 _JOB = part(
     {
-        "jobType": ("", fixed("Command")),
-        "isArchived": ("", fixed(False)),
+        "jobType": ("", constant("Command")),
+        "isArchived": ("", constant(False)),
         "displayName": ("display_name", text),
         "experimentName": ("experiment_name", text),
         "description": ("description", text),
@@ -230,7 +230,7 @@ _JOB = part(
         "limits": (
             "limits",
             part(
-                {"jobLimitsType": ("", fixed("Command")), "timeout": ("timeout", _seconds)},
+                {"jobLimitsType": ("", constant("Command")), "timeout": ("timeout", _seconds)},
                 always=("jobLimitsType", "timeout"),
             ),
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cloudtrain.targets.azureml.place import Place
+from cloudtrain.targets.azureml.account_ref import AccountRef
 from cloudtrain.targets.azureml.service.clouds import BUILT_IN
 from cloudtrain.targets.azureml.service.credentials import kind_of
 from cloudtrain.targets.common.export.calls import Call, Program, Ref
@@ -37,7 +37,7 @@ def command_program(job: Mapping[str, Any]) -> Program:
     return Program({"job": _command(job)}, "", {}, EXTRA)
 
 
-def submit_program(job: Mapping[str, Any], place: Place) -> Program:
+def submit_program(job: Mapping[str, Any], place: AccountRef) -> Program:
     """The `command(...)`, and a client that sends it to the workspace."""
     arguments = {
         "credential": _credential(place),
@@ -75,7 +75,7 @@ def _data(name: str, item: Mapping[str, Any]) -> Call:
     return Call(f"{_SDK}.{name}", dict(item))
 
 
-def _typed(value: Mapping[str, Any]) -> Call:
+def _make_call(value: Mapping[str, Any]) -> Call:
     return Call(CLASSES[value["type"]], {name: inner for name, inner in value.items() if name != "type"})
 
 
@@ -85,14 +85,14 @@ _PARTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "outputs": _outputs,
     "limits": dict,
     "queue_settings": dict,
-    "distribution": lambda value: {"distribution": _typed(value)},
-    "identity": lambda value: {"identity": _typed(value)},
-    "services": lambda value: {"services": {name: _typed(item) for name, item in value.items()}},
+    "distribution": lambda value: {"distribution": _make_call(value)},
+    "identity": lambda value: {"identity": _make_call(value)},
+    "services": lambda value: {"services": {name: _make_call(item) for name, item in value.items()}},
 }
 """Parts of a job that are arguments of their own, or objects."""
 
 
-def _credential(place: Place) -> Call:
+def _credential(place: AccountRef) -> Call:
     """The credential that the target names, from the login service of its cloud."""
     kind = kind_of(place.credential)
     cloud = BUILT_IN.get(place.cloud or "AzureCloud")

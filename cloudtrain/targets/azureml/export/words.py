@@ -26,7 +26,7 @@ def part(table: Table, *, always: Collection[str] = ()) -> Convert:
         found, wordless = {}, [f"{name} left out" for name in always if name not in fields]
         for name, inner in fields.items():
             word, how = table.get(name, ("", _nothing))
-            converted = _collected(how, inner, name, wordless)
+            converted = _collect(how, inner, name, wordless)
             if word:
                 found[word] = converted
         return _or_raise(found, wordless)
@@ -39,7 +39,7 @@ def each(how: Convert) -> Convert:
 
     def convert(value: Any) -> dict[str, Any]:
         wordless: list[str] = []
-        found = {name: _collected(how, inner, name, wordless) for name, inner in mapping(value).items()}
+        found = {name: _collect(how, inner, name, wordless) for name, inner in mapping(value).items()}
         return _or_raise(found, wordless)
 
     return convert
@@ -79,7 +79,7 @@ def one_of(table: Mapping[Any, str]) -> Convert:
     return convert
 
 
-def fixed(expected: Any) -> Convert:
+def constant(expected: Any) -> Convert:
     """The one value that the tool writes."""
 
     def convert(value: Any) -> Any:
@@ -115,7 +115,7 @@ def _nothing(value: Any) -> None:  # noqa: ARG001 - a converter
     raise Wordless("")
 
 
-def _collected(how: Convert, value: Any, name: str, wordless: list[str]) -> Any:
+def _collect(how: Convert, value: Any, name: str, wordless: list[str]) -> Any:
     try:
         return how(value)
     except Wordless as error:

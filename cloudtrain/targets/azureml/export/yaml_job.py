@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.render.escape import UNSEEN, shell_word, visible_yaml
+from cloudtrain.targets.azureml.account_ref import AccountRef
 from cloudtrain.targets.azureml.export.job import refuse
-from cloudtrain.targets.azureml.place import Place
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 
@@ -21,7 +21,7 @@ MODES = {"mltable": ("eval_mount", "eval_download")}
 _EVERY_MODE = ("ro_mount", "download", "direct")
 
 
-def yaml_job(job: Mapping[str, Any], place: Place, *, remark: str = "") -> str:
+def yaml_job(job: Mapping[str, Any], place: AccountRef, *, remark: str = "") -> str:
     """`job`, as `job_of` returns it, under a comment that says how it is sent, and the `remark`.
 
     Raises:
@@ -30,11 +30,11 @@ def yaml_job(job: Mapping[str, Any], place: Place, *, remark: str = "") -> str:
     wordless = [f"inputs.{name}.mode" for name, item in job.get("inputs", {}).items() if not _has_mode(item)]
     if wordless:
         raise refuse(wordless, "the YAML of Azure ML")
-    document = {"$schema": SCHEMA, "type": "command", **{name: _written(name, value) for name, value in job.items()}}
-    return "".join(f"# {line}\n" for line in _head(place, remark)) + _dumped(document)
+    document = {"$schema": SCHEMA, "type": "command", **{name: _convert(name, value) for name, value in job.items()}}
+    return "".join(f"# {line}\n" for line in _head(place, remark)) + _dump(document)
 
 
-def _head(place: Place, remark: str) -> Iterator[str]:
+def _head(place: AccountRef, remark: str) -> Iterator[str]:
     names = {"--subscription": place.subscription_id, "--resource-group": place.resource_group}
     options = names | {"--workspace-name": place.workspace}
     words = " ".join(f"{option} {shell_word(value)}" for option, value in options.items())
@@ -49,7 +49,7 @@ def _has_mode(item: Any) -> bool:
     return item["mode"] in (*_EVERY_MODE, *MODES.get(item["type"], ()))
 
 
-def _written(name: str, value: Any) -> Any:
+def _convert(name: str, value: Any) -> Any:
     if name in ("code", "environment", "compute"):
         return _id(value)
     if name == "inputs":
@@ -66,7 +66,7 @@ def _id(written: str) -> str:
     return f"azureml:{written}" if plain else written
 
 
-def _dumped(document: Mapping[str, Any]) -> str:
+def _dump(document: Mapping[str, Any]) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):

@@ -6,7 +6,7 @@ and environments that users have published. Where these say nothing, a variable 
 that it is inferred.
 
     body          the parts of the request that decide what starts
-    site          where the instances, their data and their code are: on the service, or in an emulation
+    layout        where the instances, their data and their code are: on the service, or in an emulation
     places        paths of inputs and outputs, and the command with them in place of `${{...}}`
     variables     what every process finds in its environment
     distributions what each distribution adds: PyTorch, Mpi, TensorFlow, none

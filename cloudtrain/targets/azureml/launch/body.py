@@ -21,7 +21,7 @@ class Body:
         found: Mapping[str, Any] = self.request["properties"]
         return found
 
-    def _named(self, field: str) -> Mapping[str, Any]:
+    def _section(self, field: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self._properties.get(field) or {}
         return found
 
@@ -38,12 +38,12 @@ class Body:
     @property
     def instances(self) -> int:
         """How many; one unless the body says so."""
-        return _count(self._named("resources").get("instanceCount")) or 1
+        return _count(self._section("resources").get("instanceCount")) or 1
 
     @property
     def instance_type(self) -> str | None:
         """None on a cluster, which has its own."""
-        return self._named("resources").get("instanceType")
+        return self._section("resources").get("instanceType")
 
     @property
     def environment(self) -> str:
@@ -53,7 +53,7 @@ class Body:
     @property
     def distribution(self) -> Mapping[str, Any]:
         """Empty without one."""
-        return self._named("distribution")
+        return self._section("distribution")
 
     @property
     def kind(self) -> str:
@@ -78,17 +78,17 @@ class Body:
     @property
     def variables(self) -> dict[str, str]:
         """The job's own environment variables. The service replaces no references in them, only in the command."""
-        return {name: str(value) for name, value in self._named("environmentVariables").items()}
+        return {name: str(value) for name, value in self._section("environmentVariables").items()}
 
     @property
     def inputs(self) -> Mapping[str, Mapping[str, Any]]:
         """By name."""
-        return _mappings(self._named("inputs"))
+        return _mappings(self._section("inputs"))
 
     @property
     def outputs(self) -> Mapping[str, Mapping[str, Any]]:
         """By name."""
-        return _mappings(self._named("outputs"))
+        return _mappings(self._section("outputs"))
 
 
 def _count(value: Any) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cloudtrain.targets.azureml.launch.body import Body
-from cloudtrain.targets.azureml.launch.site import Site
+from cloudtrain.targets.azureml.launch.layout import JobLayout
 from cloudtrain.targets.azureml.launch.tf_config import cluster_text, tasks, tf_config
 
 MASTER_PORT = 6105
@@ -19,7 +19,7 @@ INTERFACE = "eth0"
 """In a published environment of an Mpi job; DeepSpeed stops where NCCL_SOCKET_IFNAME is not set."""
 
 
-class Started(NamedTuple):
+class Rank(NamedTuple):
     """One process. `defaults` are variables that the job's own replace."""
 
     instance: int
@@ -34,21 +34,21 @@ class Group(NamedTuple):
 
     role: str
     spread: tuple[tuple[int, int], ...]
-    make: Callable[[int], Started]
+    make: Callable[[int], Rank]
 
 
-def started(body: Body, site: Site) -> Iterator[Group]:
+def process_groups(body: Body, layout: JobLayout) -> Iterator[Group]:
     """Every process. Nothing for a distribution that nobody has described, as Ray's is here."""
     start = _STARTS.get(body.kind)
-    return start(body, site) if start else iter(())
+    return start(body, layout) if start else iter(())
 
 
-def _pytorch(body: Body, site: Site) -> Iterator[Group]:
+def _pytorch(body: Body, layout: JobLayout) -> Iterator[Group]:
     """The service starts the processes itself, without torchrun, whose other variables are not there."""
-    address, port = site.listen(0, MASTER_PORT)
+    address, port = layout.listen(0, MASTER_PORT)
     count = body.processes_per_instance
 
-    def process(rank: int) -> Started:
+    def process(rank: int) -> Rank:
         instance, local = divmod(rank, count)
         env = {
             "LOCAL_RANK": str(local),
@@ -56,25 +56,25 @@ def _pytorch(body: Body, site: Site) -> Iterator[Group]:
             "MASTER_PORT": port,
             "NODE_RANK": str(instance),
             "RANK": str(rank),
-            "WORLD_SIZE": str(len(site.hosts) * count),
+            "WORLD_SIZE": str(len(layout.hosts) * count),
         }
-        return Started(instance, rank, local, env | _process_name(rank), {})
+        return Rank(instance, rank, local, env | _process_name(rank), {})
 
-    yield Group("rank", _on_each(site, count), process)
+    yield Group("rank", _on_each(layout, count), process)
 
 
-def _mpi(body: Body, site: Site) -> Iterator[Group]:
+def _mpi(body: Body, layout: JobLayout) -> Iterator[Group]:
     """An mpirun of the service starts the processes; neither MASTER_ADDR nor RANK and WORLD_SIZE are there."""
     count = body.processes_per_instance
-    world = len(site.hosts) * count
+    world = len(layout.hosts) * count
     master = {"AZ_BATCHAI_MPI_MASTER_NODE": "localhost"}
-    if site.is_multi:
+    if layout.is_multi:
         master = {
-            "AZ_BATCHAI_MPI_MASTER_NODE": site.hosts[0],
-            "AZ_BATCH_MASTER_NODE": ":".join(site.listen(0, BATCH_PORT)),
+            "AZ_BATCHAI_MPI_MASTER_NODE": layout.hosts[0],
+            "AZ_BATCH_MASTER_NODE": ":".join(layout.listen(0, BATCH_PORT)),
         }
 
-    def process(rank: int) -> Started:
+    def process(rank: int) -> Rank:
         instance, local = divmod(rank, count)
         env = {
             **master,
@@ -84,27 +84,25 @@ def _mpi(body: Body, site: Site) -> Iterator[Group]:
             "OMPI_COMM_WORLD_SIZE": str(world),
             "OMPI_UNIVERSE_SIZE": str(world),
         }
-        return Started(instance, rank, local, env | _process_name(rank), {"NCCL_SOCKET_IFNAME": INTERFACE})
+        return Rank(instance, rank, local, env | _process_name(rank), {"NCCL_SOCKET_IFNAME": INTERFACE})
 
-    yield Group("rank", _on_each(site, count), process)
+    yield Group("rank", _on_each(layout, count), process)
 
 
-def _tensorflow(body: Body, site: Site) -> Iterator[Group]:
+def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Group]:
     """Workers first in rank, parameter servers behind them. What the service names the processes is not known."""
     every = tasks(body)
-    workers, cluster = sum(task.kind == "worker" for task in every), cluster_text(every, site)
+    workers, cluster = sum(task.kind == "worker" for task in every), cluster_text(every, layout)
     on_instance, local_ranks = [0] * body.instances, []
     for task in every:
         local_ranks.append(on_instance[task.instance])
         on_instance[task.instance] += 1
 
     def group(kind: str, first: int, count: int) -> Group:
-        def process(number: int) -> Started:
+        def process(number: int) -> Rank:
             task = every[first + number]
             rank = task.index + (workers if kind == "ps" else 0)
-            return Started(
-                task.instance, rank, local_ranks[first + number], {"TF_CONFIG": tf_config(cluster, task)}, {}
-            )
+            return Rank(task.instance, rank, local_ranks[first + number], {"TF_CONFIG": tf_config(cluster, task)}, {})
 
         return Group(kind, tuple((task.instance, 1) for task in every[first : first + count]), process)
 
@@ -112,12 +110,12 @@ def _tensorflow(body: Body, site: Site) -> Iterator[Group]:
     yield group("worker", len(every) - workers, workers)
 
 
-def _none(body: Body, site: Site) -> Iterator[Group]:  # noqa: ARG001 - the table's
+def _none(body: Body, layout: JobLayout) -> Iterator[Group]:  # noqa: ARG001 - the table's
     """One process, on the first instance. Nobody has described what several instances without a distribution do."""
-    yield Group("process", ((0, 1),), lambda _: Started(0, 0, 0, {"AZUREML_PROCESS_NAME": "main"}, {}))
+    yield Group("process", ((0, 1),), lambda _: Rank(0, 0, 0, {"AZUREML_PROCESS_NAME": "main"}, {}))
 
 
-_STARTS: dict[str, Callable[[Body, Site], Iterator[Group]]] = {
+_STARTS: dict[str, Callable[[Body, JobLayout], Iterator[Group]]] = {
     "PyTorch": _pytorch,
     "Mpi": _mpi,
     "TensorFlow": _tensorflow,
@@ -125,9 +123,9 @@ _STARTS: dict[str, Callable[[Body, Site], Iterator[Group]]] = {
 }
 
 
-def _on_each(site: Site, count: int) -> tuple[tuple[int, int], ...]:
+def _on_each(layout: JobLayout, count: int) -> tuple[tuple[int, int], ...]:
     """One instance is filled after the other."""
-    return tuple((instance, count) for instance in range(len(site.hosts)))
+    return tuple((instance, count) for instance in range(len(layout.hosts)))
 
 
 def _process_name(rank: int) -> dict[str, str]:

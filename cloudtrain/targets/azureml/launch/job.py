@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from cloudtrain.targets.azureml.launch.body import Body
 from cloudtrain.targets.azureml.launch.distributions import INTERFACE, MASTER_PORT
-from cloudtrain.targets.azureml.launch.places import filled_command, is_literal, mounted_path, service_paths
+from cloudtrain.targets.azureml.launch.layout import JobLayout, addresses, service_layout
+from cloudtrain.targets.azureml.launch.places import fill_command, is_literal, mounted_path, service_paths
 from cloudtrain.targets.azureml.launch.processes import processes, view
-from cloudtrain.targets.azureml.launch.site import Site, addresses, service_site
 from cloudtrain.targets.azureml.launch.variables import LONG
 
 __all__ = [
@@ -17,13 +17,13 @@ __all__ = [
     "LONG",
     "MASTER_PORT",
     "Body",
-    "Site",
+    "JobLayout",
     "addresses",
-    "filled_command",
+    "fill_command",
     "is_literal",
     "mounted_path",
     "processes",
     "service_paths",
-    "service_site",
+    "service_layout",
     "view",
 ]

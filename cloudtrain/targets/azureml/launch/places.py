@@ -50,7 +50,7 @@ def _output(name: str, item: Mapping[str, Any], data: str) -> str:
     return str(item["uri"]) if item.get("mode") == "Direct" and item.get("uri") else f"{data}/{name}"
 
 
-def filled_command(body: Body, paths: Mapping[str, str]) -> str:
+def fill_command(body: Body, paths: Mapping[str, str]) -> str:
     """The command with every reference replaced. A reference that names nothing stays as it is.
 
     The service puts texts in as they are, and its paths need no quotes. Paths of this machine may: they are quoted
@@ -65,13 +65,13 @@ def filled_command(body: Body, paths: Mapping[str, str]) -> str:
             continue
         between = command[end : found.start]
         quotes.pass_over(between)
-        parts += [between, value if found.inner in literals else _quoted(value, quotes.is_open)]
+        parts += [between, value if found.inner in literals else _quote_for(value, quotes.is_open)]
         quotes.pass_over(found.text)
         end = found.end
     return "".join([*parts, command[end:]])
 
 
-def _quoted(text: str, around: str) -> str:
+def _quote_for(text: str, around: str) -> str:
     if around == "'":
         return text.replace("'", "'\\''")
     if around == '"':

@@ -7,9 +7,9 @@ from functools import lru_cache
 
 from cloudtrain.core.processes import Alike, Process, Processes
 from cloudtrain.targets.azureml.launch.body import Body, Request
-from cloudtrain.targets.azureml.launch.distributions import Group, started
-from cloudtrain.targets.azureml.launch.places import filled_command
-from cloudtrain.targets.azureml.launch.site import Site, service_site
+from cloudtrain.targets.azureml.launch.distributions import Group, process_groups
+from cloudtrain.targets.azureml.launch.layout import JobLayout, service_layout
+from cloudtrain.targets.azureml.launch.places import fill_command
 from cloudtrain.targets.azureml.launch.variables import common_variables
 
 
@@ -23,28 +23,28 @@ def view(request: Request, run_name: str, workspace_id: str, devices: int | None
         devices: GPUs of each instance; None where nobody knows.
     """
     body = Body(request)
-    return Processes(_groups(body, service_site(body, run_name, workspace_id, devices), whole=False))
+    return Processes(_groups(body, service_layout(body, run_name, workspace_id, devices), whole=False))
 
 
-def processes(body: Body, site: Site) -> Iterator[Process]:
+def processes(body: Body, layout: JobLayout) -> Iterator[Process]:
     """Every process with its whole environment, in the order of their start; none for Ray, which is not covered."""
-    return iter(Processes(_groups(body, site, whole=True)))
+    return iter(Processes(_groups(body, layout, whole=True)))
 
 
-def _groups(body: Body, site: Site, *, whole: bool) -> Iterator[Alike]:
-    argv = ("bash", "-c", filled_command(body, site.paths))
+def _groups(body: Body, layout: JobLayout, *, whole: bool) -> Iterator[Alike]:
+    argv = ("bash", "-c", fill_command(body, layout.paths))
 
     @lru_cache(maxsize=4)
-    def shared(instance: int) -> dict[str, str]:
+    def variables_of(instance: int) -> dict[str, str]:
         """Made once for all processes of an instance."""
-        return common_variables(body, site, instance, whole=whole)
+        return common_variables(body, layout, instance, whole=whole)
 
     def alike(group: Group) -> Alike:
         def process(number: int) -> Process:
             made = group.make(number)
-            env = {**made.defaults, **shared(made.instance), **made.env}
+            env = {**made.defaults, **variables_of(made.instance), **made.env}
             return Process(made.instance, group.role, argv, dict(sorted(env.items())), made.rank, made.local_rank)
 
         return Alike(group.role, group.spread, process)
 
-    return map(alike, started(body, site))
+    return map(alike, process_groups(body, layout))

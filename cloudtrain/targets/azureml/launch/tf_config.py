@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass
 
 from cloudtrain.targets.azureml.launch.body import Body
-from cloudtrain.targets.azureml.launch.site import Site
+from cloudtrain.targets.azureml.launch.layout import JobLayout
 
 FIRST_PORT = 2222
 
@@ -41,11 +41,11 @@ def tasks(body: Body) -> tuple[Task, ...]:
     return tuple(found)
 
 
-def cluster_text(all_tasks: tuple[Task, ...], site: Site) -> str:
+def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
     """Where all tasks are, as JSON: what the variables of all of them begin with."""
     cluster: dict[str, list[str]] = {}
     for each in all_tasks:
-        cluster.setdefault(each.kind, []).append(":".join(site.listen(each.instance, each.port)))
+        cluster.setdefault(each.kind, []).append(":".join(layout.listen(each.instance, each.port)))
     return json.dumps(cluster)
 
 

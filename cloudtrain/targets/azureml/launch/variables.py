@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 
 from cloudtrain.targets.azureml.launch.body import Body
+from cloudtrain.targets.azureml.launch.layout import JobLayout
 from cloudtrain.targets.azureml.launch.places import is_literal
-from cloudtrain.targets.azureml.launch.site import Site
 
 UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 """Stands for ids that the service makes up: of the experiment, and of the workspace."""
@@ -24,62 +24,67 @@ LONG = (
 """Left out of a plan's processes: they repeat the request, or the addresses of all instances on each of them."""
 
 
-def common_variables(body: Body, site: Site, instance: int, *, whole: bool = True) -> dict[str, str]:
+def common_variables(body: Body, layout: JobLayout, instance: int, *, whole: bool = True) -> dict[str, str]:
     """The job's own variables, those of its data, and the service's, which win; `LONG` ones only if `whole`."""
-    found = {**body.variables, **_of_data(body, site), **_of_the_run(body, site), **_of_the_instance(site, instance)}
+    found = {
+        **body.variables,
+        **_of_data(body, layout),
+        **_of_the_run(body, layout),
+        **_of_the_instance(layout, instance),
+    }
     if whole:
-        return found | _of_all_hosts(site, instance)
+        return found | _of_all_hosts(layout, instance)
     return {name: value for name, value in found.items() if name not in LONG}
 
 
-def _of_data(body: Body, site: Site) -> dict[str, str]:
+def _of_data(body: Body, layout: JobLayout) -> dict[str, str]:
     variables = {}
     for name, item in body.inputs.items():
         prefix = "AZUREML_PARAMETER" if is_literal(item) else "AZURE_ML_INPUT"
-        variables[f"{prefix}_{name}"] = site.paths[f"inputs.{name}"]
-    return variables | {f"AZURE_ML_OUTPUT_{name}": site.paths[f"outputs.{name}"] for name in body.outputs}
+        variables[f"{prefix}_{name}"] = layout.paths[f"inputs.{name}"]
+    return variables | {f"AZURE_ML_OUTPUT_{name}": layout.paths[f"outputs.{name}"] for name in body.outputs}
 
 
-def _of_the_run(body: Body, site: Site) -> dict[str, str]:
+def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
     """As a published specification of a pod shows them: the project is the experiment."""
-    parts = site.workspace_id.split("/")
+    parts = layout.workspace_id.split("/")
     return {
         "AZUREML_ARM_PROJECT_NAME": body.experiment,
         "AZUREML_ARM_RESOURCEGROUP": parts[4],
         "AZUREML_ARM_SUBSCRIPTION": parts[2],
         "AZUREML_ARM_WORKSPACE_NAME": parts[-1],
         "AZUREML_EXPERIMENT_ID": UNKNOWN_ID,
-        "AZUREML_EXPERIMENT_SCOPE": f"{site.workspace_id}/experiments/{body.experiment}",
-        "AZUREML_ROOT_RUN_ID": site.run_name,
-        "AZUREML_RUN_ID": site.run_name,
+        "AZUREML_EXPERIMENT_SCOPE": f"{layout.workspace_id}/experiments/{body.experiment}",
+        "AZUREML_ROOT_RUN_ID": layout.run_name,
+        "AZUREML_RUN_ID": layout.run_name,
         "AZUREML_WORKSPACE_ID": UNKNOWN_ID,
-        "AZUREML_WORKSPACE_SCOPE": site.workspace_id,
+        "AZUREML_WORKSPACE_SCOPE": layout.workspace_id,
     }
 
 
-def _of_the_instance(site: Site, instance: int) -> dict[str, str]:
+def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
     """AZ_BATCH_* are documented for tasks on several instances, and Microsoft's DeepSpeed example counts on their
     absence on one.
     """
     variables = {
-        "AZUREML_CR_EXECUTION_WORKING_DIR_PATH": site.code[instance],
+        "AZUREML_CR_EXECUTION_WORKING_DIR_PATH": layout.code[instance],
         "AZUREML_CR_NODE_RANK": str(instance),
-        "AZUREML_NODE_COUNT": str(len(site.hosts)),
-        "AZ_BATCHAI_JOB_MASTER_NODE_IP": site.hosts[0],
+        "AZUREML_NODE_COUNT": str(len(layout.hosts)),
+        "AZ_BATCHAI_JOB_MASTER_NODE_IP": layout.hosts[0],
         "AZ_BATCHAI_TASK_INDEX": str(instance),
     }
-    if site.gpus is not None:
-        variables["AZ_BATCHAI_GPU_COUNT"] = str(site.gpus)
-    if site.is_multi:
+    if layout.gpus is not None:
+        variables["AZ_BATCHAI_GPU_COUNT"] = str(layout.gpus)
+    if layout.is_multi:
         variables["AZ_BATCH_IS_CURRENT_NODE_MASTER"] = str(instance == 0).lower()
     return variables
 
 
-def _of_all_hosts(site: Site, instance: int) -> dict[str, str]:
+def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
     """The addresses of all instances, on each of them. In AZUREML_CR_DISTRIBUTED_CONFIG the rank is a number here; on
     Kubernetes it is the name of a variable.
     """
-    config = {"AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps({"rank": instance, "host_list": list(site.hosts)})}
-    if not site.is_multi:
+    config = {"AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps({"rank": instance, "host_list": list(layout.hosts)})}
+    if not layout.is_multi:
         return config
-    return config | {"AZ_BATCH_HOST_LIST": ",".join(site.hosts), "AZ_BATCH_NODE_LIST": ";".join(site.hosts)}
+    return config | {"AZ_BATCH_HOST_LIST": ",".join(layout.hosts), "AZ_BATCH_NODE_LIST": ";".join(layout.hosts)}

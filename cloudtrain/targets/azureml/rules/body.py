@@ -130,7 +130,7 @@ BODY = Fields(
 
 
 @dataclass(frozen=True)
-class Mismatch:
+class Violation:
     """A place in the body that the API has no word for. `is_unknown`: it does not have the field at all."""
 
     path: Path
@@ -139,33 +139,35 @@ class Mismatch:
     is_unknown: bool = False
 
 
-def mismatches(value: Any, kind: Any = BODY, path: Path = ()) -> Iterator[Mismatch]:
+def violations(value: Any, kind: Any = BODY, path: Path = ()) -> Iterator[Violation]:
     """All of them, in the order of the body."""
     if isinstance(kind, Fields | Named):
         if isinstance(value, Mapping):
             yield from _inside(value, kind, path)
         else:
-            yield Mismatch(path, f"{_shown(path)} must be a mapping, not `{value}`", "write it as `{FIELD: VALUE}`")
+            yield Violation(
+                path, f"{_show_path(path)} must be a mapping, not `{value}`", "write it as `{FIELD: VALUE}`"
+            )
     elif isinstance(kind, OneOf):
         if not isinstance(value, str) or value.casefold() not in map(str.casefold, kind.words):
-            yield Mismatch(path, f"{_shown(path)} cannot be `{value}`", did_you_mean(str(value), kind.words))
+            yield Violation(path, f"{_show_path(path)} cannot be `{value}`", did_you_mean(str(value), kind.words))
     elif kind != ANY and (not isinstance(value, _MATCHES[kind]) or (kind == WHOLE and isinstance(value, bool))):
         shown = str(value).lower() if isinstance(value, bool) else value
         hint = f'write `"{shown}"`' if kind == TEXT and isinstance(value, int | float) else f"write {kind}"
-        yield Mismatch(path, f"{_shown(path)} must be {kind}, not `{shown}`", hint)
+        yield Violation(path, f"{_show_path(path)} must be {kind}, not `{shown}`", hint)
 
 
-def _inside(value: Mapping[str, Any], kind: Fields | Named, path: Path) -> Iterator[Mismatch]:
+def _inside(value: Mapping[str, Any], kind: Fields | Named, path: Path) -> Iterator[Violation]:
     for name, item in value.items():
         if isinstance(kind, Named):
-            yield from mismatches(item, kind.value, (*path, name))
+            yield from violations(item, kind.value, (*path, name))
         elif name in kind.known:
-            yield from mismatches(item, kind.known[name], (*path, name))
+            yield from violations(item, kind.known[name], (*path, name))
         else:
             hint = did_you_mean(name.replace("_", ""), kind.known)
-            where = f"{_shown(path)} has no field" if path else "a job has no field"
-            yield Mismatch((*path, name), f"{where} `{name}` in Azure ML's API", hint, is_unknown=True)
+            where = f"{_show_path(path)} has no field" if path else "a job has no field"
+            yield Violation((*path, name), f"{where} `{name}` in Azure ML's API", hint, is_unknown=True)
 
 
-def _shown(path: Path) -> str:
+def _show_path(path: Path) -> str:
     return f"`{'.'.join(map(str, path))}`"

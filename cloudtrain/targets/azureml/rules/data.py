@@ -10,9 +10,9 @@ from typing import Any
 from cloudtrain.core.plan import Level
 from cloudtrain.core.references import find_references, references_in
 from cloudtrain.errors import did_you_mean
-from cloudtrain.problems.names import PLACE_NAME, mended
+from cloudtrain.problems.names import PLACE_NAME, mend_name
 from cloudtrain.rules.rule import Fault, Subject, rule
-from cloudtrain.targets.azureml.compile.identifiers import asset_id, asset_meant, labelled
+from cloudtrain.targets.azureml.compile.identifiers import asset_id, asset_meant, parse_label
 from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, MODEL, SCHEMES
 from cloudtrain.targets.azureml.rules.view import Path, body, overridden, place, text
 
@@ -61,7 +61,7 @@ def name_of_place(subject: Subject) -> Iterator[Fault]:
     for kind, names in (("inputs", body(subject).inputs), ("outputs", body(subject).outputs)):
         for name in names:
             if not re.fullmatch(PLACE_NAME, name):
-                better = mended(name, PLACE_NAME, 64)
+                better = mend_name(name, PLACE_NAME, 64)
                 hint = f"write `{better}`" if better else "use letters, digits and underscores"
                 yield Fault(f"`{name}` cannot be the name of one of the {kind}", hint, place(subject, (kind, name)))
 
@@ -289,7 +289,7 @@ def data_changes(subject: Subject) -> Iterator[Fault]:
     workspace which version it is, says so (AZ916), and sends that one, as the SDK does.
     """
     for name, item in body(subject).inputs.items():
-        if found := labelled(item.get("uri")):
+        if found := parse_label(item.get("uri")):
             yield Fault(
                 f"which version input `{name}`, `{found.name}@latest`, means changes; a submit sends the one that "
                 "it then is",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cloudtrain.core.plan import Level
 from cloudtrain.rules.rule import Fault, Subject, rule
-from cloudtrain.targets.azureml.compile.identifiers import labelled
+from cloudtrain.targets.azureml.compile.identifiers import parse_label
 from cloudtrain.targets.azureml.rules.view import environment_name, environment_path, image, machines, overridden, text
 
 _ARCHITECTURES = {
@@ -31,7 +31,7 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
     build on purpose, because Microsoft removes old ones.)
     """
     written = text(subject, "environmentId")
-    if found := labelled(written):
+    if found := parse_label(written):
         yield Fault(
             f"which version `{found.name}@latest` is changes; a submit sends the one that it then is",
             f"write `azureml:{found.name}:VERSION`; `az ml environment list --name {found.name}` lists them",

@@ -35,7 +35,7 @@ def refused_by_service(subject: Subject) -> Iterator[Fault]:
     this without a look (azure-ai-ml 1.35.2: `tags` and variables that are numbers, for example), and the service
     answers with `UserError`. The words are those of the REST API's models (2025-01-01-preview).
     """
-    yield from _mismatches(subject, unknown=False)
+    yield from _violations(subject, unknown=False)
 
 
 @rule("AZ112", Level.WARNING)
@@ -46,15 +46,15 @@ def unknown_field(subject: Subject) -> Iterator[Fault]:
     distribution without a word (azure-ai-ml 1.35.2). A field that is newer than this table (2025-01-01-preview) can
     be sent all the same.
     """
-    yield from _mismatches(subject, unknown=True)
+    yield from _violations(subject, unknown=True)
 
 
-def _mismatches(subject: Subject, *, unknown: bool) -> Iterator[Fault]:
+def _violations(subject: Subject, *, unknown: bool) -> Iterator[Fault]:
     if not overrides_of(subject.job, "azureml"):  # then every field comes from a model that knows its type
         return
-    from cloudtrain.targets.azureml.rules.body import mismatches
+    from cloudtrain.targets.azureml.rules.body import violations
 
-    for found in mismatches(properties(subject)):
+    for found in violations(properties(subject)):
         if found.is_unknown is unknown:
             yield Fault(found.message, found.hint, (OVERRIDES, *found.path))
 

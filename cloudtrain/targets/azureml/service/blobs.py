@@ -106,7 +106,7 @@ class Blobs:
         try:
             yield
         except exceptions.AzureError as error:
-            raise self.client.explained(error, about) from error
+            raise self.client.explain(error, about) from error
 
     def _of_datastore(self, where: DatastorePlace) -> Container:
         path = f"{where.workspace}/datastores/{where.name}"
@@ -164,23 +164,23 @@ class Container:
         made = self._made
         if made is not None:
             try:
-                return self._tried(about, operation, made)
+                return self._try(about, operation, made)
             except _REFUSED:
                 pass  # it was good once: its hour may be over
         with self._lock:
             if self._made is made:
                 return self._first_that_fits(about, operation)
             made = self._made  # another thread was here first
-        return self._tried(about, operation, made)
+        return self._try(about, operation, made)
 
     def names(self, prefix: str) -> list[str]:
         """Names of the blobs that begin so, without the folders of Data Lake storage, which are listed as blobs too."""
 
-        def listed(container: Any) -> list[str]:
+        def list_names(container: Any) -> list[str]:
             found = container.list_blobs(name_starts_with=prefix, include=["metadata"])
             return [blob.name for blob in found if not _is_folder(blob)]
 
-        return self.use(prefix, listed)
+        return self.use(prefix, list_names)
 
     def _first_that_fits(self, about: str, operation: Callable[[Any], Result]) -> Result:
         refusals: list[TargetError] = []
@@ -194,7 +194,7 @@ class Container:
                 continue
             made = self._client(credential)
             try:
-                found = self._tried(about, operation, made)
+                found = self._try(about, operation, made)
             except _REFUSED as error:
                 refusals.append(error)
                 continue
@@ -206,7 +206,7 @@ class Container:
         storage = require("azure.storage.blob", extra="azureml")
         return storage.ContainerClient(self._account_url, self._name, credential=credential, **self._blobs.options)
 
-    def _tried(self, about: str, operation: Callable[[Any], Result], made: Any) -> Result:
+    def _try(self, about: str, operation: Callable[[Any], Result], made: Any) -> Result:
         with self._blobs.translating(about):
             return operation(made)
 

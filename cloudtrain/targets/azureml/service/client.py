@@ -18,10 +18,10 @@ from urllib.parse import quote
 import cloudtrain
 from cloudtrain.errors import TargetUnreachable
 from cloudtrain.system.extras import require
-from cloudtrain.targets.azureml.place import Place
+from cloudtrain.targets.azureml.account_ref import AccountRef
 from cloudtrain.targets.azureml.service.clouds import Cloud, cloud_of
 from cloudtrain.targets.azureml.service.credentials import credential_of, kind_of
-from cloudtrain.targets.azureml.service.provider_errors import Call, refused, translated
+from cloudtrain.targets.azureml.service.provider_errors import Call, refusal_error, translate_error
 from cloudtrain.targets.azureml.service.versions import HISTORY, WORKSPACE
 from cloudtrain.targets.common.provider_errors import Expired
 
@@ -45,7 +45,7 @@ class Client:
     (`/subscriptions/...`), or a whole address.
     """
 
-    def __init__(self, place: Place, environ: Mapping[str, str]) -> None:
+    def __init__(self, place: AccountRef, environ: Mapping[str, str]) -> None:
         self.place = place
         self._environ = environ
         self._lock = RLock()
@@ -58,11 +58,11 @@ class Client:
 
     def put(self, path: str, body: Any, *, api_version: str | None = None) -> Any:
         """Make or replace a resource. Raises: as `send`."""
-        return self.send("PUT", path, api_version=api_version, content=_encoded(body))
+        return self.send("PUT", path, api_version=api_version, content=_encode(body))
 
     def post(self, path: str, body: Any = None, *, api_version: str | None = None) -> Any:
         """Ask for something that may be asked for twice. Raises: as `send`."""
-        return self.send("POST", path, api_version=api_version, content=None if body is None else _encoded(body))
+        return self.send("POST", path, api_version=api_version, content=None if body is None else _encode(body))
 
     def pages(
         self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None
@@ -149,11 +149,11 @@ class Client:
         try:
             return str(self.credential.get_token(scope).token)
         except (exceptions.AzureError, OSError) as error:
-            raise translated(error, self._call("GET", scope)) from error
+            raise translate_error(error, self._call("GET", scope)) from error
 
-    def explained(self, error: Exception, about: str) -> Exception:
+    def explain(self, error: Exception, about: str) -> Exception:
         """Our error for one that a client of azure-storage-blob raised."""
-        return translated(error, self._call("use", about))
+        return translate_error(error, self._call("use", about))
 
     @cached_property
     def workspace(self) -> dict[str, Any]:
@@ -173,10 +173,10 @@ class Client:
             response = self._pipeline(signed).run(request, retry_on_methods=_REPEATABLE).http_response
             status, data = response.status_code, response.content
         except (exceptions.AzureError, OSError) as error:
-            raise translated(error, call) from error
+            raise translate_error(error, call) from error
         if status >= 300:
-            raise refused(status, _decoded(data), call)
-        answer = _decoded(data) if data else {}
+            raise refusal_error(status, _decode(data), call)
+        answer = _decode(data) if data else {}
         if answer is None:
             hint = "check the proxy: it may have answered in Azure's place"
             raise TargetUnreachable(f"the answer to `{call.method} {call.about}` is not JSON", hint=hint)
@@ -229,11 +229,11 @@ class Client:
         )
 
 
-def _encoded(body: Any) -> bytes:
+def _encode(body: Any) -> bytes:
     return json.dumps(body, ensure_ascii=False).encode()
 
 
-def _decoded(data: bytes) -> Any:
+def _decode(data: bytes) -> Any:
     """JSON data, or None where it is something else."""
     try:
         return json.loads(data)

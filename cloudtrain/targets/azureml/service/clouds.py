@@ -98,7 +98,7 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
     if not url:
         hint = did_you_mean(wanted or "", BUILT_IN)
         raise SettingsError(f"`{wanted}` is no cloud of Azure", hint=f"{hint} Others: set {METADATA_URL}", code="CT917")
-    described = list(_described(fetch(url)))
+    described = list(_read_clouds(fetch(url)))
     found = [cloud for cloud in described if _is_meant(cloud, wanted, url)]
     if found:
         return found[0]
@@ -116,7 +116,7 @@ def _is_meant(cloud: Cloud, wanted: str | None, url: str) -> bool:
     return urlsplit(cloud.resource_manager).netloc == urlsplit(url).netloc
 
 
-def _described(answer: Any) -> Iterator[Cloud]:
+def _read_clouds(answer: Any) -> Iterator[Cloud]:
     """The clouds in a resource manager's answer: one, or a list."""
     for item in answer if isinstance(answer, list) else [answer]:
         try:

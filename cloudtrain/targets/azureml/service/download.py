@@ -20,7 +20,7 @@ from cloudtrain.targets.azureml.service.lines import Layout
 from cloudtrain.targets.azureml.service.logs import RunLog, artifact_place
 from cloudtrain.targets.azureml.service.outputs import resolved_place
 from cloudtrain.targets.azureml.service.places import Where, place_of
-from cloudtrain.targets.azureml.service.transfers import Check, at_once
+from cloudtrain.targets.azureml.service.transfers import Check, run_concurrently
 from cloudtrain.targets.azureml.service.versions import CODE
 from cloudtrain.targets.common.landing import landing
 from cloudtrain.targets.common.provider_errors import Denied, NotThere
@@ -58,7 +58,7 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
         TargetError: the run has written nothing there, or a file must not be written.
     """
     results = Results(blobs, job)
-    wanted = results.checked(path.strip("/"))
+    wanted = results.check_path(path.strip("/"))
     found: dict[str, File] = {}
     for file in results.files(wanted):
         found.setdefault(_behind(file.name, wanted) or file.name.rpartition("/")[2], file)
@@ -67,7 +67,7 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
         raise TargetError(f"the run has written no `{wanted}`", hint=hint)
     with landing(destination) as staging:
         places = [(file, staging.place(name)) for name, file in sorted(found.items())]
-        at_once(_FILES, lambda item, check: _fetch(*item, check), places)
+        run_concurrently(_FILES, lambda item, check: _fetch(*item, check), places)
         return staging.move()
 
 
@@ -84,7 +84,7 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
     names = [(blob, _behind(blob, root)) for blob in container.names(f"{root}/")]
     with landing(destination) as staging:
         files = [(File(name, _opener(container, blob)), staging.place(name)) for blob, name in names if name]
-        at_once(_FILES, lambda item, check: _fetch(*item, check), files)
+        run_concurrently(_FILES, lambda item, check: _fetch(*item, check), files)
         staging.move()
     return destination
 
@@ -104,7 +104,7 @@ class Results:
         """What can be asked for."""
         return [*self._places, OUTPUTS, LOGS]
 
-    def checked(self, wanted: str) -> str:
+    def check_path(self, wanted: str) -> str:
         """The path, with the name that its place has: `outputs/model` is `model`.
 
         Raises:
@@ -132,11 +132,11 @@ class Results:
     def _output(self, name: str, rest: str) -> Iterator[File]:
         found = list(self._at(name, place_of(self._places[name], self._workspace), rest))
         if not found:
-            elsewhere = self._resolved(name)
+            elsewhere = self._resolve(name)
             found = list(self._at(name, elsewhere, rest)) if elsewhere else []
         yield from found
 
-    def _resolved(self, name: str) -> Where | None:
+    def _resolve(self, name: str) -> Where | None:
         """The place that the service gave an output to which the job gave none."""
         output = name.rpartition("/")[2]
         if self._job["properties"]["outputs"][output].get("uri"):
@@ -161,7 +161,7 @@ class Results:
         log = RunLog(self._blobs, self._run, Layout.of(self._job["properties"]))
         log.discover()
         for name in log.names:
-            yield File(f"{LOGS}/{name}", partial(log.opened, name))
+            yield File(f"{LOGS}/{name}", partial(log.use_file, name))
 
 
 def _opener(container: Any, blob: str) -> Open:
@@ -184,17 +184,17 @@ def _overlap(name: str, wanted: str) -> bool:
 
 def _fetch(file: File, place: Path, check: Check) -> None:
     """Copy one file."""
-    if not any(_copied(file, place, check) for _ in range(_TRIES)):
+    if not any(_copy(file, place, check) for _ in range(_TRIES)):
         raise TargetError(f"`{file.name}` changes while it is copied", hint="try again when the run has ended")
 
 
-def _copied(file: File, place: Path, check: Check) -> bool:
+def _copy(file: File, place: Path, check: Check) -> bool:
     """Copy all parts, each opened by itself; False where they are not all of one version of the file."""
     first = file.open(partial(read, offset=0))
     assert first is not None, "no ETag was named"
     lock = Lock()
 
-    def copied(start: int, check: Check) -> bool:
+    def copy_parts(start: int, check: Check) -> bool:
         """Every so many parts, from the byte where the first of them starts."""
         for offset in range(start, first.size, READ * _PARTS):
             check()
@@ -208,4 +208,4 @@ def _copied(file: File, place: Path, check: Check) -> bool:
 
     with place.open("wb") as content:
         content.write(first.data)
-        return all(at_once(_PARTS, copied, range(READ, first.size, READ)[:_PARTS], check))
+        return all(run_concurrently(_PARTS, copy_parts, range(READ, first.size, READ)[:_PARTS], check))

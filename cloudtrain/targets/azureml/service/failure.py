@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from cloudtrain.core.states import RunStatus
 from cloudtrain.errors import TargetError
 from cloudtrain.targets.azureml.service.logs import LogFile, RunLog
-from cloudtrain.targets.common.tracebacks import PEER_LOST, bounded, error_in
+from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 
 _DETAILS, _TAIL, _FILES, _AT_ONCE = 20, 8192, 64, 8
 """Lines that explain a failure; bytes of the end of a file that are read for them, of how many files, at a time."""
@@ -53,17 +53,17 @@ def reason_of(error: Any) -> Reason:
     """The `error` of a run, whatever stands in it, as one line."""
     root = _root(error)
     said = str(root.get("message") or next(_messages(root), ""))
-    body = _unpacked(said)
+    body = _unpack(said)
     lines = [line.rstrip() for line in body.splitlines() if line.strip()]
     code, file, named = _EXIT_CODE.search(said), _FILE.search(body), error_in([_behind_colon(line) for line in lines])
-    text = _CEREMONY.sub("", bounded(body))
+    text = _CEREMONY.sub("", shorten_line(body))
     if named or _SAYS_NOTHING.match(text):
         text = "the script failed" + (f" with exit code {code[1]}" if code else "") + (f": {named}" if named else "")
     kind = str(root.get("code") or "")
     if kind not in _PLAIN and kind not in text:
         text = f"{kind}: {text}" if text else kind
     return Reason(
-        text=bounded(text) or "the service gives no reason",
+        text=shorten_line(text) or "the service gives no reason",
         details=tuple(lines[-_DETAILS:]) if len(lines) > 1 else (),
         exit_code=int(code[1]) if code else None,
         file=file[0] if file else None,
@@ -77,7 +77,7 @@ def explain(status: RunStatus, log: RunLog) -> RunStatus:
     """
     try:
         log.discover()
-        found = _culprit(log, reason_of(log.details.get("error")))
+        found = _first_failure(log, reason_of(log.details.get("error")))
     except TargetError:
         return status
     if found is None:
@@ -85,7 +85,7 @@ def explain(status: RunStatus, log: RunLog) -> RunStatus:
     reason = status.reason or "the service gives no reason"
     return replace(
         status,
-        reason=bounded(reason if found.error in reason else f"{reason}: {found.error}"),
+        reason=shorten_line(reason if found.error in reason else f"{reason}: {found.error}"),
         details=tuple(found.lines[-_DETAILS:]),
         failed_rank=found.file.writer.rank,
     )
@@ -100,7 +100,7 @@ class _End(NamedTuple):
     error: str
 
 
-def _culprit(log: RunLog, reason: Reason) -> _End | None:
+def _first_failure(log: RunLog, reason: Reason) -> _End | None:
     """The file that the service refers to, or that of the first rank to end with an error of its own.
 
     A rank that only lost another one ends with an error too, and often sooner than the other has written its own.
@@ -140,7 +140,7 @@ def _messages(error: Mapping[str, Any]) -> Iterator[str]:
             yield from _messages(detail)
 
 
-def _unpacked(said: str) -> str:
+def _unpack(said: str) -> str:
     """The text, where it comes inside of JSON."""
     try:
         found, _ = json.JSONDecoder().raw_decode(said.strip())

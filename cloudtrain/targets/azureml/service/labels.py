@@ -8,7 +8,7 @@ from typing import Any
 
 from cloudtrain.core.plan import canonical_json
 from cloudtrain.errors import TargetError
-from cloudtrain.targets.azureml.compile.identifiers import Labelled, labelled
+from cloudtrain.targets.azureml.compile.identifiers import Labelled, parse_label
 from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.azureml.service.versions import ENVIRONMENT
 from cloudtrain.targets.common.provider_errors import NotThere
@@ -72,5 +72,5 @@ def _labels(properties: Mapping[str, Any]) -> Iterator[tuple[str, Labelled]]:
     inputs = (properties.get("inputs") or {}).values()
     uris = (item.get("uri") for item in inputs if isinstance(item, Mapping))
     for written in (properties.get("environmentId"), *uris):
-        if isinstance(written, str) and (label := labelled(written)):
+        if isinstance(written, str) and (label := parse_label(written)):
             yield written, label

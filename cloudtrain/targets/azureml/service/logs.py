@@ -160,7 +160,7 @@ class RunLog:
 
     def discover(self) -> None:
         """Look for files that have appeared, and for new addresses of those that are known."""
-        for name, address in self._listed().items():
+        for name, address in self._list_files().items():
             writer = self._layout.writer(name)
             self._addresses[name] = address
             if writer is not None and self._is_wanted(writer):
@@ -180,11 +180,11 @@ class RunLog:
             return piece.changed, [*cutter.feed(piece.data), *cutter.rest()]
 
         try:
-            return self.opened(file.name, last)
+            return self.use_file(file.name, last)
         except NotThere:
             return 0.0, []
 
-    def opened(self, name: str, operation: Callable[[Any], Result]) -> Result:
+    def use_file(self, name: str, operation: Callable[[Any], Result]) -> Result:
         """`operation(blob)` by the file's address, by a new one when that has expired, or in the artifact store.
 
         Raises:
@@ -195,7 +195,7 @@ class RunLog:
             for fresh in (False, True):
                 try:
                     with self._blobs.translating(name):
-                        return operation(self._blobs.at(self._renewed(name, address) if fresh else address))
+                        return operation(self._blobs.at(self._renew(name, address) if fresh else address))
                 except (Denied, Expired):
                     continue
             self._refused.add(name)
@@ -206,7 +206,7 @@ class RunLog:
     def _is_wanted(self, writer: Writer) -> bool:
         return self._rank in (None, writer.rank) and self._instance in (None, writer.instance)
 
-    def _listed(self) -> Mapping[str, str]:
+    def _list_files(self) -> Mapping[str, str]:
         """Name to address. A run without a list may have files all the same: its store is asked once it has begun."""
         try:
             self.details = details = self._blobs.client.history(f"runs/{self._run}/details")
@@ -231,11 +231,11 @@ class RunLog:
 
     def _read(self, file: LogFile) -> bool:
         try:
-            return self.opened(file.name, file.read)
+            return self.use_file(file.name, file.read)
         except NotThere:
             return False  # it is listed before its first byte is written
 
-    def _renewed(self, name: str, address: str) -> str:
+    def _renew(self, name: str, address: str) -> str:
         """Another address than that; other threads may have got it already."""
         with self._lock:
             if self._addresses[name] == address:

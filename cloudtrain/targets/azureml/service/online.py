@@ -9,7 +9,7 @@ from typing import Any
 
 from cloudtrain.core.plan import Finding, Plan
 from cloudtrain.errors import CloudtrainError, MissingExtra, TargetError, TargetUnreachable, did_you_mean
-from cloudtrain.targets.azureml.compile.identifiers import Labelled, is_virtual_cluster, labelled
+from cloudtrain.targets.azureml.compile.identifiers import Labelled, is_virtual_cluster, parse_label
 from cloudtrain.targets.azureml.compile.machines import SERVERLESS
 from cloudtrain.targets.azureml.rules.online import level_of
 from cloudtrain.targets.azureml.service.client import Client
@@ -85,7 +85,7 @@ def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Fin
         return [_finding("AZ901", error.message, error.hint)]
     asked = Asked(client, plan, expected, labels)
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-        results = list(pool.map(lambda one: _guarded(one, asked), _checks(asked)))
+        results = list(pool.map(lambda one: _run_check(one, asked), _checks(asked)))
     return [finding for result in results for finding in result]
 
 
@@ -96,7 +96,7 @@ def _checks(asked: Asked) -> list[Check]:
     return [*own, _environment, *_places(asked)]
 
 
-def _guarded(one: Check, asked: Asked) -> list[Finding]:
+def _run_check(one: Check, asked: Asked) -> list[Finding]:
     try:
         return list(one(asked))
     except (Denied, TargetUnreachable) as error:
@@ -136,7 +136,7 @@ def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
     state, inner = properties.get("provisioningState"), properties.get("properties") or {}
     if state in _BROKEN:
         errors = [*(properties.get("provisioningErrors") or ()), *(inner.get("errors") or ())]
-        said = next((text for error in errors if (text := _said(error))), "")
+        said = next((text for error in errors if (text := _message_of(error))), "")
         hint = f"`az ml compute show --name {name}` tells why; make it anew, or name another"
         yield _finding("AZ906", f"`{name}` is in the state {state}" + (f": {said}" if said else ""), hint)
     elif properties.get("computeType") == _INSTANCE and inner.get("state") not in (None, "Running"):
@@ -144,7 +144,7 @@ def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
         yield _finding("AZ906", message, f"`az ml compute start --name {name}`")
 
 
-def _said(error: Mapping[str, Any]) -> str:
+def _message_of(error: Mapping[str, Any]) -> str:
     inner = error.get("error") or error
     return " ".join(str(inner.get("message") or inner.get("code") or "").split())
 
@@ -153,7 +153,7 @@ def _size(asked: Asked, name: str, machines: Mapping[str, Any]) -> Iterator[Find
     size, most = machines.get("vmSize"), (machines.get("scaleSettings") or {}).get("maxNodeCount")
     if size and asked.expected and size.lower() != asked.expected.lower():
         message = f"the machines of `{name}` are {size}, and the job was planned for {asked.expected}"
-        hint = f"name the cluster's type (`{_written(size)}`), or another cluster"
+        hint = f"name the cluster's type (`{_catalogue_name(size)}`), or another cluster"
         yield _finding("AZ907", message, hint, ("resources", "instance_type"))
     if most is not None and asked.instances > most:
         message = f"`{name}` may have {most} instances, and the job needs {asked.instances}"
@@ -161,7 +161,7 @@ def _size(asked: Asked, name: str, machines: Mapping[str, Any]) -> Iterator[Find
         yield _finding("AZ908", message, hint, ("resources", "instance_count"))
 
 
-def _written(size: str) -> str:
+def _catalogue_name(size: str) -> str:
     """The service writes sizes in capitals; the catalogue has them as people do."""
     from cloudtrain.catalogue.instances import instance_named
 
@@ -209,7 +209,7 @@ def _environment(asked: Asked) -> Iterator[Finding]:
     made = {upload.destination for upload in asked.plan.uploads}
     if wanted in made or not wanted.startswith("/subscriptions/"):
         return  # it is made by the submit; what is in a registry is looked at by the service
-    if label := labelled(wanted):
+    if label := parse_label(wanted):
         yield from _meaning(asked, label, "AZ912", ("environment", "azureml"))
         return
     try:
@@ -259,7 +259,7 @@ def _thing(uri: str, workspace: str) -> str | None:
 
 def _exists(thing: str, code: str, path: Path) -> Check:
     def look(asked: Asked) -> Iterator[Finding]:
-        if label := labelled(thing):
+        if label := parse_label(thing):
             yield from _meaning(asked, label, code, path)
             return
         kind, _, name = thing.partition("/workspaces/")[2].partition("/")[2].partition("/")

@@ -45,8 +45,8 @@ Kind = type[TargetError] | type[SettingsError]
 
 
 @dataclass(frozen=True)
-class Row:
-    """An error of ours for one of theirs. The texts may hold the names that `_made` fills in."""
+class ErrorTemplate:
+    """An error of ours for one of theirs. The texts may hold the names that `_make_error` fills in."""
 
     kind: Kind
     message: str
@@ -54,77 +54,79 @@ class Row:
 
 
 _ROLE = 'ask for the role: `az role assignment create --role "AzureML Data Scientist" --assignee YOU --scope {scope}`'
-_DENIED = Row(Denied, "the credentials may not do `{action}`: {said}", _ROLE)
-_BLOB_DENIED = Row(
+_DENIED = ErrorTemplate(Denied, "the credentials may not do `{action}`: {said}", _ROLE)
+_BLOB_DENIED = ErrorTemplate(
     Denied,
     "the credentials may not use the workspace's storage account: {said}",
     'ask for the role "Storage Blob Data Contributor" on that account, and for a way through its firewall',
 )
-_EXPIRED = Row(Expired, "the Azure login has expired", "{login}")
-_BAD_TOKEN = Row(
+_EXPIRED = ErrorTemplate(Expired, "the Azure login has expired", "{login}")
+_BAD_TOKEN = ErrorTemplate(
     Expired, "Azure does not accept the credentials: {said}", "{login}; `az account show` tells who you are"
 )
-_TENANT = Row(
+_TENANT = ErrorTemplate(
     TargetError,
     "the credentials belong to another tenant than the subscription `{subscription}`: {said}",
     "`az login --tenant TENANT`; the subscription's page in the portal names its tenant",
 )
-_MORE_PROOF = Row(
+_MORE_PROOF = ErrorTemplate(
     TargetError, "the organization wants another proof of who you are: {said}", "`az login --tenant TENANT` asks for it"
 )
-_SECRET = Row(
+_SECRET = ErrorTemplate(
     TargetError, "the service principal's secret or certificate is not accepted: {said}",
     "make a new one: `az ad app credential reset --id CLIENT_ID`, and set AZURE_CLIENT_SECRET",
 )  # fmt: skip
-_THROTTLED = Row(TargetUnreachable, "Azure limits the rate of `{action}`: {said}", "try again in a minute")
-_BROKEN = Row(TargetUnreachable, "Azure could not answer `{action}`: {said}", "try again in a minute")
-_NO_ANSWER = Row(TargetUnreachable, "Azure does not answer `{action}`: {said}", "check the network and the proxy")
-_NOT_THERE = Row(NotThere, "there is no `{about}` in the workspace `{workspace}`")
-_NO_SUBSCRIPTION = Row(
+_THROTTLED = ErrorTemplate(TargetUnreachable, "Azure limits the rate of `{action}`: {said}", "try again in a minute")
+_BROKEN = ErrorTemplate(TargetUnreachable, "Azure could not answer `{action}`: {said}", "try again in a minute")
+_NO_ANSWER = ErrorTemplate(
+    TargetUnreachable, "Azure does not answer `{action}`: {said}", "check the network and the proxy"
+)
+_NOT_THERE = ErrorTemplate(NotThere, "there is no `{about}` in the workspace `{workspace}`")
+_NO_SUBSCRIPTION = ErrorTemplate(
     TargetError,
     "there is no subscription `{subscription}` that these credentials can see",
     "`az account list` shows yours; set `subscription_id` in [azureml]",
 )
-_QUOTA = Row(
+_QUOTA = ErrorTemplate(
     TargetError,
     "the quota does not allow this job: {said}",
     "`az ml compute list-usage --location REGION` shows it; ask for more at https://ml.azure.com/quota",
 )
-_VM_SIZE = Row(
+_VM_SIZE = ErrorTemplate(
     TargetError, "there is no such instance type here: {said}", "`cloudtrain instances --target azureml` lists them"
 )
-_COMPUTE = Row(
+_COMPUTE = ErrorTemplate(
     NotThere, "there is no such compute: {said}",
     "`az ml compute list --workspace-name {workspace} --resource-group {resource_group}` shows them; "
     "or leave `compute` out to run serverless",
 )  # fmt: skip
-_CONFLICT = Row(TargetError, "something else changes `{about}` at the same moment: {said}", "try again")
-_TAKEN = Row(NameTaken, "the workspace has a job `{name}` already", "give the job another name")
-_REFUSED = Row(TargetError, "Azure ML refuses the request: {said}", "`cloudtrain check` looks closer")
+_CONFLICT = ErrorTemplate(TargetError, "something else changes `{about}` at the same moment: {said}", "try again")
+_TAKEN = ErrorTemplate(NameTaken, "the workspace has a job `{name}` already", "give the job another name")
+_REFUSED = ErrorTemplate(TargetError, "Azure ML refuses the request: {said}", "`cloudtrain check` looks closer")
 
-CODES: dict[str, Row] = {
+CODES: dict[str, ErrorTemplate] = {
     # the resource manager
     "SubscriptionNotFound": _NO_SUBSCRIPTION,
     "InvalidSubscriptionId": _NO_SUBSCRIPTION,
-    "ResourceGroupNotFound": Row(
+    "ResourceGroupNotFound": ErrorTemplate(
         NoWorkspace,
         "there is no resource group `{resource_group}` in the subscription `{subscription}`",
         "`az group list --query '[].name'` shows them; set `resource_group` in [azureml]",
     ),
-    "WorkspaceNotFound": Row(
+    "WorkspaceNotFound": ErrorTemplate(
         NoWorkspace,
         "there is no workspace `{workspace}` in the resource group `{resource_group}`",
         "`az ml workspace list --resource-group {resource_group}` shows them; set `workspace` in [azureml]",
     ),
     "AuthorizationFailed": _DENIED,
     "LinkedAuthorizationFailed": _DENIED,
-    "ReadOnlyDisabledSubscription": Row(
+    "ReadOnlyDisabledSubscription": ErrorTemplate(
         Denied, "the subscription `{subscription}` is disabled: {said}", "`az account list` shows your others"
     ),
-    "RequestDisallowedByPolicy": Row(
+    "RequestDisallowedByPolicy": ErrorTemplate(
         Denied, "a policy of the organization forbids this: {said}", "ask whoever wrote the policy"
     ),
-    "MissingSubscriptionRegistration": Row(
+    "MissingSubscriptionRegistration": ErrorTemplate(
         TargetError,
         "the subscription `{subscription}` does not know Azure ML yet",
         "`az provider register --namespace Microsoft.MachineLearningServices`",
@@ -170,15 +172,15 @@ CODES: dict[str, Row] = {
     "KeyBasedAuthenticationNotPermitted": _BLOB_DENIED,
     "PublicAccessNotPermitted": _BLOB_DENIED,
     "AccountIsDisabled": _BLOB_DENIED,
-    "BlobNotFound": Row(NotThere, "there is no `{about}` in the workspace's storage"),
-    "ContainerNotFound": Row(NotThere, "there is no `{about}` in the workspace's storage"),
+    "BlobNotFound": ErrorTemplate(NotThere, "there is no `{about}` in the workspace's storage"),
+    "ContainerNotFound": ErrorTemplate(NotThere, "there is no `{about}` in the workspace's storage"),
     "ServerBusy": _THROTTLED,
     "OperationTimedOut": _BROKEN,
     "InternalError": _BROKEN,
 }
 """Error code to our error: those of the resource manager, Azure ML and storage that a user can meet."""
 
-STATUSES: dict[int, Row] = {
+STATUSES: dict[int, ErrorTemplate] = {
     401: _BAD_TOKEN,
     403: _DENIED,
     404: _NOT_THERE,
@@ -188,7 +190,7 @@ STATUSES: dict[int, Row] = {
 }
 """HTTP status to our error, where the code says less than the status."""
 
-_SAID: tuple[tuple[re.Pattern[str], Row], ...] = (
+_SAID: tuple[tuple[re.Pattern[str], ErrorTemplate], ...] = (
     (re.compile(r"job with this name already exists", re.I), _TAKEN),
     (re.compile(r"resource 'Microsoft\.MachineLearningServices/workspaces/[^/']+' under resource group", re.I),
      CODES["WorkspaceNotFound"]),
@@ -203,7 +205,7 @@ _SAID: tuple[tuple[re.Pattern[str], Row], ...] = (
 _GENERAL = ("UserError", "ValidationError", "BadArgument", "Conflict")
 """Codes that say less than the words do."""
 
-_LOGINS: tuple[tuple[re.Pattern[str], Row], ...] = (
+_LOGINS: tuple[tuple[re.Pattern[str], ErrorTemplate], ...] = (
     (re.compile(r"AADSTS(700082|70043|50173|70008|700084|50132|50133)\b|refresh token has expired", re.I), _EXPIRED),
     (re.compile(r"AADSTS(50076|50079|53003|53000|50158|50074|65001)\b"), _MORE_PROOF),
     (re.compile(r"AADSTS(7000215|7000222|700027|700016)\b"), _SECRET),
@@ -211,16 +213,18 @@ _LOGINS: tuple[tuple[re.Pattern[str], Row], ...] = (
 )
 """What Entra ID says, by its numbers; a login that has run out is the commonest."""
 
-_NO_CREDENTIALS = Row(TargetError, "there are no Azure credentials that work: {said}", "{login}")
+_NO_CREDENTIALS = ErrorTemplate(TargetError, "there are no Azure credentials that work: {said}", "{login}")
 
-EXCEPTIONS: dict[str, Row] = {
-    "SSLCertVerificationError": Row(
+EXCEPTIONS: dict[str, ErrorTemplate] = {
+    "SSLCertVerificationError": ErrorTemplate(
         TargetError,
         "the connection to Azure is not trusted: {said}",
         "set REQUESTS_CA_BUNDLE to a file with the proxy's certificate",
     ),
-    "ProxyError": Row(TargetUnreachable, "the proxy does not answer: {said}", "check HTTPS_PROXY and NO_PROXY"),
-    "NameResolutionError": Row(
+    "ProxyError": ErrorTemplate(
+        TargetUnreachable, "the proxy does not answer: {said}", "check HTTPS_PROXY and NO_PROXY"
+    ),
+    "NameResolutionError": ErrorTemplate(
         TargetUnreachable,
         "the address of Azure cannot be found: {said}",
         "check the network and its DNS; a workspace behind a private endpoint answers only from its own network",
@@ -230,9 +234,9 @@ EXCEPTIONS: dict[str, Row] = {
     "ServiceRequestError": _NO_ANSWER,
     "ServiceResponseError": _NO_ANSWER,
     "DecodeError": _BROKEN,
-    "AzureError": Row(TargetError, "azure-core cannot do `{action}`: {said}"),
-    "FileNotFoundError": Row(TargetError, "a file of the Azure credentials is not there: {said}", "{login}"),
-    "OSError": Row(TargetError, "the connection to Azure cannot be made: {said}", "check REQUESTS_CA_BUNDLE"),
+    "AzureError": ErrorTemplate(TargetError, "azure-core cannot do `{action}`: {said}"),
+    "FileNotFoundError": ErrorTemplate(TargetError, "a file of the Azure credentials is not there: {said}", "{login}"),
+    "OSError": ErrorTemplate(TargetError, "the connection to Azure cannot be made: {said}", "check REQUESTS_CA_BUNDLE"),
 }
 """Class of an error or of what caused it to our error; the first that fits. Timeouts and broken connections are
 `ServiceResponseError`, refused ones `ServiceRequestError`."""
@@ -240,27 +244,27 @@ EXCEPTIONS: dict[str, Row] = {
 _ACTION = re.compile(r"perform(?:ing)? (?:the )?action '(?P<action>[^']+)'")
 
 
-def translated(error: Exception, call: Call) -> TargetError | SettingsError:
+def translate_error(error: Exception, call: Call) -> TargetError | SettingsError:
     """Our error for one of azure-core's, azure-identity's or azure-storage-blob's."""
     status = getattr(error, "status_code", None)
     if status is not None:
         code = getattr(error, "error_code", None) or ""  # of a class of storage's own, where that knows it
         body = {"code": str(getattr(code, "value", code)), "message": _first_line(error)}
-        return refused(int(status), body, call)
+        return refusal_error(int(status), body, call)
     text = str(getattr(error, "message", None) or error)
-    logins = (row for pattern, row in _LOGINS if pattern.search(text))
+    logins = (template for pattern, template in _LOGINS if pattern.search(text))
     names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
-    found = next(logins, None) or next((row for name, row in EXCEPTIONS.items() if name in names), None)
+    found = next(logins, None) or next((template for name, template in EXCEPTIONS.items() if name in names), None)
     assert found is not None, f"{type(error).__name__} is no error of Azure's packages"
-    return _made(found, text, call)
+    return _make_error(found, text, call)
 
 
-def refused(status: int, body: Any, call: Call) -> TargetError | SettingsError:
+def refusal_error(status: int, body: Any, call: Call) -> TargetError | SettingsError:
     """Our error for an answer that says no: its HTTP status and its JSON data, if it has any."""
     error = _error(body)
     said = str(error.get("message") or error.get("Message") or "")
     codes = list(_codes(error))
-    return _made(_row(status, codes, said), said, call)
+    return _make_error(_template_of(status, codes, said), said, call)
 
 
 def not_found(name: str, workspace: str) -> RunNotFound:
@@ -269,11 +273,11 @@ def not_found(name: str, workspace: str) -> RunNotFound:
     return RunNotFound(f"the workspace `{workspace}` has no run `{name}`", hint=hint)
 
 
-def _row(status: int, codes: list[str], said: str) -> Row:
+def _template_of(status: int, codes: list[str], said: str) -> ErrorTemplate:
     known = next((code for code in reversed(codes) if code in CODES), None)
     if known is not None and known not in _GENERAL:
         return CODES[known]
-    by_words = next((row for pattern, row in _SAID if pattern.search(said)), None)
+    by_words = next((template for pattern, template in _SAID if pattern.search(said)), None)
     if by_words is not None:
         return by_words
     if status in STATUSES:
@@ -283,7 +287,7 @@ def _row(status: int, codes: list[str], said: str) -> Row:
     if known is not None:
         return CODES[known]
     shown = f" ({codes[-1]})" if codes else ""
-    return Row(TargetError, f"Azure refuses `{{action}}`{_plain(shown)}: {{said}}")
+    return ErrorTemplate(TargetError, f"Azure refuses `{{action}}`{_plain(shown)}: {{said}}")
 
 
 def _error(body: Any) -> Mapping[str, Any]:
@@ -307,7 +311,7 @@ def _codes(error: Any) -> Iterator[str]:
         yield from _codes(error.get(name))
 
 
-def _made(row: Row, said: str, call: Call) -> TargetError | SettingsError:
+def _make_error(template: ErrorTemplate, said: str, call: Call) -> TargetError | SettingsError:
     action = _ACTION.search(said)
     values = {
         "said": _one_line(said) or "it gives no reason",
@@ -320,7 +324,9 @@ def _made(row: Row, said: str, call: Call) -> TargetError | SettingsError:
         "scope": call.scope,
         "login": call.login,
     }
-    return row.kind(row.message.format(**values), hint=row.hint.format(**values) if row.hint else None)
+    return template.kind(
+        template.message.format(**values), hint=template.hint.format(**values) if template.hint else None
+    )
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -20,7 +20,7 @@ _ALL, _ALL_SPARE = "TotalDedicatedCores", "TotalLowPriorityCores"
 _ASK = "ask for more in the studio, under Quota: https://ml.azure.com/quota"
 
 
-class Fault(NamedTuple):
+class CapacityFault(NamedTuple):
     """Something that is wrong: the rule, and what a finding of it says."""
 
     code: str
@@ -34,7 +34,7 @@ _TYPE, _COUNT = ("resources", "instance_type"), ("resources", "instance_count")
 
 def serverless_faults(
     client: Client, size: str, count: int, locations: Sequence[str], *, is_spot: bool
-) -> list[Fault]:  # fmt: skip
+) -> list[CapacityFault]:  # fmt: skip
     """What is wrong with so many machines of a size, in the best of several regions.
 
     Raises:
@@ -44,41 +44,41 @@ def serverless_faults(
     return min(found, key=_badness, default=[])
 
 
-def _badness(faults: Sequence[Fault]) -> tuple[int, int]:
+def _badness(faults: Sequence[CapacityFault]) -> tuple[int, int]:
     """Errors count before warnings: a job that has to wait is better off than one that is refused."""
     return sum(level_of(fault.code) is Level.ERROR for fault in faults), len(faults)
 
 
-def _faults(client: Client, size: str, count: int, location: str, is_spot: bool) -> Iterator[Fault]:
-    sizes = _listed(client, location, "vmSizes")
+def _faults(client: Client, size: str, count: int, location: str, is_spot: bool) -> Iterator[CapacityFault]:
+    sizes = _list_entries(client, location, "vmSizes")
     offered = next((item for item in sizes if item["name"].lower() == size.lower()), None)
     if offered is None:
         hint = did_you_mean(size, [item["name"] for item in sizes if item.get("gpus")]) or "name another region"
-        yield Fault("AZ909", f"Azure ML offers no {size} in {location}", hint, _TYPE)
+        yield CapacityFault("AZ909", f"Azure ML offers no {size} in {location}", hint, _TYPE)
         return
     if is_spot and offered.get("lowPriorityCapable") is False:
         message = f"{size} is not sold as spot capacity in {location}"
-        yield Fault("AZ909", message, "remove `spot`, or name another type", _TYPE)
+        yield CapacityFault("AZ909", message, "remove `spot`, or name another type", _TYPE)
         return
-    needed, usages = int(offered["vCPUs"]) * count, _listed(client, location, "usages")
+    needed, usages = int(offered["vCPUs"]) * count, _list_entries(client, location, "usages")
     names = [_ALL_SPARE] if is_spot else [str(offered["family"]), _ALL]
     for name in names:
         entries = [usage for usage in usages if _is_of(usage, name)]
         if not entries and name != _ALL:
             message = f"{location} lists no quota `{name}`, so whether {needed} vCPUs may be used is unknown"
-            yield Fault("AZ902", message, "look in the studio, under Quota: https://ml.azure.com/quota", _COUNT)
+            yield CapacityFault("AZ902", message, "look in the studio, under Quota: https://ml.azure.com/quota", _COUNT)
         for usage in entries:
             yield from _shortage(usage, needed, f"`{name}` in {location}")
 
 
-def _shortage(usage: Mapping[str, Any], needed: int, where: str) -> Iterator[Fault]:
+def _shortage(usage: Mapping[str, Any], needed: int, where: str) -> Iterator[CapacityFault]:
     """Whether a quota is too small, or used up; a negative one is none."""
     limit, used = int(usage["limit"]), int(usage.get("currentValue") or 0)
     if 0 <= limit < needed:
-        yield Fault("AZ910", f"the quota of {where} is {limit} vCPUs, and the job needs {needed}", _ASK, _COUNT)
+        yield CapacityFault("AZ910", f"the quota of {where} is {limit} vCPUs, and the job needs {needed}", _ASK, _COUNT)
     elif 0 <= limit < used + needed:
         message = f"{used} of the {limit} vCPUs of {where} are in use, and the job needs {needed}"
-        yield Fault("AZ911", message, f"it will wait in the queue; or {_ASK}", _COUNT)
+        yield CapacityFault("AZ911", message, f"it will wait in the queue; or {_ASK}", _COUNT)
 
 
 def _is_of(usage: Mapping[str, Any], name: str) -> bool:
@@ -94,7 +94,7 @@ def _letters(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
-def _listed(client: Client, location: str, what: str) -> list[dict[str, Any]]:
+def _list_entries(client: Client, location: str, what: str) -> list[dict[str, Any]]:
     subscription = client.place.subscription_id
     path = f"/subscriptions/{subscription}/providers/Microsoft.MachineLearningServices/locations/{location}/{what}"
     return [item for page in client.pages(path, api_version=COMPUTE) for item in page]

@@ -15,7 +15,7 @@ from cloudtrain.core.job import TrainingJob
 from cloudtrain.core.plan import Finding, Plan, Upload
 from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.errors import NameTaken, SettingsError, TargetError, TargetUnreachable
-from cloudtrain.targets.azureml.place import Place
+from cloudtrain.targets.azureml.account_ref import AccountRef
 from cloudtrain.targets.azureml.service.blobs import Blobs
 from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.azureml.service.failure import explain
@@ -157,7 +157,7 @@ class AzureMLService:
         """The output so far; with `follow`, until the job has ended and its log is silent."""
         job = self._job(ref)
         log = self._log(ref, job, rank=rank, instance=instance)
-        return self._followed(ref, job, log, on_status) if follow else self._so_far(ref, log, on_status)
+        return self._follow(ref, job, log, on_status) if follow else self._so_far(ref, log, on_status)
 
     def stop(self, ref: RunRef) -> None:
         """Ask the service to cancel the job, which it does by and by. Nothing for a job whose work is done."""
@@ -196,7 +196,7 @@ class AzureMLService:
 
     def _at(self, place: str) -> Client:
         if place not in self._clients:
-            self._clients[place] = Client(Place.parse(place), self._environ)
+            self._clients[place] = Client(AccountRef.parse(place), self._environ)
         return self._clients[place]
 
     def _stores(self, place: str) -> Blobs:
@@ -210,12 +210,12 @@ class AzureMLService:
         Raises:
             RunNotFound: there is none.
         """
-        job = self._found(ref)
+        job = self._find(ref)
         if job is None:
             raise not_found(ref.name, self._at(ref.place).place.workspace)
         return job
 
-    def _found(self, ref: RunRef) -> dict[str, Any] | None:
+    def _find(self, ref: RunRef) -> dict[str, Any] | None:
         try:
             job: dict[str, Any] = self._at(ref.place).get(f"jobs/{ref.name}", api_version=JOB)
         except NotThere:
@@ -228,7 +228,7 @@ class AzureMLService:
         Raises:
             NameTaken: it is there, and somebody else made it.
         """
-        job = self._found(ref)
+        job = self._find(ref)
         if job is None:
             return False
         if not is_ours(job, request):
@@ -270,7 +270,7 @@ class AzureMLService:
     def _log(self, ref: RunRef, job: Mapping[str, Any], **only: int | None) -> RunLog:
         return RunLog(self._stores(ref.place), ref.name, Layout.of(job["properties"]), **only)
 
-    def _followed(
+    def _follow(
         self, ref: RunRef, job: Mapping[str, Any], log: RunLog, on_status: Callable[[RunStatus], None] | None
     ) -> Iterator[LogLine]:
         yield from follow(log, lambda: self._status(ref, job), on_status, self._pace)

@@ -123,7 +123,7 @@ def _with_reason(status: RunStatus, job: Mapping[str, Any], details: Mapping[str
         reason = reason_of(details.get("error"))
         return replace(status, reason=reason.text, details=reason.details, exit_code=reason.exit_code)
     if status.state is RunState.STOPPED:
-        return replace(status, reason=_limit(status, job) or _said(details))
+        return replace(status, reason=_limit(status, job) or _failure_reason(details))
     if status.reason is None and status.state in (RunState.PENDING, RunState.PREPARING):
         return replace(status, reason=_warning(details))
     return status
@@ -137,7 +137,7 @@ def _limit(status: RunStatus, job: Mapping[str, Any]) -> str | None:
     return f"it reached `max_runtime` ({format_duration(allowed)})"
 
 
-def _said(details: Mapping[str, Any]) -> str | None:
+def _failure_reason(details: Mapping[str, Any]) -> str | None:
     error = details.get("error")
     return reason_of(error).text if error else None
 

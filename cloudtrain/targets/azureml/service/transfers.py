@@ -19,7 +19,7 @@ class Ended(Exception):
     """The work is not wanted any more. Nobody sees it: what ended the work is raised."""
 
 
-def at_once(
+def run_concurrently(
     count: int, work: Callable[[Item, Check], Result], items: Iterable[Item], check: Check = lambda: None
 ) -> list[Result]:
     """`work(item, check)` for each item, `count` of them at the same time; what they return, in order.

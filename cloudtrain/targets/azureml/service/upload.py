@@ -20,7 +20,7 @@ from cloudtrain.system.extras import require
 from cloudtrain.targets.azureml.service.blobs import OWN_STORE, Blobs
 from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.azureml.service.places import DatastorePlace
-from cloudtrain.targets.azureml.service.transfers import Check, at_once
+from cloudtrain.targets.azureml.service.transfers import Check, run_concurrently
 from cloudtrain.targets.azureml.service.versions import CODE
 from cloudtrain.targets.base import BundleWriter, ByteProgress
 
@@ -48,7 +48,7 @@ def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: By
     Raises:
         TargetError: the service gives no place for them, storage refuses them, or a file's name is no text.
     """
-    with _unpacked(bundle) as source:
+    with _unpack(bundle) as source:
         files = list(_files(source))
         given = client.post(
             f"{code_id}/startPendingUpload", {"pendingUploadType": "TemporaryBlobReference"}, api_version=CODE
@@ -65,7 +65,7 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
         TargetError: the workspace's storage refuses it.
     """
     blobs, place = Blobs(client), f"cloudtrain/folders/{sha256}"
-    with _unpacked(bundle) as source:
+    with _unpack(bundle) as source:
         files = list(_files(source / folder))
 
         def send(container: Any) -> str:
@@ -77,7 +77,7 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
 
 
 @contextmanager
-def _unpacked(bundle: BundleWriter) -> Iterator[Path]:
+def _unpack(bundle: BundleWriter) -> Iterator[Path]:
     """The files of a bundle, for as long as they are needed."""
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive, source = Path(folder, "bundle.tar.gz"), Path(folder, "code")
@@ -150,7 +150,7 @@ def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: 
             )
         count(file, file.size)
 
-    at_once(_FILES_AT_ONCE, send, files)
+    run_concurrently(_FILES_AT_ONCE, send, files)
 
 
 def _counting(files: list[_File], on_bytes: ByteProgress | None) -> Callable[[_File, int], None]:

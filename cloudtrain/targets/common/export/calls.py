@@ -61,10 +61,10 @@ def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
     """
     scope: dict[str, Any] = {}
     for name, value in program.variables.items():
-        scope[name] = given[name] if given.get(name) is not None else _made(value, scope, program.extra)
+        scope[name] = given[name] if given.get(name) is not None else _make(value, scope, program.extra)
     for method, arguments in program.steps:
-        getattr(scope[program.result], method)(**_made(arguments, scope, program.extra))
-    return scope[program.result], _made(program.arguments, scope, program.extra)
+        getattr(scope[program.result], method)(**_make(arguments, scope, program.extra))
+    return scope[program.result], _make(program.arguments, scope, program.extra)
 
 
 def build_arguments(program: Program) -> dict[str, Any]:
@@ -73,19 +73,19 @@ def build_arguments(program: Program) -> dict[str, Any]:
     Raises:
         MissingExtra: the SDK is not installed.
     """
-    arguments: dict[str, Any] = _made(program.arguments, {}, program.extra)
+    arguments: dict[str, Any] = _make(program.arguments, {}, program.extra)
     return arguments
 
 
-def _made(value: Any, scope: dict[str, Any], extra: str) -> Any:
+def _make(value: Any, scope: dict[str, Any], extra: str) -> Any:
     if isinstance(value, Call):
         module, _, attribute = value.name.rpartition(".")
-        made = {name: _made(argument, scope, extra) for name, argument in value.arguments.items()}
+        made = {name: _make(argument, scope, extra) for name, argument in value.arguments.items()}
         return getattr(require(module, extra=extra), attribute)(**made)
     if isinstance(value, Ref):
         return scope[value.variable] if value.index is None else scope[value.variable][value.index]
     if isinstance(value, dict):
-        return {key: _made(inner, scope, extra) for key, inner in value.items()}
+        return {key: _make(inner, scope, extra) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_made(inner, scope, extra) for inner in value]
+        return [_make(inner, scope, extra) for inner in value]
     return value

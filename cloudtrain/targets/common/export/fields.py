@@ -35,7 +35,7 @@ class Fields:
             place = place[parent]
         place[name] = value
 
-    def left(self) -> list[str]:
+    def remaining_paths(self) -> list[str]:
         """Dotted paths of what has not been taken."""
         return sorted(_leaves(self._left))
 

@@ -21,7 +21,7 @@ from cloudtrain.targets.common.compiling import (
     resolve_text,
 )
 from cloudtrain.targets.common.problems import Problems
-from cloudtrain.targets.common.scaling import MOST_TASKS, Shape, gpu_share, local_shape, local_tasks
+from cloudtrain.targets.common.scaling import MOST_TASKS, JobSize, gpu_share, local_size, local_tasks
 from cloudtrain.targets.common.this_machine import LocalAccount, LocalPlan
 from cloudtrain.targets.local.settings import Local
 
@@ -77,7 +77,7 @@ class _Launch:
     """The processes of a job: those that the supervisor starts, and the ranks that a launcher starts in turn."""
 
     name: str
-    shape: Shape
+    shape: JobSize
     world_size: int
     started: tuple[Process, ...]
     ranks: tuple[Alike, ...] = ()
@@ -131,8 +131,8 @@ class _Site:
         return {name: path for name, path in self.paths.items() if not name.startswith("inputs.")}
 
     @property
-    def shape(self) -> Shape:
-        return local_shape(self.job, self.target, self.account.machine)
+    def shape(self) -> JobSize:
+        return local_size(self.job, self.target, self.account.machine)
 
     def program(self) -> list[str]:
         """The script with its arguments; a shell script or command with the shell before it."""
@@ -234,7 +234,7 @@ def _fork(site: _Site) -> _Launch:
 
 def _mpirun(site: _Site) -> _Launch:
     """One mpirun for the whole job: its ranks all count as one instance, since mpirun would need ssh for several."""
-    shape = Shape(1, site.shape.world_size)
+    shape = JobSize(1, site.shape.world_size)
     assert site.account.mpirun is not None
     program = site.direct_program()
     distribution = site.job.distribution
@@ -268,12 +268,12 @@ def _tensorflow(site: _Site) -> _Launch:
     )
     ports = tuple(tensorflow.port_name(task, index) for task, index in tasks)
     finishes = ("chief",) if servers else ()
-    return _Launch("processes", Shape(len(tasks), 1), len(tasks), started, ports=ports, finishes=finishes)
+    return _Launch("processes", JobSize(len(tasks), 1), len(tasks), started, ports=ports, finishes=finishes)
 
 
 def _single(site: _Site) -> _Launch:
     """One process per instance. A shell gets its signals as a group, because it does not pass them on."""
-    shape, program = Shape(site.shape.instances, 1), tuple(site.direct_program())
+    shape, program = JobSize(site.shape.instances, 1), tuple(site.direct_program())
     started = tuple(
         Process(
             instance=instance,

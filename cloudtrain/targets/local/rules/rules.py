@@ -17,7 +17,7 @@ from cloudtrain.core.processes import Processes
 from cloudtrain.launch.specification import LaunchSpecification
 from cloudtrain.rules.rule import Fault, Subject, rule
 from cloudtrain.system.paths import why_missing
-from cloudtrain.targets.common.scaling import local_shape, requested_shape, requested_tasks
+from cloudtrain.targets.common.scaling import local_size, requested_size, requested_tasks
 from cloudtrain.targets.common.this_machine import LocalPlan
 
 _TORCHRUN = ("torch", "smddp", "deepspeed")
@@ -118,7 +118,7 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
     if isinstance(job.distribution, TensorFlow):
         yield from _fewer_tasks(subject)
         return
-    asked, here = requested_shape(job, machine), local_shape(job, target, machine)
+    asked, here = requested_size(job, machine), local_size(job, target, machine)
     if asked != here and not (target.instance_count or target.processes_per_instance):
         yield Fault(
             f"scaled down to this machine ({machine}): {here} processes instead of {asked} (instances x processes)",

@@ -65,7 +65,7 @@ class Image(NamedTuple):
         return self.toolkit is not None and numbers(self.toolkit) < numbers(FIRST_WITHOUT_SHELL)
 
 
-def described(
+def describe_image(
     framework: str, version: str, python: str, device: str, address: tuple[str, str, str], base: str = ""
 ) -> Image:
     """An image with all that its address (registry, repository and tag) and the facts tell of it."""

@@ -19,7 +19,7 @@ PUBLIC = "public.ecr.aws"
 """Amazon's public registry: no account, no region."""
 
 
-class Row(NamedTuple):
+class ImageEntry(NamedTuple):
     """One image as the SDKs list it, for all its Pythons, devices and regions."""
 
     version: str
@@ -64,10 +64,10 @@ def registries() -> tuple[Mapping[str, str], ...]:
 
 
 @cache
-def rows(framework: str) -> tuple[Row, ...]:
+def rows(framework: str) -> tuple[ImageEntry, ...]:
     """The images of a framework, oldest first. `pytorch-smp` has those of the model parallelism library v2."""
     listed = [
-        Row(
+        ImageEntry(
             version=entry["version"],
             base=entry.get("base", ""),
             repository=entry["repository"],
@@ -84,11 +84,11 @@ def rows(framework: str) -> tuple[Row, ...]:
     return tuple(sorted([*listed, *by_hand], key=lambda row: numbers(row.version))) if by_hand else tuple(listed)
 
 
-def _neuronx_rows() -> Iterator[Row]:
+def _neuronx_rows() -> Iterator[ImageEntry]:
     """PyTorch's images for Trainium that neither SDK knows."""
     hugging_face = [row for row in tables()["frameworks"]["huggingface"] if row["repository"].endswith("-neuronx")]
     for fact in facts()["neuronx"]:
-        yield Row(
+        yield ImageEntry(
             version=fact["version"],
             base="",
             repository="pytorch-training-neuronx",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from cloudtrain.targets.sagemaker.catalogue.image import Image, described, split_base
+from cloudtrain.targets.sagemaker.catalogue.image import Image, describe_image, split_base
 from cloudtrain.targets.sagemaker.catalogue.image_data import in_range, registries, rows, whole_version
 
 _ADDRESS = (
@@ -56,7 +56,9 @@ def image_of_uri(uri: str) -> Image | None:
             return None
     version = _whole(version, [row.version for row in listed])
     python = _python(words, split_base(base) if base else (framework, version))
-    return described(framework, version, python, device, (match["registry"], match["repository"], match["tag"]), base)
+    return describe_image(
+        framework, version, python, device, (match["registry"], match["repository"], match["tag"]), base
+    )
 
 
 def _whole(version: str, known: Sequence[str]) -> str:

@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from typing import NamedTuple, NoReturn
 
 from cloudtrain.errors import JobError, Problem, did_you_mean
-from cloudtrain.targets.sagemaker.catalogue.image import SMP2_REPOSITORY, Image, described, split_base
+from cloudtrain.targets.sagemaker.catalogue.image import SMP2_REPOSITORY, Image, describe_image, split_base
 from cloudtrain.targets.sagemaker.catalogue.image_data import (
-    Row,
+    ImageEntry,
     facts,
     newest,
     numbers,
@@ -118,7 +118,7 @@ def resolve_image(
     middle = () if row.bare else ("neuronx" if row.repository.endswith("neuronx") else wanted.device, chosen)
     suffix = row.suffix.get(wanted.device) or _older_suffix(wanted, row, chosen, instance, smdistributed)
     tag = "-".join(filter(None, (prefix, *middle, suffix)))
-    return described(framework, row.version, chosen, wanted.device, _address(wanted, row, tag), row.base)
+    return describe_image(framework, row.version, chosen, wanted.device, _address(wanted, row, tag), row.base)
 
 
 class _Wanted(NamedTuple):
@@ -133,7 +133,7 @@ class _Wanted(NamedTuple):
         return _SMP2 if self.smp2 else _TITLES[self.framework]
 
 
-def _row(wanted: _Wanted, version: str | None, base: str | None) -> Row:
+def _row(wanted: _Wanted, version: str | None, base: str | None) -> ImageEntry:
     candidates = [row for row in rows(wanted.framework) if wanted.device in row.devices]
     if not candidates:
         message = f"SageMaker has no image of {wanted.title} for {_DEVICES[wanted.device]}"
@@ -142,10 +142,10 @@ def _row(wanted: _Wanted, version: str | None, base: str | None) -> Row:
     whole = _newest_fitting(wanted, candidates) if version is None else whole_version(version, known)
     if whole is None:
         _unknown_version(wanted, version or "", known)
-    return _based(wanted, [row for row in candidates if row.version == whole], base)
+    return _pick_base(wanted, [row for row in candidates if row.version == whole], base)
 
 
-def _newest_fitting(wanted: _Wanted, candidates: Sequence[Row]) -> str:
+def _newest_fitting(wanted: _Wanted, candidates: Sequence[ImageEntry]) -> str:
     """The newest version that the region has, with that Python where one does."""
     here = [row for row in candidates if wanted.region in row.accounts] or candidates
     fitting = [row for row in here if wanted.python in (None, *row.pythons)] or here
@@ -167,7 +167,7 @@ def _nearest(version: str, known: Sequence[str]) -> str:
     return newest(same) if same else min(newer or [newest(known)], key=numbers)
 
 
-def _based(wanted: _Wanted, candidates: Sequence[Row], base: str | None) -> Row:
+def _pick_base(wanted: _Wanted, candidates: Sequence[ImageEntry], base: str | None) -> ImageEntry:
     """The row with that base framework; the newest PyTorch where the job names none."""
     if base is None:
         return max(candidates, key=lambda row: (row.base.startswith("pytorch"), numbers(row.base)))
@@ -189,23 +189,23 @@ def _python_tag(python: str | None) -> str | None:
     return f"py{match[1]}{match[2]}"
 
 
-def _chosen_python(wanted: _Wanted, row: Row, version: str | None = None) -> str:
+def _chosen_python(wanted: _Wanted, row: ImageEntry, version: str | None = None) -> str:
     if wanted.python is None:
         return max(row.pythons, key=numbers)
     if wanted.python not in row.pythons:
-        has = [_dotted(python) for python in row.pythons]
+        has = [_python_version(python) for python in row.pythons]
         message = f"the image of {wanted.title} {version or row.version} has Python {' and '.join(has)}"
         use = " or ".join(f"`{one}`" for one in has)
-        _fail("python", f"{message}, not {_dotted(wanted.python)}", f"use {use}, or leave out `python`")
+        _fail("python", f"{message}, not {_python_version(wanted.python)}", f"use {use}, or leave out `python`")
     return wanted.python
 
 
-def _dotted(python: str) -> str:
+def _python_version(python: str) -> str:
     """`py312` as `3.12`."""
     return f"{python[2]}.{python[3:]}".rstrip(".")
 
 
-def _older_suffix(wanted: _Wanted, row: Row, python: str, instance: str, smdistributed: bool) -> str:
+def _older_suffix(wanted: _Wanted, row: ImageEntry, python: str, instance: str, smdistributed: bool) -> str:
     """The end of the tag that some images of 2020 need on newer GPUs; the SDK adds it in the same cases."""
     if row.base:
         return "cu110-ubuntu18.04"
@@ -215,7 +215,7 @@ def _older_suffix(wanted: _Wanted, row: Row, python: str, instance: str, smdistr
     return str(facts()["older_gpu_tags"].get(key, ""))
 
 
-def _address(wanted: _Wanted, row: Row, tag: str) -> tuple[str, str, str]:
+def _address(wanted: _Wanted, row: ImageEntry, tag: str) -> tuple[str, str, str]:
     account = row.accounts.get(wanted.region)
     if account is None:
         message = f"`{wanted.region}` has no image of {wanted.title} {row.version} for {_DEVICES[wanted.device]}"
@@ -243,7 +243,7 @@ def _smp2_image(wanted: _Wanted, version: str | None, instance: str) -> Image:
     python = _chosen_python(wanted, row, whole)
     address = _address(wanted, row, f"{whole}-gpu-{python}-{_smp2_cuda(whole, instance)}")
     assert address[1] == SMP2_REPOSITORY
-    return described("pytorch", whole, python, "gpu", address)
+    return describe_image("pytorch", whole, python, "gpu", address)
 
 
 def _smp2_cuda(version: str, instance: str) -> str:

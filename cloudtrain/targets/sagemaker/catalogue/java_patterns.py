@@ -24,16 +24,16 @@ _TOKEN = (
 
 def matches(pattern: str, text: str) -> bool:
     """Whether the whole text matches a pattern of the service."""
-    compiled, by_category = _compiled(pattern)
-    return compiled.fullmatch(_categorized(text) if by_category else text) is not None
+    compiled, by_category = _compile(pattern)
+    return compiled.fullmatch(_categorize(text) if by_category else text) is not None
 
 
 @cache
-def _compiled(pattern: str) -> tuple[re.Pattern[str], bool]:
+def _compile(pattern: str) -> tuple[re.Pattern[str], bool]:
     """Python's form of a pattern, and whether texts must be categorized before they are matched."""
     inside = False
 
-    def translated(match: re.Match[str]) -> str:
+    def translate(match: re.Match[str]) -> str:
         nonlocal inside
         if match["high"]:
             pair = chr(int(match["high"], 16)) + chr(int(match["low"], 16))
@@ -49,11 +49,11 @@ def _compiled(pattern: str) -> tuple[re.Pattern[str], bool]:
             return r"[^\n\r\x85\u2028\u2029]"
         return match[0]
 
-    found = re.sub(_TOKEN, translated, pattern)
+    found = re.sub(_TOKEN, translate, pattern)
     return re.compile(found, re.ASCII), any(f"\\p{{{name}}}" in pattern for name in _CLASSES)
 
 
-def _categorized(text: str) -> str:
+def _categorize(text: str) -> str:
     if text.isascii():
         return text
     return "".join(char if char.isascii() else _stand_in(char) for char in text)

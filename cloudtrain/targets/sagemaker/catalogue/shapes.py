@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from cloudtrain.errors import did_you_mean, dotted
-from cloudtrain.problems.source import shown
+from cloudtrain.problems.source import describe_value
 from cloudtrain.targets.sagemaker.catalogue.java_patterns import matches
 
 DATA = Path(__file__).with_name("data")
@@ -89,7 +89,9 @@ def _check(value: Any, name: str, path: Place, title: str) -> Iterator[Violation
     shape = _shape(name)
     accepted, words = _TYPES[shape["type"]]
     if not isinstance(value, accepted) or (isinstance(value, bool) and shape["type"] != "boolean"):
-        yield Violation(path, f"{title} is {shown(value)}, and the service takes {words}", f"write {words}", "type")
+        yield Violation(
+            path, f"{title} is {describe_value(value)}, and the service takes {words}", f"write {words}", "type"
+        )
     elif shape["type"] in _INSIDE:
         yield from _INSIDE[shape["type"]](value, shape, path, title)
 
@@ -104,32 +106,32 @@ def _structure(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, 
         if name in hints:
             yield Violation((*path, name), f"{title} has no field `{name}`", hints[name], "unknown")
         else:
-            yield from _check(inner, members[name], (*path, name), _titled((*path, name)))
+            yield from _check(inner, members[name], (*path, name), _title_of((*path, name)))
 
 
 def _list(value: list[Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
-    yield from _counted(len(value), ("entry", "entries"), shape, path, title)
+    yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
     for index, inner in enumerate(value):
-        yield from _check(inner, shape["member"], (*path, index), _titled((*path, index)))
+        yield from _check(inner, shape["member"], (*path, index), _title_of((*path, index)))
 
 
 def _map(value: Mapping[str, Any], shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
-    yield from _counted(len(value), ("entry", "entries"), shape, path, title)
+    yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
     for key, inner in value.items():
         name = f"{key[:37]}..." if isinstance(key, str) and len(key) > 40 else str(key)
         yield from _check(key, shape["key"], (*path, key), f"a key of {title}")
-        yield from _check(inner, shape["value"], (*path, key), _titled((*path, name)))
+        yield from _check(inner, shape["value"], (*path, key), _title_of((*path, name)))
 
 
 def _string(value: str, shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
-    sized = list(_counted(len(value), ("character", "characters"), shape, path, title))
+    sized = list(_check_count(len(value), ("character", "characters"), shape, path, title))
     yield from sized
     if "enum" in shape and value not in shape["enum"]:
-        message = f"{title} is {shown(value)}, which the service does not know"
+        message = f"{title} is {describe_value(value)}, which the service does not know"
         yield Violation(path, message, _enum_hint(value, shape["enum"]), "enum")
     if "pattern" in shape and not sized and not matches(shape["pattern"], value):
         words = _WORDS.get(shape["pattern"], f"it must match `{shape['pattern']}`")
-        yield Violation(path, f"{title} is {shown(value)}, which the service refuses", words, "pattern")
+        yield Violation(path, f"{title} is {describe_value(value)}, which the service refuses", words, "pattern")
 
 
 def _enum_hint(value: str, words: Sequence[str]) -> str | None:
@@ -138,7 +140,7 @@ def _enum_hint(value: str, words: Sequence[str]) -> str | None:
 
 
 def _number(value: int, shape: Mapping[str, Any], path: Place, title: str) -> Iterator[Violation]:
-    yield from _bounded(
+    yield from _check_bounds(
         value,
         f"{title} is {value:,}",
         (f"write `{shape.get('min')}` or more", f"write `{shape.get('max')}` or less"),
@@ -147,16 +149,16 @@ def _number(value: int, shape: Mapping[str, Any], path: Place, title: str) -> It
     )
 
 
-def _counted(
+def _check_count(
     count: int, units: tuple[str, str], shape: Mapping[str, Any], path: Place, title: str
 ) -> Iterator[Violation]:
     fact = f"{title} has {count:,} {units[count != 1]}" if count else f"{title} is empty"
     least, most = shape.get("min"), shape.get("max")
     hints = f"use at least {least} {units[least != 1]}", f"use at most {most} {units[most != 1]}"
-    yield from _bounded(count, fact, hints, shape, path)
+    yield from _check_bounds(count, fact, hints, shape, path)
 
 
-def _bounded(
+def _check_bounds(
     number: int, fact: str, hints: tuple[str, str], shape: Mapping[str, Any], path: Place
 ) -> Iterator[Violation]:
     if "min" in shape and number < shape["min"]:
@@ -167,7 +169,7 @@ def _bounded(
         yield Violation(path, message, hints[1], "max")
 
 
-def _titled(path: Place) -> str:
+def _title_of(path: Place) -> str:
     return f"`{dotted(path)}`"
 
 

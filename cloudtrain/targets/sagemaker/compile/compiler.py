@@ -13,7 +13,7 @@ from cloudtrain.core.processes import Processes
 from cloudtrain.targets.common.problems import Problems
 from cloudtrain.targets.sagemaker.account import SageMakerAccount
 from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
-from cloudtrain.targets.sagemaker.compile.images import NO_IMAGE, contents_of, derived_from, image_of
+from cloudtrain.targets.sagemaker.compile.images import NO_IMAGE, base_framework, contents_of, image_of
 from cloudtrain.targets.sagemaker.compile.launch_parameters import refuse_unreadable
 from cloudtrain.targets.sagemaker.compile.machines import machines_in, machines_of, some_machines
 from cloudtrain.targets.sagemaker.compile.modes import Launch, launch_of
@@ -104,5 +104,5 @@ def _processes(parts: Parts, machines: Machines, request: dict[str, Any], *, pac
     image = request["AlgorithmSpecification"].get("TrainingImage")
     known = parts.image.known if image == parts.image.uri else image_of_uri(image or "")
     rows = {group.instance_type: group.known for group in machines.groups}
-    inside = contents_of(known, derived_from(parts.job))
+    inside = contents_of(known, base_framework(parts.job))
     return container.view(request, inside, devices.__getitem__, package=package, known=rows.get)

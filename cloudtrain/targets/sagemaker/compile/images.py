@@ -86,7 +86,7 @@ def contents_of(image: Image | None, derived_from: Framework | None = None) -> C
     )
 
 
-def derived_from(job: TrainingJob) -> Framework | None:
+def base_framework(job: TrainingJob) -> Framework | None:
     """The framework of AWS's images that a user's own image must be derived from: nothing else has SageMaker's
     libraries. None where the job uses neither."""
     if not isinstance(job.distribution, SMDDP | SMP):

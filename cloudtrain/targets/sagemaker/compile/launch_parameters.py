@@ -8,7 +8,7 @@ from typing import Any
 from cloudtrain.core.job import TrainingJob
 from cloudtrain.core.per_target import overrides_of
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
+from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.sagemaker.compile.overrides import FIELD
 from cloudtrain.targets.sagemaker.launch import keys
 
@@ -19,7 +19,7 @@ def refuse_unreadable(request: Mapping[str, Any], job: TrainingJob) -> None:
     Raises:
         JobError: the toolkit would stop at a value, or so would the plan.
     """
-    given = decoded(request.get("HyperParameters", {}))
+    given = decode_hyperparameters(request.get("HyperParameters", {}))
     problems = [
         Problem(
             _path(job, name), f"`{name}` must be {kind}, and is `{given[name]}`", f"leave out `{name}`", code="CT031"

@@ -22,7 +22,7 @@ from cloudtrain.targets.sagemaker.compile.places import (
     output_config,
     paths_of,
 )
-from cloudtrain.targets.sagemaker.compile.toolkit import distribution_pairs, encoded, script_pairs
+from cloudtrain.targets.sagemaker.compile.toolkit import distribution_pairs, encode_values, script_pairs
 from cloudtrain.targets.sagemaker.settings import SageMaker
 from cloudtrain.targets.sagemaker.tags import RUN_TAG
 
@@ -103,7 +103,7 @@ def _hyperparameters(parts: Parts) -> dict[str, str]:
         run_name=parts.run_name,
         region=parts.account.region,
     )
-    return encoded(own | script | distribution_pairs(parts.job, parts.machines))
+    return encode_values(own | script | distribution_pairs(parts.job, parts.machines))
 
 
 def _inputs(parts: Parts) -> list[dict[str, Any]]:

@@ -119,6 +119,6 @@ _WRITERS: dict[str, Callable[[Any, Machines], Pairs]] = {
 }
 
 
-def encoded(pairs: Pairs) -> dict[str, str]:
+def encode_values(pairs: Pairs) -> dict[str, str]:
     """Each value as JSON, which the toolkit reads back with its type."""
     return {name: json.dumps(value) for name, value in pairs.items()}

@@ -65,7 +65,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
     problems += place_problems(scaled[0] if scaled else placed_job(job, target))
     if problems or scaled is None or parts is None:
         raise JobError(without_echoes(problems))
-    shape = scaled[1]
+    size = scaled[1]
     python = target.python or account.python
     stage = Stage(
         request=finished_request(parts, _without_machines(overrides_of(job, "sagemaker"))),
@@ -74,18 +74,18 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
         python=python,
         run_dir=account.run_dir(context.run_name),
         region=ACCOUNT.region,
-        world_size=shape.world_size,
+        world_size=size.world_size,
         grace_period=target.grace_period,
     )
     start = entrypoint_host if is_entrypoint(stage.request) else toolkit_host
     launches = {host: start(stage, host) for host in stage.hosts}
-    started = _ranked(launches)
+    started = _assign_ranks(launches)
     specification = _specification(stage, job, context, launches, started)
     return LocalPlan.of(
         specification,
         job.name,
         context,
-        processes=tuple(_shown(launches, started)),
+        processes=tuple(_shown_processes(launches, started)),
         summary=_summary(stage, parts, job, specification.world_size),
         notes=dict.fromkeys(_notes(job, launches)),
     )
@@ -158,7 +158,7 @@ def _specification(
         instances=len(stage.hosts),
         world_size=launched + sum(process.rank is not None for process, _ in started),
         ports=tuple(map(port_name, endpoints)),
-        processes=tuple(_started(stage, launches, process, signal) for process, signal in started),
+        processes=tuple(_started_process(stage, launches, process, signal) for process, signal in started),
         finishes=("master",) if "master" in roles and "ps" in roles else (),
         patience=LAUNCHER_PATIENCE if unpacks else LaunchSpecification.patience,
         grace_period=stage.grace_period,
@@ -200,7 +200,7 @@ def _links(stage: Stage, job: TrainingJob, host: Host) -> Iterator[Link]:
             yield Link(folder, item.local, shard)
 
 
-def _ranked(launches: dict[Host, HostLaunch]) -> list[tuple[Process, str]]:
+def _assign_ranks(launches: dict[Host, HostLaunch]) -> list[tuple[Process, str]]:
     """What the supervisor starts, each with its signal. Scripts that no launcher starts are ranks themselves, after
     those of launchers, in the order of their hosts' names; parameter servers come last.
     """
@@ -216,13 +216,13 @@ def _ranked(launches: dict[Host, HostLaunch]) -> list[tuple[Process, str]]:
     ]
 
 
-def _started(stage: Stage, launches: dict[Host, HostLaunch], process: Process, signal: str) -> StartedProcess:
+def _started_process(stage: Stage, launches: dict[Host, HostLaunch], process: Process, signal: str) -> StartedProcess:
     host = next(host for host in launches if host.index == process.instance)
     folder = stage.root(host) + ("" if launches[host].unpacks else "/code")
     return StartedProcess.of(replace(process, env=dict(sorted(process.env.items()))), signal, folder)
 
 
-def _shown(launches: dict[Host, HostLaunch], started: list[tuple[Process, str]]) -> Iterator[Process]:
+def _shown_processes(launches: dict[Host, HostLaunch], started: list[tuple[Process, str]]) -> Iterator[Process]:
     """For the plan's reader: what is started, then what that starts; without variables that repeat the others."""
     for process in (*(each for each, _ in started), *(each for made in launches.values() for each in made.shown)):
         yield replace(process, env={name: value for name, value in process.env.items() if name not in _REPEATED})

@@ -20,25 +20,25 @@ _ROOT = re.compile(rf"(?<![\w.~/-]){re.escape(ROOT)}(?![\w.-])")
 _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "SM_NETWORK_INTERFACE_NAME")
 
 
-def rerooted_text(text: str, root: str) -> str:
+def relocate_text(text: str, root: str) -> str:
     """The text with `/opt/ml` at `root`."""
     return _ROOT.sub(lambda _: root, text)
 
 
-def rerooted_request(request: Mapping[str, Any], root: str) -> dict[str, Any]:
+def relocate_request(request: Mapping[str, Any], root: str) -> dict[str, Any]:
     """The request with hyperparameters and variables that name `/opt/ml` as one host must see them."""
-    hyperparameters = {name: _rerooted_json(text, root) for name, text in request.get("HyperParameters", {}).items()}
-    variables = {name: rerooted_text(text, root) for name, text in request.get("Environment", {}).items()}
+    hyperparameters = {name: _relocate_json(text, root) for name, text in request.get("HyperParameters", {}).items()}
+    variables = {name: relocate_text(text, root) for name, text in request.get("Environment", {}).items()}
     return {**request, "HyperParameters": hyperparameters, "Environment": variables}
 
 
-def _rerooted_json(text: str, root: str) -> str:
+def _relocate_json(text: str, root: str) -> str:
     """Inside JSON the root is written as JSON writes it."""
     try:
         json.loads(text)
     except ValueError:
-        return rerooted_text(text, root)
-    return rerooted_text(text, json.dumps(root)[1:-1])
+        return relocate_text(text, root)
+    return relocate_text(text, json.dumps(root)[1:-1])
 
 
 def port_name(endpoint: str) -> str:

@@ -12,7 +12,7 @@ from cloudtrain.launch.loopback import loopback_variables
 from cloudtrain.launch.mpirun import MISSING_HINT
 from cloudtrain.targets.common.scaling import gpu_share
 from cloudtrain.targets.common.this_machine import LocalAccount
-from cloudtrain.targets.sagemaker.emulate.paths import rerooted_request, rerooted_text
+from cloudtrain.targets.sagemaker.emulate.paths import relocate_request, relocate_text
 from cloudtrain.targets.sagemaker.launch.job import Container, Host, hosts
 
 
@@ -63,11 +63,11 @@ class Stage:
 
     def path(self, host: Host, path: str) -> str:
         """A path of the container on this machine."""
-        return rerooted_text(path, self.root(host))
+        return relocate_text(path, self.root(host))
 
     def request_of(self, host: Host) -> dict[str, Any]:
         """The request as the host sees it."""
-        return rerooted_request(self.request, self.root(host))
+        return relocate_request(self.request, self.root(host))
 
     def gpus(self, host: Host) -> int:
         """GPUs that the host sees."""

@@ -90,7 +90,7 @@ def distribution_of(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def sent_for(distribution: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
+def sdk_hyperparameters(distribution: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
     """The hyperparameters that the SDK (2.257.7) would send for a distribution."""
     torch = distribution.get("torch_distributed", {}).get("enabled", False)
     if setting.framework == "tensorflow" or not torch:
@@ -166,7 +166,7 @@ def objection(distribution: Mapping[str, Any], values: Mapping[str, Any], settin
         found = reason(distribution, setting)
         if found is not None:
             return found
-    for name, value in sent_for(distribution, setting).items():
+    for name, value in sdk_hyperparameters(distribution, setting).items():
         if name not in values:
             return f"it would add `{name}`"
         if values[name] != value:

@@ -101,7 +101,7 @@ def estimator_program(request: dict[str, Any], region: str, profile: str | None 
     metrics = fields.take(METRICS)
     for path in ("AlgorithmSpecification.TrainingImage", "HyperParameters", "InputDataConfig"):  # see forms.py
         fields.take(path)
-    left = fields.left() + fit_inputs(request.get("InputDataConfig", []))[1]
+    left = fields.remaining_paths() + fit_inputs(request.get("InputDataConfig", []))[1]
     if left:
         raise refuse(SDK, left)
     form = form_of(request, region)

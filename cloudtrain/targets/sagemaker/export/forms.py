@@ -76,7 +76,7 @@ def _with_script(request: dict[str, Any], script: Script, framework: str | None,
         chosen = _chosen(request, script, framework, region)
         arguments |= chosen.image | ({"distribution": chosen.distribution} if chosen.distribution else {})
         values = {name: value for name, value in values.items() if name not in chosen.sent}
-        notes = chosen.notes + _written_out(values, chosen)
+        notes = chosen.notes + _lost_keys_note(values, chosen)
     if framework == "tensorflow":
         arguments |= _model_dir(values, request, arguments.get("distribution", {}))
     if values:
@@ -85,7 +85,7 @@ def _with_script(request: dict[str, Any], script: Script, framework: str | None,
     return Form(framework, arguments, script.channels, metrics, notes)
 
 
-def _written_out(values: dict[str, Any], chosen: _Chosen) -> tuple[str, ...]:
+def _lost_keys_note(values: dict[str, Any], chosen: _Chosen) -> tuple[str, ...]:
     """A note about what the toolkit understands and the SDK's `distribution` cannot say, or loses."""
     names = [f"`{name}`" for name in values if name in dist.KEYS] if chosen.distribution else []
     return (f"The SDK's `distribution` would not send {', '.join(names)}.",) if names else ()
@@ -120,7 +120,7 @@ def _chosen(request: dict[str, Any], script: Script, framework: str, region: str
         candidate = dist.with_image(setting, image)
         reason = dist.objection(wanted, script.values, candidate) if wanted else None
         if reason is None:
-            sent = frozenset(dist.sent_for(wanted, candidate)) if wanted else frozenset[str]()
+            sent = frozenset(dist.sdk_hyperparameters(wanted, candidate)) if wanted else frozenset[str]()
             return _Chosen(image, _with_group_objects(wanted, list(setting.groups)), sent)
     plain = version_arguments(uri, region, setting.types, {}) or _by_uri(framework, uri)
     return _Chosen(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))

@@ -34,7 +34,7 @@ def version_arguments(
         return None
     instance = next((name for name in types if device_of(name) == "gpu"), types[0])  # as the SDK looks at groups
     smp2 = "torch_distributed" in distribution and "modelparallel" in distribution.get("smdistributed", {})
-    if smp2 != (image.repository == _SMP2) or not _picked(
+    if smp2 != (image.repository == _SMP2) or not _is_picked(
         image, region, instance, smp2, "smdistributed" in distribution
     ):
         return None
@@ -44,7 +44,7 @@ def version_arguments(
     return {"transformers_version": image.version, _BASES[base]: version, "py_version": image.python}
 
 
-def _picked(image: Image, region: str, instance: str, smp2: bool, smdistributed: bool) -> bool:
+def _is_picked(image: Image, region: str, instance: str, smp2: bool, smdistributed: bool) -> bool:
     try:
         found = resolve_image(
             image.framework,

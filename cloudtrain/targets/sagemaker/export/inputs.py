@@ -47,16 +47,16 @@ def fit_inputs(channels: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str
         fields = Fields(channel)
         name = fields.take("ChannelName")
         inputs[name] = _file_system(fields) if "FileSystemDataSource" in channel["DataSource"] else _s3(fields)
-        left += [f"InputDataConfig[{number}].{path}" for path in fields.left()]
+        left += [f"InputDataConfig[{number}].{path}" for path in fields.remaining_paths()]
     return inputs, left
 
 
 def _file_system(fields: Fields) -> Call:
-    return Call("sagemaker.inputs.FileSystemInput", _taken(fields, FILE_SYSTEM))
+    return Call("sagemaker.inputs.FileSystemInput", _take(fields, FILE_SYSTEM))
 
 
 def _s3(fields: Fields) -> Call | str:
-    arguments = _taken(fields, CHANNEL)
+    arguments = _take(fields, CHANNEL)
     seed = fields.take("ShuffleConfig.Seed")
     if seed is not None:
         arguments["shuffle_config"] = Call("sagemaker.inputs.ShuffleConfig", {"seed": seed})
@@ -66,6 +66,6 @@ def _s3(fields: Fields) -> Call | str:
     return str(arguments["s3_data"]) if plain else Call("sagemaker.inputs.TrainingInput", arguments)
 
 
-def _taken(fields: Fields, table: dict[str, str]) -> dict[str, Any]:
+def _take(fields: Fields, table: dict[str, str]) -> dict[str, Any]:
     values = {argument: fields.take(path) for path, argument in table.items()}
     return {argument: value for argument, value in values.items() if value is not None}

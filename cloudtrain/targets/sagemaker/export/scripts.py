@@ -29,7 +29,7 @@ class Script:
 
 def script_of(request: dict[str, Any], region: str) -> Script | None:
     """The script of a request, or None where the SDK would not write its hyperparameters in this way."""
-    values = _decoded(request.get("HyperParameters", {}))
+    values = _decode(request.get("HyperParameters", {}))
     channels = list(request.get("InputDataConfig", ()))
     if values is None or "ContainerEntrypoint" in request["AlgorithmSpecification"]:
         return None
@@ -53,7 +53,7 @@ def _isolated_archive(channels: list[dict[str, Any]]) -> str | None:
     return uri if uri is not None and last == isolated_code(uri) else None
 
 
-def _decoded(hyperparameters: dict[str, str]) -> dict[str, Any] | None:
+def _decode(hyperparameters: dict[str, str]) -> dict[str, Any] | None:
     """Hyperparameters by their JSON values; None where one is not the text that the SDK's encoder would give."""
     values = {}
     for name, text in hyperparameters.items():

@@ -98,7 +98,7 @@ def trainer_program(request: dict[str, Any], region: str, profile: str | None = 
     arguments = _arguments(fields, request["TrainingJobName"][:48])
     arguments |= _with_drivers(by_drivers) if by_drivers else _as_it_is(request)
     steps = _steps(fields)
-    left = fields.left()
+    left = fields.remaining_paths()
     if left:
         raise refuse(SDK, left)
     trainer = Call("sagemaker.train.model_trainer.ModelTrainer", {"sagemaker_session": Ref("session")} | arguments)
@@ -154,7 +154,7 @@ def _arguments(fields: Fields, base_name: str) -> dict[str, Any]:
 def _with_drivers(start: Start) -> dict[str, Any]:
     arguments = {
         "source_code": _source_code(start),
-        "distributed": _distributed(start),
+        "distributed": _distribution_call(start),
         "hyperparameters": start.hyperparameters or None,
     }
     return {name: value for name, value in arguments.items() if value is not None}
@@ -170,7 +170,7 @@ def _source_code(start: Start) -> Call:
     return Call(f"{_CONFIGS}.SourceCode", {name: value for name, value in code.items() if value is not None})
 
 
-def _distributed(start: Start) -> Call | None:
+def _distribution_call(start: Start) -> Call | None:
     if start.launcher == "single":
         return None
     arguments: dict[str, Any] = {} if start.processes is None else {"process_count_per_node": start.processes}

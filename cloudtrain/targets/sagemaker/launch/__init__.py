@@ -7,7 +7,7 @@ sagemaker-tensorflow-training 20.4.1, run with recorded requests;
     container     what an image contains, and what each version of the toolkit does differently
     hosts         the hosts of a job, and the files in `/opt/ml/input/config`
     keys          the hyperparameters that the toolkit reads
-    site          one host of one job, as the toolkit sees it
+    host_setup    one host of one job, as the toolkit sees it
     variables     the environment that the toolkit gives the script
     tf_config     TF_CONFIG and the parameter servers
     program       the script with its arguments

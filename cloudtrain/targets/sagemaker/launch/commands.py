@@ -10,6 +10,7 @@ from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.targets.sagemaker.launch import mpirun
 from cloudtrain.targets.sagemaker.launch.container import Container
+from cloudtrain.targets.sagemaker.launch.host_setup import HostSetup
 from cloudtrain.targets.sagemaker.launch.hosts import INTERFACE, Host, Request
 from cloudtrain.targets.sagemaker.launch.keys import (
     GROUPS,
@@ -24,10 +25,9 @@ from cloudtrain.targets.sagemaker.launch.keys import (
     TORCH,
     XLA,
 )
-from cloudtrain.targets.sagemaker.launch.program import kind_of, program, refused_name
-from cloudtrain.targets.sagemaker.launch.site import Site
+from cloudtrain.targets.sagemaker.launch.program import kind_of, name_refusal, program
 from cloudtrain.targets.sagemaker.launch.tf_config import mirrors, server_cluster, serves_parameters
-from cloudtrain.targets.sagemaker.launch.variables import MASTER_PORT, site_environment
+from cloudtrain.targets.sagemaker.launch.variables import MASTER_PORT, host_environment
 
 
 @dataclass(frozen=True)
@@ -80,31 +80,31 @@ def command(
         root: where `/opt/ml` is.
         package: whether a `setup.py` stands at the top of the bundle.
     """
-    return site_command(Site(request, host, container, gpus=gpus, neurons=neurons, root=root, package=package))
+    return host_command(HostSetup(request, host, container, gpus=gpus, neurons=neurons, root=root, package=package))
 
 
-def site_command(site: Site) -> Command:
+def host_command(setup: HostSetup) -> Command:
     """The same for a host that is already looked at."""
-    key = _launcher_key(site)
-    error = refused_name(site)
+    key = _launcher_key(setup)
+    error = name_refusal(setup)
     if error is None:
         try:
-            made = _LAUNCHERS[key](site)
+            made = _LAUNCHERS[key](setup)
         except ValueError as refusal:
             error = str(refusal)
     if error is not None:
         made = Command("process", (), error=error, ranks=0)
-    return replace(made, captured=key == TORCH or _captured(site), ignored=_ignored(site, key))
+    return replace(made, captured=key == TORCH or _is_captured(setup), ignored=_ignored_keys(setup, key))
 
 
 def overwritten(
     request: Request, host: Host, container: Container, *, gpus: int, neurons: int = 0
 ) -> dict[str, tuple[str, str]]:
     """Variables of the request's environment that do not reach the script: name to the given and the real value."""
-    site = Site(request, host, container, gpus=gpus, neurons=neurons)
-    made = site_command(site)
-    real = {**site_environment(site), **made.env, **made.exports}
-    return {name: (value, real[name]) for name, value in site.given.items() if real.get(name, value) != value}
+    setup = HostSetup(request, host, container, gpus=gpus, neurons=neurons)
+    made = host_command(setup)
+    real = {**host_environment(setup), **made.env, **made.exports}
+    return {name: (value, real[name]) for name, value in setup.given.items() if real.get(name, value) != value}
 
 
 _ORDER = {
@@ -115,98 +115,98 @@ _ORDER = {
 """The launchers that each framework's toolkit knows; the first one that is asked for acts."""
 
 
-def _launcher_key(site: Site) -> str | None:
+def _launcher_key(setup: HostSetup) -> str | None:
     """The hyperparameter that acts on this host; None where the script runs alone."""
-    if serves_parameters(site):
+    if serves_parameters(setup):
         return PARAMETER_SERVER
-    if not site.takes_part:
+    if not setup.takes_part:
         return None
-    return next((key for key in _ORDER[site.framework] if site.settings.get(key)), None)
+    return next((key for key in _ORDER[setup.framework] if setup.settings.get(key)), None)
 
 
-def _captured(site: Site) -> bool:
-    if site.framework == "pytorch":
-        return not site.settings.get(NATIVE_LAUNCHER)
-    return site.framework == "tensorflow"
+def _is_captured(setup: HostSetup) -> bool:
+    if setup.framework == "pytorch":
+        return not setup.settings.get(NATIVE_LAUNCHER)
+    return setup.framework == "tensorflow"
 
 
-def _ignored(site: Site, acting: str | None) -> tuple[str, ...]:
+def _ignored_keys(setup: HostSetup, acting: str | None) -> tuple[str, ...]:
     """Groups that a distribution leaves out run the script alone on purpose; there nothing counts as ignored."""
-    if GROUPS in site.settings and not site.takes_part:
+    if GROUPS in setup.settings and not setup.takes_part:
         return ()
-    effective = {acting, MIRRORED if mirrors(site) else None}
-    asked = [key for key in LAUNCHER_KEYS if site.settings.get(key) and key not in effective]
-    if site.user.get(MODEL_PARALLEL) and acting not in (MPI, TORCH):
+    effective = {acting, MIRRORED if mirrors(setup) else None}
+    asked = [key for key in LAUNCHER_KEYS if setup.settings.get(key) and key not in effective]
+    if setup.user.get(MODEL_PARALLEL) and acting not in (MPI, TORCH):
         asked.append(MODEL_PARALLEL)
     return tuple(asked)
 
 
-def _alone(site: Site) -> Command:
-    argv = program(site)
+def _alone(setup: HostSetup) -> Command:
+    argv = program(setup)
     return Command("process", argv, program=argv)
 
 
-def _torchrun(site: Site) -> Command:
-    kind, container = kind_of(site.entry_point, package=site.package), site.container
+def _torchrun(setup: HostSetup) -> Command:
+    kind, container = kind_of(setup.entry_point, package=setup.package), setup.container
     if kind != "python":
         what = "Python packages" if kind == "package" else "scripts other than Python's"
         raise ValueError(f"the toolkit does not start {what} with torchrun")
-    hosts, script = site.distribution_hosts, (site.entry_point, *argv_of(site.user))
+    hosts, script = setup.distribution_hosts, (setup.entry_point, *argv_of(setup.user))
     several = (
-        "--master_addr", site.master,
+        "--master_addr", setup.master,
         "--master_port", MASTER_PORT,
-        "--node_rank", str(hosts.index(site.host.name)),
+        "--node_rank", str(hosts.index(setup.host.name)),
     )  # fmt: skip
     argv = (
-        *(("neuron_parallel_compile",) if site.given.get("RUN_NEURON_PARALLEL_COMPILE") == "1" else ()),
+        *(("neuron_parallel_compile",) if setup.given.get("RUN_NEURON_PARALLEL_COMPILE") == "1" else ()),
         "torchrun",
         "--nnodes", str(len(hosts)),
-        "--nproc_per_node", str(site.processes),
+        "--nproc_per_node", str(setup.processes),
         *(several if len(hosts) > 1 else ()),
         *script,
     )  # fmt: skip
-    efa = {"FI_PROVIDER": "efa"} if container.sets_efa(site.host.instance_type) else {}
+    efa = {"FI_PROVIDER": "efa"} if container.sets_efa(setup.host.instance_type) else {}
     rdma = {"FI_EFA_USE_DEVICE_RDMA": "1", "RDMAV_FORK_SAFE": "1"}
     env = {
         **efa,
-        **(rdma if container.sets_rdma(site.host.instance_type) else {}),
+        **(rdma if container.sets_rdma(setup.host.instance_type) else {}),
         "NCCL_SOCKET_IFNAME": INTERFACE,
         "NCCL_PROTO": "simple",
     }
-    return Command("torchrun", argv, env, program=(container.python, "-u", *script), ranks=site.processes)
+    return Command("torchrun", argv, env, program=(container.python, "-u", *script), ranks=setup.processes)
 
 
-def _mpi(site: Site, make: Callable[[Site], mpirun.MpiRun] = mpirun.mpi) -> Command:
+def _mpi(setup: HostSetup, make: Callable[[HostSetup], mpirun.MpiRun] = mpirun.mpi) -> Command:
     """mpirun on the master; all others start sshd and wait for its ranks."""
-    if not site.is_master:
+    if not setup.is_master:
         return Command("sshd", ("/usr/sbin/sshd", "-D"), ranks=0)
-    run = make(site)
+    run = make(setup)
     return Command("mpirun", run.argv, program=run.program, ranks=run.ranks, exports=run.exports)
 
 
-def _smddp(site: Site) -> Command:
-    return _mpi(site, mpirun.smddp)
+def _smddp(setup: HostSetup) -> Command:
+    return _mpi(setup, mpirun.smddp)
 
 
-def _parameter_server(site: Site) -> Command:
+def _parameter_server(setup: HostSetup) -> Command:
     """The script, and beside it a server that the toolkit forks from itself."""
-    cluster = server_cluster(site) if site.takes_part else {}
-    index = site.resource["hosts"].index(site.host.name)
+    cluster = server_cluster(setup) if setup.takes_part else {}
+    index = setup.resource["hosts"].index(setup.host.name)
     if index >= len(cluster.get("ps", ())):
-        group = site.host.group
+        group = setup.host.group
         raise ValueError(f"the toolkit numbers parameter servers by host of the job, and has no {index} in `{group}`")
     note = (
         f"ps process: tf.distribute.Server(cluster_spec, job_name='ps', task_index={index}) "
         f"cluster={json.dumps(cluster)}"
     )
-    return replace(_alone(site), notes=(note,))
+    return replace(_alone(setup), notes=(note,))
 
 
-def _xla(site: Site) -> Command:  # noqa: ARG001 - as the other launchers
+def _xla(setup: HostSetup) -> Command:  # noqa: ARG001 - as the other launchers
     raise ValueError("SageMaker Training Compiler, which ended with PyTorch 1.13, is not known here")
 
 
-_LAUNCHERS: dict[str | None, Callable[[Site], Command]] = {
+_LAUNCHERS: dict[str | None, Callable[[HostSetup], Command]] = {
     None: _alone,
     TORCH: _torchrun,
     MPI: _mpi,

@@ -54,11 +54,11 @@ class _Everyone(NamedTuple):
 
 
 def _everyone(request: Request) -> _Everyone:
-    return _told(tuple(_groups(request["ResourceConfig"])))
+    return _describe_everyone(tuple(_groups(request["ResourceConfig"])))
 
 
 @lru_cache(maxsize=1)
-def _told(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
+def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
     """Kept, because it is the same for each host."""
     found, first = [], 0
     for group, instance_type, count in groups:

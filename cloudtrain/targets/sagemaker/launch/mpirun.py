@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
+from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.sagemaker.launch.container import HOSTNAME_SHIM
+from cloudtrain.targets.sagemaker.launch.host_setup import HostSetup
 from cloudtrain.targets.sagemaker.launch.hosts import INTERFACE
 from cloudtrain.targets.sagemaker.launch.keys import (
     INSTANCE_TYPE,
@@ -16,7 +17,6 @@ from cloudtrain.targets.sagemaker.launch.keys import (
     SMDDP_OPTIONS,
 )
 from cloudtrain.targets.sagemaker.launch.program import program
-from cloudtrain.targets.sagemaker.launch.site import Site
 from cloudtrain.targets.sagemaker.launch.variables import script_variables
 
 _SMDDP_PORT = 7592
@@ -42,17 +42,17 @@ class MpiRun(NamedTuple):
         return {name: value for name, equals, value in pairs if equals}
 
 
-def mpi(site: Site) -> MpiRun:
+def mpi(setup: HostSetup) -> MpiRun:
     """mpirun for `sagemaker_mpi_enabled`, on the master.
 
     Raises:
         ValueError: the toolkit does not get through the custom options.
     """
-    hosts, slots = site.distribution_hosts, site.processes
-    given = site.settings.get(PROCESSES)
+    hosts, slots = setup.distribution_hosts, setup.processes
+    given = setup.settings.get(PROCESSES)
     quoted = isinstance(given, str)  # which the toolkit repeats where it means to multiply: 44 of "4" on two hosts
-    ranks = site.settings.get(RANKS) or (int(given * len(hosts)) if given and quoted else slots * len(hosts))
-    debug, more = split_options(site.settings.get(MPI_OPTIONS) or "")
+    ranks = setup.settings.get(RANKS) or (int(given * len(hosts)) if given and quoted else slots * len(hosts))
+    debug, more = split_options(setup.settings.get(MPI_OPTIONS) or "")
     options = (
         "mpirun",
         "--host", ",".join(hosts if slots == 1 and not quoted else [f"{host}:{slots}" for host in hosts]),
@@ -64,30 +64,30 @@ def mpi(site: Site) -> MpiRun:
         "-bind-to", "none",
         "-map-by", "slot",
         *_TRANSPORT,
-        *_exported("NCCL_MIN_NRINGS=4", f"NCCL_SOCKET_IFNAME={INTERFACE}", f"NCCL_DEBUG={debug}"),
-        *_exported("LD_LIBRARY_PATH", "PATH", f"LD_PRELOAD={HOSTNAME_SHIM}"),
+        *_export_options("NCCL_MIN_NRINGS=4", f"NCCL_SOCKET_IFNAME={INTERFACE}", f"NCCL_DEBUG={debug}"),
+        *_export_options("LD_LIBRARY_PATH", "PATH", f"LD_PRELOAD={HOSTNAME_SHIM}"),
         *more,
-        *_efa(site, site.host.instance_type, provider=True),
-        *_exported(*(name for name in _CREDENTIALS if name in site.given)),
-        *_exported(*script_variables(site), "PYTHONPATH"),
+        *_efa(setup, setup.host.instance_type, provider=True),
+        *_export_options(*(name for name in _CREDENTIALS if name in setup.given)),
+        *_export_options(*script_variables(setup), "PYTHONPATH"),
     )  # fmt: skip
-    library = _model_parallel(site)
-    wrapper = _model_parallel_wrapper(site)
-    return MpiRun(options + library, (*wrapper, *program(site, mpi4py=True)), int(ranks))
+    library = _model_parallel(setup)
+    wrapper = _model_parallel_wrapper(setup)
+    return MpiRun(options + library, (*wrapper, *program(setup, mpi4py=True)), int(ranks))
 
 
-def smddp(site: Site) -> MpiRun:
+def smddp(setup: HostSetup) -> MpiRun:
     """mpirun for the data-parallel library, on the master. Without smddprun in the image the ranks are plain ones.
 
     Raises:
         ValueError: the toolkit does not get through the custom options.
     """
-    hosts, slots = site.distribution_hosts, site.processes
+    hosts, slots = setup.distribution_hosts, setup.processes
     several = len(hosts) > 1
-    instance_type = site.settings.get(INSTANCE_TYPE) or site.host.instance_type
-    debug, more = split_options(site.settings.get(SMDDP_OPTIONS) or "")
+    instance_type = setup.settings.get(INSTANCE_TYPE) or setup.host.instance_type
+    debug, more = split_options(setup.settings.get(SMDDP_OPTIONS) or "")
     server = (
-        f"SMDATAPARALLEL_SERVER_ADDR={site.master}",
+        f"SMDATAPARALLEL_SERVER_ADDR={setup.master}",
         f"SMDATAPARALLEL_SERVER_PORT={_SMDDP_PORT}",
         f"SAGEMAKER_INSTANCE_TYPE={instance_type}",
     )
@@ -101,15 +101,15 @@ def smddp(site: Site) -> MpiRun:
         *_TCP,
         *_TRANSPORT,
         "-mca", "plm_rsh_num_concurrent", str(len(hosts)),
-        *_exported(f"NCCL_SOCKET_IFNAME={INTERFACE}", f"NCCL_DEBUG={debug}", "LD_LIBRARY_PATH", "PATH"),
-        *_exported(f"SMDATAPARALLEL_USE_{'HOMOGENEOUS' if several else 'SINGLENODE'}=1"),
-        *_exported("FI_PROVIDER=efa", "RDMAV_FORK_SAFE=1", f"LD_PRELOAD={HOSTNAME_SHIM}"),
+        *_export_options(f"NCCL_SOCKET_IFNAME={INTERFACE}", f"NCCL_DEBUG={debug}", "LD_LIBRARY_PATH", "PATH"),
+        *_export_options(f"SMDATAPARALLEL_USE_{'HOMOGENEOUS' if several else 'SINGLENODE'}=1"),
+        *_export_options("FI_PROVIDER=efa", "RDMAV_FORK_SAFE=1", f"LD_PRELOAD={HOSTNAME_SHIM}"),
         *more,
-        *_efa(site, instance_type, provider=False),
-        *(_exported(*server) if several else ()),
+        *_efa(setup, instance_type, provider=False),
+        *(_export_options(*server) if several else ()),
     )  # fmt: skip
-    wrapper = ("smddprun",) if site.container.smddprun else ()
-    return MpiRun(options, (*wrapper, *program(site, mpi4py=True)), slots * len(hosts))
+    wrapper = ("smddprun",) if setup.container.smddprun else ()
+    return MpiRun(options, (*wrapper, *program(setup, mpi4py=True)), slots * len(hosts))
 
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -157,38 +157,38 @@ def split_options(text: str) -> tuple[str, list[str]]:
     return str(known.NCCL_DEBUG), others
 
 
-def _efa(site: Site, instance_type: str, *, provider: bool) -> tuple[str, ...]:
+def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, ...]:
     """The data-parallel library has named the provider already."""
     efa = ("FI_PROVIDER=efa", "NCCL_PROTO=simple") if provider else ("NCCL_PROTO=simple",)
     return (
-        *(_exported(*efa) if site.container.sets_efa(instance_type) else ()),
-        *(_exported("FI_EFA_USE_DEVICE_RDMA=1") if site.container.sets_rdma(instance_type) else ()),
+        *(_export_options(*efa) if setup.container.sets_efa(instance_type) else ()),
+        *(_export_options("FI_EFA_USE_DEVICE_RDMA=1") if setup.container.sets_rdma(instance_type) else ()),
     )
 
 
-def _parameters(site: Site) -> dict[str, Any] | None:
+def _parameters(setup: HostSetup) -> dict[str, Any] | None:
     """The model-parallel library's parameters; None where the job does not use it. A variable stands in for the
     hyperparameter.
     """
-    given = site.user.get(MODEL_PARALLEL, decoded(site.given).get(f"SM_HP_{MODEL_PARALLEL.upper()}"))
+    given = setup.user.get(MODEL_PARALLEL, decode_hyperparameters(setup.given).get(f"SM_HP_{MODEL_PARALLEL.upper()}"))
     return given if isinstance(given, dict) and given else None
 
 
-def _model_parallel(site: Site) -> tuple[str, ...]:
+def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
     """Only where the toolkit knows the version of PyTorch."""
-    torch = site.container.torch if site.framework == "pytorch" else None
-    if _parameters(site) is None or torch is None:
+    torch = setup.container.torch if setup.framework == "pytorch" else None
+    if _parameters(setup) is None or torch is None:
         return ()
     algorithm = ("NCCL_ALGO=ring",) if int(torch.partition(".")[0]) > 1 else ()
-    return _exported("NCCL_PROTO=simple", *algorithm)
+    return _export_options("NCCL_PROTO=simple", *algorithm)
 
 
-def _model_parallel_wrapper(site: Site) -> tuple[str, ...]:
-    parameters = _parameters(site)
-    if parameters is None or parameters.get("ddp_dist_backend", "auto") != "auto" or not site.container.smddpmprun:
+def _model_parallel_wrapper(setup: HostSetup) -> tuple[str, ...]:
+    parameters = _parameters(setup)
+    if parameters is None or parameters.get("ddp_dist_backend", "auto") != "auto" or not setup.container.smddpmprun:
         return ()
-    return ("smddpmprun", "-i", site.host.instance_type, "--allow-bypass")
+    return ("smddpmprun", "-i", setup.host.instance_type, "--allow-bypass")
 
 
-def _exported(*variables: str) -> tuple[str, ...]:
+def _export_options(*variables: str) -> tuple[str, ...]:
     return tuple(word for variable in variables for word in ("-x", variable))

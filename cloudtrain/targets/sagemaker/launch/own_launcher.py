@@ -14,7 +14,7 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.launch import torchrun
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import mpirun_options
-from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
+from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.runtime.sagemaker_launcher.machine import Machine
 from cloudtrain.runtime.sagemaker_launcher.plan import LaunchPlan, Program, launch_plan
 from cloudtrain.runtime.sagemaker_launcher.spec import Launch, read_launch
@@ -42,7 +42,7 @@ def _in_the_catalogue(name: str) -> InstanceType | None:
 
 
 @dataclass(frozen=True)
-class Started:
+class PlannedHost:
     """One host with its plan."""
 
     host: Host
@@ -56,7 +56,7 @@ class Started:
         return Process(self.host.index, program.role, program.argv, env, rank, None if rank is None else 0)
 
 
-def launched(request: Request, devices: Devices, known: Known = _in_the_catalogue) -> Iterator[Alike]:
+def launched_processes(request: Request, devices: Devices, known: Known = _in_the_catalogue) -> Iterator[Alike]:
     """All processes of the job: those that each host starts, then the ranks of its launchers. The first host of all
     that start the same is looked at, the others when somebody asks for them.
 
@@ -67,8 +67,8 @@ def launched(request: Request, devices: Devices, known: Known = _in_the_catalogu
     number = {host.name: place for place, host in enumerate(everyone)}
 
     @lru_cache(maxsize=8)
-    def look(host: Host) -> Started:
-        return _started(request, host, devices, known(host.instance_type))
+    def look(host: Host) -> PlannedHost:
+        return _plan_host(request, host, devices, known(host.instance_type))
 
     def programs(run: Sequence[Host], place: int) -> Alike:
         def process(n: int) -> Process:
@@ -86,7 +86,7 @@ def launched(request: Request, devices: Devices, known: Known = _in_the_catalogu
 
 
 def _runs(
-    group: tuple[Host, ...], look: Callable[[Host], Started], by_name: Mapping[str, Host]
+    group: tuple[Host, ...], look: Callable[[Host], PlannedHost], by_name: Mapping[str, Host]
 ) -> Iterator[tuple[Host, ...]]:
     """Neighbours of one instance group that start the same programs: all, but for the tasks of TensorFlow, of which
     the first host of a distribution has one."""
@@ -105,12 +105,12 @@ def _runs(
 
 def _launch(request: Request) -> Launch:
     try:
-        return read_launch(decoded(hyperparameters_file(request)))
+        return read_launch(decode_hyperparameters(hyperparameters_file(request)))
     except SetupError as error:
         raise _problem(error) from None
 
 
-def _started(request: Request, host: Host, devices: Devices, known: InstanceType | None) -> Started:
+def _plan_host(request: Request, host: Host, devices: Devices, known: InstanceType | None) -> PlannedHost:
     gpus, neurons = devices(host.instance_type)
     given = dict(request.get("Environment") or {})
     variables = {"TRAINING_JOB_NAME": request["TrainingJobName"], **given}
@@ -118,7 +118,7 @@ def _started(request: Request, host: Host, devices: Devices, known: InstanceType
     machine = Machine(gpus=gpus, neurons=neurons, cpus=known.vcpus if known else 1, efa=efa, variables=variables)
     files = hyperparameters_file(request), resource_config_of(request, host), input_data_config(request)
     try:
-        return Started(host, launch_plan(*files, machine), given)
+        return PlannedHost(host, launch_plan(*files, machine), given)
     except SetupError as error:
         raise _problem(error) from None
     except ValueError as error:  # of shlex, at options for mpirun that the overrides have written
@@ -145,7 +145,7 @@ def _rank(launch: Launch, program: Program, number: int) -> int | None:
     return index + 1 if program.role == "worker" and "chief" in config["cluster"] else index
 
 
-def _ranks(launch: Launch, found: list[Started], indices: Mapping[str, int]) -> Iterator[Alike]:
+def _ranks(launch: Launch, found: list[PlannedHost], indices: Mapping[str, int]) -> Iterator[Alike]:
     """The ranks of every launcher, once for each set of hosts that work together. `found` is a host of each group."""
     done: set[tuple[str, ...]] = set()
     for started in found:

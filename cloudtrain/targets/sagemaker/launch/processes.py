@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from cloudtrain.core.processes import Alike, Process, Processes
 from cloudtrain.launch import torchrun
 from cloudtrain.runtime.sagemaker_launcher import TRN2_CORES
-from cloudtrain.targets.sagemaker.launch.commands import Command, site_command
+from cloudtrain.targets.sagemaker.launch.commands import Command, host_command
 from cloudtrain.targets.sagemaker.launch.container import Container
+from cloudtrain.targets.sagemaker.launch.host_setup import HostSetup
 from cloudtrain.targets.sagemaker.launch.hosts import Host, Request, host_groups, hosts, is_entrypoint
 from cloudtrain.targets.sagemaker.launch.ranks import mpi_ranks
-from cloudtrain.targets.sagemaker.launch.site import Site
 from cloudtrain.targets.sagemaker.launch.tf_config import mirrors, serves_parameters, task_of
-from cloudtrain.targets.sagemaker.launch.variables import LONG, MASTER_PORT, site_environment
+from cloudtrain.targets.sagemaker.launch.variables import LONG, MASTER_PORT, host_environment
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceType
@@ -47,10 +47,10 @@ def view(
         JobError: the job starts our own launcher with a specification that it refuses.
     """
     if is_entrypoint(request):
-        from cloudtrain.targets.sagemaker.launch.own_launcher import launched
+        from cloudtrain.targets.sagemaker.launch.own_launcher import launched_processes
 
         own = {} if known is None else {"known": known}
-        return Processes(launched(request, lambda name: devices(name, accelerators), **own))
+        return Processes(launched_processes(request, lambda name: devices(name, accelerators), **own))
     if request["AlgorithmSpecification"].get("ContainerEntrypoint"):
         return Processes([_own_entrypoint(request)])
     return Processes(_of_the_toolkit(request, _look(request, container, accelerators, package)))
@@ -72,59 +72,59 @@ def devices(instance_type: str, accelerators: Accelerators) -> tuple[int, int]:
     return (0, count) if instance_type.startswith(("ml.trn", "ml.inf")) else (count, 0)
 
 
-class _Started(NamedTuple):
+class _HostCommand(NamedTuple):
     """One host, and what the toolkit starts there."""
 
-    site: Site
+    setup: HostSetup
     command: Command
 
     @property
     def host(self) -> Host:
-        return self.site.host
+        return self.setup.host
 
     @property
     def roles(self) -> tuple[str, ...]:
         """Of the processes here; none where the toolkit stops."""
-        site = self.site
+        setup = self.setup
         if self.command.error is not None:
             return ()
-        task = self.command.role == "process" and site.takes_part and (serves_parameters(site) or mirrors(site))
-        role = task_of(site)[0] if task else self.command.role
-        return (role, "ps") if serves_parameters(site) else (role,)
+        task = self.command.role == "process" and setup.takes_part and (serves_parameters(setup) or mirrors(setup))
+        role = task_of(setup)[0] if task else self.command.role
+        return (role, "ps") if serves_parameters(setup) else (role,)
 
     @property
     def env(self) -> dict[str, str]:
         """What the first process finds, without what is long and says little."""
-        env = {**self.site.given, **site_environment(self.site, without=LONG), **self.command.env}
+        env = {**self.setup.given, **host_environment(self.setup, without=LONG), **self.command.env}
         return {name: value for name, value in env.items() if name not in LONG}
 
     def first(self, *, alone: bool) -> Process:
         """What the host starts. A script that runs alone is a rank of its own, where no launcher gives ranks."""
         role, rank = self.roles[0], None
         if role != self.command.role:  # a task
-            rank = self.site.distribution_hosts.index(self.host.name)
+            rank = self.setup.distribution_hosts.index(self.host.name)
         elif alone:
-            rank = self.site.resource["hosts"].index(self.host.name)
+            rank = self.setup.resource["hosts"].index(self.host.name)
         return Process(self.host.index, role, self.command.argv, self.env, rank, None if rank is None else 0)
 
     def server(self) -> Process:
         """A fork of the toolkit's own process, so it has no argv of its own; shown with the variables of its host."""
-        index = self.site.resource["hosts"].index(self.host.name)
+        index = self.setup.resource["hosts"].index(self.host.name)
         argv = ("tf.distribute.Server", "job_name=ps", f"task_index={index}")
         return Process(
             self.host.index, "ps", argv, {key: value for key, value in self.env.items() if key != "TF_CONFIG"}
         )
 
 
-_Look = Callable[[Host], _Started]
+_Look = Callable[[Host], _HostCommand]
 
 
 def _look(request: Request, container: Container, accelerators: Accelerators, package: bool) -> _Look:
     @lru_cache(maxsize=8)
-    def look(host: Host) -> _Started:
+    def look(host: Host) -> _HostCommand:
         gpus, neurons = devices(host.instance_type, accelerators)
-        site = Site(request, host, container, gpus=gpus, neurons=neurons, package=package)
-        return _Started(site, site_command(site))
+        setup = HostSetup(request, host, container, gpus=gpus, neurons=neurons, package=package)
+        return _HostCommand(setup, host_command(setup))
 
     return look
 
@@ -138,7 +138,7 @@ def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
         yield from _hosts(run, look, alone)
     indices = {host.name: host.index for host in hosts(request)}
     for group in groups:
-        master = look(group[0]).site.master
+        master = look(group[0]).setup.master
         for host in (host for host in group if host.name == master):
             yield from _ranks(look(host), indices)
 
@@ -148,12 +148,12 @@ def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tupl
     `several` groups, the toolkit may have no number for the parameter server of a host, whatever its neighbour has.
     """
     first = look(group[0])
-    if several and serves_parameters(first.site):
+    if several and serves_parameters(first.setup):
         yield from ((host,) for host in group)
         return
-    other = next((host for host in group if host.name != first.site.master), None)
+    other = next((host for host in group if host.name != first.setup.master), None)
     roles = look(other).roles if other else ()
-    for _, run in groupby(group, key=lambda host: look(host).roles if host.name == first.site.master else roles):
+    for _, run in groupby(group, key=lambda host: look(host).roles if host.name == first.setup.master else roles):
         yield tuple(run)
 
 
@@ -165,21 +165,21 @@ def _hosts(run: Sequence[Host], look: _Look, alone: bool) -> Iterator[Alike]:
         yield Alike("ps", spread, lambda number: look(run[number]).server())
 
 
-def _ranks(started: _Started, indices: Mapping[str, int]) -> Iterator[Alike]:
+def _ranks(started: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]:
     """The ranks of the launcher whose master this is."""
-    site, made = started.site, started.command
-    where = [indices[name] for name in site.distribution_hosts]
-    if made.role == "mpirun" and site.processes:
+    setup, made = started.setup, started.command
+    where = [indices[name] for name in setup.distribution_hosts]
+    if made.role == "mpirun" and setup.processes:
         exports = _worth_showing(made.exports)
-        yield mpi_ranks(made.program, where, ranks=made.ranks, slots=site.processes, exports=exports)
+        yield mpi_ranks(made.program, where, ranks=made.ranks, slots=setup.processes, exports=exports)
     elif made.role == "torchrun":
         yield torchrun.ranks(
             made.program[2:],
-            python=site.container.python,
+            python=setup.container.python,
             instance_count=len(where),
-            processes_per_instance=site.processes,
+            processes_per_instance=setup.processes,
             where=where,
-            env={"MASTER_ADDR": site.master, "MASTER_PORT": MASTER_PORT} if len(where) > 1 else {},
+            env={"MASTER_ADDR": setup.master, "MASTER_PORT": MASTER_PORT} if len(where) > 1 else {},
         )
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.targets.sagemaker.launch.container import version_of
-from cloudtrain.targets.sagemaker.launch.site import Site
+from cloudtrain.targets.sagemaker.launch.host_setup import HostSetup
 
 Kind = Literal["python", "package", "shell"]
 
@@ -26,14 +26,14 @@ def kind_of(entry_point: str, *, package: bool = False) -> Kind:
     return "python" if entry_point.endswith(".py") else "shell"
 
 
-def program(site: Site, *, mpi4py: bool = False) -> tuple[str, ...]:
+def program(setup: HostSetup, *, mpi4py: bool = False) -> tuple[str, ...]:
     """The argv of a host's script. Under MPI, mpi4py ends all ranks when one raises."""
-    python = (site.container.python, "-m", "mpi4py") if mpi4py else (site.container.python,)
+    python = (setup.container.python, "-m", "mpi4py") if mpi4py else (setup.container.python,)
     return script_argv(
-        site.entry_point,
-        argv_of(site.user),
-        kind=kind_of(site.entry_point, package=site.package),
-        toolkit=site.container.toolkit,
+        setup.entry_point,
+        argv_of(setup.user),
+        kind=kind_of(setup.entry_point, package=setup.package),
+        toolkit=setup.container.toolkit,
         python=python,
     )
 
@@ -59,13 +59,13 @@ def is_plain_name(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and not {".", ".."} & set(name.split("/"))
 
 
-def refused_name(site: Site) -> str | None:
+def name_refusal(setup: HostSetup) -> str | None:
     """Why the toolkit does not take the entry point's name; None where it does."""
-    name, toolkit = site.entry_point, site.container.toolkit
+    name, toolkit = setup.entry_point, setup.container.toolkit
     if not name:
         return "the job names no entry point"
-    shell = kind_of(name, package=site.package) == "shell"
-    if site.container.version < (_SHELL_NAMES_SINCE if shell else _ALL_NAMES_SINCE):
+    shell = kind_of(name, package=setup.package) == "shell"
+    if setup.container.version < (_SHELL_NAMES_SINCE if shell else _ALL_NAMES_SINCE):
         return None
     if is_plain_name(name):
         return None

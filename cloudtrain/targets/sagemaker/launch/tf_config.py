@@ -6,48 +6,48 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 
+from cloudtrain.targets.sagemaker.launch.host_setup import HostSetup
 from cloudtrain.targets.sagemaker.launch.keys import MIRRORED, PARAMETER_SERVER
-from cloudtrain.targets.sagemaker.launch.site import Site
 
 TASK_PORT, SERVER_PORT, MIRRORED_PORT = 2222, 2223, 8890
 
 
-def serves_parameters(site: Site) -> bool:
+def serves_parameters(setup: HostSetup) -> bool:
     """Whether parameter servers start: asked for, and more than one host in the job."""
     return bool(
-        site.framework == "tensorflow" and site.settings.get(PARAMETER_SERVER) and len(site.resource["hosts"]) > 1
+        setup.framework == "tensorflow" and setup.settings.get(PARAMETER_SERVER) and len(setup.resource["hosts"]) > 1
     )
 
 
-def mirrors(site: Site) -> bool:
+def mirrors(setup: HostSetup) -> bool:
     """Whether the workers of MultiWorkerMirroredStrategy are set up."""
     return bool(
-        site.framework == "tensorflow"
-        and site.settings.get(MIRRORED)
-        and not serves_parameters(site)
-        and site.takes_part
+        setup.framework == "tensorflow"
+        and setup.settings.get(MIRRORED)
+        and not serves_parameters(setup)
+        and setup.takes_part
     )
 
 
-def server_cluster(site: Site) -> dict[str, list[str]]:
+def server_cluster(setup: HostSetup) -> dict[str, list[str]]:
     """All tasks with parameter servers: the first host is the master, and every host serves parameters."""
-    return _server_cluster(site.distribution_hosts)
+    return _server_cluster(setup.distribution_hosts)
 
 
-def task_of(site: Site) -> tuple[str, int]:
+def task_of(setup: HostSetup) -> tuple[str, int]:
     """What the script of this host is, beside a parameter server."""
-    index = site.distribution_hosts.index(site.host.name)
-    if mirrors(site):
+    index = setup.distribution_hosts.index(setup.host.name)
+    if mirrors(setup):
         return "worker", index
     return ("worker", index - 1) if index else ("master", 0)
 
 
-def tf_config(site: Site) -> dict[str, str]:
+def tf_config(setup: HostSetup) -> dict[str, str]:
     """The variable TF_CONFIG, where the toolkit sets it."""
-    if not site.takes_part or not (serves_parameters(site) or mirrors(site)):
+    if not setup.takes_part or not (serves_parameters(setup) or mirrors(setup)):
         return {}
-    cluster = _cluster_text(tuple(site.distribution_hosts), serves_parameters(site))
-    kind, index = task_of(site)
+    cluster = _cluster_text(tuple(setup.distribution_hosts), serves_parameters(setup))
+    kind, index = task_of(setup)
     task = json.dumps({"index": index, "type": kind})
     return {"TF_CONFIG": f'{{"cluster": {cluster}, "environment": "cloud", "task": {task}}}'}
 

@@ -14,9 +14,9 @@ from cloudtrain.runtime.sagemaker_launcher import ROOT
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of
 from cloudtrain.runtime.sagemaker_launcher.variables import text_of
 from cloudtrain.targets.sagemaker.launch.container import Container
+from cloudtrain.targets.sagemaker.launch.host_setup import HostSetup
 from cloudtrain.targets.sagemaker.launch.hosts import INTERFACE, Host, Request, input_data_config
 from cloudtrain.targets.sagemaker.launch.keys import JOB_NAME, LOG_LEVEL, MODEL_PARALLEL, REGION, SUBMIT_DIRECTORY
-from cloudtrain.targets.sagemaker.launch.site import Site
 from cloudtrain.targets.sagemaker.launch.tf_config import tf_config
 
 MASTER_PORT = "7777"
@@ -41,7 +41,7 @@ def environment(
     A launcher adds its own (`Command.env`), and mpirun gives its ranks `Command.exports`. Without `cpus`, SM_NUM_CPUS
     is left out.
     """
-    return site_environment(Site(request, host, container, gpus=gpus, neurons=neurons, cpus=cpus, root=root))
+    return host_environment(HostSetup(request, host, container, gpus=gpus, neurons=neurons, cpus=cpus, root=root))
 
 
 LONG = ("SM_TRAINING_ENV", "SM_RESOURCE_CONFIG", "SM_NUM_CPUS")
@@ -49,95 +49,95 @@ LONG = ("SM_TRAINING_ENV", "SM_RESOURCE_CONFIG", "SM_NUM_CPUS")
 CPUs, which the request does not tell."""
 
 
-def site_environment(site: Site, *, without: Collection[str] = ()) -> dict[str, str]:
+def host_environment(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str, str]:
     """The same for a host that is already looked at, without some of the script's variables."""
-    left_out = {*without, *(() if site.cpus is not None else ("SM_NUM_CPUS",))}
-    return {**_of_the_job(site), **_of_the_framework(site), **script_variables(site, without=left_out)}
+    left_out = {*without, *(() if setup.cpus is not None else ("SM_NUM_CPUS",))}
+    return {**_of_the_job(setup), **_of_the_framework(setup), **script_variables(setup, without=left_out)}
 
 
-def _of_the_job(site: Site) -> dict[str, str]:
+def _of_the_job(setup: HostSetup) -> dict[str, str]:
     return {
-        "SAGEMAKER_JOB_NAME": str(site.values.get(JOB_NAME, "")),
-        "CURRENT_HOST": site.host.name,
-        "SAGEMAKER_REGION": str(site.values.get(REGION) or ""),
+        "SAGEMAKER_JOB_NAME": str(setup.values.get(JOB_NAME, "")),
+        "CURRENT_HOST": setup.host.name,
+        "SAGEMAKER_REGION": str(setup.values.get(REGION) or ""),
     }
 
 
-def _of_the_framework(site: Site) -> dict[str, str]:
+def _of_the_framework(setup: HostSetup) -> dict[str, str]:
     """sagemaker-pytorch-training writes over the user's own values, NCCL_DEBUG among them."""
-    if site.framework != "pytorch":
+    if setup.framework != "pytorch":
         return {}
-    version = {"SM_DLC_TORCH_VERSION": site.container.torch} if site.container.torch else {}
+    version = {"SM_DLC_TORCH_VERSION": setup.container.torch} if setup.container.torch else {}
     return {
         "NCCL_SOCKET_IFNAME": INTERFACE,
         "NCCL_IB_DISABLE": "1",
         "NCCL_DEBUG": "WARN",
-        "MASTER_ADDR": site.master,
+        "MASTER_ADDR": setup.master,
         "MASTER_PORT": MASTER_PORT,
         **version,
     }
 
 
-def script_variables(site: Site, *, without: Collection[str] = ()) -> dict[str, str]:
+def script_variables(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str, str]:
     """What the toolkit writes for the script, and mpirun passes on by name. SM_NUM_CPUS is among it unless it is one
     of those `without` which this is."""
-    facts = _facts(site)
+    facts = _facts(setup)
     variables: dict[str, Any] = {name: facts[key] for name, key in _OWN_VARIABLE.items() if key in facts}
-    variables["NUM_CPUS"] = site.cpus
+    variables["NUM_CPUS"] = setup.cpus
     variables["CHANNELS"] = sorted(facts["channel_input_dirs"])
     variables["TRAINING_ENV"] = facts
-    variables["USER_ARGS"] = argv_of(site.user)
+    variables["USER_ARGS"] = argv_of(setup.user)
     in_order = {name: variables[name] for name in _ORDER if f"SM_{name}" not in without}
     in_order |= {f"CHANNEL_{name.upper()}": path for name, path in facts["channel_input_dirs"].items()}
-    in_order |= {f"HP_{key.upper()}": value for key, value in site.user.items()}
-    return {f"SM_{name}": text_of(value) for name, value in in_order.items()} | tf_config(site)
+    in_order |= {f"HP_{key.upper()}": value for key, value in setup.user.items()}
+    return {f"SM_{name}": text_of(value) for name, value in in_order.items()} | tf_config(setup)
 
 
-def _facts(site: Site) -> dict[str, Any]:
+def _facts(setup: HostSetup) -> dict[str, Any]:
     """The toolkit's `Environment`: SM_TRAINING_ENV whole."""
-    root, resource, channels = site.root, site.resource, input_data_config(site.request)
+    root, resource, channels = setup.root, setup.resource, input_data_config(setup.request)
     groups = {group["instance_group_name"]: group for group in resource["instance_groups"]}
-    entry_point = site.entry_point
+    entry_point = setup.entry_point
     facts = {
-        "additional_framework_parameters": site.settings,
+        "additional_framework_parameters": setup.settings,
         "channel_input_dirs": {name: f"{root}/input/data/{name}" for name in channels},
-        "current_host": site.host.name,
-        "current_instance_group": site.host.group,
-        "current_instance_group_hosts": groups[site.host.group]["hosts"],
-        "current_instance_type": site.host.instance_type,
-        "distribution_hosts": site.distribution_hosts,
-        "distribution_instance_groups": site.distribution_groups,
-        "framework_module": site.training_module,
+        "current_host": setup.host.name,
+        "current_instance_group": setup.host.group,
+        "current_instance_group_hosts": groups[setup.host.group]["hosts"],
+        "current_instance_type": setup.host.instance_type,
+        "distribution_hosts": setup.distribution_hosts,
+        "distribution_instance_groups": setup.distribution_groups,
+        "framework_module": setup.training_module,
         "hosts": resource["hosts"],
-        "hyperparameters": site.user,
+        "hyperparameters": setup.user,
         "input_config_dir": f"{root}/input/config",
         "input_data_config": channels,
         "input_dir": f"{root}/input",
         "instance_groups": list(groups),
         "instance_groups_dict": groups,
         "is_hetero": len(groups) > 1,
-        "is_master": site.is_master,
-        "is_modelparallel_enabled": _model_parallel_from_outside(site.given),
-        "is_smddpmprun_installed": site.container.smddpmprun,
-        "is_smddprun_installed": site.container.smddprun,
-        "job_name": site.request["TrainingJobName"],
-        "log_level": site.values.get(LOG_LEVEL, _INFO),
-        "master_hostname": site.master,
+        "is_master": setup.is_master,
+        "is_modelparallel_enabled": _model_parallel_from_outside(setup.given),
+        "is_smddpmprun_installed": setup.container.smddpmprun,
+        "is_smddprun_installed": setup.container.smddprun,
+        "job_name": setup.request["TrainingJobName"],
+        "log_level": setup.values.get(LOG_LEVEL, _INFO),
+        "master_hostname": setup.master,
         "model_dir": f"{root}/model",
-        "module_dir": str(site.values.get(SUBMIT_DIRECTORY, f"{root}/code")),
+        "module_dir": str(setup.values.get(SUBMIT_DIRECTORY, f"{root}/code")),
         "module_name": entry_point.removesuffix(".py"),
         "network_interface_name": INTERFACE,
-        "num_gpus": site.gpus,
-        "num_neurons": site.neurons,
+        "num_gpus": setup.gpus,
+        "num_neurons": setup.neurons,
         "output_data_dir": f"{root}/output/data",
         "output_dir": f"{root}/output",
         "output_intermediate_dir": f"{root}/output/intermediate",
         "resource_config": resource,
         "user_entry_point": entry_point,
     }
-    if site.cpus is not None:
-        facts["num_cpus"] = site.cpus
-    if site.container.version >= _TOPOLOGY_SINCE:
+    if setup.cpus is not None:
+        facts["num_cpus"] = setup.cpus
+    if setup.container.version >= _TOPOLOGY_SINCE:
         facts["topology"] = []
     return facts
 

@@ -8,7 +8,7 @@ from cloudtrain.catalogue.machines import MachineGroup
 from cloudtrain.core.plan import Level
 from cloudtrain.errors import did_you_mean
 from cloudtrain.rules.rule import Fault, Subject, rule
-from cloudtrain.rules.words import listed
+from cloudtrain.rules.words import join_names
 from cloudtrain.targets.sagemaker.rules.view import Path, cluster, launcher, mapping
 
 _WORDS = {"gpu": "GPUs", "neuron": "Neuron cores", "cpu": "no GPU"}
@@ -101,7 +101,7 @@ def library_over_groups(subject: Subject) -> Iterator[Fault]:
         return
     first = machines.spanned[0].name
     yield Fault(
-        f"`{distribution}` spans the groups {listed([group.name for group in machines.spanned])}",
+        f"`{distribution}` spans the groups {join_names([group.name for group in machines.spanned])}",
         f"write `distribution_groups: [{first}]` under `resources`",
         ("resources", "distribution_groups"),
     )

@@ -45,6 +45,6 @@ def warm_pool_costs(subject: Subject) -> Iterator[Fault]:
     keep, price = seconds(subject, "KeepAlivePeriodInSeconds"), subject.view.machines(subject).price
     if keep and price is not None:
         yield Fault(
-            f"after the job, the warm pool costs {shared.shown(price, keep)} in {format_duration(keep)}",
+            f"after the job, the warm pool costs {shared.cost_text(price, keep)} in {format_duration(keep)}",
             "remove `keep_alive` from the target's settings if no other job follows",
         )

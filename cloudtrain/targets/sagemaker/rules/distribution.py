@@ -8,7 +8,15 @@ from cloudtrain.core.distribution import SMP, TensorFlow
 from cloudtrain.core.plan import Level
 from cloudtrain.rules.rule import Fault, Subject, rule
 from cloudtrain.targets.sagemaker.catalogue.image_data import numbers
-from cloudtrain.targets.sagemaker.rules.view import cluster, image, image_path, launcher, mode, or_by_us, toolkit
+from cloudtrain.targets.sagemaker.rules.view import (
+    add_entrypoint_hint,
+    cluster,
+    image,
+    image_path,
+    launcher,
+    mode,
+    toolkit,
+)
 
 _FIRST_TORCHRUN = {"gpu": "1.13.1", "cpu": "1.13.1", "neuron": "1.11.0"}
 """The first PyTorch images whose toolkit starts torchrun: sagemaker 2.257.7, fw_utils.py."""
@@ -32,7 +40,7 @@ def torchrun_too_new(subject: Subject) -> Iterator[Fault]:
     if framework == "pytorch" and numbers(version) < numbers(first):
         yield Fault(
             f"the toolkit starts torchrun from PyTorch {first} on, and the image has {version}",
-            or_by_us(subject, f"use version `{first}` or newer"),
+            add_entrypoint_hint(subject, f"use version `{first}` or newer"),
             image_path(subject),
         )
 
@@ -52,7 +60,7 @@ def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
     if multi_worker and framework == "tensorflow" and numbers(version) < numbers(_FIRST_MULTI_WORKER):
         yield Fault(
             f"the toolkit knows `multi_worker_mirrored` from TensorFlow 2.9 on, and the image has {version}",
-            or_by_us(subject, "use version `2.9` or newer"),
+            add_entrypoint_hint(subject, "use version `2.9` or newer"),
             image_path(subject),
         )
 
@@ -92,7 +100,7 @@ def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
         if asked is not None and asked != count:
             yield Fault(
                 f"`{field}: {asked}` is ignored: the toolkit runs {what} on all {count} instances",
-                or_by_us(subject, f"remove `{field}`"),
+                add_entrypoint_hint(subject, f"remove `{field}`"),
                 ("distribution", field),
             )
 

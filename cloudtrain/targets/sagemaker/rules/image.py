@@ -13,13 +13,13 @@ from cloudtrain.targets.sagemaker.catalogue.images import versions
 from cloudtrain.targets.sagemaker.rules.library import distribution_ignored
 from cloudtrain.targets.sagemaker.rules.view import (
     TRAINING_MODULE,
+    add_entrypoint_hint,
     cluster,
     image,
     image_name,
     image_path,
     mapping,
     mode,
-    or_by_us,
     text,
 )
 
@@ -137,7 +137,7 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
         if TRAINING_MODULE in mapping(subject, "Environment"):
             return
         library = subject.effective.distribution.type
-        hint = or_by_us(subject, "install sagemaker-training in the image")
+        hint = add_entrypoint_hint(subject, "install sagemaker-training in the image")
         if library in ("smddp", "smp"):
             hint = f"begin its Dockerfile with `FROM` and the address of an image of AWS that has `{library}`"
         yield Fault(

@@ -8,16 +8,16 @@ from cloudtrain.catalogue.instances import instance_types
 from cloudtrain.core.distribution import SMP
 from cloudtrain.core.plan import Level
 from cloudtrain.rules.rule import Fault, Subject, rule
-from cloudtrain.rules.words import listed
+from cloudtrain.rules.words import join_names
 from cloudtrain.targets.sagemaker.rules.view import (
     TRAINING_MODULE,
+    add_entrypoint_hint,
     cluster,
     image,
     image_name,
     image_path,
     launcher,
     mode,
-    or_by_us,
     toolkit,
 )
 
@@ -141,22 +141,22 @@ def _image_with_smp(version: int) -> str:
     from cloudtrain.targets.sagemaker.catalogue.images import resolve_image, smp_versions, versions
 
     if version == 2:
-        return f"name framework and version instead of an image: PyTorch {listed(smp_versions())}"
+        return f"name framework and version instead of an image: PyTorch {join_names(smp_versions())}"
     found = [
         one
         for one in versions("pytorch", "gpu")
         if resolve_image("pytorch", one, region="us-east-1", device="gpu").smp == 1
     ]
     newer = "write `distribution: {type: smp, version: 2}`, and `environment: {framework: pytorch, version: "
-    return f'use PyTorch {listed(found, most=len(found))}; or {newer}"{smp_versions()[-1]}"}}`'
+    return f'use PyTorch {join_names(found, most=len(found))}; or {newer}"{smp_versions()[-1]}"}}`'
 
 
 def _how_to_start(subject: Subject, kind: str) -> str:
     distribution = subject.effective.distribution.type
     if kind == "pytorch":
-        return or_by_us(subject, "write `environment: {framework: tensorflow}`")
+        return add_entrypoint_hint(subject, "write `environment: {framework: tensorflow}`")
     if kind == "tensorflow":
         return f"write `environment: {{framework: pytorch}}`, or `tensorflow` or `horovod` instead of `{distribution}`"
     framework = "tensorflow" if distribution == "tensorflow" else "pytorch"
     module = f"`{TRAINING_MODULE}: sagemaker_{framework}_container.training:main`"
-    return or_by_us(subject, f"write {module} under `environment.variables`, if the image has that package")
+    return add_entrypoint_hint(subject, f"write {module} under `environment.variables`, if the image has that package")

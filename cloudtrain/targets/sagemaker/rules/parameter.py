@@ -14,7 +14,7 @@ from cloudtrain.targets.sagemaker.catalogue.image_data import numbers
 from cloudtrain.targets.sagemaker.compile.places import paths_of
 from cloudtrain.targets.sagemaker.launch.job import arrives_intact, shell_tokens
 from cloudtrain.targets.sagemaker.launch.shell import uses_shell
-from cloudtrain.targets.sagemaker.rules.view import image, launcher, mapping, mode, or_by_us, toolkit
+from cloudtrain.targets.sagemaker.rules.view import add_entrypoint_hint, image, launcher, mapping, mode, toolkit
 
 _OVERWRITTEN = {
     "pytorch": ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE"),
@@ -46,7 +46,9 @@ def broken_by_shell(subject: Subject) -> Iterator[Fault]:
         if not arrives_intact(value, found.toolkit, script=subject.job.entry_point or "train.py"):
             yield Fault(
                 f"the shell of toolkit {found.toolkit} would break `{name}`: `{value!r}`",
-                or_by_us(subject, f"write it into a file in the source folder, and give `{name}` the file's name"),
+                add_entrypoint_hint(
+                    subject, f"write it into a file in the source folder, and give `{name}` the file's name"
+                ),
                 ("hyperparameters", name),
             )
 
@@ -68,7 +70,7 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
         for word in misread(hyperparameter_argv({name: value}), dashes=dashes):
             better = f"call it `{name}_value`" if word == f"--{name}" else f"write another value for `{name}`"
             message = f"torchrun takes `{word.removeprefix('--')}` for an option of its own, and stops"
-            yield Fault(message, or_by_us(subject, better), ("hyperparameters", name))
+            yield Fault(message, add_entrypoint_hint(subject, better), ("hyperparameters", name))
 
 
 @rule("SM605", Level.ERROR)

@@ -127,7 +127,7 @@ _PlaceOf = Callable[[Subject, Path], Path]
 """From the rest of a request's path to the place in the job."""
 
 
-def _named(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _PlaceOf:
+def _by_name(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _PlaceOf:
     """The place of an element of a list by the name that the element has in the request."""
 
     def place(subject: Subject, rest: Path) -> Path:
@@ -141,7 +141,7 @@ def _named(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _Place
     return place
 
 
-def _fixed(*field: str) -> _PlaceOf:
+def _always(*field: str) -> _PlaceOf:
     return lambda _subject, _rest: field
 
 
@@ -159,19 +159,19 @@ def _variable(_subject: Subject, rest: Path) -> Path:
 _PLACES: dict[tuple[str, ...], _PlaceOf] = {
     ("HyperParameters",): _hyperparameter,
     ("Environment",): _variable,
-    ("Tags",): _named(("tags",), ("Tags",), "Key"),
-    ("AlgorithmSpecification", "MetricDefinitions"): _named(
+    ("Tags",): _by_name(("tags",), ("Tags",), "Key"),
+    ("AlgorithmSpecification", "MetricDefinitions"): _by_name(
         ("metrics",), ("AlgorithmSpecification", "MetricDefinitions"), "Name"
     ),
     ("AlgorithmSpecification", "TrainingImage"): lambda subject, _rest: image_path(subject),
-    ("InputDataConfig",): _named(("inputs",), ("InputDataConfig",), "ChannelName"),
-    ("CheckpointConfig",): _fixed("checkpoint", "sagemaker"),
-    ("ResourceConfig", "InstanceGroups"): _fixed("resources", "instance_groups"),
-    ("ResourceConfig", "InstancePreferences"): _fixed("resources", "instance_preferences"),
-    ("ResourceConfig", "InstanceCount"): _fixed("resources", "instance_count"),
-    ("ResourceConfig", "VolumeSizeInGB"): _fixed("resources", "volume_size"),
-    ("StoppingCondition", "MaxRuntimeInSeconds"): _fixed("max_runtime"),
-    ("StoppingCondition", "MaxWaitTimeInSeconds"): _fixed("spot", "max_wait"),
-    ("TrainingJobName",): _fixed("name"),
+    ("InputDataConfig",): _by_name(("inputs",), ("InputDataConfig",), "ChannelName"),
+    ("CheckpointConfig",): _always("checkpoint", "sagemaker"),
+    ("ResourceConfig", "InstanceGroups"): _always("resources", "instance_groups"),
+    ("ResourceConfig", "InstancePreferences"): _always("resources", "instance_preferences"),
+    ("ResourceConfig", "InstanceCount"): _always("resources", "instance_count"),
+    ("ResourceConfig", "VolumeSizeInGB"): _always("resources", "volume_size"),
+    ("StoppingCondition", "MaxRuntimeInSeconds"): _always("max_runtime"),
+    ("StoppingCondition", "MaxWaitTimeInSeconds"): _always("spot", "max_wait"),
+    ("TrainingJobName",): _always("name"),
 }
 """The beginning of a place in the request to the place in the job that it comes from."""

@@ -15,7 +15,7 @@ from cloudtrain.rules.image_names import framework_of
 from cloudtrain.rules.overridden import KeysOf, Path, is_written, keys_at, keys_named
 from cloudtrain.rules.reading import mapping_at, positive_count, rows_at, value_at
 from cloudtrain.rules.subject import IMAGE, RequestView, Subject
-from cloudtrain.runtime.sagemaker_launcher.arguments import RESERVED_PREFIXES, decoded
+from cloudtrain.runtime.sagemaker_launcher.arguments import RESERVED_PREFIXES, decode_hyperparameters
 from cloudtrain.targets.sagemaker.compile.request import DEFAULT_MAX_RUNTIME
 from cloudtrain.targets.sagemaker.rules.request_distribution import distribution_in
 from cloudtrain.targets.sagemaker.rules.view import cluster, image, seconds, text
@@ -62,7 +62,7 @@ class SageMakerView(RequestView):
         if not isinstance(written, Mapping):
             return subject.job.hyperparameters
         own = {name: text for name, text in written.items() if not name.startswith(RESERVED_PREFIXES)}
-        given = decoded({name: str(text) for name, text in own.items() if text is not None})
+        given = decode_hyperparameters({name: str(text) for name, text in own.items() if text is not None})
         return merged(subject.job.hyperparameters, {**own, **given})
 
     def change(self, subject: Subject) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class SageMakerView(RequestView):
             found["resources"] = subject.job.resources.model_copy(update=machines)
         if is_written(written, "HyperParameters"):
             found["distribution"] = distribution_in(
-                subject.job.distribution, decoded(mapping_at(request, "HyperParameters"))
+                subject.job.distribution, decode_hyperparameters(mapping_at(request, "HyperParameters"))
             )
         if is_written(written, "StoppingCondition", "MaxRuntimeInSeconds"):
             found["max_runtime"] = positive_count(mapping_at(request, "StoppingCondition").get("MaxRuntimeInSeconds"))

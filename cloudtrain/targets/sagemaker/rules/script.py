@@ -10,7 +10,7 @@ from cloudtrain.core.plan import Level
 from cloudtrain.rules.rule import Fault, Subject, rule
 from cloudtrain.targets.sagemaker.compile.modes import REQUIREMENTS
 from cloudtrain.targets.sagemaker.launch.program import is_plain_name
-from cloudtrain.targets.sagemaker.rules.view import launcher, mode, or_by_us
+from cloudtrain.targets.sagemaker.rules.view import add_entrypoint_hint, launcher, mode
 
 
 @rule("SM341", Level.ERROR)
@@ -24,7 +24,7 @@ def shell_script_under_torchrun(subject: Subject) -> Iterator[Fault]:
     if mode(subject) == "toolkit" and launcher(subject) == "torchrun" and not script.endswith(".py"):
         yield Fault(
             f"the toolkit's torchrun cannot start `{script}`",
-            or_by_us(subject, "name a Python script"),
+            add_entrypoint_hint(subject, "name a Python script"),
             ("entry_point",),
         )
 
@@ -40,7 +40,7 @@ def package_under_torchrun(subject: Subject) -> Iterator[Fault]:
     if mode(subject) == "toolkit" and launcher(subject) == "torchrun" and "setup.py" in _files(subject):
         yield Fault(
             "the toolkit takes code with a `setup.py` for a package, and its torchrun refuses packages",
-            or_by_us(subject, "add `/setup.py` to `.cloudtrainignore`"),
+            add_entrypoint_hint(subject, "add `/setup.py` to `.cloudtrainignore`"),
             ("source_dir",),
         )
 
@@ -87,7 +87,7 @@ def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
     On the other targets, and with cloudtrain's own launcher, only what `environment.requirements` names is installed,
     so that the same job would run with other packages.
     """
-    if mode(subject) == "toolkit" and _unnamed_requirements(subject):
+    if mode(subject) == "toolkit" and _has_unnamed_requirements(subject):
         yield Fault(
             f"the toolkit installs `{REQUIREMENTS}`, which the job does not name",
             f"write `requirements: {REQUIREMENTS}` under `environment`, so that all targets do",
@@ -111,7 +111,7 @@ def package_not_installed(subject: Subject) -> Iterator[Fault]:
         )
 
 
-def _unnamed_requirements(subject: Subject) -> bool:
+def _has_unnamed_requirements(subject: Subject) -> bool:
     return subject.job.environment.requirements is None and REQUIREMENTS in _files(subject)
 
 

@@ -19,9 +19,9 @@ from cloudtrain.rules.overridden import is_written
 from cloudtrain.rules.reading import mapping_at, rows_at, text_at, value_at
 from cloudtrain.rules.subject import Subject
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT, LAUNCH_KEY
-from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
+from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.sagemaker.catalogue.images import Image, image_of_uri
-from cloudtrain.targets.sagemaker.compile.images import derived_from
+from cloudtrain.targets.sagemaker.compile.images import base_framework
 from cloudtrain.targets.sagemaker.compile.machines import machines_in
 from cloudtrain.targets.sagemaker.compile.modes import python_too_old
 from cloudtrain.targets.sagemaker.launch.keys import GROUPS, PROGRAM
@@ -72,7 +72,7 @@ def cluster(subject: Subject) -> Machines:
 
 def _spans(subject: Subject) -> tuple[str, ...]:
     """The groups that the request's launcher spans. A job without a launcher names them for nobody."""
-    parameters = decoded({name: str(text) for name, text in mapping(subject, "HyperParameters").items()})
+    parameters = decode_hyperparameters({name: str(text) for name, text in mapping(subject, "HyperParameters").items()})
     found = value_at(parameters, LAUNCH_KEY, "instance_groups") or parameters.get(GROUPS)
     if mode(subject) == "image":
         found = subject.job.resources.distribution_groups
@@ -137,7 +137,7 @@ def toolkit(subject: Subject) -> Toolkit:
         return "pytorch" if "pytorch" in module else "tensorflow" if "tensorflow" in module else "generic"
     found = image(subject)
     if found is None:
-        return derived_from(subject.effective) or "generic"
+        return base_framework(subject.effective) or "generic"
     if found.engine[0] not in ("pytorch", "tensorflow"):
         return "generic"
     return "pytorch" if found.engine[0] == "pytorch" else "tensorflow"
@@ -148,7 +148,7 @@ def launcher(subject: Subject) -> Launcher:
     return launcher_of(subject.effective.distribution)
 
 
-def or_by_us(subject: Subject, hint: str) -> str:
+def add_entrypoint_hint(subject: Subject, hint: str) -> str:
     """A hint, and beside it the way around the image's toolkit, where there is one: SMDDP, SMP and MPI between
     instances need the toolkit, and so does an image whose Python is too old for our own launcher."""
     bound = subject.effective.distribution.type in ("smddp", "smp") or python_too_old(image(subject)) is not None

@@ -43,7 +43,7 @@ def stage(archive: Path, staging: Staging, rename: Rename) -> None:
     Raises:
         TargetError: the archive is damaged, or holds what must not be unpacked.
     """
-    with _opened(archive) as tar, _about(archive):
+    with _open(archive) as tar, _about(archive):
         for member in tar:
             if member.isdir():
                 continue
@@ -68,12 +68,12 @@ def names_in(archive: Path) -> list[str]:
     Raises:
         TargetError: the archive is damaged, or a name in it leads outside.
     """
-    with _opened(archive) as tar, _about(archive):
+    with _open(archive) as tar, _about(archive):
         return [safe_name(member.name) for member in tar if not member.isdir()]
 
 
 @contextmanager
-def _opened(archive: Path) -> Iterator[tarfile.TarFile]:
+def _open(archive: Path) -> Iterator[tarfile.TarFile]:
     """The archive, to be read.
 
     Raises:

@@ -10,8 +10,8 @@ import cloudtrain
 from cloudtrain.errors import SettingsError
 from cloudtrain.system.extras import require
 from cloudtrain.targets.common.provider_errors import Expired
-from cloudtrain.targets.sagemaker.places import Place
-from cloudtrain.targets.sagemaker.service.provider_errors import Call, translated
+from cloudtrain.targets.sagemaker.account_ref import AccountRef
+from cloudtrain.targets.sagemaker.service.provider_errors import Call, translate_error
 
 _ATTEMPTS = 8
 """Tries of one request, with growing pauses in between (about a minute in all). AWS_MAX_ATTEMPTS overrides."""
@@ -28,7 +28,7 @@ _ABOUT = (
 class Clients:
     """The services of AWS at one place. A client is made when it is first used, and made anew by `renew`."""
 
-    def __init__(self, place: Place, environ: Mapping[str, str]) -> None:
+    def __init__(self, place: AccountRef, environ: Mapping[str, str]) -> None:
         self.place = place
         self._environ = environ
         self._session: Any = None
@@ -85,7 +85,7 @@ class Clients:
             return use(self._client(service))
         except _errors() as error:
             call = Call(service, _camel(operation), self.region(), self.place.profile, _about(arguments))
-            raise translated(error, call) from error
+            raise translate_error(error, call) from error
 
     def _client(self, service: str) -> Any:
         with self._lock:  # clients may be shared between threads, and sessions, which make them, may not

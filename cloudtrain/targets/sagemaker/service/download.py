@@ -16,7 +16,7 @@ from cloudtrain.system.staging import Staging, safe_name
 from cloudtrain.targets.common.landing import landing
 from cloudtrain.targets.common.provider_errors import NotThere
 from cloudtrain.targets.sagemaker.outputs import Places
-from cloudtrain.targets.sagemaker.places import S3Uri
+from cloudtrain.targets.sagemaker.s3_uri import S3Uri
 from cloudtrain.targets.sagemaker.service.archive import names_in, stage
 from cloudtrain.targets.sagemaker.service.clients import Clients
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from cloudtrain.targets.common.tracebacks import bounded, error_in
+from cloudtrain.targets.common.tracebacks import error_in, shorten_line
 
 _USER_SCRIPT = re.compile(r'ErrorMessage "(?P<message>.*?)"\s*(?:Command|$)', re.DOTALL)
 """The toolkit's form: `ExecuteUserScriptError:\\nExitCode 1\\nErrorMessage "..."\\nCommand "..."`."""
@@ -44,7 +44,7 @@ def reason_of(said: str) -> Reason:
     if script and code:
         text = f"the script failed with exit code {code[1]}" + (f": {text}" if text else "")
     return Reason(
-        text=bounded(head + text) or "the service gives no reason",
+        text=shorten_line(head + text) or "the service gives no reason",
         details=tuple(lines[1:] if len(lines) > 1 and not script else lines if len(lines) > 1 else ()),
         rank=int(rank[1]) if rank else None,
         exit_code=int(code[1]) if code else None,

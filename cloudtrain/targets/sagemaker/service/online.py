@@ -13,8 +13,8 @@ from cloudtrain.system.extras import require
 from cloudtrain.targets.common.deadline import Deadline, check_timeout
 from cloudtrain.targets.common.provider_errors import Denied, NotThere
 from cloudtrain.targets.sagemaker.account import account_id
-from cloudtrain.targets.sagemaker.places import S3Uri
 from cloudtrain.targets.sagemaker.rules.online import level_of
+from cloudtrain.targets.sagemaker.s3_uri import S3Uri
 from cloudtrain.targets.sagemaker.service.clients import Clients
 
 _SERVICE = "sagemaker.amazonaws.com"
@@ -57,7 +57,7 @@ def check(clients: Clients, plan: Plan) -> list[Finding]:
         return [_cut("AWS did not say whose the credentials are", deadline)]
     asked = Asked(clients, plan, clients.region() or "", answers[0]["Account"])
     checks = _checks(plan)
-    results = deadline.answers([partial(_guarded, one, asked) for one in checks])
+    results = deadline.answers([partial(_run_check, one, asked) for one in checks])
     late = len(checks) - len(results)
     missing = [_cut(f"{late} of {len(checks)} questions to AWS had no answer", deadline)] if late else []
     return [*(finding for result in results for finding in result), *missing]
@@ -90,7 +90,7 @@ def _inputs(request: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, place["S3Uri"]
 
 
-def _guarded(one: Check, asked: Asked) -> list[Finding]:
+def _run_check(one: Check, asked: Asked) -> list[Finding]:
     try:
         return list(one(asked))
     except (Denied, TargetUnreachable) as error:
@@ -119,10 +119,10 @@ def _role(asked: Asked) -> Iterator[Finding]:
 
 
 def _trusts_sagemaker(policy: Mapping[str, Any]) -> bool:
-    for statement in _listed(policy.get("Statement", ())):
+    for statement in _as_list(policy.get("Statement", ())):
         principal = statement.get("Principal", {})
-        services = ["*"] if principal == "*" else _listed(principal.get("Service", ()))
-        actions = _listed(statement.get("Action", ()))
+        services = ["*"] if principal == "*" else _as_list(principal.get("Service", ()))
+        actions = _as_list(statement.get("Action", ()))
         may = statement.get("Effect") == "Allow" and bool({"sts:AssumeRole", "sts:*", "*"}.intersection(actions))
         if may and {_SERVICE, "*"}.intersection(services):
             return True
@@ -215,7 +215,7 @@ def _quotas_needed(request: Mapping[str, Any]) -> dict[str, int]:
     return needed
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 

@@ -37,47 +37,53 @@ Kind = type[TargetError] | type[SettingsError]
 
 
 @dataclass(frozen=True)
-class Row:
-    """An error of ours for one of theirs. The texts may hold the names that `translated` fills in."""
+class ErrorTemplate:
+    """An error of ours for one of theirs. The texts may hold the names that `translate_error` fills in."""
 
     kind: Kind
     message: str
     hint: str | None = None
 
 
-_EXPIRED = Row(Expired, "the AWS credentials have expired", "get new ones: {login}, or refresh the environment's")
-_UNKNOWN_KEY = Row(
+_EXPIRED = ErrorTemplate(
+    Expired, "the AWS credentials have expired", "get new ones: {login}, or refresh the environment's"
+)
+_UNKNOWN_KEY = ErrorTemplate(
     TargetError,
     "AWS does not accept the credentials: {said}",
     "`aws sts get-caller-identity` shows whose they are; {login} or `aws configure` gives others",
 )
-_DENIED = Row(Denied, "the credentials may not do `{action}`: {said}", "ask for `{action}` in the policy of the caller")
-_THROTTLED = Row(TargetUnreachable, "AWS limits the rate of `{action}`: {said}", "try again in a minute")
-_BROKEN = Row(TargetUnreachable, "AWS could not answer `{action}`: {said}", "try again in a minute")
-_NO_BUCKET = Row(
+_DENIED = ErrorTemplate(
+    Denied, "the credentials may not do `{action}`: {said}", "ask for `{action}` in the policy of the caller"
+)
+_THROTTLED = ErrorTemplate(TargetUnreachable, "AWS limits the rate of `{action}`: {said}", "try again in a minute")
+_BROKEN = ErrorTemplate(TargetUnreachable, "AWS could not answer `{action}`: {said}", "try again in a minute")
+_NO_BUCKET = ErrorTemplate(
     NotThere, "there is no bucket `{about}`", "`aws s3 mb s3://{about} --region {region}` makes it, or name another"
 )
-_ELSEWHERE = Row(
+_ELSEWHERE = ErrorTemplate(
     TargetError,
     "the bucket `{about}` is in another region than `{region}`",
     "name a bucket of that region, or the bucket's region: `region` in [sagemaker]",
 )
 
-CODES: dict[str, Row] = {
-    "ResourceInUse": Row(NameTaken, "SageMaker has a job `{about}` already", "give the job another name"),
-    "ResourceLimitExceeded": Row(
+CODES: dict[str, ErrorTemplate] = {
+    "ResourceInUse": ErrorTemplate(NameTaken, "SageMaker has a job `{about}` already", "give the job another name"),
+    "ResourceLimitExceeded": ErrorTemplate(
         TargetError,
         "the account's quota does not allow this job: {said}",
         "ask for more of {quota} in Service Quotas: https://console.aws.amazon.com/servicequotas/home/services/sagemaker",
     ),
-    "ValidationException": Row(TargetError, "SageMaker refuses the request: {said}", "`cloudtrain check` looks closer"),
-    "ResourceNotFound": Row(NotThere, "there is no `{about}` in `{region}`"),
-    "ResourceNotFoundException": Row(NotThere, "there is no `{about}` in `{region}`"),
-    "NoSuchEntity": Row(NotThere, "there is no `{about}`"),
-    "NoSuchResourceException": Row(NotThere, "there is no `{about}` in `{region}`"),
-    "NoSuchKey": Row(NotThere, "there is no `{about}`"),
+    "ValidationException": ErrorTemplate(
+        TargetError, "SageMaker refuses the request: {said}", "`cloudtrain check` looks closer"
+    ),
+    "ResourceNotFound": ErrorTemplate(NotThere, "there is no `{about}` in `{region}`"),
+    "ResourceNotFoundException": ErrorTemplate(NotThere, "there is no `{about}` in `{region}`"),
+    "NoSuchEntity": ErrorTemplate(NotThere, "there is no `{about}`"),
+    "NoSuchResourceException": ErrorTemplate(NotThere, "there is no `{about}` in `{region}`"),
+    "NoSuchKey": ErrorTemplate(NotThere, "there is no `{about}`"),
     "NoSuchBucket": _NO_BUCKET,
-    "404": Row(NotThere, "there is no `{about}`"),
+    "404": ErrorTemplate(NotThere, "there is no `{about}`"),
     "PermanentRedirect": _ELSEWHERE,
     "301": _ELSEWHERE,
     "AuthorizationHeaderMalformed": _ELSEWHERE,
@@ -87,8 +93,10 @@ CODES: dict[str, Row] = {
     "UnauthorizedOperation": _DENIED,
     "AllAccessDisabled": _DENIED,
     "403": _DENIED,
-    "KMS.DisabledException": Row(TargetError, "the KMS key is disabled: {said}", "enable the key, or name another"),
-    "KMS.NotFoundException": Row(
+    "KMS.DisabledException": ErrorTemplate(
+        TargetError, "the KMS key is disabled: {said}", "enable the key, or name another"
+    ),
+    "KMS.NotFoundException": ErrorTemplate(
         TargetError, "there is no such KMS key: {said}", "name a key of `{region}`: `output_kms_key` in [sagemaker]"
     ),
     "ExpiredToken": _EXPIRED,
@@ -104,7 +112,7 @@ CODES: dict[str, Row] = {
     "MissingAuthenticationTokenException": _UNKNOWN_KEY,
     "AuthFailure": _UNKNOWN_KEY,
     "InvalidToken": _UNKNOWN_KEY,
-    "OptInRequired": Row(
+    "OptInRequired": ErrorTemplate(
         TargetError, "the account has not opted in to `{region}`: {said}", "enable the region in the account's settings"
     ),
     "Throttling": _THROTTLED,
@@ -133,30 +141,38 @@ CODES: dict[str, Row] = {
 """Error code to our error: those of SageMaker, CloudWatch Logs, S3, STS, IAM and Service Quotas that a user can meet.
 A number is what S3 says to HEAD, which has no body."""
 
-_LOGIN = Row(TargetError, "there are no usable AWS credentials: {said}", "log in: {login}, or `aws configure`")
-_NO_ANSWER = Row(
+_LOGIN = ErrorTemplate(
+    TargetError, "there are no usable AWS credentials: {said}", "log in: {login}, or `aws configure`"
+)
+_NO_ANSWER = ErrorTemplate(
     TargetUnreachable,
     "AWS does not answer `{action}`: {said}",
     "check the network, the proxy and the region `{region}`",
 )
 
-EXCEPTIONS: dict[str, Row] = {
-    "NoCredentialsError": Row(TargetError, "there are no AWS credentials", "log in: {login}, or `aws configure`"),
+EXCEPTIONS: dict[str, ErrorTemplate] = {
+    "NoCredentialsError": ErrorTemplate(
+        TargetError, "there are no AWS credentials", "log in: {login}, or `aws configure`"
+    ),
     "PartialCredentialsError": _LOGIN,
     "CredentialRetrievalError": _LOGIN,
-    "TokenRetrievalError": Row(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
-    "SSOError": Row(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
+    "TokenRetrievalError": ErrorTemplate(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
+    "SSOError": ErrorTemplate(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
     "MetadataRetrievalError": _LOGIN,
-    "LoginError": Row(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
-    "ProfileNotFound": Row(
+    "LoginError": ErrorTemplate(Expired, "the AWS login has expired: {said}", "log in again: {login}"),
+    "ProfileNotFound": ErrorTemplate(
         SettingsError, "there is no AWS profile `{profile}`", "`aws configure list-profiles` lists them"
     ),
-    "ConfigParseError": Row(SettingsError, "the AWS configuration cannot be read: {said}"),
-    "InvalidConfigError": Row(SettingsError, "the AWS configuration is wrong: {said}"),
-    "NoRegionError": Row(SettingsError, "no AWS region is known", "set `region` in [sagemaker], or AWS_REGION"),
-    "InvalidRegionError": Row(SettingsError, "`{region}` is no AWS region", "set `region` in [sagemaker]"),
-    "ParamValidationError": Row(TargetError, "boto3 refuses the request: {said}", "pip install --upgrade boto3"),
-    "SSLError": Row(
+    "ConfigParseError": ErrorTemplate(SettingsError, "the AWS configuration cannot be read: {said}"),
+    "InvalidConfigError": ErrorTemplate(SettingsError, "the AWS configuration is wrong: {said}"),
+    "NoRegionError": ErrorTemplate(
+        SettingsError, "no AWS region is known", "set `region` in [sagemaker], or AWS_REGION"
+    ),
+    "InvalidRegionError": ErrorTemplate(SettingsError, "`{region}` is no AWS region", "set `region` in [sagemaker]"),
+    "ParamValidationError": ErrorTemplate(
+        TargetError, "boto3 refuses the request: {said}", "pip install --upgrade boto3"
+    ),
+    "SSLError": ErrorTemplate(
         TargetError, "the connection to AWS is not trusted: {said}", "set AWS_CA_BUNDLE to the proxy's certificate"
     ),
     "HTTPClientError": _NO_ANSWER,
@@ -165,7 +181,7 @@ EXCEPTIONS: dict[str, Row] = {
     "IncompleteReadError": _NO_ANSWER,
     "ResponseStreamingError": _NO_ANSWER,
     "ResponseParserError": _BROKEN,
-    "BotoCoreError": Row(TargetError, "boto3 cannot do `{action}`: {said}"),
+    "BotoCoreError": ErrorTemplate(TargetError, "boto3 cannot do `{action}`: {said}"),
 }
 """Class of botocore, or its nearest base that is named here, to our error. Timeouts and
 closed connections are `HTTPClientError`, refused ones `ConnectionError`, a download that broke off too often is
@@ -175,9 +191,9 @@ _NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGN
 """What SageMaker says, as a ValidationException, about a job that does not exist."""
 
 
-def translated(error: Exception, call: Call) -> TargetError | SettingsError:
+def translate_error(error: Exception, call: Call) -> TargetError | SettingsError:
     """Our error for one of botocore's."""
-    row, said = _row(error)
+    template, said = _template_of(error)
     values = {
         "said": _one_line(said) or "it gives no reason",
         "action": call.action,
@@ -187,10 +203,12 @@ def translated(error: Exception, call: Call) -> TargetError | SettingsError:
         "login": call.login,
         "quota": _quota(said),
     }
-    return row.kind(row.message.format(**values), hint=row.hint.format(**values) if row.hint else None)
+    return template.kind(
+        template.message.format(**values), hint=template.hint.format(**values) if template.hint else None
+    )
 
 
-def _row(error: Exception) -> tuple[Row, str]:
+def _template_of(error: Exception) -> tuple[ErrorTemplate, str]:
     response: dict[str, Any] | None = getattr(error, "response", None)
     if response is not None and "Error" in response:
         code, said = str(response["Error"].get("Code", "")), str(response["Error"].get("Message", ""))
@@ -203,12 +221,12 @@ def _row(error: Exception) -> tuple[Row, str]:
     return found, str(error)
 
 
-def _unknown(code: str, response: dict[str, Any]) -> Row:
+def _unknown(code: str, response: dict[str, Any]) -> ErrorTemplate:
     """A code that no table can foresee; the HTTP status says whether trying again may help."""
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
         return _BROKEN
-    return Row(TargetError, f"AWS refuses `{{action}}` ({code.replace('{', '').replace('}', '')}): {{said}}")
+    return ErrorTemplate(TargetError, f"AWS refuses `{{action}}` ({code.replace('{', '').replace('}', '')}): {{said}}")
 
 
 def _quota(said: str) -> str:

@@ -22,8 +22,9 @@ from cloudtrain.targets.common.following import Pace, follow
 from cloudtrain.targets.common.provider_errors import Denied, NotThere
 from cloudtrain.targets.common.tracebacks import error_in
 from cloudtrain.targets.sagemaker.account import account_id
+from cloudtrain.targets.sagemaker.account_ref import AccountRef
 from cloudtrain.targets.sagemaker.jobs import KINDS, TRAINING, JobKind, kind_of
-from cloudtrain.targets.sagemaker.places import Place, S3Uri
+from cloudtrain.targets.sagemaker.s3_uri import S3Uri
 from cloudtrain.targets.sagemaker.service.clients import Clients
 from cloudtrain.targets.sagemaker.service.logs import JobLog
 from cloudtrain.targets.sagemaker.service.ownership import is_ours
@@ -140,9 +141,9 @@ class SageMakerService:
 
     def status(self, ref: RunRef) -> RunStatus:
         """Where the job is now; for a failed one, with the last lines that it wrote."""
-        kind, description = self._described(ref)
+        kind, description = self._find_job(ref)
         status = self._status(kind, description)
-        return self._explained(ref, kind, description, status) if status.state is RunState.FAILED else status
+        return self._explain(ref, kind, description, status) if status.state is RunState.FAILED else status
 
     def logs(
         self,
@@ -154,14 +155,14 @@ class SageMakerService:
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
         """The output so far; with `follow`, until the job has ended and its log is silent."""
-        kind, description = self._described(ref)
+        kind, description = self._find_job(ref)
         log = self._log(ref, kind, description, instance)
-        lines = self._followed(ref, kind, log, on_status) if follow else self._so_far(ref, log, on_status)
+        lines = self._follow(ref, kind, log, on_status) if follow else self._so_far(ref, log, on_status)
         return lines if rank is None else _of_rank(lines, rank)
 
     def stop(self, ref: RunRef) -> None:
         """Ask the job to stop: SIGTERM, and SIGKILL after two minutes. Nothing for a job that has ended."""
-        kind, description = self._described(ref)
+        kind, description = self._find_job(ref)
         state = job_state(description, kind)
         if state.is_final or state is RunState.STOPPING:
             return
@@ -175,10 +176,10 @@ class SageMakerService:
 
     def runs(self, place: str) -> Iterator[ListedRun]:
         """The account's training and processing jobs, newest first, a hundred of each at a time."""
-        lists = [self._listed(place, kind) for kind in KINDS]
+        lists = [self._list(place, kind) for kind in KINDS]
         return merge(*lists, key=lambda item: item.status.created or 0.0, reverse=True)
 
-    def _listed(self, place: str, kind: JobKind) -> Iterator[ListedRun]:
+    def _list(self, place: str, kind: JobKind) -> Iterator[ListedRun]:
         clients = self._at(place)
         pages = clients.pages("sagemaker", kind.list, SortBy="CreationTime", SortOrder="Descending", MaxResults=100)
         try:
@@ -204,14 +205,14 @@ class SageMakerService:
         from cloudtrain.targets.sagemaker.outputs import places_of
         from cloudtrain.targets.sagemaker.service.download import download
 
-        kind, description = self._described(ref)
+        kind, description = self._find_job(ref)
         places = places_of(description, kind)
         log = self._log(ref, kind, description, None)
         return download(self._at(ref.place), places, path, destination, log.new_lines)
 
     def _at(self, place: str) -> Clients:
         if place not in self._clients:
-            self._clients[place] = Clients(Place.parse(place), self._environ)
+            self._clients[place] = Clients(AccountRef.parse(place), self._environ)
         return self._clients[place]
 
     def _describe(self, ref: RunRef, kind: JobKind) -> dict[str, Any] | None:
@@ -224,7 +225,7 @@ class SageMakerService:
                 raise
             return None
 
-    def _described(self, ref: RunRef) -> tuple[JobKind, dict[str, Any]]:
+    def _find_job(self, ref: RunRef) -> tuple[JobKind, dict[str, Any]]:
         """The job of a reference, of whatever kind.
 
         Raises:
@@ -237,7 +238,7 @@ class SageMakerService:
         raise not_found(ref.name, self._at(ref.place).region())
 
     def _state(self, ref: RunRef) -> RunState:
-        kind, description = self._described(ref)
+        kind, description = self._find_job(ref)
         return job_state(description, kind)
 
     def _status(self, kind: JobKind, description: Mapping[str, Any]) -> RunStatus:
@@ -264,7 +265,7 @@ class SageMakerService:
         ranks = ranks_of(description, self._overlay())
         return JobLog(self._at(ref.place), kind.log_group, ref.name, ranks=ranks, instance=instance)
 
-    def _followed(
+    def _follow(
         self, ref: RunRef, kind: JobKind, log: JobLog, on_status: Callable[[RunStatus], None] | None
     ) -> Iterator[LogLine]:
         def now() -> RunStatus:
@@ -280,7 +281,7 @@ class SageMakerService:
             on_status(self.status(ref))
         yield from log.new_lines()
 
-    def _explained(
+    def _explain(
         self, ref: RunRef, kind: JobKind, description: Mapping[str, Any], status: RunStatus
     ) -> RunStatus:  # fmt: skip
         """A failed job with what its output says, where the service itself says little."""

@@ -75,7 +75,7 @@ def status_of(description: Mapping[str, Any], kind: JobKind, rate: float | None,
         reason=_reason(description, state),
         created=seconds(description.get("CreationTime")),
         started=seconds(description.get(kind.started)),
-        ended=_ended(description, kind, state),
+        ended=_end_time(description, kind, state),
         transitions=tuple(_transition(item) for item in description.get("SecondaryStatusTransitions", ())),
         metrics={item["MetricName"]: item["Value"] for item in description.get("FinalMetricDataList", ())},
     )
@@ -107,7 +107,7 @@ def _reason(description: Mapping[str, Any], state: RunState) -> str | None:
 
 
 def _with_failure(status: RunStatus, description: Mapping[str, Any]) -> RunStatus:
-    said = _said(description)
+    said = _failure_reason(description)
     if status.state is not RunState.FAILED and not (said and status.state is RunState.STOPPED):
         return status
     reason = reason_of(said or "")
@@ -116,7 +116,7 @@ def _with_failure(status: RunStatus, description: Mapping[str, Any]) -> RunStatu
     )
 
 
-def _said(description: Mapping[str, Any]) -> str | None:
+def _failure_reason(description: Mapping[str, Any]) -> str | None:
     """The reason of the service, or where that only says that the script failed, what a processing job's containers
     left as their message."""
     reason, message = description.get("FailureReason"), description.get("ExitMessage")
@@ -125,7 +125,7 @@ def _said(description: Mapping[str, Any]) -> str | None:
 
 def _with_money(status: RunStatus, description: Mapping[str, Any], rate: float | None, now: float) -> RunStatus:
     billed, trained = description.get("BillableTimeInSeconds"), description.get("TrainingTimeInSeconds")
-    lasted = float(billed) if billed is not None else _metered(status, now)
+    lasted = float(billed) if billed is not None else _metered_seconds(status, now)
     return replace(
         status,
         billable_seconds=lasted,
@@ -145,7 +145,7 @@ def hourly_price(description: Mapping[str, Any], overlay: Overlay) -> float | No
     )
 
 
-def _metered(status: RunStatus, now: float) -> float | None:
+def _metered_seconds(status: RunStatus, now: float) -> float | None:
     """Seconds since the meter started, for a job of which the service does not say them yet."""
     start = next((item.started for item in status.transitions if item.phase in _BILLED_FROM), None)
     if start is None:
@@ -157,7 +157,7 @@ def _is_spot(description: Mapping[str, Any]) -> bool:
     return bool(description.get("EnableManagedSpotTraining"))
 
 
-def _ended(description: Mapping[str, Any], kind: JobKind, state: RunState) -> float | None:
+def _end_time(description: Mapping[str, Any], kind: JobKind, state: RunState) -> float | None:
     """A job that never started has no end of its own; the last change is it."""
     if not state.is_final:
         return None

@@ -19,7 +19,7 @@ from cloudtrain.core.plan import Upload
 from cloudtrain.system.extras import require
 from cloudtrain.targets.base import BundleWriter, ByteProgress
 from cloudtrain.targets.common.provider_errors import Denied, NotThere
-from cloudtrain.targets.sagemaker.places import S3Uri
+from cloudtrain.targets.sagemaker.s3_uri import S3Uri
 from cloudtrain.targets.sagemaker.service.clients import Clients
 
 _PART = 16 << 20

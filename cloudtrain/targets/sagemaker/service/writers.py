@@ -7,7 +7,7 @@ from typing import Any
 
 from cloudtrain.catalogue.overlay import Overlay, type_named
 from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
-from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
+from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.sagemaker.launch import keys
 from cloudtrain.targets.sagemaker.launch.hosts import Host, hosts, hyperparameters_file
 
@@ -37,7 +37,7 @@ def ranks_of(description: Mapping[str, Any], overlay: Overlay) -> dict[int, rang
 
 def _settings(description: Mapping[str, Any]) -> Settings | None:
     """What says how a script starts; None for a job that runs an image's own program, or is no training job."""
-    given = decoded(hyperparameters_file(description))
+    given = decode_hyperparameters(hyperparameters_file(description))
     if not isinstance(given.get(LAUNCH_KEY), dict):
         given.pop(LAUNCH_KEY, None)
     return given if given.keys() & {LAUNCH_KEY, keys.PROGRAM} else None

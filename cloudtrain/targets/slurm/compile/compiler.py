@@ -13,11 +13,11 @@ from cloudtrain.core.processes import Processes
 from cloudtrain.core.units import format_duration
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.targets.common.problems import Problems
+from cloudtrain.targets.slurm.compile.cluster_run import NAME, ClusterRun
 from cloudtrain.targets.slurm.compile.launchers import Launch, launch
 from cloudtrain.targets.slurm.compile.options import Options, sbatch_argv, sbatch_options
 from cloudtrain.targets.slurm.compile.problems import job_problems
 from cloudtrain.targets.slurm.compile.script import batch_script
-from cloudtrain.targets.slurm.compile.site import NAME, Site
 from cloudtrain.targets.slurm.plan import SlurmPlan
 from cloudtrain.targets.slurm.settings import Slurm
 
@@ -43,7 +43,7 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Slur
     view = job if isinstance(job, TrainingJob) else job.as_training()
     problems = Problems(job_problems(view, settings))
     unfit = any(problem.code in ("CT030", "CT036", "CT018") for problem in problems)
-    plan = None if unfit else problems.value(lambda: _plan(Site(view, settings, context)), None)
+    plan = None if unfit else problems.value(lambda: _plan(ClusterRun(view, settings, context)), None)
     problems.refuse(plan)
     assert plan is not None, "without a plan there are problems"
     return plan if isinstance(job, TrainingJob) else _as_processing(plan)
@@ -56,16 +56,16 @@ def _as_processing(plan: SlurmPlan) -> SlurmPlan:
     return replace(plan, request=plan.request | {"outputs": outputs}, summary=summary)
 
 
-def _plan(site: Site) -> SlurmPlan:
-    job, context, folder = site.job, site.context, site.folder
-    started = launch(site)
-    options = _apply_overrides(sbatch_options(site), getattr(job, NAME + OVERRIDES, {}))
+def _plan(run: ClusterRun) -> SlurmPlan:
+    job, context, folder = run.job, run.context, run.folder
+    started = launch(run)
+    options = _apply_overrides(sbatch_options(run), getattr(job, NAME + OVERRIDES, {}))
     request = {
         "argv": sbatch_argv(options, folder.script),
         "folder": folder.path,
         "options": options,
-        "outputs": {_output_name(name): path for name, path in site.paths.items() if not name.startswith("inputs.")},
-        "script": batch_script(site, started),
+        "outputs": {_output_name(name): path for name, path in run.paths.items() if not name.startswith("inputs.")},
+        "script": batch_script(run, started),
     }
     bundle = context.bundle
     first = started.started
@@ -75,11 +75,11 @@ def _plan(site: Site) -> SlurmPlan:
             run_name=context.run_name,
             job_name=job.name,
             request=request,
-            uploads=(Upload("code", bundle.sha256, site.bundle, bundle.size, bundle.file_count),),
+            uploads=(Upload("code", bundle.sha256, run.bundle, bundle.size, bundle.file_count),),
             processes=Processes(
                 (*(Processes.of(first).groups if isinstance(first, tuple) else (first,)), *started.ranks)
             ),
-            summary=tuple(_summary(site, started, options)),
+            summary=tuple(_summary(run, started, options)),
             place=context.account.place,
         )
     )
@@ -115,21 +115,21 @@ def _output_name(reference: str) -> str:
     return {"outputs.model": "model"}.get(reference, reference.replace(".", "/", 1))
 
 
-def _summary(site: Site, started: Launch, options: Options) -> list[tuple[str, str]]:
-    job, world = site.job, site.nodes * site.processes
+def _summary(run: ClusterRun, started: Launch, options: Options) -> list[tuple[str, str]]:
+    job, world = run.job, run.nodes * run.processes
     where = [str(options[name]) for name in ("partition", "constraint", "gres") if name in options]
-    nodes = f"{site.nodes} node{'s' if site.nodes > 1 else ''}" + (f" ({', '.join(where)})" if where else "")
+    nodes = f"{run.nodes} node{'s' if run.nodes > 1 else ''}" + (f" ({', '.join(where)})" if where else "")
     pairs = [
-        ("target", f"slurm ({site.account.host or 'this machine'})"),
+        ("target", f"slurm ({run.account.host or 'this machine'})"),
         ("instances", nodes),
-        ("processes", f"{world}" + (f" ({site.nodes} x {site.processes})" if site.nodes > 1 else "")),
+        ("processes", f"{world}" + (f" ({run.nodes} x {run.processes})" if run.nodes > 1 else "")),
         ("distribution", f"{job.distribution.type} through {started.title}"),
         ("script", job.entry_point or job.command or ""),
-        ("checkpoint", site.paths["checkpoint"]),
-        ("run folder", site.folder.path),
+        ("checkpoint", run.paths["checkpoint"]),
+        ("run folder", run.folder.path),
     ]
-    if site.image is not None:
-        pairs.insert(2, ("image", f"{site.image} ({site.settings.container})"))
+    if run.image is not None:
+        pairs.insert(2, ("image", f"{run.image} ({run.settings.container})"))
     if job.spot:
         pairs.append(("spot", "starts again after its nodes were taken away"))
     if job.max_runtime:

@@ -14,7 +14,7 @@ from cloudtrain.core.processes import Alike, Process
 from cloudtrain.launch import mpirun, torchrun
 from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.torchrun_words import misread
-from cloudtrain.targets.slurm.compile.site import Site, is_mpi, is_plug_in
+from cloudtrain.targets.slurm.compile.cluster_run import ClusterRun, is_mpi, is_plug_in
 from cloudtrain.targets.slurm.compile.snippets import AGENT, ALONE, MPI_RANK, TASK, TORCH_RANK
 
 
@@ -37,20 +37,20 @@ class Launch:
     ranks: tuple[Alike, ...] = ()
 
 
-def launch(site: Site) -> Launch:
+def launch(run: ClusterRun) -> Launch:
     """How the job's ranks start."""
-    if is_mpi(site.job):
-        return _mpi(site)
-    return _LAUNCHERS[site.job.distribution.type](site)
+    if is_mpi(run.job):
+        return _mpi(run)
+    return _LAUNCHERS[run.job.distribution.type](run)
 
 
-def _torch(site: Site) -> Launch:
-    program, python = site.program, site.settings.python
-    options = ["--nnodes", str(site.nodes), "--nproc-per-node", str(site.processes), "--rdzv-id", site.context.run_name]
+def _torch(run: ClusterRun) -> Launch:
+    program, python = run.program, run.settings.python
+    options = ["--nnodes", str(run.nodes), "--nproc-per-node", str(run.processes), "--rdzv-id", run.context.run_name]
     dashes = ["--"] if misread(program) else []
     meeting = ["--master-addr", "$head", "--master-port", "$port"]
     words = [
-        *_srun(site, tasks=site.nodes, per_node=1),
+        *_srun(run, tasks=run.nodes, per_node=1),
         *("bash", "-c", '"$agent"', quote(python)),
         *map(quote, options),
         *("--master-addr", '"$head"', "--master-port", '"$port"'),
@@ -59,57 +59,57 @@ def _torch(site: Site) -> Launch:
 
     def agent(node: int) -> Process:
         shown = (python, "-m", "torch.distributed.run", "--node-rank", str(node), *options, *meeting)
-        return Process(node, "torchrun", (*shown, "--no-python", *dashes, *program), site.variables)
+        return Process(node, "torchrun", (*shown, "--no-python", *dashes, *program), run.variables)
 
     ranks = torchrun.ranks(
-        program, python=python, instance_count=site.nodes, processes_per_instance=site.processes, env=site.variables
+        program, python=python, instance_count=run.nodes, processes_per_instance=run.processes, env=run.variables
     )
-    started = Alike("torchrun", tuple((node, 1) for node in range(site.nodes)), agent)
+    started = Alike("torchrun", tuple((node, 1) for node in range(run.nodes)), agent)
     before = (f"agent={quote(AGENT)}", f"rank={quote(TORCH_RANK)}")
     return Launch("torchrun", " ".join(words), started, before, (ranks,))
 
 
-def _mpi(site: Site) -> Launch:
-    world, program, settings = site.nodes * site.processes, site.program, site.settings
+def _mpi(run: ClusterRun) -> Launch:
+    world, program, settings = run.nodes * run.processes, run.program, run.settings
     before = (f"rank={quote(MPI_RANK)}",)
     rank_argv = ["bash", "-c", '"$rank"', *map(quote, program)]
     if is_plug_in(settings.mpi):
-        line = _srun(site, f"--mpi={settings.mpi}", tasks=world, per_node=site.processes)
-        return Launch(f"srun --mpi={settings.mpi}", " ".join([*line, *rank_argv]), _ranks(site, program), before)
-    given = site.job.distribution
+        line = _srun(run, f"--mpi={settings.mpi}", tasks=world, per_node=run.processes)
+        return Launch(f"srun --mpi={settings.mpi}", " ".join([*line, *rank_argv]), _ranks(run, program), before)
+    given = run.job.distribution
     options = mpirun_options(world, given.options if isinstance(given, MPI | Horovod) else "")
     words = [settings.mpi, *options]
-    started = (Process(0, "mpirun", (*words, *program), site.variables),)
-    return Launch("mpirun", " ".join([*map(quote, words), *rank_argv]), started, before, (_mpi_ranks(site, program),))
+    started = (Process(0, "mpirun", (*words, *program), run.variables),)
+    return Launch("mpirun", " ".join([*map(quote, words), *rank_argv]), started, before, (_mpi_ranks(run, program),))
 
 
-def _mpi_ranks(site: Site, program: Sequence[str]) -> Alike:
-    made = mpirun.ranks(program, processes=site.nodes * site.processes).make
+def _mpi_ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
+    made = mpirun.ranks(program, processes=run.nodes * run.processes).make
 
     def rank(number: int) -> Process:
-        node, local = divmod(number, site.processes)
+        node, local = divmod(number, run.processes)
         env = made(number).env | {
             "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
-            "OMPI_COMM_WORLD_LOCAL_SIZE": str(site.processes),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(run.processes),
         }
-        return Process(node, "rank", tuple(program), site.variables | env, number, local)
+        return Process(node, "rank", tuple(program), run.variables | env, number, local)
 
-    return Alike("rank", tuple((node, site.processes) for node in range(site.nodes)), rank)
+    return Alike("rank", tuple((node, run.processes) for node in range(run.nodes)), rank)
 
 
-def _ranks(site: Site, program: Sequence[str]) -> Alike:
+def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
     """Ranks that srun starts itself."""
 
     def rank(number: int) -> Process:
-        node, local = divmod(number, site.processes)
+        node, local = divmod(number, run.processes)
         env = {"SLURM_LOCALID": str(local), "SLURM_NODEID": str(node), "SLURM_PROCID": str(number)}
-        return Process(node, "rank", tuple(program), site.variables | env, number, local)
+        return Process(node, "rank", tuple(program), run.variables | env, number, local)
 
-    return Alike("rank", tuple((node, site.processes) for node in range(site.nodes)), rank)
+    return Alike("rank", tuple((node, run.processes) for node in range(run.nodes)), rank)
 
 
-def _tensorflow(site: Site) -> Launch:
-    (workers, servers), per_node, program = site.tasks, site.processes, site.program
+def _tensorflow(run: ClusterRun) -> Launch:
+    (workers, servers), per_node, program = run.tasks, run.processes, run.program
     count = workers + servers
     kinds = [("chief", 1), ("worker", workers - 1), ("ps", servers)] if servers else [("worker", workers)]
     before = [
@@ -126,31 +126,31 @@ def _tensorflow(site: Site) -> Launch:
         f"export CLOUDTRAIN_WORKERS={workers} CLOUDTRAIN_SERVERS={servers}",
         f"task={quote(TASK)}",
     ]
-    srun = _srun(site, f"--distribution=plane={per_node}", tasks=count, per_node=per_node)
+    srun = _srun(run, f"--distribution=plane={per_node}", tasks=count, per_node=per_node)
     line = " ".join([*srun, "bash", "-c", '"$task"', *map(quote, program)])
     order = [(kind, index) for kind, number in kinds for index in range(number)]
 
     def task(number: int) -> Process:
         kind, index = order[number]
         env = {"TF_CONFIG": f'{{"cluster":$CLOUDTRAIN_CLUSTER,"task":{{"index":{index},"type":"{kind}"}}}}'}
-        return Process(number // per_node, kind, tuple(program), site.variables | env, number, number % per_node)
+        return Process(number // per_node, kind, tuple(program), run.variables | env, number, number % per_node)
 
     return Launch("srun", line, tuple(map(task, range(count))), tuple(before))
 
 
-def _none(site: Site) -> Launch:
-    program = site.program
-    line = [*_srun(site, tasks=site.nodes, per_node=1), "bash", "-c", '"$alone"', *map(quote, program)]
+def _none(run: ClusterRun) -> Launch:
+    program = run.program
+    line = [*_srun(run, tasks=run.nodes, per_node=1), "bash", "-c", '"$alone"', *map(quote, program)]
 
     def process(node: int) -> Process:
-        env = {"CLOUDTRAIN_INSTANCE": str(node), "CLOUDTRAIN_INSTANCE_COUNT": str(site.nodes)}
-        return Process(node, "process", tuple(program), site.variables | env, node, 0)
+        env = {"CLOUDTRAIN_INSTANCE": str(node), "CLOUDTRAIN_INSTANCE_COUNT": str(run.nodes)}
+        return Process(node, "process", tuple(program), run.variables | env, node, 0)
 
-    started = Alike("process", tuple((node, 1) for node in range(site.nodes)), process)
+    started = Alike("process", tuple((node, 1) for node in range(run.nodes)), process)
     return Launch("srun", " ".join(line), started, (f"alone={quote(ALONE)}",))
 
 
-_LAUNCHERS: dict[str, Callable[[Site], Launch]] = {
+_LAUNCHERS: dict[str, Callable[[ClusterRun], Launch]] = {
     "torch": _torch,
     "deepspeed": _torch,
     "tensorflow": _tensorflow,
@@ -158,20 +158,20 @@ _LAUNCHERS: dict[str, Callable[[Site], Launch]] = {
 }
 
 
-def _srun(site: Site, *options: str, tasks: int, per_node: int) -> list[str]:
+def _srun(run: ClusterRun, *options: str, tasks: int, per_node: int) -> list[str]:
     """srun as shell words. All CPUs of the node are every task's: torch and the user's script share them out."""
-    settings = site.settings
-    words = ["srun", f"--nodes={site.nodes}", f"--ntasks={tasks}", f"--ntasks-per-node={per_node}"]
+    settings = run.settings
+    words = ["srun", f"--nodes={run.nodes}", f"--ntasks={tasks}", f"--ntasks-per-node={per_node}"]
     words += ["--kill-on-bad-exit=1", "--input=none", *map(quote, options)]
     if settings.cpus_per_instance and not settings.exclusive:
         words.append(f"--cpus-per-task={max(1, settings.cpus_per_instance // per_node)}")
-    if site.image is None:
+    if run.image is None:
         return words
-    mounts = [site.account.shared_dir, *settings.mounts]
+    mounts = [run.account.shared_dir, *settings.mounts]
     if settings.container == "pyxis":
         pairs = ",".join(mount if ":" in mount else f"{mount}:{mount}" for mount in mounts)
-        container = [f"--container-image={site.image}", f"--container-mounts={pairs}"]
+        container = [f"--container-image={run.image}", f"--container-mounts={pairs}"]
         return [*words, *map(quote, container), '--container-workdir="$code"']
     binds = [word for mount in mounts for word in ("--bind", mount)]
-    nv = ["--nv"] if site.gpus else []
-    return [*words, "apptainer", "exec", *nv, *map(quote, binds), "--pwd", '"$code"', quote(site.image)]
+    nv = ["--nv"] if run.gpus else []
+    return [*words, "apptainer", "exec", *nv, *map(quote, binds), "--pwd", '"$code"', quote(run.image)]

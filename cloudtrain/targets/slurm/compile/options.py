@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cloudtrain.core.distribution import TensorFlow
 from cloudtrain.core.per_target import value_for
-from cloudtrain.targets.slurm.compile.site import NAME, Site, is_mpi
+from cloudtrain.targets.slurm.compile.cluster_run import NAME, ClusterRun, is_mpi
 
 Options = dict[str, "str | bool"]
 
@@ -14,17 +14,17 @@ COMMENT = "cloudtrain:"
 """With this begins the comment of a job of ours; the folder of the run follows."""
 
 
-def sbatch_options(site: Site) -> Options:
+def sbatch_options(run: ClusterRun) -> Options:
     """What the job asks Slurm for."""
-    settings, job = site.settings, site.job
+    settings, job = run.settings, run.job
     options: Options = {
-        "job-name": site.context.run_name,
-        "comment": f"{COMMENT}{site.folder.path}",
-        "nodes": str(site.nodes),
-        **_tasks(site),
-        "output": site.folder.output,
+        "job-name": run.context.run_name,
+        "comment": f"{COMMENT}{run.folder.path}",
+        "nodes": str(run.nodes),
+        **_tasks(run),
+        "output": run.folder.output,
         "open-mode": "append",
-        "chdir": site.account.shared_dir,
+        "chdir": run.account.shared_dir,
         "export": "NIL",  # the run depends on nothing that happens to be set where it is sent
         "signal": f"B:TERM@{settings.grace_period}",
         ("requeue" if settings.requeue or job.spot else "no-requeue"): True,
@@ -33,11 +33,11 @@ def sbatch_options(site: Site) -> Options:
         "partition": settings.spot_partition if job.spot and settings.spot_partition else settings.partition,
         "account": settings.account,
         "qos": settings.qos,
-        "constraint": _constraint(site),
+        "constraint": _constraint(run),
         "reservation": settings.reservation,
         "time": time_limit(job.max_runtime) if job.max_runtime else None,
         "deadline": f"now+{job.spot.max_wait}" if job.spot and job.spot.max_wait else None,
-        "gres": _gres(site),
+        "gres": _gres(run),
     }
     options |= {name: value for name, value in given.items() if value is not None}
     options |= {"exclusive": True, "mem": "0"} if settings.exclusive else {}
@@ -61,23 +61,23 @@ def time_limit(seconds: int) -> str:
     return f"{days}-{hours:02}:{minutes:02}:{seconds:02}"
 
 
-def _tasks(site: Site) -> Options:
+def _tasks(run: ClusterRun) -> Options:
     """How many tasks Slurm counts on a node, and the CPUs of each. mpirun starts as many ranks as there are tasks."""
-    alone = isinstance(site.job.distribution, TensorFlow) or is_mpi(site.job)
-    tasks, cpus = site.processes if alone else 1, site.settings.cpus_per_instance
-    share = {"cpus-per-task": str(max(1, cpus // tasks))} if cpus and not site.settings.exclusive else {}
+    alone = isinstance(run.job.distribution, TensorFlow) or is_mpi(run.job)
+    tasks, cpus = run.processes if alone else 1, run.settings.cpus_per_instance
+    share = {"cpus-per-task": str(max(1, cpus // tasks))} if cpus and not run.settings.exclusive else {}
     return {"ntasks-per-node": str(tasks), **share}
 
 
-def _constraint(site: Site) -> str | None:
+def _constraint(run: ClusterRun) -> str | None:
     """The features of the settings, and the job's instance type, which is a feature of the nodes that have it."""
-    named = site.job.resources.instance_type
-    words = [word for word in (site.settings.constraint, value_for(named, NAME) if named is not None else None) if word]
+    named = run.job.resources.instance_type
+    words = [word for word in (run.settings.constraint, value_for(named, NAME) if named is not None else None) if word]
     return (
         "&".join(f"({word})" if "|" in word else word for word in words) if len(words) > 1 else "".join(words) or None
     )
 
 
-def _gres(site: Site) -> str | None:
-    kind = f":{site.settings.gpu_type}" if site.settings.gpu_type else ""
-    return f"gpu{kind}:{site.gpus}" if site.gpus else None
+def _gres(run: ClusterRun) -> str | None:
+    kind = f":{run.settings.gpu_type}" if run.settings.gpu_type else ""
+    return f"gpu{kind}:{run.gpus}" if run.gpus else None

@@ -10,7 +10,7 @@ from cloudtrain.core.job import TrainingJob
 from cloudtrain.core.per_target import value_for
 from cloudtrain.errors import Problem
 from cloudtrain.targets.common.compiling import option_problems
-from cloudtrain.targets.slurm.compile.site import NAME, is_mpi, is_plug_in
+from cloudtrain.targets.slurm.compile.cluster_run import NAME, is_mpi, is_plug_in
 from cloudtrain.targets.slurm.settings import Slurm
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

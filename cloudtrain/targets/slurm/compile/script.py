@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from shlex import quote
 
+from cloudtrain.targets.slurm.compile.cluster_run import ClusterRun, is_mpi
 from cloudtrain.targets.slurm.compile.launchers import Launch
-from cloudtrain.targets.slurm.compile.site import Site, is_mpi
 
 _BEGIN = """\
 #!/bin/bash -l
@@ -115,25 +115,25 @@ _SIGNAL = '  scancel --signal=TERM "$SLURM_JOB_ID"\n'
 """To every process of the job but the batch script."""
 
 
-def batch_script(site: Site, launch: Launch) -> str:
+def batch_script(run: ClusterRun, launch: Launch) -> str:
     """The text of the batch script."""
-    settings, grace = site.settings, site.settings.grace_period
+    settings, grace = run.settings, run.settings.grace_period
     text = _BEGIN.format(
-        name=site.context.run_name,
-        run=quote(site.folder.path),
-        bundle=quote(site.bundle),
+        name=run.context.run_name,
+        run=quote(run.folder.path),
+        bundle=quote(run.bundle),
         hosts=_hosts(settings.rendezvous_host),
-        signal="" if is_mpi(site.job) else _SIGNAL,
+        signal="" if is_mpi(run.job) else _SIGNAL,
         grace=grace,
         minutes=grace // 60 + 1,
-        written=" ".join(map(quote, site.output_folders)),
+        written=" ".join(map(quote, run.output_folders)),
     )
     if settings.setup:
         text += _SETUP.format(lines="\n".join(settings.setup))
-    exports = "\n".join(f"export {name}={quote(value)}" for name, value in site.variables.items())
-    text += _VARIABLES.format(exports=exports, processes=site.processes, grace=grace)
+    exports = "\n".join(f"export {name}={quote(value)}" for name, value in run.variables.items())
+    text += _VARIABLES.format(exports=exports, processes=run.processes, grace=grace)
     text += "".join(f"{line}\n" for line in launch.before)
-    again = _AGAIN if settings.requeue or site.job.spot else ""
+    again = _AGAIN if settings.requeue or run.job.spot else ""
     return text + _END.format(command=launch.command, again=again)
 
 

@@ -12,7 +12,7 @@ from threading import Thread
 from typing import IO
 
 from cloudtrain.errors import TargetError, TargetUnavailable, TargetUnreachable
-from cloudtrain.targets.common.tracebacks import bounded
+from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.slurm.service.ssh import ssh_argv
 
 _MARK = b"\x01cloudtrain\x01\n"
@@ -176,7 +176,7 @@ def _find_errors(text: str) -> str:
     """What Slurm's commands call errors, in one line; else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [_COMMAND.sub("", line) for line in lines if "error" in line or "failure" in line]
-    return bounded("; ".join(dict.fromkeys(errors or lines[-1:])))
+    return shorten_line("; ".join(dict.fromkeys(errors or lines[-1:])))
 
 
 def _drain(stream: IO[bytes] | None) -> Callable[[], bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cloudtrain.core.states import RunState, RunStatus
-from cloudtrain.targets.common.tracebacks import PEER_LOST, bounded, error_in
+from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 from cloudtrain.targets.slurm.service.records import Record
 from cloudtrain.targets.slurm.service.states import Meaning, meaning_of
 
@@ -125,7 +125,7 @@ def _with_cause(status: RunStatus, tails: str) -> RunStatus:
     who = f"rank {rank}: " if rank is not None else ""
     code = f" ({status.reason})" if status.reason else ""
     details = tuple(lines[-_DETAILS:])
-    return replace(status, reason=f"{who}{bounded(error)}{code}", failed_rank=rank, details=details)
+    return replace(status, reason=f"{who}{shorten_line(error)}{code}", failed_rank=rank, details=details)
 
 
 def _files(tails: str) -> list[tuple[str, list[str]]]:

@@ -1,22 +1,8 @@
-"""`eu-west-1` or `research@eu-west-1`: the middle of a run's reference, which says where and as whom to ask."""
+"""`s3://bucket/key`, as every place of data on S3 is written."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
-from urllib.parse import unquote
-
-
-class Place(NamedTuple):
-    """A region, and the AWS profile whose credentials are used. None leaves it to the surroundings."""
-
-    region: str | None
-    profile: str | None
-
-    @classmethod
-    def parse(cls, text: str) -> Place:
-        """What `SageMakerAccount.place` wrote."""
-        profile, _, region = text.rpartition("@")
-        return cls(region or None, unquote(profile) or None)
 
 
 class S3Uri(NamedTuple):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from cloudtrain.targets.azureml.launch.job import Body, Site, addresses, is_literal, mounted_path, service_paths
+from cloudtrain.targets.azureml.launch.job import Body, JobLayout, addresses, is_literal, mounted_path, service_paths
 from cloudtrain.targets.common.this_machine import LocalAccount
 
 LOOPBACK = "127.0.0.1"
 
 
-def local_site(body: Body, account: LocalAccount, run_dir: str, run_name: str, workspace: str) -> Site:
-    """The job's surroundings in its run's folder. Hosts differ, as tools that count them want it; whatever listens is
+def local_layout(body: Body, account: LocalAccount, run_dir: str, run_name: str, workspace: str) -> JobLayout:
+    """The job's layout in its run's folder. Hosts differ, as tools that count them want it; whatever listens is
     at 127.0.0.1, at a port that is chosen at start.
     """
     data = f"{run_dir}/data"
@@ -18,7 +18,7 @@ def local_site(body: Body, account: LocalAccount, run_dir: str, run_name: str, w
         f"inputs.{name}": mounted_path(name, item, data) for name, item in body.inputs.items() if not is_literal(item)
     }
     paths |= {f"outputs.{name}": f"{data}/{name}" for name in body.outputs}
-    return Site(
+    return JobLayout(
         run_name=run_name,
         workspace_id=workspace,
         hosts=addresses("127.0", 1, body.instances),

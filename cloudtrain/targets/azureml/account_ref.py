@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from cloudtrain.errors import UsageError
 
 
-class Place(NamedTuple):
+class AccountRef(NamedTuple):
     """A workspace, and which credential is used in which cloud. None leaves that to the surroundings."""
 
     subscription_id: str
@@ -18,7 +18,7 @@ class Place(NamedTuple):
     cloud: str | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> AccountRef:
         """What `AzureMLAccount.place` wrote.
 
         Raises:

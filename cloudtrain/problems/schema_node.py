@@ -15,7 +15,7 @@ Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Shape:
+class SchemaNode:
     """One place of a job.
 
     Attributes:
@@ -30,7 +30,7 @@ class Shape:
     kind: Kind
     words: str
     models: Mapping[str, type[BaseModel]] = field(default_factory=dict)
-    inner: Shape | None = None
+    inner: SchemaNode | None = None
     options: tuple[Any, ...] = ()
     parsed: bool = False
     type: Any = None
@@ -41,7 +41,7 @@ class Shape:
             return next(iter(self.models.values()))
         return self.models.get(tag) if isinstance(tag, str) else None
 
-    def child(self, part: str | int, tag: object = None) -> Shape | None:
+    def child(self, part: str | int, tag: object = None) -> SchemaNode | None:
         """What stands under `part`; None where nothing can. `tag` is the `type` that was chosen here."""
         if self.kind in ("map", "list"):
             return self.inner
@@ -50,7 +50,7 @@ class Shape:
         chosen = self.model(tag)
         for model in [chosen] if chosen else self.models.values():
             if part in model.model_fields:
-                return shape_of_field(model, str(part))
+                return node_of_field(model, str(part))
         return None
 
     def field_names(self, tag: object = None) -> list[str]:
@@ -60,55 +60,55 @@ class Shape:
         return list(dict.fromkeys(name for model in models for name in model.model_fields))
 
 
-JSON = Shape("json", "a JSON value")
+JSON = SchemaNode("json", "a JSON value")
 
 _VALUES = {str: "text", int: "a whole number", float: "a number", bool: "`true` or `false`"}
 
 
 @cache
-def shape_of_model(model: type[BaseModel]) -> Shape:
-    """The shape of one model."""
-    return Shape("model", "a mapping", {model.__name__: model})
+def node_of_model(model: type[BaseModel]) -> SchemaNode:
+    """The node of one model."""
+    return SchemaNode("model", "a mapping", {model.__name__: model})
 
 
 @cache
-def shape_of_field(model: type[BaseModel], name: str) -> Shape:
-    """The shape of one field of a model."""
+def node_of_field(model: type[BaseModel], name: str) -> SchemaNode:
+    """The node of one field of a model."""
     info = model.model_fields[name]
     parsed = any(isinstance(item, BeforeValidator) for item in info.metadata)
-    return _shape(info.annotation, parsed)
+    return _node(info.annotation, parsed)
 
 
-def _shape(annotation: Any, parsed: bool = False) -> Shape:
+def _node(annotation: Any, parsed: bool = False) -> SchemaNode:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         own = any(isinstance(item, BeforeValidator) for item in arguments[1:])
-        return _shape(arguments[0], parsed or own)
+        return _node(arguments[0], parsed or own)
     if origin in (Union, UnionType):
         return _union([option for option in arguments if option is not type(None)], parsed)
     if annotation is JsonValue:
         return JSON
     if origin is Literal:
-        return Shape("value", "one of " + _listed(arguments), options=arguments, type=type(arguments[0]))
+        return SchemaNode("value", "one of " + _quote_all(arguments), options=arguments, type=type(arguments[0]))
     if origin is dict:
-        return Shape("map", "a mapping", inner=_shape(arguments[1]))
+        return SchemaNode("map", "a mapping", inner=_node(arguments[1]))
     if origin is tuple:
-        return Shape("list", "a list", inner=_shape(arguments[0]))
+        return SchemaNode("list", "a list", inner=_node(arguments[0]))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         words = "text or a mapping" if parsed else "a mapping"
-        return Shape("model", words, {annotation.__name__: annotation}, parsed=parsed)
-    return Shape("value", _VALUES[annotation], parsed=parsed, type=annotation)
+        return SchemaNode("model", words, {annotation.__name__: annotation}, parsed=parsed)
+    return SchemaNode("value", _VALUES[annotation], parsed=parsed, type=annotation)
 
 
-def _union(options: list[Any], parsed: bool) -> Shape:
+def _union(options: list[Any], parsed: bool) -> SchemaNode:
     if len(options) == 1:
-        return _shape(options[0], parsed)
+        return _node(options[0], parsed)
     if not any(isinstance(option, type) and issubclass(option, BaseModel) for option in options):
-        words = list(dict.fromkeys(_shape(option).words for option in options))
+        words = list(dict.fromkeys(_node(option).words for option in options))
         words = ["a number" if word == "a whole number" and "a number" in words else word for word in words]
-        return Shape("json", _either(list(dict.fromkeys(words))))
+        return SchemaNode("json", _either(list(dict.fromkeys(words))))
     models = {tag_of(option): option for option in options}
-    return Shape("choice", "a mapping with a `type`", models, options=tuple(models))
+    return SchemaNode("choice", "a mapping with a `type`", models, options=tuple(models))
 
 
 def _either(words: list[str]) -> str:
@@ -122,29 +122,29 @@ def tag_of(model: type[BaseModel]) -> str:
     return str(model.model_fields["type"].default)
 
 
-def _listed(values: tuple[Any, ...]) -> str:
+def _quote_all(values: tuple[Any, ...]) -> str:
     return ", ".join(f"`{value}`" for value in values)
 
 
-def plain_path(location: Path, root: type[BaseModel]) -> tuple[Path, Shape | None, Shape | None]:
+def plain_path(location: Path, root: type[BaseModel]) -> tuple[Path, SchemaNode | None, SchemaNode | None]:
     """A pydantic location as the path that a person sees: without the tags of unions and the mark of keys.
 
     Returns:
-        The path, the shape of the value at its end, and the shape that holds it.
+        The path, the node of the value at its end, and the node that holds it.
     """
     path: list[str | int] = []
-    shape: Shape | None = shape_of_model(root)
-    parent: Shape | None = None
+    node: SchemaNode | None = node_of_model(root)
+    parent: SchemaNode | None = None
     after_tag = False
     for part in location:
         if part == "[key]":
             continue
-        if shape is not None and shape.kind in ("choice", "json") and not after_tag:
-            chosen = shape.model(part)
+        if node is not None and node.kind in ("choice", "json") and not after_tag:
+            chosen = node.model(part)
             after_tag = chosen is None
-            shape = shape_of_model(chosen) if chosen else shape
+            node = node_of_model(chosen) if chosen else node
             continue
         path.append(part)
-        parent, shape = shape, shape.child(part) if shape is not None else None
+        parent, node = node, node.child(part) if node is not None else None
         after_tag = False
-    return tuple(path), shape, parent
+    return tuple(path), node, parent

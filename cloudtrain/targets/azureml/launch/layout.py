@@ -19,8 +19,8 @@ Listen = Callable[[int, int], tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Site:
-    """One job's surroundings.
+class JobLayout:
+    """Where one job's instances, data and code are.
 
     Attributes:
         run_name: the job's name.
@@ -53,12 +53,12 @@ def addresses(network: str, first: int, count: int) -> tuple[str, ...]:
     return tuple(f"{network}.{number >> 8}.{number & 255}" for number in range(first, first + count))
 
 
-def service_site(body: Body, run_name: str, workspace_id: str, gpus: int | None) -> Site:
+def service_layout(body: Body, run_name: str, workspace_id: str, gpus: int | None) -> JobLayout:
     """The job on the service. Addresses and the job's folder are examples: they are given out when it starts."""
     hosts = addresses("10.0", FIRST_ADDRESS, body.instances)
     folder = f"{JOBS}/{run_name}"
     data = f"{folder}/cap/data-capability/wd"
-    return Site(
+    return JobLayout(
         run_name=run_name,
         workspace_id=workspace_id,
         hosts=hosts,

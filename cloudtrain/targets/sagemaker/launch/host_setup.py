@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from cloudtrain.runtime.sagemaker_launcher import ROOT
-from cloudtrain.runtime.sagemaker_launcher.arguments import decoded
+from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.sagemaker.launch.container import Container, Framework
 from cloudtrain.targets.sagemaker.launch.hosts import Host, Request, hyperparameters_file, resource_config
 from cloudtrain.targets.sagemaker.launch.keys import (
@@ -45,7 +45,7 @@ _OF_THE_JOB = {
 
 
 @dataclass(frozen=True)
-class Site:
+class HostSetup:
     """One host, with what the toolkit finds there.
 
     Attributes:
@@ -68,7 +68,7 @@ class Site:
     @cached_property
     def values(self) -> dict[str, Any]:
         """All hyperparameters, decoded."""
-        return decoded(hyperparameters_file(self.request))
+        return decode_hyperparameters(hyperparameters_file(self.request))
 
     @cached_property
     def user(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def is_plug_in(mpi: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Site:
+class ClusterRun:
     """One run on the cluster."""
 
     job: TrainingJob
