@@ -6,9 +6,12 @@ costs what bare Python costs. The table below is the whole public surface.
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
+    from cloudtrain.adoption.adopt import adopt as adopt
+    from cloudtrain.adoption.proof import Adoption as Adoption
     from cloudtrain.api import bundled_job as bundled_job
     from cloudtrain.api import check as check
     from cloudtrain.api import load_job as load_job
+    from cloudtrain.api import load_sweep as load_sweep
     from cloudtrain.api import plan as plan
     from cloudtrain.api import recover as recover
     from cloudtrain.api import run as run
@@ -36,10 +39,15 @@ if TYPE_CHECKING:
     from cloudtrain.core.processing import ProcessingOutput as ProcessingOutput
     from cloudtrain.core.resources import InstanceGroup as InstanceGroup
     from cloudtrain.core.resources import Resources as Resources
+    from cloudtrain.core.search import Range as Range
     from cloudtrain.core.states import LogLine as LogLine
     from cloudtrain.core.states import RunRef as RunRef
     from cloudtrain.core.states import RunState as RunState
     from cloudtrain.core.states import RunStatus as RunStatus
+    from cloudtrain.core.sweep import Objective as Objective
+    from cloudtrain.core.sweep import StopEarly as StopEarly
+    from cloudtrain.core.sweep import Sweep as Sweep
+    from cloudtrain.core.trial import Trial as Trial
     from cloudtrain.errors import CloudtrainError as CloudtrainError
     from cloudtrain.errors import JobError as JobError
     from cloudtrain.errors import PreflightError as PreflightError
@@ -47,6 +55,8 @@ if TYPE_CHECKING:
     from cloudtrain.errors import SettingsError as SettingsError
     from cloudtrain.errors import TargetError as TargetError
     from cloudtrain.lifecycle.run import Run as Run
+    from cloudtrain.looking_back import diff as diff
+    from cloudtrain.sweeps.sweep_run import SweepRun as SweepRun
     from cloudtrain.targets.azureml.settings import AzureML as AzureML
     from cloudtrain.targets.local.settings import Local as Local
     from cloudtrain.targets.sagemaker.settings import SageMaker as SageMaker
@@ -56,9 +66,13 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Run": "lifecycle.run",
+    "Adoption": "adoption.proof",
+    "adopt": "adoption.adopt",
     "bundled_job": "api",
     "check": "api",
+    "diff": "looking_back",
     "load_job": "api",
+    "load_sweep": "api",
     "plan": "api",
     "recover": "api",
     "run": "api",
@@ -96,6 +110,12 @@ _HOME = {
     "RunRef": "core.states",
     "RunState": "core.states",
     "RunStatus": "core.states",
+    "Range": "core.search",
+    "Objective": "core.sweep",
+    "StopEarly": "core.sweep",
+    "Sweep": "core.sweep",
+    "Trial": "core.trial",
+    "SweepRun": "sweeps.sweep_run",
     "AzureML": "targets.azureml.settings",
     "Local": "targets.local.settings",
     "SageMaker": "targets.sagemaker.settings",

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cloudtrain.core.job import BUNDLED, TrainingJob
 from cloudtrain.core.plan import Plan
-from cloudtrain.core.states import ListedRun, RunRef, RunState
+from cloudtrain.core.states import REHEARSAL, ListedRun, RunRef, RunState
 from cloudtrain.errors import (
-    PreflightError,
+    CloudtrainError,
     RunNotFound,
     SettingsError,
     StoreError,
@@ -24,19 +24,24 @@ from cloudtrain.errors import (
     UsageError,
     did_you_mean,
 )
+from cloudtrain.jobfile.files import anchored
 from cloudtrain.lifecycle.planning import PlaceOf, PreparedJob, prepare_job
 from cloudtrain.settings import Settings, load_settings
-from cloudtrain.targets.base import ByteProgress
+from cloudtrain.store.kinds import SWEEP, TUNER
+from cloudtrain.targets.base import ByteProgress, Service
 from cloudtrain.targets.registry import service_of, target_of
 from cloudtrain.targets.settings import TargetSettings
 
 if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob
+    from cloudtrain.core.sweep import Sweep
     from cloudtrain.jobfile import JobFile
     from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.since import Since
     from cloudtrain.lifecycle.submission import Recovered, Submitted
     from cloudtrain.store.origin import Condition
     from cloudtrain.store.store import RunRecord, Store
+    from cloudtrain.sweeps.planning import PreparedSweep
 
 AnyTarget = str | TargetSettings | None
 
@@ -49,8 +54,25 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
 
     Raises:
         JobError: every problem of the file, with line and column.
+        UsageError: the file holds a sweep.
     """
-    return load_job_file(path, overrides).job
+    found = load_job_file(path, overrides)
+    if found.sweep is not None:
+        raise UsageError(f"`{path}` holds a sweep", hint="read it with `ct.load_sweep`", code="CT001")
+    return found.job
+
+
+def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
+    """The sweep of a file with `kind: sweep`, with `a.b=value` overrides; `job.a.b=value` changes its job.
+
+    Raises:
+        JobError: every problem of the file, with line and column.
+        UsageError: the file holds a job.
+    """
+    found = load_job_file(path, overrides)
+    if found.sweep is None:
+        raise UsageError(f"`{path}` holds a job, not a sweep", hint="read it with `ct.load_job`", code="CT001")
+    return found.sweep
 
 
 def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
@@ -92,7 +114,7 @@ def target_named(
 
 
 def plan(
-    job: AnyJob,
+    job: AnyJob | Sweep,
     target: AnyTarget = None,
     *,
     profile: str | None = None,
@@ -102,8 +124,8 @@ def plan(
     """What a submit would send, and what the checks say about it. Sends nothing, writes nothing, opens no socket.
 
     Args:
-        job: the job; relative local paths follow the working directory. One that was read from a file has the
-            settings of the file's project.
+        job: the job, or a sweep; relative local paths follow the working directory. One that was read from a file
+            has the settings of the file's project.
         target: a name, or a model with account settings; the settings' default target unless given.
         profile: a profile of `cloudtrain.toml`.
         ignore: codes of rules that should not speak.
@@ -114,12 +136,12 @@ def plan(
         TargetUnavailable: the target cannot be used from here.
     """
     settings = load_settings(job.folder)
-    prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    prepared = _prepared(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
     return _next_plan(prepared, settings)
 
 
 def check(
-    job: AnyJob,
+    job: AnyJob | Sweep,
     target: AnyTarget = None,
     *,
     profile: str | None = None,
@@ -132,21 +154,25 @@ def check(
     `online` None asks the target when there are credentials for it; False is the same as `plan`.
     """
     settings = load_settings(job.folder)
-    prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    prepared = _prepared(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
     compiled = _next_plan(prepared, settings)
-    wanted = prepared.service.can_check(prepared.target) if online is None else online
+    wanted = prepared.can_check if online is None else online
     return prepared.check_online(compiled) if wanted else compiled
 
 
 def submit(
-    job: AnyJob,
+    job: AnyJob | Sweep,
     target: AnyTarget = None,
     *,
     profile: str | None = None,
     ignore: Sequence[str] = (),
     place_of: PlaceOf | None = None,
     online: bool = True,
+    file: JobFile | None = None,
+    queue: bool | None = None,
+    priority: int | None = None,
     on_plan: Callable[[Plan], None] | None = None,
+    on_changes: Callable[[Since | None], None] | None = None,
     on_bytes: ByteProgress | None = None,
     on_run: Callable[[Run], None] | None = None,
 ) -> Run:
@@ -161,7 +187,11 @@ def submit(
         ignore: as for `plan`.
         place_of: as for `plan`.
         online: ask the target about role, bucket, inputs and quota first.
+        file: what the job was read from, for `show`.
+        queue: on this machine, wait for the GPUs or CPU slots that the run needs; as the settings say unless given.
+        priority: in the queue, runs with a higher number come first.
         on_plan: sees the plan before anything is sent.
+        on_changes: sees what changed since the job's last run, None where there was none.
         on_bytes: is told how many bytes of the bundle are there, and of how many.
         on_run: tells the user about the run. A process that dies before this returns has told nobody, and the next
             submit of the same job returns the same run, with `adopted` set.
@@ -171,17 +201,27 @@ def submit(
         TargetError: the target refused or could not be reached; the next command finds out whether it has the run.
     """
     from cloudtrain.lifecycle.inputs import outputs_of
-    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.keeping import Keeper
+    from cloudtrain.lifecycle.sending import stop_on_errors
     from cloudtrain.lifecycle.submission import Submission, submit_once
     from cloudtrain.store.origin import origin_here
     from cloudtrain.store.store import open_store
 
     settings = load_settings(job.folder)
-    prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    if queue is not None or priority is not None:
+        from cloudtrain.lifecycle.queue import queued_settings
+
+        named = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
+        target = queued_settings(named, queue, priority)
+    prepared = _prepared(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+
+    keeper = None
+    if isinstance(prepared, PreparedJob):  # the trials of a sweep are kept, each as the job that it is
+        keeper = Keeper(prepared, anchored(cast("AnyJob", job), settings.cwd), file)
 
     def run_of(submitted: Submitted) -> Run:
         names = tuple(record.name for record in submitted.unreported)
-        return Run(submitted.record, settings, adopted=submitted.adopted, unreported=names)
+        return _run_of(submitted.record, settings, adopted=submitted.adopted, unreported=names)
 
     def report(submitted: Submitted) -> None:
         if on_run is not None:
@@ -193,7 +233,12 @@ def submit(
             compiled = prepared.check_online(prepared.plan(counter, store.salt), ask=online)
             if on_plan is not None:
                 on_plan(compiled)
-            _stop_on_errors(compiled)
+            stop_on_errors(compiled)
+            if on_changes is not None and keeper is not None:
+                from cloudtrain.lifecycle.since import changes_since_last
+
+                with suppress(CloudtrainError, OSError):
+                    on_changes(changes_since_last(store, keeper.prepared, keeper.job, compiled))
             return compiled
 
         submission = Submission(
@@ -206,8 +251,40 @@ def submit(
             report=report,
             on_bytes=on_bytes,
             origin=origin_here(Path.cwd(), project=job.folder, labels=prepared.labels),
+            kept_of=None if keeper is None else keeper.kept_of,
         )
-        return run_of(submit_once(store, submission, lambda name: service_of(name, settings)))
+        submitted = submit_once(store, submission, lambda name: _service_named(name, settings))
+        if keeper is not None and not submitted.adopted:
+            keeper.finish(store, submitted.record.name)
+        return run_of(submitted)
+
+
+def _prepared(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words: Any) -> PreparedJob | PreparedSweep:
+    if getattr(job, "kind", None) != "sweep":
+        return prepare_job(job, target, settings, **words)  # type: ignore[arg-type]  # no sweep, and no import of its model
+    from cloudtrain.sweeps.planning import prepare_sweep
+
+    return prepare_sweep(job, target, settings, **words)  # type: ignore[arg-type]  # a sweep
+
+
+def _service_named(name: str, settings: Settings) -> Service:
+    """A target's service, or for a run that is a sweep the service of its kind."""
+    if ":" not in name:
+        return service_of(name, settings)
+    from cloudtrain.sweeps.services import service_named
+
+    return service_named(name, settings)
+
+
+def _run_of(row: RunRecord, settings: Settings, **words: Any) -> Run:
+    """The run of a row of the store; a sweep has more methods."""
+    if row.key.startswith((SWEEP, TUNER)):
+        from cloudtrain.sweeps.sweep_run import SweepRun
+
+        return SweepRun(row, settings, **words)
+    from cloudtrain.lifecycle.run import Run
+
+    return Run(row, settings, **words)
 
 
 def run(name: str) -> Run:
@@ -227,7 +304,7 @@ def run(name: str) -> Run:
     if not name.strip():  # the beginning of every run's name, as an unset variable of a script is
         raise RunNotFound("the name of the run is empty", hint="`cloudtrain ps` lists the runs; `last` is the newest")
     settings = load_settings()
-    _recover_if_needed()
+    recover_if_needed()
     elsewhere = None
     with read_store(settings.state_dir) as store:
         if store is not None and name == NEWEST:
@@ -249,7 +326,7 @@ def run(name: str) -> Run:
         raise RunNotFound(
             f"`{name}` is the beginning of {len(rows)} runs", hint=f"write more of it: {names}", code="CT932"
         )
-    return Run(rows[0], settings, elsewhere=elsewhere)
+    return _run_of(rows[0], settings, elsewhere=elsewhere)
 
 
 def runs(
@@ -261,6 +338,8 @@ def runs(
     profile: str | None = None,
     tags: Mapping[str, str] | None = None,
     where: Sequence[str] = (),
+    rehearsals: bool = True,
+    trials: bool = False,
 ) -> list[Run]:
     """The newest runs of this user on this machine, newest first; those that have not ended are asked for their state.
 
@@ -272,6 +351,8 @@ def runs(
         profile: a profile of `cloudtrain.toml`, for the target's account settings.
         tags: only runs with these tags.
         where: only runs whose hyperparameters compare so: `["learning_rate<0.01", "optimizer=adamw"]`.
+        rehearsals: whether the runs of `cloudtrain rehearse` that have ended are among them.
+        trials: the trials of sweeps too.
 
     Raises:
         UsageError: a text of `where` is no comparison, or `tags` or `where` are asked of a target.
@@ -288,13 +369,13 @@ def runs(
     settings, limit = load_settings(), None if limit is None else min(limit, sys.maxsize)
     if target is not None:
         model = settings.target(target, profile=profile) if isinstance(target, str) else target
-        there = (Run.attached(item, settings) for item in _at(model, settings))
-        return list(islice((item for item in there if _wanted(item, states, job)), limit))
-    _recover_if_needed()
+        there = (Run.attached(item, settings) for item in runs_at(model, settings))
+        return list(islice((item for item in there if _wanted(item, states, job, rehearsals)), limit))
+    recover_if_needed()
     with read_store(settings.state_dir) as store:
-        rows = [] if store is None else _perhaps(store, states, job, limit, conditions)
-    here = (_refreshed(Run(row, settings)) for row in rows)
-    return list(islice((item for item in here if _wanted(item, states, job)), limit))
+        rows = [] if store is None else _perhaps(store, states, job, limit, conditions, rehearsals, trials=trials)
+    here = (_refreshed(_run_of(row, settings)) for row in rows)
+    return list(islice((item for item in here if _wanted(item, states, job, rehearsals)), limit))
 
 
 def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[Recovered]:
@@ -318,12 +399,12 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
             on_found(found)
 
     with open_store(settings.state_dir) as store:
-        found += recover_submissions(store, lambda name: service_of(name, settings))
+        found += recover_submissions(store, lambda name: _service_named(name, settings))
         report_accepted(store, report)
     return found
 
 
-def _next_plan(prepared: PreparedJob, settings: Settings) -> Plan:
+def _next_plan(prepared: PreparedJob | PreparedSweep, settings: Settings) -> Plan:
     """The plan of the next run of the job. Nothing is written where there is no store yet."""
     from cloudtrain.store.identity import salt_of_new_store
     from cloudtrain.store.store import read_store
@@ -334,17 +415,7 @@ def _next_plan(prepared: PreparedJob, settings: Settings) -> Plan:
         return prepared.plan(store.next_counter(prepared.key, settings.submitter), store.salt)
 
 
-def _stop_on_errors(plan: Plan) -> None:
-    if plan.errors:
-        count, code = len(plan.errors), plan.errors[0].code
-        raise PreflightError(
-            f"{count} check{'s' if count > 1 else ''} found an error, so nothing was sent",
-            findings=plan.findings,
-            hint=f"`cloudtrain explain {code}` says more, `--ignore {code}` goes on anyway",
-        )
-
-
-def _recover_if_needed() -> None:
+def recover_if_needed() -> None:
     """Settle submissions that were cut off before looking. Opens the store for writing only when there are some, and
     where it cannot be written, as on a full disk, looks at what is known."""
     from cloudtrain.lifecycle.submission import needs_recovery
@@ -356,7 +427,7 @@ def _recover_if_needed() -> None:
         cut_off = store is not None and any(needs_recovery(store, record) for record in store.unfinished())
     if cut_off:
         with suppress(StoreError), open_store(settings.state_dir) as store:
-            recover_submissions(store, lambda name: service_of(name, settings))
+            recover_submissions(store, lambda name: _service_named(name, settings))
 
 
 def _last(store: Store) -> tuple[list[RunRecord], str | None]:
@@ -382,7 +453,12 @@ _WHERE = ("region", "subscription_id", "resource_group", "workspace")
 """Settings that say where a target's runs are."""
 
 
-def _at(target: TargetSettings, settings: Settings) -> Iterator[ListedRun]:
+def runs_at(target: TargetSettings, settings: Settings) -> Iterator[ListedRun]:
+    """The runs that a target has, the newest first.
+
+    Raises:
+        SettingsError: nothing says where to look.
+    """
     name = target.type
     account = target_of(name).account(target, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
     missing = [field for field in _WHERE if field in getattr(account, "missing", ())]
@@ -392,19 +468,32 @@ def _at(target: TargetSettings, settings: Settings) -> Iterator[ListedRun]:
     return service_of(name, settings).runs(account.place)
 
 
-def _wanted(item: Run, states: Sequence[RunState], job: str | None) -> bool:
-    return (not states or item.last_status.state in states) and job in (None, item.job_name)
+def _wanted(item: Run, states: Sequence[RunState], job: str | None, rehearsals: bool) -> bool:
+    state = item.last_status.state
+    is_hidden = not rehearsals and state.is_final and item.job_name.endswith(REHEARSAL)
+    return not is_hidden and (not states or state in states) and job in (None, item.job_name)
 
 
 def _perhaps(
-    store: Store, states: Sequence[RunState], job: str | None, limit: int | None, where: Sequence[Condition]
+    store: Store,
+    states: Sequence[RunState],
+    job: str | None,
+    limit: int | None,
+    where: Sequence[Condition],
+    rehearsals: bool,
+    *,
+    trials: bool = False,
 ) -> list[RunRecord]:
     """The rows among which the wanted runs are, newest first. Those that had not ended may be in any state by now."""
+
+    def found(**wanted: Any) -> list[RunRecord]:
+        return store.newest(job=job, where=where, trials=trials, **wanted)
+
     if not states:
-        return store.newest(limit=limit, job=job, where=where)
+        return found(limit=limit, rehearsals=rehearsals)
     ended = [state for state in states if state.is_final]
-    rows = store.newest(limit=limit, states=ended, job=job, where=where) if ended else []
-    rows += store.newest(states=[state for state in RunState if not state.is_final], job=job, where=where)
+    rows = found(limit=limit, states=ended, rehearsals=rehearsals) if ended else []
+    rows += found(states=[state for state in RunState if not state.is_final])
     return sorted(rows, key=lambda row: row.seq or 0, reverse=True)
 
 

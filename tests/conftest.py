@@ -40,6 +40,7 @@ def clean_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("CLOUDTRAIN_GIT_TIMEOUT", "300")  # the same for git
     monkeypatch.setenv("CLOUDTRAIN_CHECK_TIMEOUT", "300")  # a busy machine answers late
     monkeypatch.chdir(home)
     return home

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command as built
 
-from cloudtrain.cli.help import CONTEXT, Command
+from cloudtrain.cli.help import CONTEXT, Command, write_sections
 from cloudtrain.errors import UsageError, did_you_mean
 
 PROGRAM = "cloudtrain"
@@ -33,20 +33,33 @@ COMMANDS = {
     "instances": Entry("Send a job", "List instance types, or the nodes of a cluster."),
     "rehearse": Entry("Send a job", "Rehearse a preemption here: interrupt, resume, compare."),
     "ps": Entry("Follow runs", "List runs, the newest first."),
+    "queue": Entry("Follow runs", "List, move and drop the runs that wait on this machine."),
     "status": Entry("Follow runs", "Show the state of a run, and why it failed."),
     "logs": Entry("Follow runs", "Print the output of a run's processes."),
     "wait": Entry("Follow runs", "Wait until a run has ended."),
     "stop": Entry("Follow runs", "Stop runs gracefully."),
+    "trials": Entry("Follow runs", "List the trials of a sweep."),
+    "continue": Entry("Follow runs", "Go on with a sweep, with more trials if you like."),
     "download": Entry("Follow runs", "Copy what a run wrote: model, outputs, checkpoint, logs."),
+    "show": Entry("Look back", "Show what was sent: the job, the request and the source."),
+    "diff": Entry("Look back", "Compare two runs, jobs or plans: fields, request and code."),
+    "rerun": Entry("Look back", "Send a run once more: the same code, the same request."),
+    "code": Entry("Look back", "Write the code of a run into a folder."),
+    "cost": Entry("Look back", "Sum what runs cost, by job, month, target or tag."),
     "recover": Entry("Follow runs", "Finish or forget submissions that were cut off."),
     "rm": Entry("Follow runs", "Remove runs that have ended from this machine."),
     "prune": Entry("Follow runs", "Remove old, failed or large runs, and keep the best."),
     "init": Entry("Start", "Write a first job file."),
+    "adopt": Entry("Start", "Turn a training job of another tool into a job file."),
     "scripts": Entry("Start", "List, show and copy the bundled training scripts."),
     "schema": Entry("Start", "Print the JSON Schema of a job file, for editors."),
     "doctor": Entry("Start", "Show what works on this machine and what is missing."),
 }
 """In the order of the help. `tests/cli` checks each summary against its command's own help."""
+
+
+_MODULES = {"continue": "go_on"}
+"""Modules whose command's name is a word of Python."""
 
 
 class LazyGroup(TyperGroup):
@@ -67,11 +80,11 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """The table above, section by section, without loading any command."""
-        for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
-            rows = [(name, entry.summary) for name, entry in COMMANDS.items() if entry.section == section]
-            with formatter.section(section):
-                formatter.write_dl(rows, col_max=12, col_spacing=4)
+        """Write the table above, section by section, without loading any command."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, entry in COMMANDS.items():
+            sections.setdefault(entry.section, []).append((name, entry.summary))
+        write_sections(formatter, sections, spacing=4)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. What Typer would turn into its own messages becomes an exit code here."""
@@ -89,7 +102,7 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """The command of that name, as the object that Typer runs. Its help is the docstring of its function."""
-    command = import_module(f"{__package__}.commands.{name}").command
+    command = import_module(f"{__package__}.commands.{_MODULES.get(name, name)}").command
     if isinstance(command, typer.Typer):
         return _named(built(command), name)
     single = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
@@ -154,11 +167,15 @@ _ELSEWHERE = {
     word: command
     for command, words in {
         "submit": "run create apply start launch train sbatch srun torchrun send exec",
-        "plan": "show dry-run dryrun diff render preview",
+        "plan": "dry-run dryrun render preview",
         "check": "validate lint verify",
-        "ps": "list ls get jobs runs squeue history",
+        "ps": "list ls get jobs runs history",
+        "queue": "squeue sprio qstat",
         "status": "describe info inspect state",
         "logs": "log tail output stream cat",
+        "rerun": "resubmit retry restart repeat again requeue",
+        "diff": "compare",
+        "cost": "billing bill spend price",
         "stop": "cancel kill abort terminate scancel",
         "rm": "delete remove forget",
         "prune": "gc clean cleanup purge",
@@ -166,13 +183,14 @@ _ELSEWHERE = {
         "wait": "watch attach",
         "doctor": "config login env debug",
         "init": "new",
+        "adopt": "import convert migrate",
         "instances": "machines types prices",
     }.items()
     for word in words.split()
 }
 """What other tools call our commands: kubectl, docker, uv, slurm, terraform, and the clouds' own."""
 
-_OF_ONE = ("submit", "plan", "check", "status", "logs", "stop", "download", "wait")
+_OF_ONE = ("submit", "plan", "check", "status", "logs", "stop", "download", "wait", "rm")
 """Commands whose argument is a job file or a run, as it is in the other tools."""
 
 

@@ -47,6 +47,11 @@ def runs(_: str) -> list[str]:
         return [] if store is None else ["last", *(row.name for row in store.newest(limit=_MOST_RUNS))]
 
 
+def runs_and_jobs(incomplete: str) -> list[str]:
+    """What two things can be compared: runs, and files."""
+    return [*runs(incomplete), *jobs(incomplete)]
+
+
 @_silent
 def jobs(incomplete: str) -> list[str]:
     """Job files and folders under what is typed already, and the bundled scripts."""
@@ -124,6 +129,17 @@ def states(_: str) -> list[str]:
     from cloudtrain.core.states import RunState
 
     return [state.value for state in RunState]
+
+
+@_silent
+def groups(_: str) -> list[str]:
+    """What costs can be summed by; of tags, those that runs have."""
+    from cloudtrain.settings import load_settings
+    from cloudtrain.store.store import read_store
+
+    with read_store(load_settings().state_dir) as store:
+        keys = [] if store is None else store.tag_keys()
+    return ["job", "month", "target", *(f"tag:{key}" for key in keys)]
 
 
 @_silent

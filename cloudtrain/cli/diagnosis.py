@@ -143,7 +143,7 @@ def _disk() -> Diagnosis:
             "runs keep their code, models and checkpoints there; `cloudtrain prune --older-than 30d` removes old ones"
         )
         return Diagnosis("disk", "warning", f"{format_size(free)} free under the state folder", hint)
-    used = {name: folder_size(folder / name) for name in ("runs", "bundles")}
+    used = {name: folder_size(folder / name) for name in ("runs", "bundles", "environments")}
     parts = ", ".join(f"{name} {format_size(size)}" for name, size in used.items())
     return Diagnosis("disk", "ok", f"{format_size(free)} free under the state folder; {parts}")
 

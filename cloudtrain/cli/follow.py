@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, TextIO
 
@@ -14,18 +14,20 @@ from cloudtrain.cli.lines import LineFormat
 from cloudtrain.cli.report import exit_code, goes_on, report_end, status_json
 from cloudtrain.cli.selection import EVERY_LINE, Selection
 from cloudtrain.cli.streams import OutputError
-from cloudtrain.cli.terminal import print_json
+from cloudtrain.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
-    from cloudtrain.core.states import LogLine
+    from cloudtrain.core.states import LogLine, RunStatus
     from cloudtrain.lifecycle.run import Run
+
+    OnStatus = Callable[[RunStatus], None] | None
 
 
 def follow(run: Run, *, as_json: bool = False) -> int:
     """Follow a run to its end and return the exit code. With `as_json`, stdout gets the final status alone."""
     stream = sys.stderr if as_json else sys.stdout
     try:
-        metrics = _print(_folded(run.logs(follow=True)), LineFormat(), stream)
+        metrics = _print(run, lambda told: _folded(run.logs(follow=True, on_status=told)), LineFormat(), stream)
         status = run.wait()
     except KeyboardInterrupt:
         goes_on(run)
@@ -53,8 +55,8 @@ def print_logs(
     """Print a run's output on stdout; with `follow`, until it ends. Returns the exit code. `tail` counts the lines that
     are selected."""
 
-    def selected(*, follow: bool = False) -> Iterator[LogLine]:
-        return selection.of(run.logs(follow=follow, rank=rank, instance=instance))
+    def selected(*, follow: bool = False, on_status: OnStatus = None) -> Iterator[LogLine]:
+        return selection.of(run.logs(follow=follow, rank=rank, instance=instance, on_status=on_status))
 
     try:
         if not follow:
@@ -62,13 +64,32 @@ def print_logs(
             _write(lines if tail is None else deque(lines, maxlen=min(tail, sys.maxsize)), form, sys.stdout)
             return 0
         skipped = 0 if tail is None else max(0, sum(1 for _ in selected()) - tail)
-        metrics = _print(islice(selected(follow=True), skipped, None), form, sys.stdout)
+        metrics = _print(
+            run, lambda told: islice(selected(follow=True, on_status=told), skipped, None), form, sys.stdout
+        )
         if not form.as_json:
             report_end(run, run.wait(), metrics)
         return 0
     except KeyboardInterrupt:
         goes_on(run)
         return EXIT_INTERRUPTED
+
+
+class _QueueNews:
+    """Says on stderr where a followed run stands in a queue, whenever that changes, and when it starts."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._place: int | None = None
+
+    def tell(self, status: RunStatus) -> None:
+        """The status, as often as it changes."""
+        place = status.queue_place
+        if place is not None and place != self._place:
+            say(f"`{self._name}` is queued: place {place}, {status.reason}")
+        elif place is None and self._place is not None and not status.state.is_final:
+            say(f"`{self._name}` has its place")
+        self._place = place
 
 
 def _folded(lines: Iterable[LogLine]) -> Iterator[LogLine]:
@@ -81,14 +102,17 @@ def _folded(lines: Iterable[LogLine]) -> Iterator[LogLine]:
             yield line
 
 
-def _print(lines: Iterable[LogLine], form: LineFormat, stream: TextIO) -> dict[str, float]:
-    """Print lines as they come and return the last value of each metric."""
+def _print(
+    run: Run, lines_of: Callable[[OnStatus], Iterable[LogLine]], form: LineFormat, stream: TextIO
+) -> dict[str, float]:
+    """Print lines as they come and return the last value of each metric. `lines_of` gets what wants to be told of
+    every change of the run's status."""
     if form.as_json or form.raw or not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return _write(lines, form, stream)
-    from cloudtrain.cli.live import LiveMetrics
+        return _write(lines_of(_QueueNews(run.name).tell), form, stream)
+    from cloudtrain.cli.live import LiveView
 
-    with LiveMetrics(form, stream) as live:
-        for line in lines:
+    with LiveView(form, stream) as live:
+        for line in lines_of(live.take_status):
             live.show(line)
     return live.latest
 

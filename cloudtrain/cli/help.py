@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typer.core import TyperCommand
@@ -11,6 +12,19 @@ CONTEXT: dict[Any, Any] = {"help_option_names": ["-h", "--help"], "max_content_w
 
 _BRACKETS = re.compile(r"\s*\\?\[x>=\d+\]")
 """Typer's notation of a smallest number, which some versions escape for rich. The error says it when it matters."""
+
+
+_WIDEST = 30
+"""Columns of the names in a help; the text beside a longer one begins in the next line."""
+
+
+def write_sections(formatter: Any, sections: Mapping[str, Sequence[tuple[str, str]]], *, spacing: int = 2) -> None:
+    """Write tables of names and texts, whose texts all begin in the same column."""
+    widest = min(_WIDEST, max((len(name) for rows in sections.values() for name, _ in rows), default=0))
+    for title, rows in sections.items():
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), text) for name, text in rows], _WIDEST, spacing)
 
 
 class Command(TyperCommand):
@@ -22,16 +36,13 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The arguments, then the options."""
-        arguments = [(_metavar(param).strip("[]"), param.help or "") for param in self._arguments(ctx)]
+        arguments = [(re.sub(r"[][]", "", _metavar(param)), param.help or "") for param in self._arguments(ctx)]
         options = [
             (record[0], _BRACKETS.sub("", record[1]).replace("\\[", "["))
             for param in self.get_params(ctx)
             if param.param_type_name == "option" and (record := param.get_help_record(ctx)) is not None
         ]
-        for title, rows in (("Arguments", arguments), ("Options", options)):
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+        write_sections(formatter, {"Arguments": arguments, "Options": options})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As Typer does, but what follows a Python script belongs to it, as with `python`, `torchrun` and `uv run`."""

@@ -75,6 +75,23 @@ def job_or_script(
     return found
 
 
+def as_array(file: JobFile, each: Sequence[str] | None, parallel: int | None) -> JobFile:
+    """The file with the job once for each combination of `--each` values; the file itself where there are none.
+
+    Raises:
+        UsageError: what is for arrays is said of a sweep, or the other way round.
+        JobError: a value does not fit.
+    """
+    if not each:
+        if parallel is not None:
+            hint = "set `parallel` in the sweep's file, `--set parallel=4`, or add `--each hyperparameters.seed=1,2,3`"
+            raise UsageError("`--parallel` is for `--each`", hint=hint, code="CT902")
+        return file
+    from cloudtrain.jobfile.array import array_of
+
+    return array_of(file, each, parallel=parallel or 1)
+
+
 def is_script(job: str) -> bool:
     """Whether a job is named by its Python script."""
     return job.endswith(".py")
@@ -157,7 +174,7 @@ def plan_of(file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[
     """The plan of a job file, its findings placed in the file."""
     import cloudtrain as ct
 
-    return ct.plan(file.job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of)
+    return ct.plan(file.work, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of)
 
 
 def checked(
@@ -166,7 +183,7 @@ def checked(
     """The plan of a job file with what its target says about it, if it is asked."""
     from cloudtrain.api import check
 
-    return check(file.job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of, online=online)
+    return check(file.work, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of, online=online)
 
 
 def run(name: str) -> Run:
@@ -190,7 +207,7 @@ def may(what: str, run: Run) -> None:
     from cloudtrain.cli.terminal import typed
 
     if run.elsewhere is not None and not confirmed(f"{what} `{run.name}`?"):
-        hint = f"{typed('cloudtrain', what, run.name)} does it"
+        hint = f"{typed('cloudtrain', *what.split(), run.name)} does it"
         raise UsageError(f"`{run.name}` is from another folder: nothing was done", hint=hint, code="CT939")
 
 

@@ -1,150 +1,181 @@
-"""The metrics of a run as a table that stays below its scrolling output, on a terminal."""
+"""A run on a terminal: its lines scroll, and below them stands how far it is, what it waits for, and its curves."""
 
 from __future__ import annotations
 
-import math
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TextIO
 
+from cloudtrain.cli.courses import Course, curve, sparkline, wants_logarithm
 from cloudtrain.cli.lines import LineFormat
-from cloudtrain.core.states import LogLine, Metrics
+from cloudtrain.cli.pace import Pace
+from cloudtrain.cli.terminal import has_color
+from cloudtrain.core.states import LogLine, Metrics, RunStatus
 from cloudtrain.render.escape import on_one_line
 from cloudtrain.render.status import PROGRESS, number
 
 if TYPE_CHECKING:
-    from rich.live import Live
+    from collections.abc import Iterator
+
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 _RANK_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 
-_BARS = "▁▂▃▄▅▆▇█"
-_TREND_WIDTH = 24
-_MOST_KEPT = 32 * _TREND_WIDTH
-"""Values of a metric that are kept for its trend."""
-
 _PLACES = ("epoch", "step")
-"""Where a value was measured, rather than a value: shown above the table."""
+"""Where a value was measured, rather than a value."""
 
 _REFRESHES_PER_SECOND = 4
 
+_OTHER_ROWS = 8
+"""Rows of the terminal that are left to the run's output, where there are so many; the progress has some of them."""
 
-class LiveMetrics:
-    """Prints lines, except metric lines, which change the table. The table appears with the first metric and stays
+_LOWEST, _HIGHEST = 3, 8
+"""Rows of a curve."""
+
+_TABLE_WIDTH, _NARROWEST = 34, 8
+"""Columns of a table's numbers beside its names, and of a trend that still says something."""
+
+
+class LiveView:
+    """Prints lines, except metric lines, which change what stands below them. That appears at once, and its curves stay
     on the screen when the run has ended."""
 
     def __init__(self, form: LineFormat, stream: TextIO) -> None:
         from rich.console import Console
+        from rich.live import Live
 
         self.latest: dict[str, float] = {}
-        self._courses: dict[str, _Course] = defaultdict(_Course)
+        self._courses: dict[str, Course] = defaultdict(Course)
+        self._pace = Pace(time.monotonic())
         self._changing = Lock()
         self._metrics = Metrics()
         self._form = form._replace(color=True)  # rich leaves colours out where there are none
-        self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        self._bars = (getattr(stream, "encoding", None) or "").lower().startswith("utf")
-        self._live: Live | None = None
+        self._console = Console(
+            file=stream,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            color_system="auto" if has_color(stream) else None,  # with NO_COLOR rich itself leaves bold and dim
+        )
+        self._draws = (getattr(stream, "encoding", None) or "").lower().startswith("utf")
+        self._drawn: tuple[float, tuple[int, int], list[Any]] | None = None
+        self._is_over = False
+        self._live = Live(
+            self,
+            console=self._console,
+            refresh_per_second=_REFRESHES_PER_SECOND,
+            vertical_overflow="crop",
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
 
-    def __enter__(self) -> LiveMetrics:
+    def __enter__(self) -> LiveView:
+        self._live.start(refresh=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._is_over, self._drawn = True, None
+        self._live.transient = not self._courses
+        self._live.stop()
+
+    def take_status(self, status: RunStatus) -> None:
+        """Take what the target says."""
+        with self._changing:
+            self._pace.take_status(status, time.monotonic())
 
     def show(self, line: LogLine) -> None:
         """Take the values of a line, and print it, unless it is a metric line."""
         values = self._metrics.of(line)
+        with self._changing:
+            self._pace.take_line(line, time.monotonic())
+            if values is not None:
+                self._pace.take_values(values, line.time)
+                self.latest |= values
+                for name, value in values.items():
+                    if name not in (*_PLACES, *PROGRESS):
+                        self._courses[name].add(value)
         if not line.is_metrics:
             for part in self._form.parts(line):
                 self._console.print(self._styled(line, part), soft_wrap=True)
-        if values is None:
-            return
-        with self._changing:
-            self.latest |= values
-            for name, value in values.items():
-                self._courses[name].add(value)
-        if self._live is None:
-            self._live = self._started()
 
-    def _started(self) -> Live:
-        """The table is built when it is drawn, by a thread of its own, not with every value."""
-        from rich.live import Live
-
-        live = Live(
-            get_renderable=self._table,
-            console=self._console,
-            refresh_per_second=_REFRESHES_PER_SECOND,
-            vertical_overflow="visible",
-        )
-        live.start()
-        return live
-
-    def _styled(self, line: LogLine, part: str) -> Any:
+    def _styled(self, line: LogLine, part: str) -> Text:
         from rich.text import Text
 
         colour = "dim" if line.rank is None else _RANK_COLOURS[line.rank % len(_RANK_COLOURS)]
         return Text(self._form.lead(line), style=colour).append_text(Text.from_ansi(part))
 
-    def _table(self) -> Table:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
+        """Draw what stands below the lines. Every printed line asks for it; it is drawn anew a few times a second."""
+        from rich.segment import Segment
+
+        now, size = time.monotonic(), (options.max_width, console.size.height)
+        if self._drawn is None or self._drawn[1] != size or now - self._drawn[0] >= 1 / _REFRESHES_PER_SECOND:
+            with self._changing:
+                parts = self._parts(now, *size)
+            given = options.update(height=None)
+            rows = [row for part in parts for row in console.render_lines(part, given, pad=False)]
+            self._drawn = (now, size, rows)
+        for row in self._drawn[2]:
+            yield from row
+            yield Segment.line()
+
+    def _parts(self, now: float, width: int, height: int) -> list[RenderableType]:
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
+        parts: list[RenderableType] = []
+        if (progress := self._pace.progress()) and self._courses:
+            parts.append(Text(progress, no_wrap=True, overflow="ellipsis"))
+        if self._pace.fraction is not None and self._courses:
+            parts.append(ProgressBar(total=1.0, completed=self._pace.fraction, width=width))
+        if not self._is_over and (waiting := self._pace.waiting_for(now)):
+            parts.append(Text(waiting, style="dim", no_wrap=True, overflow="ellipsis"))
+        return parts + self._course_parts(width, height - min(_OTHER_ROWS, height // 2))
+
+    def _course_parts(self, width: int, rows: int) -> list[RenderableType]:
+        """As many curves as `rows` have room for, and the other metrics as a table."""
+        courses = sorted(self._courses.items(), key=lambda item: "loss" not in item[0])
+        count = self._curves_among(len(courses), rows) if self._draws else 0
+        others = courses[count:]
+        room = (rows - (len(others) + 1 if others else 0)) // count - 1 if count else 0
+        parts: list[RenderableType] = []
+        for name, course in courses[:count]:
+            parts += self._curve(name, course, width, max(_LOWEST, min(_HIGHEST, room)))
+        return parts + ([self._table(others, width, max(1, rows - 1))] if others else [])
+
+    @staticmethod
+    def _curves_among(count: int, rows: int) -> int:
+        """How many metrics can be curves while each of the others has a row of the table."""
+        fits = (n for n in range(count, 0, -1) if n * (_LOWEST + 1) + (count - n + 1 if n < count else 0) <= rows)
+        return next(fits, 1 if rows > _LOWEST + 2 else 0)
+
+    @staticmethod
+    def _curve(name: str, course: Course, width: int, height: int) -> list[RenderableType]:
+        from rich.text import Text
+
+        trend = course.trend
+        low, high = map(number, course.bounds)
+        title = Text(on_one_line(name), style="bold", no_wrap=True, overflow="ellipsis")
+        title.append(f"  {number(course.last)}", style="not bold")
+        scale = "  log scale" if wants_logarithm(trend) else ""
+        title.append(f"  min {low}  max {high}{scale}", style="not bold dim")
+        return [title, *(Text(row, style="cyan", no_wrap=True) for row in curve(trend, width, height))]
+
+    def _table(self, courses: list[tuple[str, Course]], width: int, rows: int) -> Table:
         from rich.table import Table
 
-        where = "  ".join(f"{name} {number(self.latest[name])}" for name in _PLACES if name in self.latest)
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        table.add_column("METRIC", no_wrap=True)
-        table.add_column("LAST", justify="right", no_wrap=True)
-        table.add_column("MIN", justify="right", no_wrap=True)
-        table.add_column("MAX", justify="right", no_wrap=True)
-        table.add_column(where, no_wrap=True)
-        with self._changing:
-            for name, course in self._courses.items():
-                if name not in (*_PLACES, *PROGRESS):
-                    trend = sparkline(course.trend) if self._bars else ""
-                    table.add_row(on_one_line(name), *map(number, (course.last, *course.bounds)), trend)
+        table.add_column("METRIC", no_wrap=True, overflow="ellipsis", max_width=width // 3)
+        for heading in ("LAST", "MIN", "MAX"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("", no_wrap=True)
+        longest = min(width // 3, max(len(on_one_line(name)) for name, _ in courses))
+        room = width - longest - _TABLE_WIDTH
+        for name, course in islice(courses, rows):
+            trend = sparkline(course.trend, room) if self._draws and room >= _NARROWEST else ""
+            table.add_row(on_one_line(name), *map(number, (course.last, *course.bounds)), trend)
         return table
-
-
-class _Course:
-    """All values of a metric in little room: the last one, the bounds, and enough at even distances for a trend."""
-
-    def __init__(self) -> None:
-        self.last = self._newest = math.nan
-        self._low, self._high = math.inf, -math.inf
-        self._kept: list[float] = []
-        self._count, self._distance = 0, 1
-
-    def add(self, value: float) -> None:
-        """The next value. One that is not finite is the last one, and nothing else."""
-        self.last = value
-        if not math.isfinite(value):
-            return
-        self._newest, self._low, self._high = value, min(self._low, value), max(self._high, value)
-        if self._count % self._distance == 0:
-            self._kept.append(value)
-        self._count += 1
-        if len(self._kept) > _MOST_KEPT:
-            del self._kept[1::2]
-            self._distance *= 2
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The smallest and the largest value."""
-        return (self._low, self._high) if self._count else (self.last, self.last)
-
-    @property
-    def trend(self) -> list[float]:
-        """Some of the values in their order, from the first to the newest."""
-        return self._kept if (self._count - 1) % self._distance == 0 else [*self._kept, self._newest]
-
-
-def sparkline(values: Sequence[float], width: int = _TREND_WIDTH) -> str:
-    """The course of `values` in at most `width` characters; what is not a number is left out."""
-    real = [value for value in values if math.isfinite(value)]
-    if len(real) > width:
-        real = [real[index * (len(real) - 1) // (width - 1)] for index in range(width)]
-    if not real:
-        return ""
-    low, high = min(real) / 2, max(real) / 2  # halves, because the whole distance may be more than a float holds
-    steps = (high - low) or 1.0
-    return "".join(_BARS[int((value / 2 - low) / steps * (len(_BARS) - 1))] for value in real)

@@ -32,6 +32,19 @@ Gpu = Annotated[
 SaveJob = Annotated[
     Path | None, typer.Option("--save-job", metavar="FILE", help="Of a script: write its job file too.")
 ]
+Each = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--each",
+        metavar="FIELD=VALUES",
+        help="Run the job once for each value: hyperparameters.seed=1,2,3. Repeatable: then each combination.",
+        show_default=False,
+    ),
+]
+Parallel = Annotated[
+    int | None,
+    typer.Option("--parallel", min=1, metavar="N", help="With --each: N runs at a time; 1 unless given."),
+]
 RunName = Annotated[
     str,
     typer.Argument(
@@ -103,6 +116,14 @@ MaxRestarts = Annotated[
 Python = Annotated[
     str | None, typer.Option("--python", metavar="PATH", help="Local: the interpreter that runs the script.")
 ]
+BuildEnvironment = Annotated[
+    bool | None,
+    typer.Option(
+        "--build-environment",
+        help="Local: install the job's requirements into an environment of their own, built once.",
+        show_default=False,
+    ),
+]
 Launcher = Annotated[
     str | None,
     typer.Option(
@@ -126,6 +147,19 @@ Emulate = Annotated[
         autocompletion=complete.emulated,
         show_default=False,
     ),
+]
+
+Queue = Annotated[
+    bool | None,
+    typer.Option(
+        "--queue/--no-queue",
+        help="Local: wait for the GPUs or CPU slots that the run needs, or start at once.",
+        show_default=False,
+    ),
+]
+Priority = Annotated[
+    int | None,
+    typer.Option("--priority", metavar="N", help="Local, with --queue: higher numbers come first; 0 unless given."),
 ]
 
 

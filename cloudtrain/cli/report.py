@@ -72,6 +72,7 @@ def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
         "cost": status.cost,
         "saved": status.saved,
         "page": status.page,
+        "queue_place": status.queue_place,
         "directory": None if run.directory is None else str(run.directory),
     }
 

@@ -105,6 +105,8 @@ class CompileContext(NamedTuple):
     """The text of the job's `environment.conda_file`; None where it names none, or the bundle does not have it."""
     build: str | None = None
     """Hash of the job's `environment.build` folder; None where it names none, or the bundle has no Dockerfile there."""
+    requirements: str | None = None
+    """Hash of the job's `environment.requirements` and of what it includes; None where the bundle has no such file."""
     package: bool = False
     """Whether a `setup.py` stands at the top of the bundle, which SageMaker's toolkit takes for a Python package."""
 
@@ -204,18 +206,20 @@ class Plan(Exports):
         return {}
 
     def document(self, *, whole: bool = True) -> Document:
-        """The plan for a reader: all of it, or only what it will do and what the checks found. Secrets are hidden."""
+        """Return the plan for a reader: what it will do, what the checks found, errors first, and then, if `whole`, the
+        uploads, the processes and the request. Secrets are hidden."""
         from cloudtrain.render.document import Document, Heading, Pairs, Section
 
         used = [("settings", "\n".join(self.settings))] if self.settings else []
         blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs([*self.summary, *used])]
+        others = [finding for finding in self.findings if finding.level is not Level.ERROR]
+        blocks += [finding.notice() for finding in (*self.errors, *others)]
+        blocks += _note_blocks(self.notes)
         if whole:
             blocks += _upload_blocks(self.uploads)
             if self.processes:
                 blocks.append(Section("Processes", [*_process_blocks(self.processes)]))
-            blocks.append(Section(f"Request (plan {self.sha256[:12]})", [*_request_blocks(self.request)]))
-        blocks += _note_blocks(self.notes)
-        blocks += [finding.notice() for finding in self.findings]
+            blocks.append(Section(f"Request (plan {self.sha256[:12]})", [*request_blocks(self.request)]))
         return hide(Document(blocks), self.hidden)
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
@@ -321,7 +325,8 @@ def _places(numbers: Sequence[int]) -> str:
     return ("on instance " if len(instances) == 1 else "on instances ") + " to ".join(map(str, instances))
 
 
-def _request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
+def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
+    """A request for a reader; of one that nobody reads to its end, the lines in the middle are counted."""
     from cloudtrain.render.document import Lines, Text
 
     lines = json.dumps(request, indent=2, ensure_ascii=False).splitlines()

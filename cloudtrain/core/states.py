@@ -15,10 +15,15 @@ PLACES = frozenset(("epoch", "step"))
 """Names of values that say where in the training the others were measured."""
 
 
+REHEARSAL = "-rehearsal"
+"""The end of the job name under which the runs of a rehearsal are listed."""
+
+
 class RunState(str, Enum):
     """Where a run is in its life. The tables that map a provider's states to these are the targets'."""
 
     PENDING = "pending"
+    QUEUED = "queued"
     PREPARING = "preparing"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -88,7 +93,9 @@ class RunStatus:
 
     `reason` is one line that says why a run failed, stopped or was lost: the provider's reason, and for a failed
     rank its number, its exit code and the last line of its traceback. `details` holds the last lines of output that
-    explain it. `page` is the address of the run's page at the provider.
+    explain it. `page` is the address of the run's page at the provider. `queue_place` is the place, from 1 on, of a run
+    that waits in a queue of ours. `steps` is the newest step of each rank, for those who follow a run of this machine
+    whose script calls `runtime.report(step=...)` on every rank.
     """
 
     state: RunState
@@ -106,6 +113,23 @@ class RunStatus:
     cost: float | None = None
     saved: float | None = None
     page: str | None = None
+    queue_place: int | None = None
+    steps: dict[int, float] = field(default_factory=dict)
+
+
+class QueuedRun(NamedTuple):
+    """A run in a queue of ours: one that waits, or one whose place those that wait are waiting for.
+
+    `place` is counted from 1, and None for a run that does not wait. `needs` says what it waits for, `has` what it got.
+    `since` is when it began to wait, or got its place, in seconds since the epoch.
+    """
+
+    ref: RunRef
+    place: int | None
+    needs: str
+    has: str
+    priority: int
+    since: float
 
 
 class ListedRun(NamedTuple):

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudtrain.core.data import Checkpoint, Input, Output
-from cloudtrain.core.job import BUNDLED
+from cloudtrain.core.job import BUNDLED, TrainingJob
 from cloudtrain.core.references import is_run_input
 from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.documents.document import Format, Unreadable
 from cloudtrain.documents.reading import read_text
-from cloudtrain.errors import JobError, UsageError, did_you_mean
+from cloudtrain.errors import JobError, Problem, UsageError, did_you_mean
 from cloudtrain.jobfile.parse import JobFile, parse
 from cloudtrain.system.paths import why_missing
 
@@ -39,9 +39,34 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
         JobError: all problems of the job at once.
     """
     format = format_of(path)
-    found = parse(_read(path), format=format, file=str(path), overrides=overrides)
+    found = parse(
+        _read(path),
+        format=format,
+        file=str(path),
+        overrides=overrides,
+        read_job=lambda name, changes: _job_of_sweep(path, name, changes),
+    )
     folder = path.absolute().parent
-    return found._replace(job=anchored(found.job, folder).from_folder(folder))
+    if found.sweep is None:
+        return found._replace(job=anchored(found.job, folder).from_folder(folder))
+    job = anchored(found.sweep.job, folder) if found.inner is None else found.sweep.job
+    return found._replace(job=job, sweep=found.sweep.model_copy(update={"job": job}).from_folder(folder))
+
+
+def _job_of_sweep(sweep: Path, name: str, changes: Sequence[str]) -> JobFile:
+    """The job file that a sweep's file names, relative to it.
+
+    Raises:
+        JobError: there is none, it holds no training job, or it has problems.
+    """
+    try:
+        found = load_job(sweep.parent / Path(name).expanduser(), changes)
+    except UsageError as error:
+        raise JobError([Problem(("job",), error.message, error.hint, code=error.code)]) from None
+    if found.sweep is not None or not isinstance(found.job, TrainingJob):
+        message = f"`{name}` holds no training job, and a sweep runs one"
+        raise JobError([Problem(("job",), message, "name the file of a training job", code="CT060")])
+    return found
 
 
 def format_of(path: Path) -> Format:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,8 @@ from cloudtrain.jobfile.changes import Changes
 from cloudtrain.problems.collect import KeyProblem, Source, problems_of, shown
 
 if TYPE_CHECKING:
-    from cloudtrain.core.processing import AnyJob, ProcessingJob
+    from cloudtrain.core.processing import AnyJob
+    from cloudtrain.core.sweep import Sweep
 
 _START = {
     "yaml": "start with `name: my-job` and `entry_point: train.py`",
@@ -31,9 +32,24 @@ class JobFile(NamedTuple):
     file: str
     positions: Positions
     changes: Changes = Changes()
+    text: str | None = None
+    """What stands in the file; None where there is none."""
+    overrides: tuple[str, ...] = ()
+    sweep: Sweep | None = None
+    """What the file holds, where it is a sweep; `job` is the sweep's."""
+    inner: JobFile | None = None
+    """The file of a sweep's job, where it has one of its own."""
+
+    @property
+    def work(self) -> AnyJob | Sweep:
+        """What the file holds."""
+        return self.job if self.sweep is None else self.sweep
 
     def place_of(self, path: Path) -> str | None:
-        """`job.yaml:9:20` for a path into the job, or the override that set it; the nearest place that is known."""
+        """`job.yaml:9:20` for a path into the job, or the override that set it; the nearest place that is known. Of a
+        sweep the path leads into the sweep."""
+        if self.inner is not None and path[:1] == ("job",):
+            return self.inner.place_of(path[1:])
         origin = self.changes.origin(path)
         if origin is not None:
             return origin
@@ -50,23 +66,46 @@ def parse_job(text: str, *, format: Format, file: str, overrides: Sequence[str] 
     return parse(text, format=format, file=file, overrides=overrides).job
 
 
-def parse(text: str, *, format: Format, file: str, overrides: Sequence[str] = ()) -> JobFile:
-    """As `parse_job`, with the positions.
+ReadJob = Callable[[str, Sequence[str]], JobFile]
+"""Reads the job file that a sweep names, with overrides."""
+
+
+def parse(
+    text: str, *, format: Format, file: str, overrides: Sequence[str] = (), read_job: ReadJob | None = None
+) -> JobFile:
+    """As `parse_job`, with the positions. `read_job` reads the job's own file, where a sweep names one.
 
     Raises:
         JobError: all problems at once.
     """
     document = _readable(text, format, file)
     model = _model(document, file)
+    found, inner = list(document.problems), None
+    if read_job is not None and document.data.get("kind") == "sweep" and isinstance(document.data.get("job"), str):
+        of_job = [item for item in overrides if item.startswith(_OF_JOB)]
+        overrides = [item for item in overrides if item not in of_job]
+        try:
+            inner = read_job(document.data["job"], [item.removeprefix(_OF_JOB) for item in of_job])
+        except JobError as error:
+            found += error.problems
     data, changes = _changed(document.data, overrides, model)
-    found = [*document.problems, *changes.problems]
+    found += changes.problems
+    if inner is not None:
+        data = data | {"job": inner.job}
     try:
         job = model.model_validate(data)
     except ValidationError as error:
-        found += problems_of(error, model, Source((), model, _written(document.positions, changes)))
+        of_fields = problems_of(error, model, Source((), model, _written(document.positions, changes)))
+        found += [item for item in of_fields if not (isinstance(data.get("job"), str) and item.path == ("job",))]
     if found:
         raise JobError(_placed([_in_form(item, format) for item in found], file, document.positions, changes))
-    return JobFile(job, file, document.positions, changes)
+    if model.__name__ != "Sweep":
+        return JobFile(job, file, document.positions, changes, text, tuple(overrides))
+    return JobFile(job.job, file, document.positions, changes, text, tuple(overrides), job, inner)
+
+
+_OF_JOB = "job."
+"""With this begin the overrides that mean the job of a sweep."""
 
 
 def _readable(text: str, format: Format, file: str) -> Document:
@@ -89,7 +128,7 @@ def _readable(text: str, format: Format, file: str) -> Document:
     return document
 
 
-def _model(document: Document, file: str) -> type[TrainingJob] | type[ProcessingJob]:
+def _model(document: Document, file: str) -> Any:
     """The model that `kind` names. `kind: training` may stand there, and is no field of the job.
 
     Raises:
@@ -100,18 +139,20 @@ def _model(document: Document, file: str) -> type[TrainingJob] | type[Processing
     from cloudtrain.core.processing import KINDS  # costs start-up time
 
     kind = document.data["kind"]
+    if kind == "sweep":
+        from cloudtrain.core.sweep import Sweep
+
+        return Sweep
     model = KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
-        message, hint = f"there is no kind of job {shown(kind)}", did_you_mean(str(kind), KINDS)
+        message, hint = f"there is no kind of job {shown(kind)}", did_you_mean(str(kind), [*KINDS, "sweep"])
         raise JobError(_placed([Problem(("kind",), message, hint, code="CT013")], file, document.positions, Changes()))
     if model is TrainingJob:
         del document.data["kind"]
     return model
 
 
-def _changed(
-    data: dict[str, Any], overrides: Sequence[str], model: type[TrainingJob] | type[ProcessingJob]
-) -> tuple[dict[str, Any], Changes]:
+def _changed(data: dict[str, Any], overrides: Sequence[str], model: Any) -> tuple[dict[str, Any], Changes]:
     if not overrides:
         return data, Changes()
     from cloudtrain.jobfile.overrides import override  # costs start-up time

@@ -22,21 +22,22 @@ from cloudtrain.core.distribution import SMP_PARAMETERS
 from cloudtrain.core.job import Environment, TrainingJob
 from cloudtrain.core.per_target import OVERRIDES, is_widened
 from cloudtrain.core.processing import KINDS, ONLY_TRAINING, ProcessingInput, ProcessingJob, ProcessingOutput
+from cloudtrain.core.sweep import Sweep
 from cloudtrain.core.targets import find_target, target_names
 from cloudtrain.problems.shape import Shape, shape_of_field
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_NAMES = {"training": "job", "processing": "processing-job"}
+_NAMES = {"training": "job", "processing": "processing-job", "sweep": "sweep"}
 """Ends of the schemas' identifiers, which are names, not addresses: nothing can be fetched there."""
 
-_KIND_HELP = "Which kind of job the file holds: `training`, which need not be said, or `processing`."
+_KIND_HELP = "What the file holds: `training`, which need not be said, `processing`, or `sweep`."
 
 Schema = dict[str, Any]
 
 
 def job_schema(kind: str = "training") -> Schema:
-    """The JSON Schema of a job file, as JSON data. `kind` is one of `cloudtrain.core.processing.KINDS`."""
-    root = KINDS[kind]
+    """The JSON Schema of a job file, as JSON data. `kind` is one of `cloudtrain.core.processing.KINDS`, or `sweep`."""
+    root: type[BaseModel] = Sweep if kind == "sweep" else KINDS[kind]
     schema = root.model_json_schema(mode="validation")
     definitions: Schema = schema.pop("$defs")
     for model in _models(root):
@@ -50,11 +51,28 @@ def job_schema(kind: str = "training") -> Schema:
     else:
         schema["properties"]["kind"]["description"] = _KIND_HELP
         schema["required"] = ["kind", *schema["required"]]
+    if kind == "sweep":
+        _open_short_forms(schema, definitions)
     for name in ("inputs", "outputs"):
-        _pattern_to_names(schema["properties"][name])
-    title = "cloudtrain job" if kind == "training" else f"cloudtrain {kind} job"
+        _pattern_to_names((definitions["TrainingJob"] if kind == "sweep" else schema)["properties"][name])
+    title = {"training": "cloudtrain job", "sweep": "cloudtrain sweep"}.get(kind, f"cloudtrain {kind} job")
     head = {"$schema": DIALECT, "$id": f"urn:cloudtrain:schema:{_NAMES[kind]}", "title": title}
     return head | {key: value for key, value in schema.items() if key != "title"} | {"$defs": definitions}
+
+
+def _open_short_forms(schema: Schema, definitions: Schema) -> None:
+    """What a sweep may leave out or shorten: the name of its job, the job's own file, and `choice` around a list."""
+    job, values = schema["properties"]["job"], schema["properties"]["search"]
+    definitions["TrainingJob"]["required"].remove("name")
+    distribution = definitions["TrainingJob"]["properties"]["distribution"]
+    definitions["TrainingJob"]["properties"]["distribution"] = _choice(distribution, definitions)
+    schema["properties"]["job"] = {
+        "description": job.get("description", ""),
+        "anyOf": [{"type": "string", "minLength": 1}, {"$ref": "#/$defs/TrainingJob"}],
+    }
+    values["additionalProperties"] = {
+        "anyOf": [{"type": "array", "minItems": 1}, values["additionalProperties"]],
+    }
 
 
 def _models(root: type[BaseModel]) -> list[type[BaseModel]]:

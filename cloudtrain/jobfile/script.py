@@ -24,7 +24,7 @@ def load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]
         JobError: all problems of the job at once.
     """
     here = Path.cwd()
-    text = _yaml(fields_of_script(script, arguments, here))
+    text = yaml_text(fields_of_script(script, arguments, here))
     try:
         found = parse(text, format="yaml", file=str(script), overrides=overrides)
     except JobError as error:  # a line of a file that does not exist would only confuse
@@ -35,14 +35,14 @@ def load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]
 def job_text(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> str:
     """Write the same job as a job file for the working directory."""
     data, _ = override(fields_of_script(script, arguments, Path.cwd()), overrides, TrainingJob)
-    return _yaml(data)
+    return yaml_text(data)
 
 
 def _without_place(problem: Problem, file: str) -> Problem:
     return replace(problem, file=None, line=None, column=None) if problem.file == file else problem
 
 
-def _yaml(data: dict[str, Any]) -> str:
+def yaml_text(data: dict[str, Any]) -> str:
     """The fields as YAML that this package reads back the same: PyYAML's, or else with every text in quotes."""
     import json
 

@@ -32,6 +32,20 @@ class CodePlace:
 
 
 @dataclass(frozen=True)
+class BuiltEnvironment:
+    """Where the environment of the job's requirements is, the interpreter below it, and the file in the bundle."""
+
+    folder: str
+    python: str
+    requirements: str
+
+    def to_json(self) -> "dict[str, Any]":
+        """The environment as JSON data."""
+        content: dict[str, Any] = _written(self)
+        return content
+
+
+@dataclass(frozen=True)
 class Link:
     """A link at `path`; with `shard`, number and count, a folder of links to every count-th file of the target."""
 
@@ -62,6 +76,23 @@ class StartedProcess:
         return cls(process.instance, process.role, process.rank, process.argv, process.env, signal, directory)
 
 
+@dataclass(frozen=True)
+class QueueNeed:
+    """What a run waits for: `count` of the GPUs that it may use, or of the machine's CPU slots where `gpus` is empty.
+
+    Of the runs that wait, those with the highest priority come first.
+    """
+
+    count: int
+    gpus: tuple[str, ...] = ()
+    slots: int = 0
+    priority: int = 0
+
+    def __str__(self) -> str:
+        kind, there = ("GPU", ", ".join(self.gpus)) if self.gpus else ("CPU slot", str(self.slots))
+        return f"{self.count} {kind}{'' if self.count == 1 else 's'} of {there}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpecification:
     """One run. Fields with a default are those that most runs do not have.
@@ -81,13 +112,16 @@ class LaunchSpecification:
         instances: how many are simulated.
         world_size: ranks in all.
         ports: names of loopback ports; `${{ports.NAME}}` in argv and environment becomes a free one at start,
-            `${{env.NAME}}` the submitter's own value (or nothing).
+            `${{env.NAME}}` the submitter's own value (or nothing), `${{gpus.N}}` the N-th instance's share of the
+            GPUs that the run got.
         processes: what the supervisor starts.
         finishes: roles whose success ends the run, when the others serve for ever; empty: all must finish.
         patience: seconds that a launcher has to see for itself that its rank died, and to say so.
         grace_period: seconds from SIGTERM to SIGKILL.
         max_runtime: seconds, or None.
         metrics: name to a regular expression with one group, read in the output of the ranks.
+        queue: what the run waits for; None where it starts at once.
+        environment: what is built before the start, if it is not there.
     """
 
     name: str
@@ -110,6 +144,8 @@ class LaunchSpecification:
     grace_period: int
     max_runtime: int | None
     metrics: dict[str, str] | None = None
+    queue: QueueNeed | None = None
+    environment: BuiltEnvironment | None = None
 
     @classmethod
     def from_json(cls, data: object) -> "LaunchSpecification":

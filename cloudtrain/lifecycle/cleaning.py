@@ -7,15 +7,21 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from cloudtrain.core.states import RunState
 from cloudtrain.store.store import read_store
 from cloudtrain.system.disk import LEFT_OVER, remove_folder
 
 ARCHIVE_AGE = 24 * 3600.0
-"""Seconds after which the archive of a submit's code is certainly no longer being sent."""
+"""Seconds after which the archive of a submit's code is certainly no longer being sent, and an environment that is not
+whole is no longer being built."""
+
+ENVIRONMENT_AGE = 14 * ARCHIVE_AGE
+"""Seconds after which an environment that no submit has asked for goes."""
 
 
 def clean(state_dir: Path) -> None:
-    """Remove archives of code that no submit has asked for in a day, and finish removals that were cut off.
+    """Remove archives of code that no submit has asked for in a day, environments that none has asked for in two
+    weeks, and finish removals that were cut off.
 
     Raises:
         OSError: a folder cannot be removed.
@@ -24,9 +30,29 @@ def clean(state_dir: Path) -> None:
         if folder.stat().st_mtime < time.time() - ARCHIVE_AGE:
             remove_folder(folder)
     with read_store(state_dir) as store:
+        going = [state for state in RunState if not state.is_final]
+        are_used = store is not None and bool(store.newest(states=going, limit=1))
+        _clean_environments(state_dir / "environments", are_used=are_used)
         for folder in _folders(state_dir / "runs"):
             if folder.name.endswith(LEFT_OVER) or (store is not None and store.was_removed(folder.name)):
                 remove_folder(folder.with_name(folder.name.removesuffix(LEFT_OVER)))
+
+
+def _clean_environments(parent: Path, *, are_used: bool) -> None:
+    """Remove environments that were not asked for in two weeks, unless runs may still use them, and what an attempt
+    that was cut off left. Links that lead nowhere go last."""
+    links = [item for item in parent.glob("*") if item.is_symlink()]
+    linked = {link.resolve().parent for link in links}
+    for folder in _folders(parent):
+        if folder.is_symlink():
+            continue
+        age = time.time() - folder.stat().st_mtime
+        if age > ENVIRONMENT_AGE and not are_used if folder.resolve() in linked else age > ARCHIVE_AGE:
+            remove_folder(folder)
+    for link in links:
+        if not link.exists():
+            for leftover in (link, *(link.with_name(f"{link.name}.{ending}") for ending in ("log", "lock"))):
+                leftover.unlink(missing_ok=True)
 
 
 def _folders(parent: Path) -> Iterator[Path]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from cloudtrain.bundle.entries import below, content_hash, shown
 from cloudtrain.bundle.ignore import INCLUDE_FILE
 from cloudtrain.bundle.tree import Tree, scan
-from cloudtrain.core.hiding import hide
 from cloudtrain.core.job import BUNDLED, TrainingJob
 from cloudtrain.core.plan import CompileContext, Finding, Level, Plan
 from cloudtrain.core.references import is_run_input
@@ -56,21 +55,33 @@ def prepare_job(
     profile: str | None,
     ignore: Sequence[str],
     place_of: PlaceOf | None,
+    tree: Tree | None = None,
 ) -> PreparedJob:
-    """Read what compile needs: the target's settings, the source folder, the account, and where earlier runs wrote."""
+    """Read what compile needs: the target's settings, the source folder, the account, and where earlier runs wrote.
+
+    With a `tree` its files are the code, and no source folder is read.
+    """
     own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
     where = target_of(own.type)
     job = anchored(job, settings.cwd)
-    source, (job, notes, awaited) = _source_of(job, settings), _resolve_run_inputs(job, where.name, settings)
+    job, notes, awaited = _resolve_run_inputs(job, where.name, settings)
     job = job if _keeps_literals(where, own) else without_literals(job)
     account = where.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
+    if tree is None:
+        job, tree, more = _code_of(job, settings)
+        notes = (*more, *notes)
+    return PreparedJob(job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited)
+
+
+def _code_of(job: AnyJob, settings: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
+    """The code as it is on the disk; the job with the names that it gets there; what the reader should know of it."""
+    source = _source_of(job, settings)
     job, beside, more = _environment_beside(job, source)
     if source.file is not None:
         beside = {source.file: str(source.folder / source.file), **beside}
     declared = {} if source.alone else _declared_below(source.folder, job, settings.state_dir)
     tree = scan(source.folder, declared=declared, beside=beside, alone=source.alone)
-    notes = (*_included(tree, beside), *more, *notes)
-    return PreparedJob(job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited)
+    return job, tree, (*_included(tree, beside), *more)
 
 
 @dataclass(frozen=True)
@@ -95,6 +106,11 @@ class PreparedJob:
     def service(self) -> Service:
         """What talks to the target."""
         return service_of(self.where.name, self.settings)
+
+    @property
+    def can_check(self) -> bool:
+        """Whether the target can be asked, as far as this machine can tell."""
+        return self.service.can_check(self.target)
 
     @cached_property
     def key(self) -> str:
@@ -128,6 +144,24 @@ class PreparedJob:
         name = os.path.normpath(self.job.environment.dockerfile or "Dockerfile")
         return content_hash(found) if any(entry.path == name for entry in found) else None
 
+    @cached_property
+    def _requirements(self) -> str | None:
+        """The hash of what the job's requirements install."""
+        file = self.job.environment.requirements
+        if file is None:
+            return None
+        from cloudtrain.lifecycle.requirements import requirements_hash
+
+        return requirements_hash(file, self._text_of, self.tree.identity.sha256)
+
+    def _text_of(self, name: str) -> str | None:
+        """A file of the bundle; None where there is none that can be read."""
+        entry = next((entry for entry in self.tree.entries if entry.path == name), None)
+        try:
+            return None if entry is None else Path(self.tree.location(entry)).read_text("utf-8", "replace")
+        except OSError:
+            return None
+
     @property
     def view(self) -> TrainingJob:
         """What checks look at: of a processing job, what it shares with a training job."""
@@ -136,10 +170,16 @@ class PreparedJob:
     @property
     def labels(self) -> tuple[Label, ...]:
         """The words by which a run of the job is found again, without its secrets."""
-        from cloudtrain.rules.portable.value import values_to_hide
+        from cloudtrain.lifecycle.secrets import Secrets, signatures_in
+        from cloudtrain.rules.portable.value import named_secrets, values_to_hide
         from cloudtrain.store.origin import labels_of
 
-        return hide(labels_of(self.job.tags, self.job.hyperparameters), values_to_hide(self.view))
+        labels = labels_of(self.job.tags, self.job.hyperparameters)
+        values = (*values_to_hide(self.view), *signatures_in(labels))
+        secrets = Secrets(values, tuple(named_secrets(self.view)))
+        return tuple(
+            label._replace(key=secrets.hidden(label.key), value=secrets.hidden(label.value)) for label in labels
+        )
 
     def plan(self, counter: int, salt: str) -> Plan:
         """The plan of the run with that number from the store of that salt, with the findings that need nothing but
@@ -151,6 +191,15 @@ class PreparedJob:
         findings = check_plan(self._subject(plan), ignore=self.ignore)
         placed = tuple(self._placed(finding) for finding in findings)
         return replace(plan, findings=placed, hidden=values_to_hide(self.view))
+
+    def hourly_price(self, plan: Plan) -> float | None:
+        """US dollars for an hour of all instances at list prices; None where the target takes no money, or where it is
+        not known."""
+        if not self.where.is_paid:
+            return None
+        subject = self._subject(plan)
+        price = subject.view.machines(subject).price
+        return price.hourly if price is not None and price.exact else None
 
     def check_online(self, plan: Plan, *, ask: bool = True) -> Plan:
         """The plan with what the target says about it too, and about the runs that the job reads from; only the latter
@@ -171,17 +220,21 @@ class PreparedJob:
 
         return not_ready(self.awaited, self.service)
 
-    def _compiled(self, name: str) -> Plan:
-        context = CompileContext(
+    def context(self, name: str) -> CompileContext:
+        """What compile may not look up itself."""
+        return CompileContext(
             name,
             self.tree.identity,
             self.account,
             conda=self._conda,
             build=self._build,
+            requirements=self._requirements,
             package=any(entry.path == "setup.py" for entry in self.tree.entries),
         )
+
+    def _compiled(self, name: str) -> Plan:
         try:
-            plan = self.where.compile(self.job, self.target, context)
+            plan = self.where.compile(self.job, self.target, self.context(name))
         except JobError as error:
             raise JobError(self._with_findings(error, name)) from None
         return replace(plan, notes=(*plan.notes, *self.notes), settings=self._settings_files)

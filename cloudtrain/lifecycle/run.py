@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from cloudtrain.core.states import ListedRun, LogLine, Metrics, RunRef, RunState, RunStatus
 from cloudtrain.errors import StoreError, TargetError, TargetUnreachable, UsageError
 from cloudtrain.settings import Settings
 from cloudtrain.store.store import RunRecord, open_store, read_store
 from cloudtrain.system.disk import folder_size, remove_folder
-from cloudtrain.targets.base import Service
+from cloudtrain.targets.base import ByteProgress, Service
 from cloudtrain.targets.registry import service_of, target_of
+
+if TYPE_CHECKING:
+    from cloudtrain.core.plan import Plan
+    from cloudtrain.lifecycle.history import Sent
 
 _FIRST_POLL, _SLOWEST_POLL = 0.05, 2.0
 """Seconds between two looks at a run that is waited for; each is half as long again as the one before."""
@@ -39,6 +44,9 @@ class Run:
             where that folder is not known, and None otherwise.
     """
 
+    is_sweep = False
+    """Whether it is many runs as one: a `SweepRun`."""
+
     def __init__(
         self,
         row: RunRecord,
@@ -57,6 +65,8 @@ class Run:
         self.unreported = unreported
         self.elsewhere = elsewhere
         self._settings = settings
+        self._row = row
+        self._key = row.key
         self._stored = True
         self._last = RunStatus(RunState(row.state), row.reason, row.started, row.ended)
 
@@ -107,11 +117,16 @@ class Run:
     def status(self) -> RunStatus:
         """Ask the target where the run is, and remember it, unless the store cannot be written."""
         status = self._service.status(self.ref)
-        if self._stored and _differs(status, self._last):
-            with suppress(StoreError), open_store(self._settings.state_dir) as store:
-                store.record(self.name, status)
+        if _differs(status, self._last):
+            self.remember(status)
         self._last = status
         return status
+
+    def remember(self, status: RunStatus) -> None:
+        """Keep what the target said, unless the store cannot be written."""
+        if self._stored:
+            with suppress(StoreError), open_store(self._settings.state_dir) as store:
+                store.record(self.name, status)
 
     def logs(
         self,
@@ -160,6 +175,75 @@ class Run:
     def stop(self) -> None:
         """Ask the run to save and leave. Returns at once; a run that has ended stays as it is."""
         self._service.stop(self.ref)
+
+    def show(self) -> Sent:
+        """What was sent: the job, the plan, and the source's commit, without secrets.
+
+        Raises:
+            RunNotFound: nothing of it is kept, as of a run that was submitted from elsewhere.
+        """
+        from cloudtrain.lifecycle.history import sent_of
+
+        with read_store(self._settings.state_dir) as store:
+            return sent_of(store if self._stored else None, self._row)
+
+    def rerun(
+        self,
+        overrides: Sequence[str] = (),
+        *,
+        name: str | None = None,
+        ignore: Sequence[str] = (),
+        online: bool = True,
+        on_plan: Callable[[Plan], None] | None = None,
+        on_bytes: ByteProgress | None = None,
+        on_run: Callable[[Run], None] | None = None,
+    ) -> Run:
+        """Send it once more: the very code, on the same target, with the same request but for the run's name.
+
+        The source folder is not needed. With `overrides` (`["hyperparameters.seed=2"]`) the job is compiled and checked
+        again for the same code and the same settings of the target.
+
+        Args:
+            overrides: fields of the job that change, as `--set` takes them.
+            name: another name of the job.
+            ignore: codes of rules that should not speak.
+            online: ask the target about a job with overrides first, as `submit` does.
+            on_plan, on_bytes, on_run: as for `submit`.
+
+        Raises:
+            RunNotFound: nothing of it is kept, as of a run that was submitted from elsewhere.
+            UsageError: it had secrets, which are not kept, and `overrides` do not give them.
+            TargetError: the target refused, or the code is gone.
+        """
+        from cloudtrain.lifecycle.rerun import Again
+        from cloudtrain.lifecycle.submission import Submitted
+
+        def run_of(submitted: Submitted) -> Run:
+            names = tuple(record.name for record in submitted.unreported)
+            return Run(submitted.record, self._settings, adopted=submitted.adopted, unreported=names)
+
+        def report(submitted: Submitted) -> None:
+            if on_run is not None:
+                on_run(run_of(submitted))
+
+        again = Again(self._row, self.show().kept, self._settings, report, on_plan, on_bytes)
+        if overrides:
+            changes = [*overrides, *([f"name={name}"] if name is not None else [])]
+            return run_of(again.changed(changes, ignore=ignore, online=online))
+        return run_of(again.same(name))
+
+    def save_code(self, destination: str | Path) -> list[str]:
+        """Write the run's code into a folder, which must not exist or be empty, and return the paths in it.
+
+        Raises:
+            RunNotFound: nothing of it is kept, as of a run that was submitted from elsewhere.
+            UsageError: the folder is not empty.
+            TargetError: the code is gone.
+        """
+        from cloudtrain.lifecycle.code import code_of, write_code
+
+        with code_of(self.show().kept, self.ref, self._service) as tree:
+            return write_code(tree, Path(destination))
 
     def remove(self) -> None:
         """Forget a run that has ended: its row in the run store, and its folder on this machine.

@@ -35,6 +35,8 @@ from typing import Literal, NamedTuple
 from cloudtrain.core.plan import Plan
 from cloudtrain.core.states import RunState
 from cloudtrain.errors import CloudtrainError, NameTaken, StoreError, TargetError, TargetUnreachable
+from cloudtrain.store.history import Kept
+from cloudtrain.store.kinds import service_name
 from cloudtrain.store.origin import NOWHERE, Origin
 from cloudtrain.store.store import RunRecord, Store
 from cloudtrain.system.lock import ProcessLock
@@ -44,7 +46,7 @@ OFFERED_FOR = 24 * 3600.0
 """Seconds for which a run that may not have been reported is offered to the next submit of the same job."""
 
 ServiceOf = Callable[[str], Service]
-"""From a target's name to its service."""
+"""From the name of a service to it: a target's, or one of `cloudtrain.store.kinds`."""
 
 
 class Recovered(NamedTuple):
@@ -64,6 +66,7 @@ class Submission:
         plan_of: compiles and checks the plan of the run with a given number.
         outputs_of: what a run of a plan will write, and where.
         origin: where the job is submitted from, and its labels.
+        kept_of: what the store keeps of a plan.
         report: tells the user about the run. It is noted as told when this returns.
     """
 
@@ -76,6 +79,7 @@ class Submission:
     report: Callable[[Submitted], None]
     on_bytes: ByteProgress | None = None
     origin: Origin = NOWHERE
+    kept_of: Callable[[Plan], Kept] | None = None
 
 
 class Submitted(NamedTuple):
@@ -190,7 +194,8 @@ def _start(store: Store, submission: Submission, unreported: tuple[RunRecord, ..
         counter = max(store.next_counter(submission.key, submission.submitter), beyond + 1)
         plan = submission.plan_of(counter)
         record = _planned(store, submission, plan, counter)
-        lock = store.reserve(record, submission.outputs_of(plan), submission.origin)
+        kept = None if submission.kept_of is None else submission.kept_of(plan)
+        lock = store.reserve(record, submission.outputs_of(plan), submission.origin, kept)
         if lock is None:
             beyond = counter if store.get(record.name) is not None else beyond
             continue
@@ -301,7 +306,7 @@ def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered
         store.forget(record.name)
         return Recovered(record.name, "forgotten", f"it stopped at `{record.stage}`, so nothing was sent")
     try:
-        service = service_of(record.target)
+        service = service_of(service_name(record.key, record.target))
         left = _may_arrive_for(store, service, record)
         arrived = service.has(record.ref) if left > 0 else not _withdraw(service, record)
     except CloudtrainError as error:

@@ -205,6 +205,13 @@ _TARGETS = (
         "cloudtrain starts one process for each GPU of an instance. Where the instance type is not known, as in a "
         "cluster of your workspace, the job has to say `processes_per_instance`.",
     ),
+    ErrorCode(
+        "CT041",
+        "The job needs more than the queue of this machine has.",
+        "With `--queue` a run waits for a GPU for each of its processes, or on a machine without GPUs for a CPU slot "
+        "each. This one would wait for ever. The hint says which size fits; `slots` and `gpus` under `[local]` in "
+        "cloudtrain.toml say what there is.",
+    ),
 )
 
 _SOURCE = (
@@ -244,6 +251,36 @@ _SOURCE = (
         "`.cloudtraininclude` stands in `source_dir`. Each line is the path, from there, of a file or folder that the "
         "bundle has beside the code, under its own name. It must exist, and no two may have one name. A line that "
         "begins with `#` is a comment.",
+    ),
+)
+
+_SWEEPS = (
+    ErrorCode(
+        "CT060",
+        "A sweep cannot be searched as it is written.",
+        "A range is a list of values, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}` or `{int: [1, 8], step: 1}`, with its "
+        "lower bound first. A grid tries every combination, so all its ranges have single values. An objective names "
+        "one metric, which it maximizes or minimizes.",
+    ),
+    ErrorCode(
+        "CT061",
+        "The target's own tuner cannot do the sweep.",
+        "Each service has limits: SageMaker's tuner starts no container entry point and gives all trials one "
+        "checkpoint place, Azure ML's Bayesian sampling knows no logarithmic range. With `driver: cloudtrain` each "
+        "trial is a job of its own, which can do what a job can do. `driver: auto`, the default, chooses it where it "
+        "is needed.",
+    ),
+    ErrorCode(
+        "CT062",
+        "The sweep can cost more than `max_cost`.",
+        "The list price of a trial's instances for its whole `max_runtime`, times the number of trials. Where a price "
+        "or `max_runtime` is missing, `max_cost` cannot be kept, and the sweep is refused too.",
+    ),
+    ErrorCode(
+        "CT063",
+        "A sweep needs a package that is not installed.",
+        "The strategies `bayesian` and `hyperband` use Optuna: `pip install 'cloudtrain[sweeps]'`. `grid` and `random` "
+        "need no package, and a target's own tuner needs none either.",
     ),
 )
 
@@ -414,6 +451,12 @@ _RUNS = (
         "Only runs that have ended and that this machine submitted are removed. `last` stops or removes a run from "
         "another folder only when you say so: name it.",
     ),
+    ErrorCode(
+        "CT940",
+        "The run does not wait in the queue.",
+        "Only a run whose state is `queued` can be moved or dropped. It may have got its place a moment before: "
+        "`cloudtrain ps` says, and `cloudtrain stop` ends it.",
+    ),
 )
 
 _PLACES = (
@@ -464,6 +507,35 @@ _PLACES = (
         "and log can still be read, and what it wrote lies in its folder.",
     ),
     ErrorCode(
+        "CT953",
+        "The environment of a job cannot be built.",
+        "With `build_environment`, the job's `environment.requirements` are installed on this machine before the run "
+        "starts. The installer, uv or pip, refused one of them; its log lies in `environments` of the state folder.",
+    ),
+    ErrorCode(
+        "CT991",
+        "The run is not a sweep.",
+        "`trials`, `continue` and `logs --trial` are for sweeps: runs of a file with `kind: sweep`. `cloudtrain ps` "
+        "lists the runs.",
+    ),
+    ErrorCode(
+        "CT992",
+        "The sweep has no such trial.",
+        "Trials are numbered from 1 in the order in which they were started. `cloudtrain trials SWEEP` lists them.",
+    ),
+    ErrorCode(
+        "CT993",
+        "The sweep cannot go on.",
+        "A grid ends when every combination was tried, and the tuner of a service when its trials are used up: "
+        "submit another sweep then. A sweep that goes on needs no `continue`.",
+    ),
+    ErrorCode(
+        "CT994",
+        "The files of a sweep cannot be read or written.",
+        "A sweep that cloudtrain drives has a folder `sweeps/NAME` in the state folder, which `cloudtrain doctor` "
+        "names. Make room there, then `cloudtrain continue SWEEP`.",
+    ),
+    ErrorCode(
         "CT961",
         "The run store cannot be used.",
         "The store is a database in the state folder, which `cloudtrain doctor` names and `CLOUDTRAIN_STATE_DIR` "
@@ -485,9 +557,66 @@ _PLACES = (
         "An archive cannot be unpacked.",
         "It is damaged, or holds something that would be written outside of its folder. Nothing of it was unpacked.",
     ),
+    ErrorCode(
+        "CT971",
+        "Nothing is kept of what was sent for a run.",
+        "The store of the machine that submits a run keeps its job, its plan and the list of its files. A run that was "
+        "submitted from elsewhere, or by a cloudtrain that did not keep them yet, can be followed and stopped, but not "
+        "shown, compared or sent again.",
+    ),
+    ErrorCode(
+        "CT972",
+        "The code of a run is gone.",
+        "cloudtrain looks for it where it was uploaded to, and for a local run in the run's own folder. `rm` and "
+        "`prune` remove that folder, and a bucket may have rules that remove old uploads. `cloudtrain show` names the "
+        "commit of the code.",
+    ),
+    ErrorCode(
+        "CT973",
+        "A run cannot be sent again without its secrets.",
+        "The store keeps no value that looks like a secret, so the request is not whole. Give the values again with "
+        "`--set`, for example `cloudtrain rerun last --set environment.variables.API_KEY=...`, or let the script read "
+        "them at run time, with the job's own identity.",
+    ),
+)
+
+_ADOPTION = (
+    ErrorCode(
+        "CT981",
+        "There is nothing here that can be adopted.",
+        "`cloudtrain adopt` reads requests, events and descriptions of training jobs, job files and launch lines of "
+        "other tools, and scripts that use an SDK. Other kinds of jobs, endpoints and pipelines without command jobs "
+        "have no counterpart. Where a source has several jobs, `--job NAME` chooses one.",
+    ),
+    ErrorCode(
+        "CT982",
+        "No job says what the source says.",
+        "cloudtrain tried every form of a job that it knows, and left out the fields that the target refuses; what was "
+        "left did not compile. The message names what was refused last.",
+    ),
+    ErrorCode(
+        "CT983",
+        "The adopted job cannot be written.",
+        "One of the files exists already, or the folder cannot be written. `--write DIR` names another folder, "
+        "`--force` replaces the files.",
+    ),
+    ErrorCode(
+        "CT984",
+        "The script has created no job.",
+        "`cloudtrain adopt` runs a script until it creates its first job. It failed before, ended without one, or took "
+        "longer than `--time-limit`. It runs with the interpreter that `--python` names, in a copy of its folder, "
+        "without the network and without credentials: what it downloads first, it cannot have here.",
+    ),
+    ErrorCode(
+        "CT985",
+        "A script is executed only when you say so.",
+        "To adopt a script is to run it. In a terminal cloudtrain asks; elsewhere `--yes` allows it, and in Python "
+        "`execute=True`.",
+    ),
 )
 
 ERROR_CODES: dict[str, ErrorCode] = {
-    entry.code: entry for entry in (*_FILE, *_FIELDS, *_TARGETS, *_SOURCE, *_USE, *_SETTINGS, *_RUNS, *_PLACES)
+    entry.code: entry
+    for entry in (*_FILE, *_FIELDS, *_TARGETS, *_SOURCE, *_SWEEPS, *_USE, *_SETTINGS, *_RUNS, *_PLACES, *_ADOPTION)
 }
 """Every code that an error of cloudtrain can have."""

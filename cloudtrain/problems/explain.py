@@ -57,7 +57,7 @@ def _owner(parent: Shape, path: Path) -> str:
     return tables.get(model) or _TITLES.get(model.__name__, f"`{model.__name__}`")
 
 
-_TITLES = {"TrainingJob": "a job", "ProcessingJob": "a processing job"}
+_TITLES = {"TrainingJob": "a job", "ProcessingJob": "a processing job", "Sweep": "a sweep"}
 
 
 def label(path: Path) -> str:

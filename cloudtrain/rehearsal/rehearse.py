@@ -8,7 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 from cloudtrain.core.data import Checkpoint
-from cloudtrain.core.states import Metrics, RunState, RunStatus
+from cloudtrain.core.states import REHEARSAL, Metrics, RunState, RunStatus
 from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.errors import TargetError, UsageError, did_you_mean
 from cloudtrain.lifecycle.run import Run
@@ -19,9 +19,6 @@ from cloudtrain.targets.local.service.folder import FORCED, RunFolder
 
 if TYPE_CHECKING:
     from cloudtrain.core.job import TrainingJob
-
-SUFFIX = "-rehearsal"
-"""Of the job name under which the runs of a rehearsal are listed."""
 
 _LONGEST_NAME = 40
 
@@ -102,7 +99,7 @@ def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stag
 
 def rehearsal_name(job_name: str) -> str:
     """The job name of a rehearsal's runs."""
-    return job_name.removesuffix(SUFFIX)[: _LONGEST_NAME - len(SUFFIX)].rstrip("-") + SUFFIX
+    return job_name.removesuffix(REHEARSAL)[: _LONGEST_NAME - len(REHEARSAL)].rstrip("-") + REHEARSAL
 
 
 def rehearse(whole: Run, wishes: Wishes, *, on_stage: OnStage = lambda *_: None) -> Rehearsal:

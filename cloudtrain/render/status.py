@@ -11,6 +11,7 @@ from cloudtrain.render.document import Block, Cell, Document, Heading, Lines, Pa
 
 STATE_STYLE: dict[RunState, Style] = {
     RunState.PENDING: "dim",
+    RunState.QUEUED: "dim",
     RunState.PREPARING: "dim",
     RunState.RUNNING: "info",
     RunState.STOPPING: "warn",
@@ -21,15 +22,16 @@ STATE_STYLE: dict[RunState, Style] = {
 }
 
 
-def state_cell(state: RunState) -> Span:
-    """The state in its colour."""
-    return Span(str(state), STATE_STYLE[state])
+def state_cell(state: RunState, queue_place: int | None = None) -> Span:
+    """The state in its colour, `queued 3` with the place in a queue."""
+    return Span(str(state) if queue_place is None else f"{state} {queue_place}", STATE_STYLE[state])
 
 
 def run_document(name: str, ref: str, status: RunStatus, more: Mapping[str, str] | None = None) -> Document:
     """Everything that is known of a run. `more` adds pairs after the reference."""
     rows: list[tuple[str, Cell]] = [("state", state_cell(status.state))]
     rows += [("reason", status.reason)] if status.reason else []
+    rows += [("queue", f"place {status.queue_place}")] if status.queue_place is not None else []
     rows += [("reference", ref), *(more or {}).items()]
     rows += [("page", status.page)] if status.page else []
     rows += [("started", _moment(status.started))] if status.started else []

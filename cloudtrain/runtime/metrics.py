@@ -16,6 +16,7 @@ _LINE = re.compile(re.escape(PREFIX) + r"((?: [A-Za-z_][A-Za-z0-9_./-]*=[^\s=]+)
 def report(**values: SupportsFloat) -> None:
     """Print one metric line, flushed, on rank 0 only. Tensors and numpy scalars are numbers too.
 
+    Call it on every rank: in a run on this machine, those who follow it see which rank falls behind.
     With `total`, the last step, also `seconds_left`: `cloudtrain status` shows both as progress.
 
     Raises:
@@ -23,7 +24,12 @@ def report(**values: SupportsFloat) -> None:
     """
     from .environment import detect_environment
 
-    if detect_environment().is_main:
+    environment = detect_environment()
+    if "step" in values and environment.world_size > 1 and "CLOUDTRAIN_RUN_DIR" in os.environ:
+        from .progress import note_step
+
+        note_step(environment.rank, float(values["step"]))
+    if environment.is_main:
         if "step" in values and "total" in values:
             from .progress import LEFT, seconds_left
 
@@ -31,6 +37,10 @@ def report(**values: SupportsFloat) -> None:
             values = {**values, **({} if left is None else {LEFT: round(left, 1)})}
         sys.stdout.write(format_metrics(values) + "\n")  # one write, so that lines of other processes stay outside
         sys.stdout.flush()
+        if os.environ.get("CLOUDTRAIN_SEND_METRICS") == "azureml":
+            from .azureml_metrics import send
+
+            send({name: float(value) for name, value in values.items()})
         if "step" in values and "CLOUDTRAIN_HOLD_AT_STEP" in os.environ:
             from .holding import hold_at
 

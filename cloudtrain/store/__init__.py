@@ -3,5 +3,5 @@
 FILE_NAME = "runs.db"
 """The store in the state folder."""
 
-KEPT = (FILE_NAME, "bundles", "runs", "submitting")
+KEPT = (FILE_NAME, "bundles", "environments", "queue", "runs", "submitting", "sweeps")
 """What cloudtrain keeps in the state folder."""

@@ -145,12 +145,51 @@ def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX removed_by_key ON removed (key, submitter, counter)")
 
 
+def _m006_history(db: sqlite3.Connection) -> None:
+    """What was sent, without its secrets, and what it cost. Runs of earlier versions have neither."""
+    db.execute(
+        """
+        CREATE TABLE sent (
+            name       TEXT PRIMARY KEY,    -- of the run
+            version    TEXT NOT NULL,       -- cloudtrain's
+            file       TEXT,                -- the path of the job's file
+            bundle     TEXT NOT NULL,       -- hash of the code
+            commit_id  TEXT,                -- of the code's git repository
+            branch     TEXT,
+            dirty      INTEGER,             -- whether the code differed from the commit
+            difference TEXT,                -- hash of what differed
+            content    BLOB NOT NULL        -- job, overrides, settings and plan: zlib of JSON
+        )
+        """
+    )
+    db.execute("CREATE INDEX sent_by_bundle ON sent (bundle)")
+    db.execute(
+        """
+        CREATE TABLE bundles (
+            sha256 TEXT PRIMARY KEY,        -- hash of the code
+            files  BLOB NOT NULL            -- path, size, executable, hash and link target of each: zlib of JSON
+        )
+        """
+    )
+    db.execute(
+        """
+        CREATE TABLE money (
+            name             TEXT PRIMARY KEY,  -- of the run
+            hourly           REAL,              -- list price of all instances, when it was submitted
+            billable_seconds REAL,              -- as the target billed them
+            cost             REAL               -- list price of all instances for these
+        )
+        """
+    )
+
+
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _m001_runs,
     _m002_journal,
     _m003_written,
     _m004_order_and_identity,
     _m005_origins_and_removal,
+    _m006_history,
 )
 """In order; the database's `user_version` counts how many were applied."""
 

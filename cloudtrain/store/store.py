@@ -10,10 +10,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from cloudtrain.core.states import RunRef, RunState, RunStatus
+from cloudtrain.core.states import REHEARSAL, RunRef, RunState, RunStatus
 from cloudtrain.errors import StoreError
-from cloudtrain.store import FILE_NAME, KEPT
+from cloudtrain.store import FILE_NAME, KEPT, history
+from cloudtrain.store.history import Kept, Money
 from cloudtrain.store.identity import Identity, location_of, salt_of_new_store
+from cloudtrain.store.kinds import TRIAL
 from cloudtrain.store.migrations import MIGRATIONS, migrate, version_of
 from cloudtrain.store.origin import NOWHERE, Condition, Label, Origin, number
 from cloudtrain.system.clock import Moment, read_clock
@@ -55,7 +57,15 @@ class RunRecord:
         return RunRef(self.target, self.place or "", self.name)
 
 
+_ENDED = ", ".join(f"'{state.value}'" for state in RunState if state.is_final)
+
+_OLD_REHEARSAL = f"(job_name LIKE '%{REHEARSAL}' AND state IN ({_ENDED}))"
+"""Whether a run is one of a rehearsal, and has ended."""
+_NO_TRIAL = f"key NOT GLOB '{TRIAL}*'"
+
 _COLUMNS = ", ".join(field.name for field in fields(RunRecord))
+_OF_A_RUN = ("written", "origins", "labels", "sent", "money")
+"""Tables with rows of a run."""
 
 
 class Store:
@@ -86,12 +96,16 @@ class Store:
         return (found[0] or 0) + 1
 
     def reserve(
-        self, record: RunRecord, outputs: Mapping[str, str] | None = None, origin: Origin = NOWHERE
+        self,
+        record: RunRecord,
+        outputs: Mapping[str, str] | None = None,
+        origin: Origin = NOWHERE,
+        kept: Kept | None = None,
     ) -> ProcessLock | None:
         """Take a run name: stage `planned`, and a lock that lives as long as this process.
 
-        `outputs` says what the run will write, and where; `origin` where the submission comes from. None when another
-        process has that name, or was faster with that number of the same key.
+        `outputs` says what the run will write, and where; `origin` where the submission comes from; `kept` what is
+        sent. None when another process has that name, or was faster with that number of the same key.
         """
         with self._writing():
             taken = self._db.execute(
@@ -112,6 +126,8 @@ class Store:
             )
             labels = [(record.name, *label) for label in origin.labels]
             self._db.executemany("INSERT OR REPLACE INTO labels (name, kind, key, value) VALUES (?, ?, ?, ?)", labels)
+            if kept is not None:
+                history.keep(self._db, record.name, kept)
             self._note(record.name, record.stage)
             return lock
 
@@ -131,8 +147,9 @@ class Store:
     def forget(self, name: str) -> None:
         """Remove a submission that never reached its target; its name is free again."""
         with self._writing():
-            for table in ("runs", "written", "origins", "labels"):
+            for table in ("runs", *_OF_A_RUN):
                 self._db.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
+            history.drop_unused(self._db)
             self._note(name, "forgotten")
 
     def remove(self, name: str) -> None:
@@ -144,8 +161,9 @@ class Store:
                 (name,),
             )
             if self._db.execute("SELECT changes()").fetchone()[0]:
-                for table in ("runs", "written", "origins", "labels", "journal"):
+                for table in ("runs", *_OF_A_RUN, "journal"):
                     self._db.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
+                history.drop_unused(self._db)
 
     def was_removed(self, name: str) -> bool:
         """Return whether a run of exactly that name was removed."""
@@ -158,6 +176,32 @@ class Store:
                 "UPDATE runs SET state = ?, reason = ?, started = ?, ended = ? WHERE name = ?",
                 (status.state.value, status.reason, status.started, status.ended, name),
             )
+            if status.billable_seconds is not None:
+                history.keep_bill(self._db, name, status.billable_seconds, status.cost)
+
+    def keep_difference(self, name: str, difference: tuple[bool, str | None]) -> None:
+        """Keep whether the code of a run differed from its commit, and the hash of the difference."""
+        with self._writing():
+            history.keep_difference(self._db, name, difference)
+
+    def kept(self, name: str) -> Kept | None:
+        """Return what was sent for a run; None where nothing of it is kept."""
+        return history.kept(self._db, name)
+
+    def money(self) -> dict[str, Money]:
+        """Return what is known of the costs of each run."""
+        return history.money(self._db)
+
+    def tags(self) -> dict[str, dict[str, str]]:
+        """Return the tags of each run that has some."""
+        found: dict[str, dict[str, str]] = {}
+        for name, key, value in self._db.execute("SELECT name, key, value FROM labels WHERE kind = 'tag'"):
+            found.setdefault(name, {})[key] = value
+        return found
+
+    def tag_keys(self) -> list[str]:
+        """Return the names of the tags that runs have."""
+        return [key for (key,) in self._db.execute("SELECT DISTINCT key FROM labels WHERE kind = 'tag' ORDER BY key")]
 
     def get(self, name: str) -> RunRecord | None:
         """Return the run of exactly that name."""
@@ -165,10 +209,19 @@ class Store:
         return found[0] if found else None
 
     def starting_with(self, prefix: str, *, limit: int = 50) -> list[RunRecord]:
-        """Return the runs whose name starts with `prefix`, newest first."""
-        return self._select(
-            "WHERE name >= ? AND name < ? ORDER BY seq DESC LIMIT ?", (prefix, prefix + "\U0010ffff", limit)
-        )
+        """Return the runs whose name starts with `prefix`, newest first; trials of a sweep only where nothing else
+        does."""
+        values = (prefix, prefix + "\U0010ffff", limit)
+        found = self._select(f"WHERE name >= ? AND name < ? AND {_NO_TRIAL} ORDER BY seq DESC LIMIT ?", values)
+        return found or self._select("WHERE name >= ? AND name < ? ORDER BY seq DESC LIMIT ?", values)
+
+    def with_key(self, key: str) -> list[RunRecord]:
+        """Return the runs of exactly that key, newest first."""
+        return self._select("WHERE key = ? ORDER BY seq DESC", (key,))
+
+    def of_sweep(self, beginning: str) -> list[RunRecord]:
+        """Return the runs whose key starts so, the trials of a sweep, oldest first."""
+        return self._select("WHERE key >= ? AND key < ? ORDER BY seq", (beginning, beginning + "\U0010ffff"))
 
     def newest(
         self,
@@ -177,15 +230,20 @@ class Store:
         states: Sequence[RunState] = (),
         job: str | None = None,
         where: Sequence[Condition] = (),
+        rehearsals: bool = True,
+        trials: bool = False,
     ) -> list[RunRecord]:
-        """Return runs in the reverse order of their submission, of some states, of one job and with labels if given."""
-        conditions, values = ["1"], list[object]()
+        """Return runs in the reverse order of their submission, of some states, of one job and with labels if given;
+        without `rehearsals`, none of a rehearsal that has ended; the trials of sweeps only with `trials`."""
+        conditions, values = ["1" if trials else _NO_TRIAL], list[object]()
         if states:
             conditions.append(f"state IN ({', '.join('?' * len(states))})")
             values += [state.value for state in states]
         if job is not None:
             conditions.append("job_name = ?")
             values.append(job)
+        if not rehearsals:
+            conditions.append(f"NOT ({_OLD_REHEARSAL})")
         for condition in where:
             conditions.append(f"EXISTS (SELECT 1 FROM labels WHERE labels.name = runs.name AND {condition.sql})")
             values += condition.values
@@ -193,16 +251,17 @@ class Store:
         return self._select(f"WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?", values)
 
     def newest_from(self, origin: Origin) -> RunRecord | None:
-        """Return the newest run of this folder or of a folder in it, one of this terminal before others."""
+        """Return the newest run of this folder or of a folder in it: what is no old rehearsal before what is, one of
+        this terminal before others."""
         here, below = (
             origin.folder,
             (f"{origin.folder.rstrip('/')}/", f"{origin.folder.rstrip('/')}0"),
         )  # `0` follows `/`
         found = self._select(
-            """
+            f"""
             NATURAL JOIN origins
             WHERE folder = ? OR (folder >= ? AND folder < ?) OR project = ? OR (project >= ? AND project < ?)
-            ORDER BY terminal = ? AND terminal != '' DESC, seq DESC LIMIT 1
+            ORDER BY {_OLD_REHEARSAL}, terminal = ? AND terminal != '' DESC, seq DESC LIMIT 1
             """,
             (here, *below, here, *below, origin.terminal),
         )

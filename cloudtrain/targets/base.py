@@ -9,15 +9,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunStatus
+from cloudtrain.core.states import ListedRun, LogLine, QueuedRun, RunRef, RunStatus
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceTable
+    from cloudtrain.core.adoption import Adopter
     from cloudtrain.core.job import TrainingJob
-    from cloudtrain.core.plan import CompileContext, Finding, Plan
+    from cloudtrain.core.plan import CompileContext, Finding, Plan, Upload
     from cloudtrain.core.processing import AnyJob
+    from cloudtrain.core.sweep import Objective, Sweep
+    from cloudtrain.core.trial import Trial
     from cloudtrain.rules.subject import RequestView
     from cloudtrain.targets.common.this_machine import LocalPlan
     from cloudtrain.targets.settings import TargetSettings
@@ -135,8 +138,59 @@ class Service(Protocol):
         """The runs that the target has at a place, whoever made them, newest first; asked for as they are taken."""
         ...
 
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """Folders that hold the run's code, as far as it is still there, the quickest to reach first.
+
+        What has to be fetched is put below `scratch`. A file in them may have been changed since: whoever asks compares
+        hashes.
+
+        Raises:
+            TargetError: the target cannot be asked.
+        """
+        return iter(())
+
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the run wrote under `path` (`model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or `` for all)."""
+        ...
+
+
+@runtime_checkable
+class KeepsQueue(Protocol):
+    """A service with a queue of cloudtrain's own, for a target without one. Its settings have `queue` and `priority`.
+
+    A run that waits there is `queued`, and its status says its place.
+    """
+
+    def queue(self) -> list[QueuedRun]:
+        """The runs that have what others wait for, then those that wait, in their order."""
+        ...
+
+    def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
+        """Put a run that waits before another one; without one first, or last.
+
+        Raises:
+            UsageError: one of the two does not wait.
+        """
+        ...
+
+    def drop(self, ref: RunRef) -> None:
+        """Stop a run that waits, and never one that has started.
+
+        Raises:
+            UsageError: it does not wait.
+        """
+        ...
+
+
+class Tuner(Service, Protocol):
+    """Talks to a target's own tuner. A run is a sweep; its methods are those of every service."""
+
+    def trials(self, ref: RunRef) -> list[Trial]:
+        """The trials that the tuner has started, by number."""
+        ...
+
+    def objective(self, ref: RunRef) -> Objective | None:
+        """What the sweep is after; None where it runs every combination."""
         ...
 
 
@@ -192,6 +246,10 @@ class Target(ABC):
     emulated_places: ClassVar[str] = ""
     """`s3://emulated`: what stands there for the place of data that is only on this machine."""
 
+    has_tuner: ClassVar[bool] = False
+    """Whether the target has a tuner of its own, for which `compile_sweep` and `tuner` are written. A sweep is driven
+    from this machine otherwise."""
+
     exports: ClassVar[tuple[str, ...]] = ()
     """The methods of `core.exports` that its plans define."""
 
@@ -215,6 +273,20 @@ class Target(ABC):
             JobError: the job asks for what the target lacks; the hint names the alternative.
             TargetUnavailable: the target cannot be used from here.
         """
+
+    def compile_sweep(self, sweep: Sweep, settings: Any, context: CompileContext) -> Plan:
+        """The plan of a sweep as the request of the target's own tuner. Only where `has_tuner`.
+
+        Pure, as `compile`. `sweep.job` is the job of the first trial.
+
+        Raises:
+            JobError: the tuner cannot do it (`CT061`, each with the alternative), or no trial can run there.
+        """
+        raise AssertionError(f"{self.name} has no tuner")
+
+    def tuner(self, *, environ: Mapping[str, str], state_dir: Path) -> Tuner:
+        """What talks to the target's own tuner. Only where `has_tuner`."""
+        raise AssertionError(f"{self.name} has no tuner")
 
     @abstractmethod
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Service:
@@ -256,6 +328,10 @@ class Target(ABC):
             TargetError: the run's folder is gone or damaged.
         """
         return {}
+
+    def adopter(self) -> Adopter | None:
+        """What reads requests of the target's own service for `cloudtrain adopt`; None where it cannot."""
+        return None
 
     def examine(self, settings: Any, account: Any) -> str | None:
         """What `cloudtrain doctor` says about the account: `workspace prod, from config.json`; None for nothing.

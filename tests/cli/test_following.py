@@ -76,7 +76,7 @@ def terminal(clean_environment: Path) -> Iterator[pexpect.spawn[str]]:
     )  # fmt: skip
     try:
         child.expect("going")
-        child.expect("METRIC")
+        child.expect("  min ")
         yield child
     finally:
         child.close(force=True)
@@ -129,7 +129,7 @@ def test_follows_to_the_end_with_a_live_table(terminal: pexpect.spawn[str], clea
     assert "[metrics]" not in text
     last = re.search(r"succeeded after \S+: loss ([0-9.e-]+) \(step (\d+)\)", " ".join(text.split()))
     assert last is not None, text
-    assert re.search(rf"step {last[2]}\W", text[text.rindex("METRIC") :])
+    assert f"step {last[2]} " in text[text.rindex("step ", 0, text.rindex("loss  ")) :]
     wait_for("succeeded")
     assert shell("wait", "last").returncode == 0
     listed = json.loads(shell("ps", "--all", "--json").stdout)

@@ -67,6 +67,16 @@ def test_root_help_lists_every_command_with_its_own_first_line(cli: Cli) -> None
         assert first == entry.summary
 
 
+@pytest.mark.parametrize("path", [[], ["plan"], ["logs"], ["instances"]])
+def test_the_texts_of_all_tables_begin_in_one_column(cli: Cli, path: list[str]) -> None:
+    """The groups of commands have one column, the arguments and options of a command another."""
+    tables = cli(*path, "--help").out.split("\nSend a job:\n" if not path else "\nArguments:\n")
+    if len(tables) == 1:
+        return
+    rows = re.findall(r"^  (\S.{0,28}?)(  +)\S", tables[1], re.MULTILINE)
+    assert len({len(name) + len(space) for name, space in rows}) == 1
+
+
 def test_no_arguments_is_help(cli: Cli) -> None:
     """`cloudtrain` alone shows the help and is no error."""
     assert cli() == cli("--help")

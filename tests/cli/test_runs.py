@@ -138,6 +138,38 @@ def test_plan_with_errors_prints_them_and_fails(cli: Cli, scripted: Path, job: s
     assert cli("plan", job, "--set", "entry_point=missing.py", "--ignore", "CT101").code == 0
 
 
+def test_errors_of_a_plan_stand_above_its_request(cli: Cli, scripted: Path, job: str) -> None:
+    """They are read before pages of processes, and the last line, on stderr, says that they are there."""
+    result = cli("plan", job, "--set", "entry_point=missing.py")
+    assert result.code == 2
+    assert result.out.index("error: ") < result.out.index("Processes")
+    assert result.err.startswith("1 error, above the request: `CT101`. A submit would send nothing;")
+    assert ", above" not in cli("plan", job, "--short", "--set", "entry_point=missing.py").err
+
+
+def test_old_rehearsals_are_not_listed(cli: Cli, scripted: Path, job: str) -> None:
+    """`ps` and `last` mean your own runs; `--rehearsals`, `--all` and `--job` have the others, and one that goes on is
+    listed anyway."""
+    fate(scripted, state="succeeded")
+    rehearsal = submitted(cli, "--set", "name=digits-rehearsal")
+    cli("status", rehearsal)
+    assert "`cloudtrain ps --rehearsals`" in cli("ps").err
+    own = submitted(cli)
+    later = submitted(cli, "--set", "name=digits-rehearsal", "--set", "hyperparameters.epochs=3")
+    cli("status", later)
+
+    def listed(*arguments: str) -> list[str]:
+        return [item["name"] for item in json.loads(cli("ps", "--json", *arguments).out)]
+
+    assert listed() == listed("--state", "succeeded") == listed("-n", "1") == [own]
+    assert listed("--rehearsals") == listed("--all") == [later, own, rehearsal]
+    assert listed("--job", "digits-rehearsal") == [later, rehearsal]
+    assert json.loads(cli("status", "last", "--json").out)["name"] == own
+    fate(scripted, state="running")
+    going = submitted(cli, "--set", "name=digits-rehearsal", "--set", "hyperparameters.epochs=4")
+    assert listed() == [going, own]
+
+
 def test_check(cli: Cli, scripted: Path, job: str) -> None:
     """Findings alone: on stdout, in JSON too; code 2 for errors, 0 and a word on stderr for none."""
     clean = cli("check", job)

@@ -65,7 +65,7 @@ def lines_with_metrics(steps: int) -> list[list[object]]:
 
 
 def test_metrics_are_a_table_below_the_lines(terminal: object, scripted: Path, job: str) -> None:
-    """Metric lines do not scroll by; the table with the last values and the course stays on the screen."""
+    """Metric lines do not scroll by; the last values and the course over the whole width stay on the screen."""
     fate(scripted, lines=lines_with_metrics(30))
     output, code = terminal("submit", job)  # type: ignore[operator]
     text = ESCAPE.sub("", output)
@@ -73,10 +73,19 @@ def test_metrics_are_a_table_below_the_lines(terminal: object, scripted: Path, j
     assert "[metrics]" not in text
     assert "[rank 0] begin" in text
     assert "[rank 1] end" in text
-    last = text[text.rindex("METRIC") :]
-    assert "step 29" in last
-    assert re.search(r"loss +0\.033 +0\.033 +1 +█[▁-█]+▁", last)
+    assert "step 29  1 steps/s" in text
+    last = text[text.rindex("loss  0.033  min 0.033  max 1  log scale") :]
+    assert any(len(line.rstrip()) == 80 and "⣀" in line for line in last.splitlines())
     assert "succeeded after 12s: loss 0.033 (step 29)" in " ".join(text.split())
+
+
+def test_what_it_waits_for_is_there_before_the_first_line(terminal: object, scripted: Path, job: str) -> None:
+    """A run without any output: the screen says what is going on, and nothing of it stays."""
+    fate(scripted, states={}, lines=[])
+    output, code = terminal("submit", job)  # type: ignore[operator]
+    assert code == 0
+    assert "asking for the run's state" in output
+    assert "waiting" not in ESCAPE.sub("", output[output.rindex("succeeded") :])
 
 
 def test_colour_on_a_terminal_and_never_with_no_color(terminal: object, scripted: Path, job: str) -> None:
@@ -121,3 +130,22 @@ def test_ctrl_c_in_a_terminal(terminal: object, scripted: Path, job: str) -> Non
     assert f"`cloudtrain stop {name}`" in text
     assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
     assert not (scripted / "stopped").exists()
+
+
+def test_what_changed_since_the_last_run(terminal: object, job: str) -> None:
+    """In at most three lines, before the run is sent; nothing the first time, when nothing changed, or with --quiet."""
+    assert callable(terminal)
+    first, _ = terminal("submit", job, "--detach")
+    assert "since" not in first
+    assert "since" not in terminal("submit", job, "--detach")[0]
+    Path("train.py").write_text("print(1)\nprint(2)\n")
+    changed = ("--set", "hyperparameters.epochs=5")
+    assert "since" not in terminal("submit", job, "--detach", "--quiet", *changed, "--set", "name=other")[0]
+    text = ESCAPE.sub("", terminal("submit", job, "--detach", *changed)[0])
+    assert re.search(r"since digits-[0-9a-f]{8}-2: epochs 2 -> 5; train.py \+1 -0", " ".join(text.split()))
+    for number in range(60):
+        Path(f"a_file_of_code_{number}.py").write_text("1")
+    lines = ESCAPE.sub("", terminal("submit", job, "--detach", *changed)[0]).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("since"))
+    assert lines[start + 3] == ""
+    assert " more: cloudtrain diff digits-" in " ".join(lines[start : start + 3])

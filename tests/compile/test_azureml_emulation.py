@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +163,7 @@ def test_the_interpreter_is_the_targets() -> None:
 
 def test_gpus_are_shared_out() -> None:
     """Each instance sees its part of this machine's GPUs, and is told how many."""
-    request = plan_of(job_of(), replace(HERE, machine=Machine(8, ("0", "1", "2", "3")))).request
+    request = plan_of(job_of(), HERE._replace(machine=Machine(8, ("0", "1", "2", "3")))).request
     seen = {(each["env"]["CUDA_VISIBLE_DEVICES"], each["env"]["AZ_BATCHAI_GPU_COUNT"]) for each in request["processes"]}
     assert seen == {("0,1", "2"), ("2,3", "2")}
     assert request["world_size"] == 4
@@ -177,7 +176,7 @@ def test_parameter_servers_and_workers_are_counted_down() -> None:
         resources={"instance_count": 24},
         environment={"framework": "tensorflow", "version": "2.16"},
     )
-    request = plan_of(job, replace(HERE, machine=Machine(2))).request
+    request = plan_of(job, HERE._replace(machine=Machine(2))).request
     assert [(each["role"], each["rank"]) for each in request["processes"]] == [
         ("ps", 2),
         ("ps", 3),

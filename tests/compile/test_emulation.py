@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -210,7 +209,7 @@ def test_heterogeneous_cluster() -> None:
         {"name": "cpu", "instance_type": "ml.c5.18xlarge", "instance_count": 2},
     ]
     job = job_of(resources={"instance_groups": groups, "distribution_groups": ["gpu"]})
-    request = plan_of(job, replace(HERE, machine=Machine(3))).request
+    request = plan_of(job, HERE._replace(machine=Machine(3))).request
     assert [(each["role"], each["rank"]) for each in request["processes"]] == [
         ("torchrun", None), ("torchrun", None), ("process", 2),
     ]  # fmt: skip
@@ -266,7 +265,7 @@ def test_checkpoints_are_shared_by_the_hosts() -> None:
 
 def test_gpus_are_shared_out() -> None:
     """Each host sees its part of this machine's GPUs, and is told so."""
-    request = plan_of(job_of(), replace(HERE, machine=Machine(8, ("0", "1", "2", "3")))).request
+    request = plan_of(job_of(), HERE._replace(machine=Machine(8, ("0", "1", "2", "3")))).request
     seen = [(each["env"]["CUDA_VISIBLE_DEVICES"], each["env"]["SM_NUM_GPUS"]) for each in request["processes"]]
     assert seen == [("0,1", "2"), ("2,3", "2")]
     assert request["processes"][0]["argv"][6] == "2"
@@ -295,7 +294,7 @@ def test_what_cannot_be_emulated(fields: dict[str, Any], words: str) -> None:
 def test_mpirun_is_missing(fields: dict[str, Any]) -> None:
     """A job that mpirun starts needs it here too, whoever starts mpirun."""
     with pytest.raises(ct.JobError, match="neither beside `/usr/bin/python3` nor on the PATH") as missing:
-        plan_of(job_of(distribution=ct.MPI(), **fields), replace(HERE, mpirun=None))
+        plan_of(job_of(distribution=ct.MPI(), **fields), HERE._replace(mpirun=None))
     assert "`pip install 'cloudtrain[mpi]'`" in str(missing.value)
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Finding, Machine, Plan
+from cloudtrain.core.plan import Finding, Machine, Plan, Upload
 from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.errors import NameTaken, RunNotFound, TargetError
 from cloudtrain.targets.base import BundleWriter, ByteProgress
+from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.this_machine import LocalAccount
 from cloudtrain.targets.local.target import LocalTarget
 
@@ -101,6 +102,9 @@ class FileService:
         for path in self.jobs.iterdir():
             ref = RunRef("local", place, path.name)
             yield ListedRun(ref, self.status(ref))
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        yield from unpacked(Path(upload.destination), upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         return []

@@ -83,10 +83,12 @@ def test_many_instances_that_start_the_same_are_told(instances: int) -> None:
     assert [process["instance"] for process in launchers] == list(range(instances))
 
 
-def test_findings_come_last_with_their_place() -> None:
-    """What the checks found stands at the end, where the eye is."""
-    text = plan_for().with_findings((FINDING,)).to_text()
-    assert text.endswith("warning: smaller [LO201]\n  job.yaml:3:5  resources.instance_count\n\nhint: add instances\n")
+def test_findings_come_before_the_pages_with_their_place() -> None:
+    """What the checks found stands below the summary, errors first, and above the processes and the request."""
+    error = Finding("LO101", Level.ERROR, "missing", "install it")
+    text = plan_for().with_findings((FINDING, error)).to_text()
+    found = "warning: smaller [LO201]\n  job.yaml:3:5  resources.instance_count\n\nhint: add instances\n\n"
+    assert text.index("error: missing [LO101]") < text.index(found) < text.index("\nUploads\n")
 
 
 def test_summary_leaves_the_request_out() -> None:

@@ -10,7 +10,7 @@ import copy
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -163,9 +163,9 @@ class Follower:
     def setting(self, text: str) -> None:
         """A line of `cloudtrain.toml`, under the target's table."""
         ((name, value),) = read_document(text, "toml").data.items()
-        if self.account is not None and name in {item.name for item in fields(self.account)}:
+        if self.account is not None and name in self.account._fields:
             left = tuple(item for item in self.account.missing if item != name)
-            self.account = replace(self.account, **{name: value, "missing": left})
+            self.account = self.account._replace(**{name: value, "missing": left})
         elif name in ("ssh_public_key", "log_dir"):
             (service,) = self.target["services"]
             self.target["services"] = {service: self.target["services"][service] | {name: value}}
@@ -176,7 +176,7 @@ class Follower:
         """A line of `instances.toml`, with the columns that it needs beside it."""
         more = "".join(f"{column} = 64\n" for column in re.findall(r"`(\w+)`", needs))
         overlay = read_overlay(read_document(f"{table}\n{line}\n{more}", "toml").data, "instances.toml")
-        self.account = replace(self.account, overlay=overlay)
+        self.account = self.account._replace(overlay=overlay)
 
     def number(self, field: str, value: str) -> None:
         """`set FIELD to VALUE`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,7 +65,7 @@ def test_has(anywhere: Place) -> None:
     run = anywhere.send(plan)
     assert run.ref == plan.ref
     assert anywhere.service.has(run.ref)
-    assert not anywhere.service.has(replace(run.ref, name="run-2"))
+    assert not anywhere.service.has(run.ref._replace(name="run-2"))
 
 
 def test_same_input_same_request(anywhere: Place) -> None:
@@ -79,6 +78,16 @@ def test_upload_once(anywhere: Place) -> None:
     """A bundle that is there already is not written again."""
     plan, bundle = anywhere.plan(THREE_LINES)
     assert [anywhere.service.upload(plan, bundle) for _ in range(2)] == [True, False]
+
+
+def test_code(anywhere: Place, tmp_path: Path) -> None:
+    """The code that was uploaded can be had again."""
+    plan, bundle = anywhere.plan({"train.py": THREE_LINES, "lib/part.py": "x = 1\n"})
+    anywhere.service.upload(plan, bundle)
+    upload = next(item for item in plan.uploads if item.sha256 == bundle.sha256)
+    folders = list(anywhere.service.code(plan.ref, upload, tmp_path))
+    assert [(folder / "lib/part.py").read_text() for folder in folders] == ["x = 1\n"]
+    assert (folders[0] / "train.py").read_text() == THREE_LINES
 
 
 def test_finished_run_logs_whole(anywhere: Place) -> None:

@@ -12,6 +12,9 @@ from cloudtrain.cli.selection import LogLevel
 def command(
     name: options.RunName,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run ends.")] = False,
+    trial: Annotated[
+        int | None, typer.Option("--trial", min=1, metavar="N", help="Of a sweep: the output of this trial.")
+    ] = None,
     rank: Annotated[
         int | None, typer.Option("--rank", min=0, metavar="N", help="Only the process of this rank.")
     ] = None,
@@ -66,6 +69,7 @@ def command(
       cloudtrain logs last -f
       cloudtrain logs digits-ddp-3f9a --rank 1 --tail 50
       cloudtrain logs last --host algo-2
+      cloudtrain logs digits-lr-3f9a --trial 7
       cloudtrain logs last --level error --since 10m
       cloudtrain logs last --no-prefix > run.log
     """
@@ -80,6 +84,10 @@ def command(
     )
     only = None if instance is None else inputs.instance_number(instance)
     run = inputs.run(name)
+    if trial is not None:
+        from cloudtrain.sweeps.sweep_run import sweep_of
+
+        run = sweep_of(run).trial(trial)
     form = LineFormat(prefix=prefix, timestamps=timestamps, as_json=json, raw=raw, color=has_color(sys.stdout))
     code = following.print_logs(run, form, follow=follow, rank=rank, instance=only, tail=tail, selection=selection)
     raise typer.Exit(code)

@@ -40,10 +40,15 @@ def command(
     max_restarts: options.MaxRestarts = None,
     launcher: options.Launcher = None,
     python: options.Python = None,
+    build_environment: options.BuildEnvironment = None,
     grace_period: options.GracePeriod = None,
     emulate: options.Emulate = None,
+    queue: options.Queue = None,
+    priority: options.Priority = None,
     gpu: options.Gpu = None,
     save_job: options.SaveJob = None,
+    each: options.Each = None,
+    parallel: options.Parallel = None,
 ) -> None:
     """Show exactly what a submit would send, and send nothing.
 
@@ -69,8 +74,11 @@ def command(
         max_restarts=max_restarts,
         launcher=launcher,
         python=python,
+        build_environment=build_environment,
         grace_period=grace_period,
         emulate=emulate,
+        queue=queue,
+        priority=priority,
     )
     form = "json" if json else _known_format(form, where.type)
     file = inputs.job_or_script(
@@ -82,14 +90,16 @@ def command(
         gpu=gpu,
         save_job=save_job,
     )
+    file = inputs.as_array(file, each, parallel)
     plan = inputs.plan_of(file, where, profile=profile, ignore=ignore)
     print_plan(plan, form, whole=not short)
 
 
 def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
-    """The plan on stdout; as text, without its processes and its request unless `whole`.
+    """Print the plan on stdout; as text, without its processes and its request unless `whole`.
 
-    A plan that a submit would refuse is printed all the same, with its errors at the end.
+    A plan that a submit would refuse is printed all the same. Its errors stand above the processes and the request, and
+    the last line, on stderr, says that they are there.
 
     Raises:
         typer.Exit: with code 2, when a check found an error.
@@ -108,7 +118,19 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
 
         show(plan.document(whole=whole), sys.stdout, width=_FILE_WIDTH)
     if plan.errors:
+        _say_errors(plan, above=form == "text" and whole)
         raise typer.Exit(2)
+
+
+def _say_errors(plan: Plan, *, above: bool) -> None:
+    """Say that a submit would refuse the plan, by the codes: its errors may have scrolled away, or stand in a file."""
+    from cloudtrain.cli.terminal import say
+
+    sys.stdout.flush()
+    codes = ", ".join(f"`{code}`" for code in dict.fromkeys(error.code for error in plan.errors))
+    count = "1 error" if len(plan.errors) == 1 else f"{len(plan.errors)} errors"
+    where = ", above the request" if above else ""
+    say(f"{count}{where}: {codes}. A submit would send nothing; `--short` shows no more than what the checks found")
 
 
 def _known_format(form: str, target: str) -> str:

@@ -44,16 +44,23 @@ def command(
         ),
     ] = None,
     profile: options.Profile = None,
+    rehearsals: Annotated[
+        bool, typer.Option("--rehearsals", help="Also the runs of rehearsals that have ended; --all has them too.")
+    ] = False,
+    trials: Annotated[bool, typer.Option("--trials", help="Show the trials of sweeps too.")] = False,
     size: Annotated[bool, typer.Option("--size", help="Show the bytes of each run's folder on this machine.")] = False,
     json: options.Json = False,
 ) -> None:
     """List runs, the newest first.
+
+    Runs of rehearsals are left out once they have ended.
 
     \b
     Examples:
       cloudtrain ps
       cloudtrain ps --active
       cloudtrain ps --all --state failed
+      cloudtrain ps --trials --where "learning_rate<0.01"
       cloudtrain ps --tag team=vision --where "learning_rate<0.01"
       cloudtrain ps --target sagemaker --state running
       cloudtrain ps -n 100 --json | jq -r '.[].name'
@@ -72,6 +79,8 @@ def command(
         profile=profile,
         tags=dict(map(_tag, tag or ())),
         where=where or (),
+        rehearsals=rehearsals or everything or job is not None,
+        trials=trials,
     )
     if json:
         print_json([status_json(run, run.last_status) | ({"size": run.size} if size else {}) for run in runs])
@@ -83,6 +92,8 @@ def command(
         if len(runs) == count and not everything:
             there = f" --target {target}" if target else ""
             say(f"the newest {count}; `cloudtrain ps --all{there}` lists all runs")
+    elif not (rehearsals or everything or job or active or state or tag or where or target) and ct.runs(limit=1):
+        say("only rehearsals have run; `cloudtrain ps --rehearsals` lists them")
     else:
         say(_nothing(active, state, job, labelled=bool(tag or where)))
 
@@ -129,7 +140,7 @@ def _row(run: Any, now: float) -> tuple[Any, ...]:
 
     status = run.last_status
     age = format_duration(int(max(0, now - run.created)))
-    return (run.name, state_cell(status.state), run.target, age, duration_of(status, now))
+    return (run.name, state_cell(status.state, status.queue_place), run.target, age, duration_of(status, now))
 
 
 def _size(run: Any) -> str:

@@ -46,6 +46,7 @@ def command(
     processes_per_instance: options.ProcessesPerInstance = None,
     launcher: options.Launcher = None,
     python: options.Python = None,
+    build_environment: options.BuildEnvironment = None,
     grace_period: options.GracePeriod = None,
     emulate: options.Emulate = None,
 ) -> None:
@@ -70,6 +71,7 @@ def command(
         "processes_per_instance": processes_per_instance,
         "launcher": launcher,
         "python": python,
+        "build_environment": build_environment,
         "grace_period": grace_period,
         "emulate": emulate,
     }
@@ -87,8 +89,10 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
     """The run without interruption: sent now, or there already."""
     import cloudtrain as ct
     from cloudtrain.cli import inputs
+    from cloudtrain.cli.terminal import say
     from cloudtrain.errors import UsageError
     from cloudtrain.rehearsal.rehearse import run_whole
+    from cloudtrain.system.words import listening
 
     if not _is_job(what):
         given = next((name for name, value in (flags | {"set": set_}).items() if value is not None), None)
@@ -100,15 +104,16 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
         return ct.run(what)
     file = inputs.job_file(what, set_)
     where = inputs.target(DEFAULT_TARGET, profile, job=what, **flags)
-    if not isinstance(file.job, ct.TrainingJob):
+    if file.sweep is not None or not isinstance(file.job, ct.TrainingJob):
         raise UsageError(
             f"`{what}` is a processing job, and those have no losses", hint="rehearse a training job", code="CT905"
         )
-    return run_whole(
-        file.job,
-        lambda job: ct.submit(job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of),
-        on_stage=_say_stage,
-    )
+    with listening(say):
+        return run_whole(
+            file.job,
+            lambda job: ct.submit(job, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of),
+            on_stage=_say_stage,
+        )
 
 
 def _is_job(what: str) -> bool:

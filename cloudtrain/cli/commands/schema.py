@@ -9,11 +9,13 @@ import typer
 class Kind(str, Enum):
     training = "training"
     processing = "processing"
+    sweep = "sweep"
 
 
 def command(
     kind: Annotated[
-        Kind, typer.Option("--kind", metavar="KIND", show_default=False, help="training (the default), or processing.")
+        Kind,
+        typer.Option("--kind", metavar="KIND", show_default=False, help="training (the default), processing or sweep."),
     ] = Kind.training,
 ) -> None:
     """Print the JSON Schema of a job file, for editors.
@@ -22,6 +24,7 @@ def command(
     Examples:
       cloudtrain schema > job.schema.json
       cloudtrain schema --kind processing > processing.schema.json
+      cloudtrain schema --kind sweep > sweep.schema.json
       # first line of job.yaml, for editors with the YAML language server:
       # yaml-language-server: $schema=job.schema.json
     """

@@ -26,5 +26,13 @@ def command(name: options.RunName, json: options.Json = False) -> None:
     if json:
         print_json(status_json(run, status))
         return
+    if run.is_sweep:
+        from cloudtrain.render.sweeps import sweep_document
+        from cloudtrain.sweeps.sweep_run import sweep_of
+
+        sweep = sweep_of(run)
+        more = {"sweep": run.job_name} | ({"folder": str(run.directory)} if run.directory is not None else {})
+        show(sweep_document(run.name, str(run.ref), status, sweep.trials(), sweep.objective, more), sys.stdout)
+        return
     folder = {"folder": str(run.directory)} if run.directory is not None else {}
     show(run_document(run.name, str(run.ref), status, {"job": run.job_name} | folder), sys.stdout)

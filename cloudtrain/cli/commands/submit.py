@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cloudtrain.core.plan import Plan
     from cloudtrain.jobfile import JobFile
     from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.since import Since
 
 
 def command(
@@ -29,16 +30,24 @@ def command(
         bool, typer.Option("--offline", help="Do not ask the target about role, bucket, inputs and quota first.")
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the target has the run.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Do not say what changed since the job's last run.")
+    ] = False,
     json: options.Json = False,
     instances: options.Instances = None,
     processes_per_instance: options.ProcessesPerInstance = None,
     max_restarts: options.MaxRestarts = None,
     launcher: options.Launcher = None,
     python: options.Python = None,
+    build_environment: options.BuildEnvironment = None,
     grace_period: options.GracePeriod = None,
     emulate: options.Emulate = None,
+    queue: options.Queue = None,
+    priority: options.Priority = None,
     gpu: options.Gpu = None,
     save_job: options.SaveJob = None,
+    each: options.Each = None,
+    parallel: options.Parallel = None,
 ) -> None:
     """Check a job, send it, and follow its run.
 
@@ -52,6 +61,9 @@ def command(
       cloudtrain submit job.yaml --set hyperparameters.epochs=3
       cloudtrain submit job.yaml --instances 2 --processes-per-instance 1
       cloudtrain submit job.yaml --emulate sagemaker
+      cloudtrain submit job.yaml --queue --detach
+      cloudtrain submit sweep.yaml
+      cloudtrain submit job.yaml --each hyperparameters.seed=1,2,3
       cloudtrain submit job.yaml --dry-run
       cloudtrain submit job.yaml --target sagemaker --profile research --detach
     """
@@ -66,6 +78,7 @@ def command(
         gpu=gpu,
         save_job=save_job,
     )
+    file = inputs.as_array(file, each, parallel)
     where = inputs.target(
         options.here_if(emulate, target),
         profile,
@@ -75,15 +88,26 @@ def command(
         max_restarts=max_restarts,
         launcher=launcher,
         python=python,
+        build_environment=build_environment,
         grace_period=grace_period,
         emulate=emulate,
+        queue=queue,
+        priority=priority,
     )
     if dry_run:
         from cloudtrain.cli.commands.plan import print_plan
 
         print_plan(inputs.plan_of(file, where, profile=profile, ignore=ignore), "json" if json else "text")
         return
-    run = _send(file, where, profile, ignore, _print_detached(json) if detach else _print_followed, online=not offline)
+    run = _send(
+        file,
+        where,
+        profile,
+        ignore,
+        print_detached(json) if detach else print_followed,
+        online=not offline,
+        quiet=quiet,
+    )
     if detach:
         return
     from cloudtrain.cli.follow import follow
@@ -99,29 +123,34 @@ def _send(
     on_run: Callable[[Run], None],
     *,
     online: bool = True,
+    quiet: bool = False,
 ) -> Run:
     import cloudtrain as ct
     from cloudtrain.cli.progress import upload_progress
     from cloudtrain.cli.terminal import say
+    from cloudtrain.system.words import listening
 
     try:
-        return ct.submit(
-            file.job,
-            where,
-            profile=profile,
-            ignore=list(ignore or ()),
-            place_of=file.place_of,
-            online=online,
-            on_plan=_show_plan,
-            on_bytes=upload_progress(),
-            on_run=on_run,
-        )
+        with listening(say):
+            return ct.submit(
+                file.work,
+                where,
+                profile=profile,
+                ignore=list(ignore or ()),
+                place_of=file.place_of,
+                online=online,
+                file=file,
+                on_plan=show_plan,
+                on_changes=None if quiet or not sys.stderr.isatty() else show_changes,
+                on_bytes=upload_progress(),
+                on_run=on_run,
+            )
     except KeyboardInterrupt:
         say("", "interrupted while sending; `cloudtrain recover` says whether the run exists")
         raise
 
 
-def _show_plan(plan: Plan) -> None:
+def show_plan(plan: Plan) -> None:
     """The summary and the findings. Errors are not shown here: they are about to stop the submit, which says them."""
     from cloudtrain.cli.terminal import show
 
@@ -130,14 +159,36 @@ def _show_plan(plan: Plan) -> None:
         sys.stderr.write("\n")
 
 
-def _print_followed(run: Run) -> None:
+def show_changes(since: Since | None) -> None:
+    """What changed since the job's last run, in at most three lines."""
+    if since is None or not since.items:
+        return
+    from textwrap import wrap
+
+    from cloudtrain.cli.terminal import width_of
+    from cloudtrain.render.escape import on_one_line
+
+    width, shown = width_of(sys.stderr) or 80, list(map(on_one_line, since.items))
+    for count in range(len(shown), 0, -1):
+        left = len(shown) - count
+        more = [f"{left} more: cloudtrain diff {since.run} last"] if left else []
+        lines = wrap(f"since {since.run}: {'; '.join([*shown[:count], *more])}", width, break_on_hyphens=False)
+        if len(lines) <= _MOST_LINES or count == 1:
+            break
+    sys.stderr.write("".join(f"{line}\n" for line in [*lines[:_MOST_LINES], ""]))
+
+
+_MOST_LINES = 3
+
+
+def print_followed(run: Run) -> None:
     from cloudtrain.cli.terminal import say
 
     _say_history(run)
     say(f"`{run.name}` was submitted; Ctrl-C leaves it running", "")
 
 
-def _print_detached(as_json: bool) -> Callable[[Run], None]:
+def print_detached(as_json: bool) -> Callable[[Run], None]:
     """The name on stdout; where it cannot be written, on stderr, because the run is there and costs money."""
 
     def print_run(run: Run) -> None:

@@ -19,6 +19,6 @@ declare(
 def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> Finding:
     """The finding for an input whose run is in another state; None for a run that the target does not have."""
     message = f"the run `{name}` is {state}" if state else f"the run `{name}` is gone"
-    hint = f"wait for it: `cloudtrain wait {name}`" if state in ("pending", "preparing", "running") else None
+    hint = f"wait for it: `cloudtrain wait {name}`" if state in ("pending", "queued", "preparing", "running") else None
     level = registered["CT531"].level
     return Finding("CT531", level, f"{message}, so what it writes is not whole", hint or "run it again first", path)

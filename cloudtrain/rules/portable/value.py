@@ -109,6 +109,18 @@ def values_to_hide(job: TrainingJob) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def named_secrets(job: TrainingJob) -> list[tuple[str, str]]:
+    """Return the name and the value of what is called a secret and looks like a plain word: `password`, `hunter2`."""
+    found = [item for item in _by_name(list(_values(job))) if not (item.certain or _is_random(item.value))]
+    return [(_last_name(item.path), item.value) for item in found]
+
+
+def secret_texts(values: Sequence[tuple[Path, str]]) -> list[str]:
+    """Return the secrets among texts, each with the way to it. Words that only have the name of one are left out."""
+    found = (*_by_rules(values), *_by_name(values))
+    return [item.value for item in found if item.certain or _is_random(item.value)]
+
+
 def _all_secrets(job: TrainingJob) -> list[SecretValue]:
     values = list(_values(job))
     return [*_by_rules(values), *_by_name(values)]

@@ -12,12 +12,15 @@ from cloudtrain.targets.base import Target
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceTable
+    from cloudtrain.core.adoption import Adopter
     from cloudtrain.core.job import TrainingJob
     from cloudtrain.core.plan import CompileContext, Plan
     from cloudtrain.core.processing import AnyJob
+    from cloudtrain.core.sweep import Sweep
     from cloudtrain.rules.subject import RequestView
     from cloudtrain.targets.azureml.account import AzureMLAccount
     from cloudtrain.targets.azureml.service.service import AzureMLService
+    from cloudtrain.targets.azureml.service.sweeps import AzureMLTuner
     from cloudtrain.targets.common.following import Pace
     from cloudtrain.targets.common.this_machine import LocalPlan
 
@@ -50,6 +53,7 @@ class AzureMLTarget(Target):
     secret_hint = "let the script read it from the workspace's Key Vault with the job's identity"
     keeps_literals = True
     can_emulate = True
+    has_tuner = True
     emulated_places = "azureml://datastores/emulated/paths"
     exports = ("to_command", "to_python", "to_yaml")
 
@@ -66,6 +70,18 @@ class AzureMLTarget(Target):
         from cloudtrain.targets.azureml.plan import AzureMLPlan
 
         return AzureMLPlan.of(compile_azureml(job, settings, context))
+
+    def compile_sweep(self, sweep: Sweep, settings: AzureML, context: CompileContext) -> Plan:
+        """The plan of a sweep as a sweep job."""
+        from cloudtrain.targets.azureml.compile.sweep import compile_azureml_sweep
+
+        return compile_azureml_sweep(sweep, settings, context)
+
+    def tuner(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> AzureMLTuner:
+        """Sweep jobs over REST."""
+        from cloudtrain.targets.azureml.service.sweeps import AzureMLTuner
+
+        return AzureMLTuner(environ, pace)
 
     def service(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> AzureMLService:
         """Azure ML over REST."""
@@ -97,6 +113,12 @@ class AzureMLTarget(Target):
         from cloudtrain.targets.azureml.emulate import compile_as_azureml
 
         return compile_as_azureml(job, settings, context)
+
+    def adopter(self) -> Adopter:
+        """Bodies of command jobs."""
+        from cloudtrain.targets.azureml.adopt import AzureMLAdopter
+
+        return AzureMLAdopter()
 
     def examine(self, settings: AzureML, account: Any) -> str:
         """The workspace, and where its name comes from."""

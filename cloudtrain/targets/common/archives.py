@@ -8,6 +8,8 @@ unpacked, and so is read anyway (`cloudtrain.bundle.unpack`).
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain.system.private import make_private_folder, open_private
@@ -33,6 +35,16 @@ def put_archive(archive: Path, bundle: BundleWriter) -> bool:
         file.write(stamp or "")
     temporary.replace(note)
     return True
+
+
+def unpacked(archive: Path, sha256: str, scratch: Path) -> Iterator[Path]:
+    """A folder below `scratch` with what a bundle holds; none where the archive is missing or damaged."""
+    from cloudtrain.bundle.unpack import DamagedBundle, unpack
+
+    folder = scratch / "code"
+    with suppress(DamagedBundle, FileNotFoundError):
+        unpack(archive, folder, sha256)
+        yield folder
 
 
 def _stamp(archive: Path) -> str | None:

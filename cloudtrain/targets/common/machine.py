@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloudtrain.core.plan import Machine
-
-_DEVICE = re.compile(r"nvidia(\d+)")
+from cloudtrain.targets.common.gpus import gpu_ids
 
 
 def this_machine(environ: Mapping[str, str], *, devices: Path = Path("/dev")) -> Machine:
@@ -24,22 +23,6 @@ def cpu_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def gpu_ids(environ: Mapping[str, str], *, devices: Path = Path("/dev")) -> tuple[str, ...]:
-    """The ids of CUDA_VISIBLE_DEVICES (indices, UUIDs or MIG names), or those of `/dev/nvidia*`.
-
-    As in CUDA, an empty value hides all GPUs, and everything from the first `-1` on is hidden.
-    """
-    present = sorted(int(match[1]) for path in _listing(devices) if (match := _DEVICE.fullmatch(path)))
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return tuple(map(str, range(len(present))))
-    if not present:
-        return ()
-    ids = [part.strip() for part in visible.split(",")]
-    end = next((index for index, part in enumerate(ids) if part in ("", "-1", "NoDevFiles", "none", "void")), len(ids))
-    return tuple(ids[:end])
 
 
 def find_mpirun(python: str, environ: Mapping[str, str]) -> str | None:
@@ -68,10 +51,3 @@ def host_name() -> str:
 def loopback_interface() -> str:
     """The name of the network interface that only this machine reaches."""
     return "lo0" if sys.platform == "darwin" else "lo"
-
-
-def _listing(folder: Path) -> list[str]:
-    try:
-        return [path.name for path in folder.iterdir()]
-    except OSError:
-        return []

@@ -22,6 +22,8 @@ class LocalAccount(NamedTuple):
     mpirun: str | None = None
     loopback: str = "lo"
     """The name of the network interface that only this machine reaches."""
+    interpreter: tuple[str, str] = ("", "")
+    """The interpreter of the settings, and the file that it leads to; empty where no environment is built on it."""
 
     @property
     def place(self) -> str:

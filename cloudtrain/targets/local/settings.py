@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from _queue_rules(local)
     name = local.get("emulate")
     if not isinstance(name, str):
         return
@@ -30,9 +31,18 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
     if local.get("max_restarts"):
         message = f"`max_restarts` has no effect with `emulate`: {service} starts no rank again"
         yield Problem(("max_restarts",), message, "remove one of them", code="CT018")
+    if local.get("build_environment"):
+        message = "`build_environment` has no effect with `emulate`: the packages are those of the interpreter"
+        yield Problem(("build_environment",), message, "remove one of them", code="CT018")
     if local.get("launcher") == "fork":
         message = f"`launcher: fork` has no effect with `emulate`: the ranks start as {service} starts them"
         yield Problem(("launcher",), message, "remove one of them", code="CT018")
+
+
+def _queue_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
+    if local.get("priority") and "queue" not in local:
+        message = "`priority` has no effect without `queue`: the run starts at once"
+        yield Problem(("priority",), message, "add `--queue`, or remove `priority`", code="CT018")
 
 
 def emulated_targets() -> list[str]:
@@ -56,8 +66,19 @@ class Local(TargetSettings):
     """What starts the ranks of a `torch` job: torchrun, or forks of one process that has imported torch (CPU only)."""
     grace_period: Duration = 30
     """After SIGTERM, how long processes may take to save and leave before SIGKILL."""
+    build_environment: bool = False
+    """Install the job's `environment.requirements` into an environment on top of the interpreter, built once."""
     emulate: str | None = None
     """Run the job as this target would: its paths, files, variables and command lines, on this machine."""
+    queue: bool = Field(default=False, strict=True)
+    """Wait for the GPUs, or the CPU slots, that the run needs, instead of starting at once."""
+    priority: int = Field(default=0, ge=-1_000_000, le=1_000_000, strict=True)
+    """In the queue: runs with a higher number come first."""
+    slots: Count | None = None
+    """How many processes of queued runs may run at a time on a machine without GPUs; as many as there are cores unless
+    given."""
+    gpus: str | None = None
+    """The GPUs that runs may use, as CUDA_VISIBLE_DEVICES names them: `0,1`; those of this machine unless given."""
 
     _rules = all_at_once(_local_rules)
 
@@ -73,5 +94,10 @@ class Local(TargetSettings):
             max_restarts: int = 0,
             launcher: Literal["torchrun", "fork"] = "torchrun",
             grace_period: DurationInput = 30,
+            build_environment: bool = False,
             emulate: str | None = None,
+            queue: bool = False,
+            priority: int = 0,
+            slots: int | None = None,
+            gpus: str | None = None,
         ) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,10 +14,10 @@ from cloudtrain.targets.base import Target
 from cloudtrain.targets.local.settings import Local
 
 if TYPE_CHECKING:
-    from cloudtrain.core.plan import CompileContext, Plan
+    from cloudtrain.core.plan import CompileContext
     from cloudtrain.core.processing import AnyJob
     from cloudtrain.rules.subject import RequestView
-    from cloudtrain.targets.common.this_machine import LocalAccount
+    from cloudtrain.targets.common.this_machine import LocalAccount, LocalPlan
     from cloudtrain.targets.local.service.service import LocalService
 
 
@@ -40,17 +41,38 @@ class LocalTarget(Target):
         from cloudtrain.targets.common.machine import find_mpirun, host_name, loopback_interface, this_machine
         from cloudtrain.targets.common.this_machine import LocalAccount
 
+        machine = this_machine(environ)
+        if settings.gpus is not None:
+            from cloudtrain.targets.common.gpus import chosen_gpus
+
+            machine = machine._replace(gpu_ids=chosen_gpus(settings.gpus, environ))
         return LocalAccount(
             state_dir=os.path.abspath(state_dir),  # noqa: PTH100 - as the plan will write it
             python=sys.executable,
-            machine=this_machine(environ),
+            machine=machine,
             host=host_name(),
             mpirun=find_mpirun(settings.python or sys.executable, environ),
             loopback=loopback_interface(),
+            interpreter=_interpreter(settings) if settings.build_environment else ("", ""),
         )
 
-    def compile(self, job: AnyJob, settings: Local, context: CompileContext) -> Plan:
+    def compile(self, job: AnyJob, settings: Local, context: CompileContext) -> LocalPlan:
         """The plan of a job on this machine."""
+        from cloudtrain.targets.local.environment import environment_of, plan_with, settings_in
+
+        environment = environment_of(job, settings, context)
+        if environment is None:
+            plan = self._compiled(job, settings, context)
+        else:
+            plan = plan_with(environment, self._compiled(job, settings_in(environment, settings), context))
+        if not settings.queue:
+            return plan
+        from cloudtrain.targets.local.compile.queueing import queue_plan
+
+        return queue_plan(plan, job, settings, context.account)
+
+    @staticmethod
+    def _compiled(job: AnyJob, settings: Local, context: CompileContext) -> LocalPlan:
         if isinstance(job, TrainingJob):
             from cloudtrain.targets.local.compile.training import compile_local
 
@@ -82,3 +104,9 @@ class LocalTarget(Target):
 
         folder = RunFolder(str(self.run_folder(run_name, state_dir)))
         return working_files(folder.read_launch(), Path(folder.unpacked))
+
+
+def _interpreter(settings: Local) -> tuple[str, str]:
+    """The interpreter as it is called, and the file that it leads to: an upgrade is another one."""
+    found = os.path.abspath(shutil.which(settings.python or sys.executable) or settings.python or sys.executable)  # noqa: PTH100
+    return found, os.path.realpath(found)

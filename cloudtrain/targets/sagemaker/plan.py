@@ -30,7 +30,9 @@ class SageMakerPlan(Plan):
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Where the service will put what the run writes."""
+        """Where the service will put what the run writes; of a sweep its trials' names say, which the service gives."""
+        if "HyperParameterTuningJobName" in self.request:
+            return {}
         from cloudtrain.targets.sagemaker.jobs import kind_of
         from cloudtrain.targets.sagemaker.outputs import places_of
 

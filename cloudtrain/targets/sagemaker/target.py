@@ -13,13 +13,16 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceTable
+    from cloudtrain.core.adoption import Adopter
     from cloudtrain.core.plan import CompileContext, Plan
     from cloudtrain.core.processing import AnyJob
+    from cloudtrain.core.sweep import Sweep
     from cloudtrain.rules.subject import RequestView
     from cloudtrain.targets.common.following import Pace
     from cloudtrain.targets.common.this_machine import LocalPlan
     from cloudtrain.targets.sagemaker.account import SageMakerAccount
     from cloudtrain.targets.sagemaker.service.service import SageMakerService
+    from cloudtrain.targets.sagemaker.service.tuning import SageMakerTuner
 
 _RULES = "cloudtrain.targets.sagemaker.rules"
 
@@ -51,6 +54,7 @@ class SageMakerTarget(Target):
     overrides_help = "Merged last into the CreateTrainingJob or CreateProcessingJob request."
     secret_hint = "let the script read it from AWS Secrets Manager with the job's role"
     can_emulate = True
+    has_tuner = True
     emulated_places = "s3://emulated"
     exports = ("to_estimator", "fit_arguments", "to_model_trainer", "train_arguments", "to_python")
 
@@ -77,6 +81,19 @@ class SageMakerTarget(Target):
             compiled = compile_processing(job, settings, context)
         return SageMakerPlan.of(replace(compiled, place=context.account.place))
 
+    def compile_sweep(self, sweep: Sweep, settings: SageMaker, context: CompileContext) -> Plan:
+        """The plan of a sweep as a tuning job."""
+        from cloudtrain.targets.sagemaker.compile.sweep import compile_tuning
+        from cloudtrain.targets.sagemaker.plan import SageMakerPlan
+
+        return SageMakerPlan.of(compile_tuning(sweep, settings, context))
+
+    def tuner(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> SageMakerTuner:
+        """Tuning jobs through boto3."""
+        from cloudtrain.targets.sagemaker.service.tuning import SageMakerTuner
+
+        return SageMakerTuner(environ, pace)
+
     def service(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> SageMakerService:
         """SageMaker through boto3."""
         from cloudtrain.targets.sagemaker.service.service import SageMakerService
@@ -101,3 +118,9 @@ class SageMakerTarget(Target):
         from cloudtrain.targets.sagemaker.emulate import compile_as_sagemaker
 
         return compile_as_sagemaker(job, settings, context)
+
+    def adopter(self) -> Adopter:
+        """Requests of CreateTrainingJob."""
+        from cloudtrain.targets.sagemaker.adopt import SageMakerAdopter
+
+        return SageMakerAdopter()

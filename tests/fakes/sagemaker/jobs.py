@@ -98,6 +98,8 @@ class Jobs:
         self.on_create: Callable[[Job], None] | None = None
         self.on_stop: Callable[[Job], None] | None = None
         self.page_size = 100
+        self.trials: dict[str, list[Answer]] = {}
+        """Tuning job to the summaries of its training jobs; tests write them."""
         self._lock = threading.RLock()
 
     def __getitem__(self, name: str) -> Job:
@@ -106,7 +108,10 @@ class Jobs:
     def handle(self, operation: str, body: Answer) -> Answer:
         """The answer to an operation."""
         with self._lock:
-            for noun in ("Training", "Processing"):
+            if operation == "ListTrainingJobsForHyperParameterTuningJob":
+                self._known("HyperParameterTuning", body)
+                return {"TrainingJobSummaries": self.trials.get(body["HyperParameterTuningJobName"], [])}
+            for noun in ("Training", "Processing", "HyperParameterTuning"):
                 verb, _, rest = operation.partition(f"{noun}Job")
                 if rest in ("", "s") and verb in ("Create", "Describe", "List", "Stop"):
                     return getattr(self, f"_{verb.lower()}")(noun, body)

@@ -9,7 +9,8 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.core.states import RunRef, RunState
-from cloudtrain.targets.common.machine import cpu_count, gpu_ids, host_name
+from cloudtrain.targets.common.gpus import gpu_ids
+from cloudtrain.targets.common.machine import cpu_count, host_name
 from cloudtrain.targets.local.service.prepare import Ports, fill
 from tests.targets.places import Place
 

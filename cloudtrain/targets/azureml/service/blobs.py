@@ -26,6 +26,9 @@ Result = TypeVar("Result")
 Key = Callable[[], Any]
 """Gets what opens a container, in one of the forms that azure-storage-blob takes as `credential`."""
 
+OWN_STORE = "workspaceblobstore"
+"""The datastore that every workspace has."""
+
 READ = 4 << 20
 """Bytes of one request: for a log, and for each part of a file that is copied."""
 
@@ -70,6 +73,12 @@ class Blobs:
                     self._of_datastore(home) if isinstance(home, DatastorePlace) else self._bare(home)
                 )
             return self._containers[home]
+
+    def beside(self, container_url: str) -> Container:
+        """A container of the workspace's own account, opened by the credentials or by the account's key."""
+        account_url, _, name = container_url.rpartition("/")
+        store = f"{self.client.place.workspace_id}/datastores/{OWN_STORE}"
+        return Container(self, account_url, name, [lambda: self.client.credential, lambda: self._secret(store)])
 
     def at(self, url: str) -> Any:
         """The blob at an address that opens it by itself."""

@@ -21,6 +21,7 @@ from cloudtrain.targets.azureml.service.logs import RunLog, artifact_place
 from cloudtrain.targets.azureml.service.outputs import resolved_place
 from cloudtrain.targets.azureml.service.places import Where, place_of
 from cloudtrain.targets.azureml.service.transfers import Check, at_once
+from cloudtrain.targets.azureml.service.versions import CODE
 from cloudtrain.targets.common.landing import landing
 from cloudtrain.targets.common.provider_errors import Denied, NotThere
 
@@ -68,6 +69,24 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
         places = [(file, staging.place(name)) for name, file in sorted(found.items())]
         at_once(_FILES, lambda item, check: _fetch(*item, check), places)
         return staging.move()
+
+
+def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
+    """Copy the files of a code asset into a folder, which is made.
+
+    Raises:
+        NotThere: there is no such asset.
+        TargetError: its files may not be read, or a name is not to be trusted.
+    """
+    address = str(blobs.client.get(code_id, api_version=CODE)["properties"]["codeUri"]).partition("?")[0]
+    container_url, _, root = address.rstrip("/").rpartition("/")  # as `upload_code` made it
+    container = blobs.beside(container_url)
+    names = [(blob, _behind(blob, root)) for blob in container.names(f"{root}/")]
+    with landing(destination) as staging:
+        files = [(File(name, _opener(container, blob)), staging.place(name)) for blob, name in names if name]
+        at_once(_FILES, lambda item, check: _fetch(*item, check), files)
+        staging.move()
+    return destination
 
 
 class Results:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalogue.overlay import user_overlay
 from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.core.plan import Finding, Plan, Upload
 from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.errors import NameTaken, SettingsError, TargetError, TargetUnreachable
 from cloudtrain.targets.azureml.place import Place
@@ -43,6 +44,8 @@ class AzureMLService:
 
     in_flight = 60.0
     names_are_unique = True
+    submit_version = SUBMIT
+    """Of the API that makes a job."""
 
     def __init__(self, environ: Mapping[str, str], pace: Pace | None = None) -> None:
         self._environ = environ
@@ -116,7 +119,9 @@ class AzureMLService:
         content = self._labels.body(client, plan.request, plan.request_json).encode()
         headers = self._headers(client, plan)
         try:
-            client.send("PUT", f"jobs/{plan.run_name}", api_version=SUBMIT, content=content, headers=headers)
+            client.send(
+                "PUT", f"jobs/{plan.run_name}", api_version=self.submit_version, content=content, headers=headers
+            )
         except (NameTaken, TargetUnreachable):
             if not self._ours(plan.ref, plan.request):
                 raise
@@ -175,6 +180,13 @@ class AzureMLService:
         for page in pages:
             listed = [ListedRun(RunRef("azureml", place, job["name"]), listed_status(job)) for job in page]
             yield from sorted(listed, key=lambda item: item.status.created or 0.0, reverse=True)
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """The files of the code asset."""
+        from cloudtrain.targets.azureml.service.download import fetch_code
+
+        with suppress(NotThere):
+            yield fetch_code(self._stores(ref.place), upload.destination, scratch / "code")
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the job wrote; see `download.py`."""

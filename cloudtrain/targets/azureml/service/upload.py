@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from cloudtrain.bundle.unpack import DamagedBundle, unpack
 from cloudtrain.errors import TargetError
 from cloudtrain.system.extras import require
-from cloudtrain.targets.azureml.service.blobs import Blobs
+from cloudtrain.targets.azureml.service.blobs import OWN_STORE, Blobs
 from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.azureml.service.places import DatastorePlace
 from cloudtrain.targets.azureml.service.transfers import Check, at_once
@@ -33,9 +33,6 @@ _RETRIES = 5
 """Of each request; the pauses begin with two seconds and double: about a minute in all."""
 
 _FOLDER = "code"
-
-_STORE = "workspaceblobstore"
-"""The datastore that every workspace has; the SDK keeps build contexts there too."""
 
 
 class _File(NamedTuple):
@@ -75,7 +72,7 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
             _send(container, place, files, blobs, _counting(files, None))
             return str(container.url).partition("?")[0]
 
-        address = blobs.container(DatastorePlace(client.place.workspace_id, _STORE)).use(folder, send)
+        address = blobs.container(DatastorePlace(client.place.workspace_id, OWN_STORE)).use(folder, send)
     return f"{address}/{place}/"
 
 

@@ -175,7 +175,8 @@ class _Site:
     def _gpu_mask(self, instance: int) -> dict[str, str]:
         instances = self.shape.instances
         share = gpu_share(self.account.machine.gpu_ids, instances, instance)
-        return {"CUDA_VISIBLE_DEVICES": ",".join(share)} if share and instances > 1 else {}
+        is_chosen = instances > 1 or self.target.gpus is not None
+        return {"CUDA_VISIBLE_DEVICES": ",".join(share)} if share and is_chosen else {}
 
 
 def _torchrun(site: _Site) -> _Launch:

@@ -59,12 +59,23 @@ def torch_is_missing(subject: Subject) -> Iterator[Fault]:
     The launcher of this distribution is torchrun, a part of PyTorch, or with `--launcher fork` imports it.
     """
     needs_torch = any(group.role in ("torchrun", "fork") for group in Processes.of(subject.plan.processes).groups)
-    if needs_torch and subject.target.python is None and find_spec("torch") is None:
+    if needs_torch and subject.target.python is None and find_spec("torch") is None and not _will_install(subject):
         yield Fault(
             f"`{sys.executable}` has no PyTorch, and `{subject.job.distribution.type}` cannot start without it",
             "pip install 'cloudtrain[torch]', or name an interpreter that has it: `--python PATH`",
             ("distribution", "type"),
         )
+
+
+def _will_install(subject: Subject) -> bool:
+    """Whether the environment that is built for the job gets PyTorch."""
+    file = subject.job.environment.requirements
+    if file is None or not subject.target.build_environment:
+        return False
+    from cloudtrain.targets.local.rules.requirements import requirements_in
+
+    names = requirements_in(os.path.normpath(file), lambda path: _text_of(subject.tree, path))
+    return any(requirement.name.lower() == "torch" for requirement in names)
 
 
 @rule("LO104", Level.ERROR)
@@ -205,13 +216,14 @@ def checkpoint_stays_with_run(subject: Subject) -> Iterator[Fault]:
 def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
     """The interpreter of the run lacks what the job requires.
 
-    The clouds install `environment.requirements` before the script starts. On this machine nothing is installed: the
-    script runs with the packages of the interpreter that `--python` names, or of the one that runs cloudtrain. It is
-    asked for the versions of what the file names, the files that it includes too; nothing is asked of the network.
-    What only a cloud has, such as SageMaker's libraries, is left out with a marker or with `--ignore LO207`.
+    The clouds install `environment.requirements` before the script starts. On this machine nothing is installed unless
+    you say so: with `--build-environment` the job gets an environment of its own. Otherwise the script runs with the
+    packages of the interpreter that `--python` names, or of the one that runs cloudtrain. It is asked for the versions
+    of what the file names, the files that it includes too; nothing is asked of the network. What only a cloud has, such
+    as SageMaker's libraries, is left out with a marker or with `--ignore LO207`.
     """
     file = subject.job.environment.requirements
-    if file is None:
+    if file is None or subject.target.build_environment:
         return
     from cloudtrain.targets.local.rules.requirements import missing_from, requirements_in
 
@@ -224,7 +236,8 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
         command = shlex.join([python, "-m", "pip", "install", *(str(requirement) for requirement, _ in missing)])
         yield Fault(
             f"`{python}` lacks what `{file}` asks for: {names}",
-            f"`{command}`, or name an interpreter that has it: `--python PATH`",
+            f"`{command}`, or name an interpreter that has it: `--python PATH`"
+            + ("" if subject.target.emulate else ", or have them installed for this job alone: `--build-environment`"),
             ("environment", "requirements"),
         )
 

@@ -2,6 +2,7 @@
 
     launch.json         the launch specification, exactly as planned
     supervisor.lock     held for life by the supervisor (afterwards by whoever finishes a lost run)
+    waiting             what wakes the supervisor of a run that waits in the queue; see `queue.py`
     supervisor.log      what the supervisor says itself; empty unless something is wrong
     status.json         the state of the run; written whole, never in place
     unpacked            empty; made when the code was there, so what is newer in it is the script's
@@ -9,6 +10,7 @@
     logs/rank_<r>.log   the output of one rank, all attempts, stdout and stderr as they came
     logs/instance_<i>/  the files that the processes write to themselves
     code/ model/ outputs/ checkpoint/
+    steps/<r>           the newest step of each rank, written by the script's runtime
     preempted           written by the script's runtime when it saved and left early
 
 Whoever reads the status may find the supervisor gone: nobody holds the lock, and the state is not final. See `lost.py`.
@@ -51,6 +53,7 @@ class RunFolder:
         self.status = f"{path}/status.json"
         self.journal = f"{path}/output.jsonl"
         self.logs = f"{path}/logs"
+        self.steps = f"{path}/steps"
         self.preempted = f"{path}/preempted"
         self.unpacked = f"{path}/unpacked"
 
@@ -124,12 +127,12 @@ class RunFolder:
         return marker if isinstance(marker, dict) else {}
 
 
-def new_status(pid: int, now: float) -> dict[str, Any]:
+def new_status(pid: int, now: float, *, is_queued: bool = False) -> dict[str, Any]:
     """The status of a run that its supervisor just took over. The keys are those of `RunStatus`, and `pid`."""
     return {
-        "state": "preparing",
+        "state": "queued" if is_queued else "preparing",
         "reason": None,
-        "started": now,
+        "started": None if is_queued else now,
         "ended": None,
         "details": [],
         "failed_rank": None,

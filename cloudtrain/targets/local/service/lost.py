@@ -8,6 +8,7 @@ from pathlib import Path
 from cloudtrain.system.lock import ProcessLock
 from cloudtrain.targets.local.service.folder import FINAL, RunFolder
 from cloudtrain.targets.local.service.killing import kill_run
+from cloudtrain.targets.local.service.queue import Queue
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def finish(run_dir: str, known: Iterable[int] = ()) -> None:
             kill_run(run_dir, known)
             from cloudtrain.errors import TargetError  # the guard lives without it
 
-            reason = f"the supervisor (process {status['pid']}) was killed, and with it every process of the run"
+            who = f"the supervisor (process {status['pid']}) was killed"
+            is_queued = status["state"] == "queued"
+            reason = f"{who} while the run was queued" if is_queued else f"{who}, and with it every process of the run"
             try:
                 _complete_output(folder)
             except (OSError, ValueError, LookupError, TargetError) as error:  # of the disk, the journal, or launch.json
@@ -42,6 +45,7 @@ def finish(run_dir: str, known: Iterable[int] = ()) -> None:
             folder.write_status({**status, "state": "lost", "ended": time.time(), "reason": reason})
     finally:
         lock.release()
+    Queue.of(run_dir).settle()
 
 
 def _complete_output(folder: RunFolder) -> None:

@@ -13,7 +13,7 @@ from cloudtrain.system.private import UMASK, open_private
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cloudtrain.launch.specification import LaunchSpecification, StartedProcess
 
@@ -21,7 +21,7 @@ _RANGE = range(20_000, 32_768)
 """Below the ports that Linux gives to outgoing connections (32768 on), one of which could take a port while torchrun
 imports torch, a second before it listens."""
 
-_PLACEHOLDER = re.compile(r"\$\{\{(ports|env)\.([^}]*)\}\}")
+_PLACEHOLDER = re.compile(r"\$\{\{(ports|env|gpus)\.([^}]*)\}\}")
 
 
 class Ports:
@@ -55,8 +55,8 @@ class Ports:
         raise AssertionError("port 0 can always be bound")
 
 
-def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str]) -> str:
-    """`text` with `${{ports.NAME}}` and `${{env.NAME}}` replaced.
+def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()) -> str:
+    """`text` with `${{ports.NAME}}`, `${{env.NAME}}` and `${{gpus.INSTANCE}}` replaced.
 
     A variable that is not set becomes nothing, and a list of paths that would then end with `:` loses it: an empty
     part of PYTHONPATH would mean the working directory.
@@ -70,6 +70,8 @@ def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str]) -> str
         nonlocal is_empty
         if match[1] == "ports":
             return str(ports[match[2]])
+        if match[1] == "gpus":
+            return gpus[int(match[2])]
         found = environ.get(match[2], "")
         is_empty = is_empty or not found
         return found
@@ -79,12 +81,19 @@ def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str]) -> str
 
 
 def command_of(
-    process: StartedProcess, ports: Mapping[str, int], environ: Mapping[str, str]
+    process: StartedProcess, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
-    """The argv and the whole environment of one process of the specification."""
-    argv = [fill(argument, ports, environ) for argument in process.argv]
-    own = {name: fill(value, ports, environ) for name, value in process.env.items()}
+    """The argv and the whole environment of one process of the specification. `gpus` are the shares of the instances of
+    a run that got them from the queue."""
+    argv = [fill(argument, ports, environ, gpus) for argument in process.argv]
+    own = {name: fill(value, ports, environ, gpus) for name, value in process.env.items()}
     return argv, {**environ, **own}
+
+
+def shares_of(gpus: Sequence[str], instances: int) -> list[str]:
+    """Each instance's part of the GPUs, as CUDA_VISIBLE_DEVICES names them."""
+    each = len(gpus) // instances
+    return [",".join(gpus[number * each : (number + 1) * each]) for number in range(instances)]
 
 
 def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:

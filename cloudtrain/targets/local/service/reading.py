@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain.core.states import LogLine
+from cloudtrain.targets.local.service.folder import RunFolder
 
 _CHUNK = 1 << 20
 
@@ -45,3 +48,16 @@ def _line(record: bytes) -> Iterator[LogLine]:
     except ValueError:
         return
     yield LogLine(data["time"], data["instance"], data["rank"], data["stream"], data["text"], data.get("values"))
+
+
+def steps_of(folder: RunFolder) -> dict[int, float]:
+    """The newest step of each rank whose script reports it there."""
+    found = {}
+    try:
+        entries = [entry for entry in os.scandir(folder.steps) if entry.name.isdecimal()]
+    except OSError:
+        return {}
+    for entry in entries:
+        with suppress(OSError, ValueError):  # it is being written
+            found[int(entry.name)] = float(Path(entry.path).read_text("ascii"))
+    return found

@@ -7,26 +7,31 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import get_native_id
 from typing import Any
 
 from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Finding, Plan
-from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.core.plan import Finding, Plan, Upload
+from cloudtrain.core.states import ListedRun, LogLine, QueuedRun, RunRef, RunState, RunStatus
 from cloudtrain.core.targets import DEFAULT_TARGET
-from cloudtrain.errors import NameTaken, RunNotFound, TargetError
+from cloudtrain.errors import CloudtrainError, NameTaken, RunNotFound, TargetError
+from cloudtrain.launch.specification import LaunchSpecification
 from cloudtrain.store import KEPT
 from cloudtrain.system.lock import is_held
 from cloudtrain.system.private import make_private_folder, make_state_folder, open_private
 from cloudtrain.targets.base import BundleWriter, ByteProgress
-from cloudtrain.targets.common.archives import put_archive
+from cloudtrain.targets.common.archives import put_archive, unpacked
 from cloudtrain.targets.common.copying import copy_places
 from cloudtrain.targets.common.machine import host_name
+from cloudtrain.targets.local.service import queued
 from cloudtrain.targets.local.service.folder import FINAL, RunFolder
 from cloudtrain.targets.local.service.lost import finish
 from cloudtrain.targets.local.service.own_processes import command
-from cloudtrain.targets.local.service.reading import JournalReader
+from cloudtrain.targets.local.service.reading import JournalReader, steps_of
+from cloudtrain.targets.local.service.supervisor import QUEUED
 from cloudtrain.targets.local.service.work import NAME, working_files
 from cloudtrain.targets.local.settings import Local
 
@@ -60,17 +65,32 @@ class LocalService:
         return True
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002
-        """Write the archive where the plan says; False when it is there already.
+        """Write the archive where the plan says; False when it is there already. Then the environment of the job is
+        built, if it wants one that is not there.
 
         Raises:
-            TargetError: it cannot be written.
+            TargetError: one of them cannot be written, or a requirement cannot be installed.
         """
         archive = Path(plan.uploads[0].destination)
         try:
             make_state_folder(self._state_dir, ours=KEPT)
-            return put_archive(archive, bundle)
+            is_new = put_archive(archive, bundle)
         except OSError as error:
             raise self._unwritable("the bundle", error) from error
+        if "environment" in plan.request:
+            self._provide_environment(plan)
+        return is_new
+
+    def _provide_environment(self, plan: Plan) -> None:
+        from cloudtrain.launch.specification import LaunchSpecification
+        from cloudtrain.targets.local.service.environments import provide
+
+        spec = LaunchSpecification.from_json(plan.request)
+        assert spec.environment is not None
+        try:
+            provide(spec.environment, spec.code, self._environ)
+        except OSError as error:
+            raise self._unwritable("the environment", error) from error
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Write the launch specification and start a supervisor; returns once it has taken over.
@@ -83,7 +103,8 @@ class LocalService:
         try:
             make_state_folder(self._state_dir, ours=KEPT)
             if _write_launch(folder, plan.request_json.encode(), again=again) or not _is_taken_over(folder):
-                _start_supervisor(folder, _inherited(self._environ))
+                how = [QUEUED] if plan.request.get("queue") else []
+                _start_supervisor(folder, _inherited(self._environ), *how)
         except OSError as error:
             raise self._unwritable("the run", error) from error
         return self._ref(plan.run_name)
@@ -116,6 +137,7 @@ class LocalService:
             exit_code=status["exit_code"],
             restarts=status["restarts"],
             metrics=status["metrics"],
+            queue_place=status.get("queue_place"),
         )
 
     def logs(
@@ -144,9 +166,11 @@ class LocalService:
         reader, told = JournalReader(Path(folder.journal)), None
         while True:
             status = self.status(ref)  # before the journal, which is whole when the status is final
-            if on_status is not None and status != told:
-                on_status(status)
-                told = status
+            if on_status is not None:
+                status = replace(status, steps=steps_of(folder))
+                if status != told:
+                    on_status(status)
+                    told = status
             yield from reader.new_lines(rank)
             if status.state.is_final or not follow:
                 return
@@ -160,6 +184,21 @@ class LocalService:
                 os.kill(status["pid"], signal.SIGTERM)
             except ProcessLookupError:  # it ended between the two lines
                 return
+
+    def queue(self) -> list[QueuedRun]:
+        """The runs that have a place, then those that wait for one, in their order."""
+        return list(queued.listed(str(self._state_dir), self._ref))
+
+    def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
+        """Put a run that waits before another one, or first, or last."""
+        self._known(ref)
+        other = None if before is None else Path(self._known(before).path).name
+        queued.move(str(self._state_dir), ref.name, other, last=last)
+
+    def drop(self, ref: RunRef) -> None:
+        """Stop a run that waits; one that has started stays as it is."""
+        self._known(ref)
+        queued.drop(str(self._state_dir), ref.name)
 
     def runs(self, place: str = "") -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
         """The runs of this machine's state folder, newest first."""
@@ -177,6 +216,18 @@ class LocalService:
                 found.append((started, entry.name))
         for _, name in sorted(found, reverse=True):
             yield ListedRun(self._ref(name), self.status(self._ref(name)))
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """The folder in which the run has its code, then the archive."""
+        spec = self._launched(ref)
+        if spec is not None:
+            yield from (Path(folder) for folder in (spec.code.directory, *(spec.code.copies or ())) if folder)
+        yield from unpacked(Path(upload.destination), upload.sha256, scratch)
+
+    def _launched(self, ref: RunRef) -> LaunchSpecification | None:
+        with suppress(CloudtrainError):
+            return self._known(ref).read_launch()
+        return None
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the run wrote; see `copy_places`."""
@@ -213,7 +264,7 @@ class LocalService:
         """The status; when nobody holds the lock of a run that is not final, the run is finished first."""
         status = _read(folder)
         if status["state"] in FINAL or is_held(Path(folder.lock)):
-            return status
+            return status | queued.standing(folder.path) if status["state"] == "queued" else status
         try:
             finish(folder.path)
         except OSError as error:
@@ -262,8 +313,8 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
     return True
 
 
-def _start_supervisor(folder: RunFolder, environ: Mapping[str, str]) -> None:
-    """Returns when a supervisor, this one or a quicker one, has the run.
+def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) -> None:
+    """Returns when a supervisor, this one or a quicker one, has the run; one that is to wait is in the queue then.
 
     Raises:
         TargetError: it could not start; the message says what it said.
@@ -273,7 +324,7 @@ def _start_supervisor(folder: RunFolder, environ: Mapping[str, str]) -> None:
     with os.fdopen(reader, "rb") as ready, os.fdopen(log_file, "ab") as log:
         try:
             child = subprocess.Popen(
-                command("supervisor", folder.path, str(writer)),
+                command("supervisor", folder.path, str(writer), *how),
                 cwd=folder.path,
                 env=environ,
                 stdin=subprocess.DEVNULL,

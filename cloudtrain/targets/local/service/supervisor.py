@@ -1,5 +1,6 @@
 """The supervisor: one detached process per run, which starts the run's processes, watches them and ends them.
 
+    queued       where the run is to wait: until it gets its place, or is asked to stop (`waiting.py`)
     preparing    takes the lock, unpacks the code, makes folders, picks ports
     running      starts the processes; follows their output; sees who ends, and how
     stopping     asked to stop, or out of time: SIGTERM, and SIGKILL after the grace period
@@ -16,6 +17,7 @@ import os
 import signal
 import sys
 import time
+from importlib import import_module
 
 from cloudtrain.targets.local.service.folder import FORCED, RunFolder, new_status
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from cloudtrain.targets.local.service.launched import Launched
     from cloudtrain.targets.local.service.output import Output
     from cloudtrain.targets.local.service.ranks import Exits, RankTable
+    from cloudtrain.targets.local.service.waiting import Place
 
 _TICK = 0.05
 """Seconds between two looks at the output; the end of a process wakes the supervisor at once."""
@@ -41,6 +44,14 @@ _FINISHED_GRACE = 5.0
 
 _PUBLISH_EVERY = 0.5
 """Seconds between two statuses that differ only in metrics."""
+
+
+QUEUED = "queued"
+"""The argument that says that the run waits for its place."""
+
+
+_SOON = ("failures", "killing", "launched", "output", "ranks")
+"""Modules that a run imports when it starts, and one that waits before."""
 
 
 class CannotStart(Exception):
@@ -61,11 +72,12 @@ class Ending:
 class Supervisor:
     """The life of one run."""
 
-    def __init__(self, folder: RunFolder, umask: int) -> None:
+    def __init__(self, folder: RunFolder, umask: int, *, is_queued: bool = False) -> None:
         self.folder = folder
         self.umask = umask
         """The submitter's, which the run's processes have."""
-        self.status = new_status(os.getpid(), time.time())
+        self.is_queued = is_queued
+        self.status = new_status(os.getpid(), time.time(), is_queued=is_queued)
         self.spec: LaunchSpecification
         self.launched: list[Launched] = []
         self.ending: Ending | None = None
@@ -78,14 +90,34 @@ class Supervisor:
         self._stop_at: float | None = None
         self._published_at = 0.0
         self._guard: int | None = None
+        self._place: Place | None = None
+        self._not_queued: str | None = None
+        self._gpus: tuple[str, ...] = ()
 
     def ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
         """Signal handler: the watch loop does the rest."""
         self._asked_to_stop = True
+        if self._place is not None:
+            self._place.ring()
+
+    def enter_queue(self) -> None:
+        """Take the next place in the queue, before anybody hears that the run exists. Why not is told by `run`."""
+        from cloudtrain.targets.local.service.waiting import Place
+
+        try:
+            need = self.folder.read_launch().queue
+            assert need is not None, "the submitter has looked"
+            self._place = Place(self.folder.path)
+            self._place.enter(need)
+        except Exception as error:  # noqa: BLE001 - of the disk, or of launch.json
+            self._not_queued = f"could not enter the queue: {_words(error)}"
 
     def run(self) -> None:
         """From taking over to the final status."""
         try:
+            if self.is_queued and not self._wait():
+                self._close("stopped", reason="stopped on request while it was queued; nothing had started")
+                return
             self._guard = _start_guard(self.folder.path)
             self._start()
             self._watch()
@@ -99,9 +131,26 @@ class Supervisor:
             reason = f"the supervisor had to give up: {_words(error)}"
             self._close("failed", reason=reason, details=traceback.format_exc().splitlines()[-5:])
 
+    # queued
+
+    def _wait(self) -> bool:
+        """Wait for the place; False where the run is to stop instead. The code is unpacked before, so that the run has
+        it however long it waits, and begins at once."""
+        if self._place is None or self._not_queued is not None:
+            raise CannotStart(self._not_queued or "could not enter the queue")
+        self._prepare()
+        for name in _SOON:
+            import_module(f"{__package__}.{name}")
+        got = self._place.wait(lambda: self._asked_to_stop)
+        if got is None:
+            return False
+        self._gpus = got
+        self._publish(state="preparing", started=time.time())
+        return True
+
     # preparing
 
-    def _start(self) -> None:
+    def _prepare(self) -> None:
         from cloudtrain.targets.local.service import prepare
 
         try:
@@ -111,6 +160,12 @@ class Supervisor:
             prepare.unpack_code(self.spec, self.folder.unpacked)
         except Exception as error:
             raise CannotStart(f"could not prepare the run: {_words(error)}") from error
+
+    def _start(self) -> None:
+        from cloudtrain.targets.local.service import prepare
+
+        if not self.is_queued:
+            self._prepare()
         from cloudtrain.targets.local.service.failures import Deaths
         from cloudtrain.targets.local.service.output import Output
         from cloudtrain.targets.local.service.ranks import Exits, RankTable
@@ -120,14 +175,34 @@ class Supervisor:
         self.deaths = Deaths(self.spec)
         self.output = Output(self.folder, self.spec, self.ranks.rank_of)
         ports = prepare.Ports(self.spec.ports)
-        commands = [prepare.command_of(process, ports.numbers, os.environ) for process in self.spec.processes]
+        shares = prepare.shares_of(self._gpus, self.spec.instances)
+        commands = [prepare.command_of(process, ports.numbers, os.environ, shares) for process in self.spec.processes]
         ports.release()
+        if not self.is_queued:
+            self._tell_queue([environment for _, environment in commands])
         if not self._asked_to_stop:
             for index, (argv, environment) in enumerate(commands):
                 self._launch(index, argv, environment)
         self._publish(state="running")
         if self.spec.max_runtime:
             self._stop_at = time.monotonic() + self.spec.max_runtime
+
+    def _tell_queue(self, environments: list[dict[str, str]]) -> None:
+        """Let those who wait for GPUs know which ones this run takes, although it does not wait."""
+        from cloudtrain.targets.local.service.taken import taken_gpus
+
+        gpus = taken_gpus(self.spec, environments)
+        if not gpus:
+            return
+        from cloudtrain.targets.local.service.waiting import Place
+
+        place = Place(self.folder.path)
+        try:
+            place.hold(gpus)
+        except OSError as error:
+            _say(f"the queue cannot know of this run: {error}")
+            return
+        self._place = place
 
     def _launch(self, index: int, argv: list[str], environment: dict[str, str]) -> None:
         from cloudtrain.targets.local.service.launched import launch
@@ -273,6 +348,8 @@ class Supervisor:
             _say(f"the output is not whole: {error}")
         self._publish(state=state, ended=time.time(), **changes)
         self._tell_guard("done")
+        if self._place is not None:
+            self._place.leave()
 
     def _sweep(self) -> int:
         from cloudtrain.targets.local.service import killing
@@ -308,7 +385,8 @@ class Supervisor:
 
 
 def main(arguments: list[str]) -> None:
-    """`RUN_DIR DESCRIPTOR`: supervise the run. One byte into the descriptor says who has it: `1` we, `0` another."""
+    """`RUN_DIR DESCRIPTOR [queued]`: supervise the run. One byte into the descriptor says who has it: `1` we, `0`
+    another."""
     if os.fork():
         os._exit(0)  # the submitter collects this one; nobody has to collect the other
     from pathlib import Path
@@ -317,7 +395,7 @@ def main(arguments: list[str]) -> None:
     from cloudtrain.system.private import UMASK
 
     folder, ready = RunFolder(arguments[0]), int(arguments[1])
-    supervisor = Supervisor(folder, os.umask(UMASK))
+    supervisor = Supervisor(folder, os.umask(UMASK), is_queued=arguments[2:] == [QUEUED])
     signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, lambda *_: None)  # not SIG_IGN, which the run's processes would inherit
@@ -328,6 +406,8 @@ def main(arguments: list[str]) -> None:
     if not os.path.exists(folder.launch):
         return  # the submitter died, and the submission was withdrawn (`withdraw.py`)
     folder.write_status(supervisor.status)  # from here on the run exists, whether anybody hears the answer or not
+    if supervisor.is_queued:
+        supervisor.enter_queue()
     _answer(ready, b"1")
     os.close(ready)
     supervisor.run()

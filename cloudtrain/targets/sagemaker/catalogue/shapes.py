@@ -206,3 +206,20 @@ _WORDS = {
     r"[-0-9a-zA-Z]+": "use letters, digits and hyphens",
 }
 """What a pattern of the service means; another pattern is shown as it is."""
+
+
+def members_of(operation: str, path: Place) -> tuple[str, ...] | None:
+    """The fields that a structure in a request can have; None where the place holds a map or a plain value.
+
+    Raises:
+        KeyError: the request has no such place.
+    """
+    name = _model()["operations"][operation]
+    for part in path:
+        shape = _shape(name)
+        if shape["type"] == "structure":
+            name = shape["members"][part]
+        else:
+            name = shape["member" if shape["type"] == "list" else "value"]
+    shape = _shape(name)
+    return tuple(shape["members"]) if shape["type"] == "structure" else None

@@ -84,7 +84,7 @@ def _stage_archive(
     """Through a file beside the results: an archive may be larger than the disk of temporary files."""
     archive = staging.scratch(Path(where.key).name)
     try:
-        _fetch(clients, where.bucket, where.key, archive)
+        fetch(clients, where.bucket, where.key, archive)
     except NotThere:
         return
     inner = "data/" if may_hold_more and _is_output_folder(names_in(archive), rest) else ""
@@ -136,10 +136,10 @@ def _stage_folder(clients: Clients, where: S3Uri, rest: str, staging: Staging, p
                 safe_name(name)
                 found.append((item["Key"], staging.place(f"{prefix}{name}")))
     for key, place in found:
-        _fetch(clients, where.bucket, key, place)
+        fetch(clients, where.bucket, key, place)
 
 
-def _fetch(clients: Clients, bucket: str, key: str, target: Path) -> None:
+def fetch(clients: Clients, bucket: str, key: str, target: Path) -> None:
     """Download one object."""
 
     def fetch(client: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from heapq import merge
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.catalogue.overlay import user_overlay
 from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.core.plan import Finding, Plan, Upload
 from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.errors import NameTaken, SettingsError, TargetError, TargetUnreachable, UsageError
 from cloudtrain.targets.base import BundleWriter, ByteProgress
@@ -22,7 +23,7 @@ from cloudtrain.targets.common.provider_errors import Denied, NotThere
 from cloudtrain.targets.common.tracebacks import error_in
 from cloudtrain.targets.sagemaker.account import account_id
 from cloudtrain.targets.sagemaker.jobs import KINDS, TRAINING, JobKind, kind_of
-from cloudtrain.targets.sagemaker.places import Place
+from cloudtrain.targets.sagemaker.places import Place, S3Uri
 from cloudtrain.targets.sagemaker.service.clients import Clients
 from cloudtrain.targets.sagemaker.service.logs import JobLog
 from cloudtrain.targets.sagemaker.service.ownership import is_ours
@@ -187,6 +188,16 @@ class SageMakerService:
         except Denied:
             if kind is TRAINING:  # who may not have processing jobs has none to list
                 raise
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """The archive that was uploaded."""
+        from cloudtrain.targets.common.archives import unpacked
+        from cloudtrain.targets.sagemaker.service.download import fetch
+
+        where, archive = S3Uri.parse(upload.destination), scratch / "sourcedir.tar.gz"
+        with suppress(NotThere):
+            fetch(self._at(ref.place), where.bucket, where.key, archive)
+            yield from unpacked(archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the job wrote; see `download.py`."""

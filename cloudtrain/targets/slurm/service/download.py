@@ -40,6 +40,14 @@ def download(runner: Runner, folder: RunFolder, path: str, destination: Path) ->
         return staging.move()
 
 
+def fetch(runner: Runner, source: str, target: Path) -> bool:
+    """Copy one file; False where there is none."""
+    with landing(target.parent, odd_names=True) as staging:
+        found = _copy(runner, source, staging, "")
+        staging.move()
+    return found and target.exists()
+
+
 def _find(wanted: str, known: Mapping[str, str]) -> str:
     parts = wanted.split("/")
     for length in (2, 1):  # `outputs/scores` may be a place of its own beside `outputs`

@@ -24,7 +24,7 @@ from cloudtrain.targets.slurm.service.upload import upload
 
 if TYPE_CHECKING:
     from cloudtrain.core.job import TrainingJob
-    from cloudtrain.core.plan import Finding, Plan
+    from cloudtrain.core.plan import Finding, Plan, Upload
     from cloudtrain.targets.slurm.settings import Slurm
 
 PACE = Pace(every=2.0, per_stream=0.0, settle=4.0)
@@ -125,6 +125,16 @@ class SlurmService(Service):
     def instances(self, place: str) -> list[NodeKind]:
         """The nodes that the cluster has now: GPUs, memory, partitions, how many are idle."""
         return list_nodes(self._runner(SlurmAccount.parse(place)))
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """The archive in the shared folder."""
+        from cloudtrain.targets.common.archives import unpacked
+        from cloudtrain.targets.slurm.service.download import fetch
+
+        runner, _ = self._at(ref)
+        archive = scratch / "sourcedir.tar.gz"
+        if fetch(runner, upload.destination, archive):
+            yield from unpacked(archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the run wrote."""

@@ -1,0 +1,136 @@
+"""`ct.adopt`: from what was named to a proven job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cloudtrain.adoption.launch_jobs import adopt_launch
+from cloudtrain.adoption.launched import is_batch_script, is_task_file, read_batch_script, read_task_file
+from cloudtrain.adoption.launches import Launch, is_launch_line, read_launch_line
+from cloudtrain.adoption.proof import Adoption, adopt_original
+from cloudtrain.adoption.sources import STDIN, originals_of_document, parsed_text, text_of
+from cloudtrain.core.adoption import Original
+from cloudtrain.errors import UsageError, did_you_mean
+
+SCRIPTS = (".py", ".ipynb")
+
+TIME_LIMIT = 300.0
+"""Seconds that a script gets unless told otherwise: importing an SDK takes up to a quarter of a minute."""
+
+
+def adopt(
+    source: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    job: str | None = None,
+    folder: str | Path = ".",
+    execute: bool = False,
+    python: str | None = None,
+    time_limit: float = TIME_LIMIT,
+) -> Adoption:
+    """Return a job of another tool as a cloudtrain job, with its settings and the comparison of both requests.
+
+    Args:
+        source: a file with a request, an event, a description or a job of another tool, or `-` for stdin; a script or
+            a notebook that uses an SDK; a launch line, a batch script, or a task file.
+        arguments: of the script.
+        job: which job, where the source has several.
+        folder: where the job file will stand: relative places in it start there.
+        execute: that a script may be run, until it creates its first job (docs/adopting.md).
+        python: the interpreter of the script, which has its packages; this one unless given.
+        time_limit: seconds that the script gets.
+
+    Raises:
+        UsageError: the source cannot be read, is nothing that can be adopted, or has several jobs.
+    """
+    launched = launch_of(str(source))
+    if launched is not None:
+        return adopt_launch(*launched)
+    found = originals_of(str(source), arguments, execute=execute, python=python, time_limit=time_limit)
+    return adopt_original(chosen(found, job), Path(folder))
+
+
+def launch_of(source: str) -> tuple[Launch, str] | None:
+    """What a launch line, a batch script or a task file starts, and what it is; None for everything else.
+
+    Raises:
+        UsageError: it is one of them, and starts no training that cloudtrain knows.
+    """
+    try:
+        return _launch_of(source)
+    except (ValueError, TypeError, AttributeError, IndexError) as error:
+        hint = 'adopt the launch line alone: `cloudtrain adopt "torchrun ... train.py"`'
+        raise UsageError(f"the launch in `{source[:80]}` is not understood: {error}", hint=hint, code="CT981") from None
+
+
+def _launch_of(source: str) -> tuple[Launch, str] | None:
+    if not os.path.isfile(source):  # noqa: PTH113 - a Path raises where the name is too long
+        exists = source == STDIN or os.path.exists(source)  # noqa: PTH110
+        return None if exists or not is_launch_line(source) else (read_launch_line(source), "a launch line")
+    if source.endswith((*SCRIPTS, ".json")):
+        return None
+    text, folder = text_of(source)
+    if is_batch_script(text):
+        return read_batch_script(text, folder or "."), f"the batch script {Path(source).name}"
+    if source.endswith((".yaml", ".yml")):
+        data = parsed_text(text, source)
+        if is_task_file(data):
+            return read_task_file(data, folder or "."), f"the task file {Path(source).name}"
+        if isinstance(data, dict) and "distributed_type" in data and "num_processes" in data:
+            hint = (
+                f'adopt the line that uses it: `cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
+            )
+            raise UsageError(f"`{source}` is a configuration of accelerate, without a script", hint=hint, code="CT981")
+    return None
+
+
+def is_script(source: str) -> bool:
+    """Whether adopting it means to run it."""
+    return source.endswith(SCRIPTS) and os.path.isfile(source)  # noqa: PTH113 - a Path raises where the name is too long
+
+
+def originals_of(
+    source: str,
+    arguments: Sequence[str] = (),
+    *,
+    execute: bool = False,
+    python: str | None = None,
+    time_limit: float = TIME_LIMIT,
+) -> list[Original]:
+    """The jobs that a source holds.
+
+    Raises:
+        UsageError: it holds none, or does not exist.
+    """
+    if is_script(source):
+        if not execute:
+            hint = "allow it with `--yes`, or with `execute=True` in Python"
+            raise UsageError(f"adopting `{source}` means to run it", hint=hint, code="CT985")
+        from cloudtrain.adoption.scripts import originals_of_script
+
+        return originals_of_script(Path(source), arguments, python=python, time_limit=time_limit)
+    if source == STDIN or os.path.exists(source):  # noqa: PTH110 - a Path raises where the name is too long
+        return originals_of_document(source)
+    hint = "name a file; `cloudtrain adopt --help` lists what can be adopted"
+    raise UsageError(f"there is no file `{source}`", hint=hint, code="CT981")
+
+
+def chosen(originals: Sequence[Original], name: str | None) -> Original:
+    """The job of that name; the only one where none is named.
+
+    Raises:
+        UsageError: there are several and none is named, or none has the name.
+    """
+    names = [original.name for original in originals]
+    if name is not None:
+        found = [original for original in originals if original.name == name]
+        if not found:
+            raise UsageError(f"the source has no job `{name}`", hint=did_you_mean(name, names), code="CT981")
+        return found[0]
+    if len(originals) > 1:
+        listed = ", ".join(f"`{one}`" for one in names[:20])
+        hint = f"choose one of {listed} with `--job`"
+        raise UsageError(f"the source has {len(originals)} jobs", hint=hint, code="CT981")
+    return originals[0]

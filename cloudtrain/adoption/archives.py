@@ -1,0 +1,32 @@
+"""Archives of code that a script has uploaded."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def files_of(archive: bytes) -> Iterator[tuple[str, bytes]]:
+    """The plain files of an archive (tar, gzip) and their content; without those that would lie outside of its folder.
+
+    Raises:
+        tarfile.TarError, OSError, EOFError, ValueError: it is damaged.
+    """
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+        for member in tar:
+            name = os.path.normpath(member.name)
+            outside = name.startswith("..") or os.path.isabs(name)  # noqa: PTH117
+            stream = tar.extractfile(member) if member.isfile() and not outside else None
+            if stream is not None:
+                yield name, stream.read()
+
+
+def unpack(archive: bytes, folder: Path) -> None:
+    """Write the plain files of an archive into a folder."""
+    for name, content in files_of(archive):
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)

@@ -1,0 +1,116 @@
+"""Runs a script so that it stops at the first job that it creates. `cloudtrain adopt` starts a copy of this file.
+
+Only the standard library, and any Python 3.7 or newer: this is the script's interpreter, not cloudtrain's. It is told
+by `plan.json` beside it: the hooks, the script or the cells, the arguments.
+"""
+
+import importlib.abc
+import importlib.util
+import json
+import os
+import socket
+import sys
+
+
+def main(folder):
+    """Refuse sockets, wait for the modules that the hooks name, and run the script."""
+    with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
+        plan = json.load(file)
+    refuse_sockets()
+    sys.meta_path.insert(0, Finder(hooks_of(folder, plan["hooks"])))
+    sys.argv = [plan["script"], *plan["arguments"]]
+    sys.path[0] = os.getcwd()
+    if plan["cells"] is None:
+        import runpy
+
+        sys.path[0] = os.path.dirname(os.path.abspath(plan["script"]))
+        runpy.run_path(plan["script"], run_name="__main__")
+        return
+    names = {"__name__": "__main__"}
+    for number, cell in enumerate(plan["cells"], 1):
+        try:
+            exec(compile(cell, "cell %d" % number, "exec"), names)
+        except Exception as error:  # noqa: BLE001 - the next cells may still create the job
+            sys.stderr.write("cell %d: %s: %s\n" % (number, type(error).__name__, error))
+
+
+def refuse_sockets():
+    """No connection leaves this process through Python."""
+
+    def refuse(*_, **__):
+        raise OSError("cloudtrain adopt refuses connections")
+
+    for name in ("connect", "connect_ex", "sendto", "bind"):
+        setattr(socket.socket, name, refuse)
+    for name in ("getaddrinfo", "gethostbyname", "create_connection"):
+        setattr(socket, name, refuse)
+
+
+def hooks_of(folder, names):
+    """Module name to what has to be done with it when it is imported."""
+    found = {}
+    for name in names:
+        path = os.path.join(folder, "hook_%s.py" % name)
+        spec = importlib.util.spec_from_file_location("hook_" + name, path)
+        hook = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(hook)
+        found[hook.MODULE] = (hook, taker(folder, name), keeper(folder))
+    return found
+
+
+def taker(folder, name):
+    """What writes the job down and ends the process: an exception could be swallowed."""
+
+    def emit(record):
+        text = json.dumps({"target": name, "record": record}, default=str)
+        place = os.path.join(folder, "captured.json")
+        with open(place + ".part", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(place + ".part", place)
+        os._exit(0)
+
+    return emit
+
+
+def keeper(folder):
+    """What keeps the archives that the script uploads: the job's code is one of them."""
+
+    def keep(place, content):
+        if not place.endswith(".tar.gz"):
+            return
+        number = len(os.listdir(os.path.join(folder, "uploads")))
+        with open(os.path.join(folder, "uploads", "%d.tar.gz" % number), "wb") as file:
+            file.write(content)
+        with open(os.path.join(folder, "uploads.txt"), "a", encoding="utf-8") as file:
+            file.write(place.replace("\n", " ") + "\n")
+
+    return keep
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Calls a hook right after the module that it waits for was imported."""
+
+    def __init__(self, hooks):
+        self.hooks = hooks
+
+    def find_spec(self, name, path=None, target=None):  # noqa: ARG002
+        """The module's own way of being found, with the hook behind it."""
+        if name not in self.hooks:
+            return None
+        hook, emit, keep = self.hooks.pop(name)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return None
+        loader = spec.loader
+        execute = loader.exec_module
+
+        def run(module):
+            execute(module)
+            hook.install(module, emit, keep)
+
+        loader.exec_module = run
+        return spec
+
+
+if __name__ == "__main__":
+    main(os.path.dirname(os.path.abspath(__file__)))

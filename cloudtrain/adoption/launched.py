@@ -1,0 +1,153 @@
+"""Files that hold a launch line: a batch script of Slurm, a task file of SkyPilot."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from cloudtrain.adoption.launches import Launch, is_launch_line, read_launch_line
+from cloudtrain.errors import UsageError
+
+_DIRECTIVE = re.compile(r"#SBATCH\s+(-{1,2}[A-Za-z-]+)(?:[=\s]\s*(\S+))?")
+_ASSIGNED = re.compile(r"(export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_SHORT = {"-N": "--nodes", "-J": "--job-name", "-t": "--time", "-p": "--partition", "-A": "--account", "-G": "--gpus"}
+_SETTINGS = ("--partition", "--account", "--qos", "--constraint", "--reservation")
+_IGNORED = {"--output", "--error", "-o", "-e", "--ntasks-per-node", "--ntasks", "-n", "--open-mode", "--signal"}
+_NODES = frozenset({"SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SKYPILOT_NUM_NODES"})
+_GPUS = frozenset({"SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SKYPILOT_NUM_GPUS_PER_NODE"})
+
+
+def is_batch_script(text: str) -> bool:
+    """Whether a text is a script for `sbatch`."""
+    return text.startswith("#!") and "#SBATCH" in text
+
+
+def read_batch_script(text: str, folder: str) -> Launch:
+    """What a batch script starts: its directives, its variables, and the one launch line in it.
+
+    Raises:
+        UsageError: it has no launch line, or several.
+    """
+    options = {
+        _SHORT.get(match[1], match[1]): match[2] or ""
+        for line in text.splitlines()
+        if (match := _DIRECTIVE.match(line))
+    }
+    nodes = options.get("--nodes", "1").rpartition("-")[2]
+    gpus = _last_number(options.get("--gpus-per-node") or options.get("--gpus-per-task") or options.get("--gres") or "")
+    known = dict.fromkeys(_NODES, nodes) | {name: str(gpus) for name in _GPUS if gpus}
+    launch = _launch_in(text, known, folder)
+    launch.tool = "sbatch"
+    launch.instances = int(nodes) if nodes.isdecimal() else launch.instances
+    launch.gpus, launch.name = gpus, options.get("--job-name")
+    launch.max_runtime = _seconds(options.get("--time", ""))
+    for name in _SETTINGS:
+        if name in options:
+            line = f'`{name[2:]} = "{options[name]}"`'
+            launch.lost[name] = f"it is no part of a job: write {line} under `[slurm]` in cloudtrain.toml"
+    seen = {"--nodes", "--time", "--job-name", "--gpus-per-node", "--gpus-per-task", "--gres", *_SETTINGS, *_IGNORED}
+    launch.lost |= {
+        name: "it is no part of a job: write it into `extra_sbatch` under `[slurm]` where it is needed"
+        for name in options
+        if name not in seen
+    }
+    return launch
+
+
+def is_task_file(data: Any) -> bool:
+    """Whether the data is a task of SkyPilot."""
+    return (
+        isinstance(data, Mapping)
+        and isinstance(data.get("run"), str)
+        and bool({"resources", "num_nodes", "setup", "workdir", "envs", "file_mounts"} & data.keys())
+    )
+
+
+def read_task_file(data: Mapping[str, Any], folder: str) -> Launch:
+    """What a task of SkyPilot starts.
+
+    Raises:
+        UsageError: its `run` has no launch line, or several.
+    """
+    resources = data.get("resources") if isinstance(data.get("resources"), Mapping) else {}
+    assert isinstance(resources, Mapping)
+    model, count = _accelerators(resources.get("accelerators"))
+    nodes = int(data.get("num_nodes") or 1)
+    known = {name: str(nodes) for name in _NODES} | {name: str(count) for name in _GPUS if count}
+    launch = _launch_in(data["run"], known, folder)
+    launch.tool, launch.instances, launch.name = "SkyPilot", nodes, data.get("name")
+    launch.gpu, launch.gpus = model, count
+    launch.spot = bool(resources.get("use_spot"))
+    launch.variables |= {str(key): str(value) for key, value in (data.get("envs") or {}).items()}
+    image = str(resources.get("image_id") or "")
+    launch.image = image.removeprefix("docker:") if image.startswith("docker:") else None
+    workdir = data.get("workdir")
+    launch.source_dir = workdir if isinstance(workdir, str) else None
+    why = {
+        "setup": "put what it installs into `environment.requirements` or an image",
+        "file_mounts": "write each place of data under `inputs`",
+        "secrets": "secrets never stand in a job: let the script read them at run time",
+        "volumes": "write each place of data under `inputs`",
+    }
+    launch.lost |= {name: reason for name, reason in why.items() if data.get(name)}
+    return launch
+
+
+def _launch_in(text: str, known: Mapping[str, str], folder: str) -> Launch:
+    variables, exported, lines = dict(known), dict[str, str](), list[str]()
+    for line in text.replace("\\\n", " ").splitlines():
+        line = line.strip()
+        match = _ASSIGNED.fullmatch(line)
+        if match and "$(" not in match[3] and "`" not in match[3]:
+            value = _expanded(" ".join(shlex.split(match[3], comments=True)), variables)
+            variables[match[2]] = value
+            if match[1]:
+                exported[match[2]] = value
+        elif line and not line.startswith("#"):
+            lines.append(_expanded(line, variables))
+    found = [line for line in lines if is_launch_line(line)]
+    if len(found) != 1:
+        what = f"{len(found)} launch lines" if found else "no launch line"
+        hint = 'adopt the line alone: `cloudtrain adopt "torchrun ... train.py"`'
+        raise UsageError(f"there is {what} that cloudtrain knows", hint=hint, code="CT981")
+    launch = read_launch_line(found[0], folder)
+    launch.variables = exported | launch.variables
+    others = [line for line in lines if line not in found and not re.match(r"(set|echo|cd|nodes|head)\b|.*\$\(", line)]
+    if others:
+        launch.lost["other lines"] = f"the job runs none of them: {'; '.join(others)[:200]}"
+    return launch
+
+
+def _expanded(text: str, variables: Mapping[str, str]) -> str:
+    return _VARIABLE.sub(lambda match: variables.get(match[1] or match[2], match[0]), text)
+
+
+def _accelerators(given: Any) -> tuple[str | None, int | None]:
+    if isinstance(given, Mapping) and given:
+        name = next(iter(given))
+        return str(name), int(given[name])
+    name, _, count = str(given or "").partition(":")
+    return (name or None), (int(count or 1) if name else None)
+
+
+def _last_number(text: str) -> int | None:
+    found = re.findall(r"\d+", text.rpartition(":")[2])
+    return int(found[-1]) if found else None
+
+
+def _seconds(text: str) -> int | None:
+    """`DAYS-HOURS:MINUTES:SECONDS` and its shorter forms, as `--time` takes them."""
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
+        return None
+    days, dash, clock = text.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if dash:
+        parts += [0] * (3 - len(parts))
+    elif len(parts) == 1:
+        parts = [0, parts[0], 0]
+    elif len(parts) == 2:
+        parts = [0, *parts]
+    return int(days or 0) * 86400 + parts[0] * 3600 + parts[1] * 60 + parts[2]

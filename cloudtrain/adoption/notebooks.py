@@ -1,0 +1,44 @@
+"""The cells of a notebook as Python: without what only IPython understands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cloudtrain.documents.document import Unreadable
+from cloudtrain.documents.reading import read_bytes
+from cloudtrain.errors import UsageError
+
+_MOST = 64 << 20
+
+
+def cells_of(notebook: Path) -> list[str]:
+    """The code cells of a notebook. Magics and shell lines are left out; a cell that is all magic is empty.
+
+    Raises:
+        UsageError: it is no notebook.
+    """
+    try:
+        data = json.loads(read_bytes(notebook, _MOST))
+        cells = [cell for cell in data["cells"] if cell.get("cell_type") == "code"]
+        return [_plain("".join(cell.get("source", ""))) for cell in cells]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, Unreadable):
+        raise UsageError(f"`{notebook}` is not a notebook", hint="name an `.ipynb` file", code="CT981") from None
+
+
+def _plain(cell: str) -> str:
+    if cell.lstrip().startswith("%%"):
+        return ""
+    lines = cell.splitlines()
+    return "\n".join(_line(line) for line in lines)
+
+
+def _line(line: str) -> str:
+    start = line.lstrip()
+    indent = line[: len(line) - len(start)]
+    if start.startswith(("%", "!", "?")) or start.rstrip().endswith("?"):
+        return f"{indent}pass"
+    name, equals, rest = start.partition("=")
+    if equals and name.strip().isidentifier() and rest.lstrip().startswith(("!", "%")):
+        return f"{indent}{name.strip()} = []"
+    return line

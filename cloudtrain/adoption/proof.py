@@ -1,0 +1,297 @@
+"""From one original to a proven job: draft, write, read back, compile, compare."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.adoption.archives import unpack
+from cloudtrain.adoption.comparison import Comparison, Difference, shown_path
+from cloudtrain.adoption.writing import job_yaml, settings_toml
+from cloudtrain.core.adoption import Adopter, Draft, Original
+from cloudtrain.core.differences import ABSENT, paths_that_differ
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.per_target import OVERRIDES
+from cloudtrain.core.plan import CompileContext, Plan
+from cloudtrain.core.targets import DEFAULT_TARGET
+from cloudtrain.documents.document import read_document
+from cloudtrain.errors import JobError, Problem, UsageError
+from cloudtrain.jobfile import parse_job
+from cloudtrain.targets.base import Target
+from cloudtrain.targets.registry import target_of
+
+CODE_FOLDER = "code"
+"""What the folder of code is called that is unpacked beside the job file."""
+
+_TRIES = 12
+"""How often a draft is mended before it is given up: each time at least one field is taken out."""
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """A job of another tool as a cloudtrain job, and how its request compares with the original one."""
+
+    target: str
+    """Where the job runs."""
+    kind: str
+    """What it was read from, in words."""
+    job: TrainingJob
+    settings: Mapping[str, Any]
+    """The target's table of `cloudtrain.toml`."""
+    comparison: Comparison
+    job_text: str
+    """The job file."""
+    settings_text: str
+    """`cloudtrain.toml`; empty where there is nothing to set."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """The job's fields as they stand in its file."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Other files that the job needs, by their names beside the job file."""
+    code: bytes | None = None
+    """An archive (tar, gzip) of the code, which the job file expects in the folder `code`."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the job sends the original request."""
+        return self.comparison.equal
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """Where the job sends something else."""
+        return self.comparison.differences
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {
+            "equal": self.equal,
+            "differences": [vars(item) for item in self.differences],
+            "target": self.target,
+            "source": self.kind,
+            "job": dict(self.fields),
+            "settings": {self.target: dict(self.settings)} if self.settings else {},
+            "renewed": [{"path": path, "reason": reason} for path, reason in self.comparison.renewed],
+        }
+
+
+def adopt_original(original: Original, place: Path) -> Adoption:
+    """The job of a request, proven: its file is read back, compiled and compared. `place` is the folder of the file.
+
+    Raises:
+        UsageError: no draft of it compiles.
+    """
+    target = target_of(original.target)
+    adopter = target.adopter()
+    assert adopter is not None, "the original is the adopter's own"
+    best: Adoption | None = None
+    refused: JobError | None = None
+    for draft in adopter.drafts(original):
+        if draft.last_resort and best is not None and best.equal:
+            break
+        try:
+            found = _finished(target, adopter, original, _moved(draft, original, place))
+        except JobError as error:
+            refused = error
+            continue
+        if best is None or _weight(found) < _weight(best):
+            best = found
+        if best.equal and not best.fields.get(original.target + OVERRIDES):
+            break
+    if best is None:
+        why = refused.message if refused else "it has no field that a job has"
+        raise UsageError(
+            f"{original.kind} cannot become a job: {why}",
+            hint="run `cloudtrain init` and copy the fields by hand",
+            code="CT982",
+        )
+    return best
+
+
+def _moved(draft: Draft, original: Original, place: Path) -> Draft:
+    """A copy of the draft for a job file in another folder: relative places on this machine lead to the same files."""
+    job = deepcopy(draft.job)
+    if original.folder is not None:
+        source = job.get("source_dir")
+        if source is not None and source != CODE_FOLDER and ("source_dir",) not in draft.comments:
+            job["source_dir"] = _from(place, original.folder, source)
+        for item in job.get("inputs", {}).values():
+            if DEFAULT_TARGET in item:
+                item[DEFAULT_TARGET] = _from(place, original.folder, item[DEFAULT_TARGET])
+    conda = job.get("environment", {}).get("conda_file")
+    if conda in original.files:
+        job["environment"]["conda_file"] = os.path.relpath(conda, job.get("source_dir") or ".")
+    return Draft(job, deepcopy(draft.settings), dict(draft.comments), draft.last_resort, draft.settings_head)
+
+
+def _from(place: Path, folder: str, path: str) -> str:
+    """A path from one folder as a path from another."""
+    there = os.path.join(folder, path)  # noqa: PTH118 - a path that is absolute already stays
+    if os.path.isabs(path):  # noqa: PTH117
+        return path
+    return os.path.relpath(there, os.path.abspath(place))  # noqa: PTH100
+
+
+def _weight(found: Adoption) -> tuple[int, int]:
+    """How much of a job is not said by its fields: differences, then values in the overrides."""
+    return len(found.differences), _leaves(found.fields.get(found.target + OVERRIDES))
+
+
+def _leaves(value: Any) -> int:
+    return sum(map(_leaves, value.values())) if isinstance(value, Mapping) else int(value is not None) + 1
+
+
+def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft) -> Adoption:
+    """The draft with overrides for what its fields do not say.
+
+    Raises:
+        JobError: it does not compile, whatever is taken out of it.
+    """
+    settings, context, plan = _mended(target, adopter, original, draft)
+    theirs = adopter.comparable(original.request, context, None)
+    ours = adopter.comparable(plan.request, context, plan)
+    field_name = target.name + OVERRIDES
+    overrides = adopter.overrides(ours.request, theirs.request)
+    if overrides:
+        draft.job[field_name] = overrides
+        draft.comments.setdefault((field_name,), _overrides_comment(overrides))
+        try:
+            plan = _compiled(target, draft, settings, context)
+        except JobError:
+            del draft.job[field_name]
+            draft.comments.pop((field_name,))
+    ours = adopter.comparable(plan.request, context, plan)
+    differences = [
+        Difference(shown_path(path), original_value, adopted, adopter.reason(path))
+        for path, original_value, adopted in paths_that_differ(theirs.request, ours.request)
+    ]
+    differences += [Difference(path, "", ABSENT, reason) for path, reason in original.lost.items()]
+    head = [f"Adopted from {original.kind}."]
+    return Adoption(
+        target.name,
+        original.kind,
+        parse_job(_text(draft), format="yaml", file="job.yaml"),  # type: ignore[arg-type]  # drafts are training jobs
+        draft.settings,
+        Comparison(tuple(differences), tuple(dict.fromkeys((*theirs.renewed, *ours.renewed)))),
+        job_yaml(draft.job, draft.comments, head),
+        settings_toml(target.name, draft.settings, draft.settings_head) if draft.settings else "",
+        draft.job,
+        original.files,
+        original.code,
+    )
+
+
+def _overrides_comment(overrides: Mapping[str, Any]) -> str:
+    """Why they are there. A null takes something away, and everything else says something."""
+    said = [f"`{name}`" for name, value in overrides.items() if _says(value)]
+    removed = [f"`{name}`" for name, value in overrides.items() if _removes(value)]
+    parts = []
+    if said:
+        parts.append(f"No field of a job says {', '.join(said)} like this, so the request's own words stand here.")
+    if removed:
+        parts.append(f"A null leaves out what cloudtrain would add to the original request: {', '.join(removed)}.")
+    return "\n".join(parts)
+
+
+def _says(value: Any) -> bool:
+    return any(map(_says, value.values())) if isinstance(value, Mapping) else value is not None
+
+
+def _removes(value: Any) -> bool:
+    return any(map(_removes, value.values())) if isinstance(value, Mapping) else value is None
+
+
+def _mended(target: Target, adopter: Adopter, original: Original, draft: Draft) -> tuple[Any, CompileContext, Plan]:
+    """The settings, the context and the plan of a draft. Fields that the job's model or the target refuses are taken
+    out, and the overrides then say what they said.
+
+    Raises:
+        JobError: something that cannot be taken out is refused.
+    """
+    first: JobError | None = None
+    for _ in range(_TRIES):
+        try:
+            settings = target.settings_model(**draft.settings)
+        except JobError as error:
+            if not _take_out(draft.settings, error, {}):
+                raise
+            continue
+        try:
+            context = adopter.context(original, settings)
+            return settings, context, _compiled(target, draft, settings, context)
+        except JobError as error:
+            first = first or error
+            if not _take_out(draft.job, error, draft.comments):
+                raise first from None
+    raise first or JobError([Problem((), "it cannot be mended", "write the job by hand", code="CT982")])
+
+
+def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str]) -> bool:
+    """Remove what each problem names; where nothing of that is there, what would hold it. False where nothing of that
+    is there either."""
+    ways = [(tuple(part for part in problem.path if isinstance(part, str)), problem) for problem in error.problems]
+    found = [(way, problem) for way, problem in ways if _holder(fields, way) is not None]
+    found = found or [(way[:1], problem) for way, problem in ways if len(way) > 1 and way[0] in fields]
+    for way, problem in found:
+        holder = _holder(fields, way)
+        if holder is not None:
+            del holder[way[-1]]
+            comments[_nowhere(way)] = f"{shown_path(way)} is left out: {problem.message}."
+    return bool(found)
+
+
+def _nowhere(way: tuple[str, ...]) -> tuple[str, ...]:
+    """The key of a comment about a field that is not there: it stands at the top of the file."""
+    return ("", *way)
+
+
+def _holder(fields: Any, way: tuple[str, ...]) -> dict[str, Any] | None:
+    """The mapping with the last part of the way as a key."""
+    for part in way[:-1]:
+        fields = fields.get(part) if isinstance(fields, dict) else None
+    return fields if way and isinstance(fields, dict) and way[-1] in fields else None
+
+
+def _text(draft: Draft) -> str:
+    return job_yaml(draft.job, draft.comments)
+
+
+def _compiled(target: Target, draft: Draft, settings: Any, context: CompileContext) -> Plan:
+    """The plan of the job as its own file says it: what was written is what is proven.
+
+    Raises:
+        JobError: the job, or the target's compile, refuses something.
+    """
+    text = _text(draft)
+    assert read_document(text, "yaml").data == draft.job, "the job file says what was drafted"
+    job = parse_job(text, format="yaml", file="job.yaml")
+    assert isinstance(job, TrainingJob)
+    return target.compile(job, settings, context)
+
+
+def write_adoption(found: Adoption, folder: Path, *, force: bool = False) -> list[Path]:
+    """Write the job file, the settings and the job's other files into a folder.
+
+    Raises:
+        UsageError: one of them exists, or the folder cannot be written.
+    """
+    texts = {"job.yaml": found.job_text, **dict(found.files)}
+    if found.settings_text:
+        texts["cloudtrain.toml"] = found.settings_text
+    existing = [str(folder / name) for name in texts if (folder / name).exists()]
+    if existing and not force:
+        hint = "name another folder with `--write`, or replace the files with `--force`"
+        raise UsageError(f"`{existing[0]}` exists already", hint=hint, code="CT983")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if found.code is not None:
+            unpack(found.code, folder / CODE_FOLDER)
+        for name, text in texts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        hint = "name a folder that you may write with `--write`"
+        raise UsageError(f"`{folder}` cannot be written: {error.strerror}", hint=hint, code="CT983") from None
+    return [folder / name for name in texts]

@@ -1,0 +1,229 @@
+"""A script of another tool, run until it creates its first job: in a copy of its folder, without the network, with
+credentials that are none, and for a limited time. It is the user's own script: this protects from accidents, and is no
+prison for a hostile one (docs/adopting.md says what it can still do)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.documents.reading import read_bytes, read_text
+from cloudtrain.errors import UsageError
+from cloudtrain.settings import load_settings
+from cloudtrain.targets.registry import all_targets
+
+_MARK = "CLOUDTRAIN_ADOPT_ID"
+"""The variable by which processes that the script has left behind are found."""
+
+_MOST_FILES, _MOST_BYTES = 20_000, 1 << 30
+_MOST_CAPTURED = 64 << 20
+_LEFT_OUT = ("node_modules", "__pycache__", "site-packages")
+_KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "AWS_REGION", "AWS_DEFAULT_REGION", "VIRTUAL_ENV", "CONDA_PREFIX")
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The job that a script was about to create."""
+
+    target: str
+    record: Mapping[str, Any]
+    uploads: Mapping[str, bytes] = field(default_factory=dict)
+    """What it uploaded before: place to content of the archives."""
+
+
+def run_script(script: Path, arguments: Sequence[str], *, python: str | None, time_limit: float) -> Captured:
+    """Run a script or a notebook until it creates a job.
+
+    Raises:
+        UsageError: it creates none, takes too long, or cannot be started.
+    """
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-adopt-", ignore_cleanup_errors=True) as name:
+        place = Path(name)
+        for folder in ("hooks", "hooks/uploads", "home", "tmp"):
+            (place / folder).mkdir()
+        work = _copy_of(script.absolute().parent, place / "work")
+        _write_plan(place / "hooks", script, arguments)
+        mark = secrets.token_hex(16)
+        command = [*_without_network(), python or sys.executable, str(place / "hooks" / "driver.py")]
+        code = _run(command, work, _environment(place, mark), place / "output.txt", mark, time_limit)
+        return _captured(place, script, code, time_limit)
+
+
+def _copy_of(folder: Path, copy: Path) -> Path:
+    """A copy of the script's folder, in which the script may write.
+
+    Raises:
+        UsageError: it is too large to be only that.
+    """
+    files = size = 0
+
+    def left_out(place: str, names: list[str]) -> set[str]:
+        nonlocal files, size
+        skipped = {name for name in names if name.startswith(".") or name in _LEFT_OUT}
+        skipped |= {name for name in names if os.path.exists(os.path.join(place, name, "pyvenv.cfg"))}  # noqa: PTH110, PTH118
+        for name in set(names) - skipped:
+            path = os.path.join(place, name)  # noqa: PTH118
+            if not (os.path.isdir(path) or os.path.isfile(path)):  # noqa: PTH112, PTH113 - a pipe, a socket
+                skipped.add(name)
+                continue
+            files, size = files + 1, size + os.path.getsize(path)  # noqa: PTH202
+        if files > _MOST_FILES or size > _MOST_BYTES:
+            hint = "put the script, with the files that it needs, into a folder of its own"
+            raise UsageError(
+                f"the folder of the script, `{folder}`, is too large to be copied", hint=hint, code="CT984"
+            )
+        return skipped
+
+    try:
+        shutil.copytree(folder, copy, ignore=left_out, symlinks=True)
+    except (OSError, shutil.Error) as error:
+        hint = "put the script, with the files that it needs, into a folder of its own"
+        raise UsageError(f"the folder of the script cannot be copied: {error}", hint=hint, code="CT984") from None
+    return copy
+
+
+def _write_plan(place: Path, script: Path, arguments: Sequence[str]) -> None:
+    cells = None
+    if script.suffix == ".ipynb":
+        from cloudtrain.adoption.notebooks import cells_of
+
+        cells = cells_of(script)
+    hooks = {target.name: text for target in all_targets() if (text := _hook_of(target))}
+    for name, text in hooks.items():
+        (place / f"hook_{name}.py").write_text(text, encoding="utf-8")
+    source = Path(__file__).with_name("driver.py").read_text(encoding="utf-8")
+    (place / "driver.py").write_text(source, encoding="utf-8")
+    plan = {"hooks": [*hooks], "script": script.name, "arguments": [*arguments], "cells": cells}
+    (place / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+
+
+def _hook_of(target: Any) -> str | None:
+    adopter = target.adopter()
+    return adopter.hook() if adopter is not None else None
+
+
+def _environment(place: Path, mark: str) -> dict[str, str]:
+    """What programs need to start, a home of its own, and credentials that nobody takes."""
+    given = load_settings().environ
+    region = given.get("AWS_REGION") or given.get("AWS_DEFAULT_REGION") or "us-east-1"
+    return {name: given[name] for name in _KEPT if name in given} | {
+        "HOME": str(place / "home"),
+        "TMPDIR": str(place / "tmp"),
+        "MPLBACKEND": "Agg",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",
+        _MARK: mark,
+        "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": "none",
+        "AWS_DEFAULT_REGION": region,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def _without_network() -> list[str]:
+    """The words before a command that give it neither a network nor a way to outlive its first process, where this
+    machine has them: namespaces of Linux."""
+    program = shutil.which("unshare")
+    if program is None:
+        return []
+    words = [program, "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        tried = subprocess.run([*words, "true"], capture_output=True, timeout=30, check=False)
+        return words if tried.returncode == 0 else []
+    return []
+
+
+def _run(
+    command: Sequence[str], work: Path, environment: Mapping[str, str], output: Path, mark: str, time_limit: float
+) -> int | None:
+    """The exit code; None where the time was over. Nothing that it has started is left."""
+    try:
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                command, cwd=work, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+    except OSError as error:
+        hint = "name an interpreter that has the script's packages with `--python`"
+        raise UsageError(f"`{command[-2]}` cannot be started: {error.strerror}", hint=hint, code="CT984") from None
+    try:
+        return process.wait(time_limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        _kill_what_is_left(mark)
+
+
+def _kill_what_is_left(mark: str) -> None:
+    """End processes that have left the group, such as daemons: they have the variable still."""
+    import psutil
+
+    for _ in range(5):
+        found = [process for process in psutil.process_iter() if _has_mark(process, mark)]
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if not found:
+            return
+
+
+def _has_mark(process: Any, mark: str) -> bool:
+    import psutil
+
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_MARK) == mark)
+    except (psutil.Error, OSError):
+        return False
+
+
+def _captured(place: Path, script: Path, code: int | None, time_limit: float) -> Captured:
+    try:
+        text = read_bytes(place / "hooks" / "captured.json", _MOST_CAPTURED).decode()
+        for copy in {str(place / "work"), os.path.realpath(place / "work")}:  # the script's own folder
+            text = text.replace(f"{copy}/", "./").replace(copy, ".")
+        data = json.loads(text)
+        return Captured(str(data["target"]), data["record"], dict(_uploads(place / "hooks")))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    said = _last_lines(place / "output.txt")
+    if code is None:
+        message = f"`{script}` has created no job within {time_limit:g} s"
+        hint = "give it more time with `--time-limit`, or adopt its request: docs/adopting.md says how to get it"
+    elif code:
+        message = f"`{script}` failed before it created a job{said}"
+        hint = "name the interpreter that has its packages with `--python`; it has no network and no credentials here"
+    else:
+        message = f"`{script}` ended without creating a training job{said}"
+        hint = "pass the arguments with which it creates one: `--args TEXT`"
+    raise UsageError(message, hint=hint, code="CT984")
+
+
+def _last_lines(output: Path) -> str:
+    with contextlib.suppress(OSError, UnicodeError):
+        with output.open("rb") as file:
+            file.seek(max(0, output.stat().st_size - 4000))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+        if lines:
+            return f": {lines[-1][:300]}"
+    return ""
+
+
+def _uploads(folder: Path) -> Iterator[tuple[str, bytes]]:
+    with contextlib.suppress(OSError):
+        places = read_text(folder / "uploads.txt").splitlines()
+        for number, place in enumerate(places):
+            yield place, read_bytes(folder / "uploads" / f"{number}.tar.gz", 1 << 30)

@@ -1,0 +1,92 @@
+"""A script that uses an SDK, as the jobs that it creates; and where on this machine their code stands."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cloudtrain.adoption.archives import files_of
+from cloudtrain.adoption.running import run_script
+from cloudtrain.core.adoption import Original
+from cloudtrain.errors import UsageError
+from cloudtrain.targets.registry import target_of
+
+_DEEP = 3
+"""How far below the script's folder the job's code is looked for."""
+
+_MOST_FOLDERS = 2000
+
+
+def originals_of_script(
+    script: Path, arguments: Sequence[str], *, python: str | None, time_limit: float
+) -> list[Original]:
+    """The jobs that a script creates with its first call that creates one.
+
+    Raises:
+        UsageError: it creates none.
+    """
+    captured = run_script(script, arguments, python=python, time_limit=time_limit)
+    adopter = target_of(captured.target).adopter()
+    assert adopter is not None, "the hook was the adopter's own"
+    found, place = adopter.captured(captured.record, list(captured.uploads))
+    if not found:
+        hint = "cloudtrain adopts training jobs"
+        raise UsageError(f"the first job that `{script}` creates is no training job", hint=hint, code="CT981")
+    folder = script.absolute().parent
+    archive = captured.uploads.get(place) if place is not None else None
+    source = _source_in(folder, archive) if archive is not None else None
+    return [
+        replace(
+            original,
+            kind=f"the request that {script.name} sends",
+            folder=str(folder),
+            source=source,
+            code=archive if source is None else None,
+        )
+        for original in found
+    ]
+
+
+def _source_in(folder: Path, archive: bytes) -> str | None:
+    """The folder whose files are those of the archive, or the one file that it holds; None where there is none."""
+    try:
+        files = dict(files_of(archive))
+    except (tarfile.TarError, OSError, EOFError, ValueError):
+        return None
+    if not files:
+        return None
+    for place in _folders(folder):
+        if all(_is_file(place / name, content) for name, content in files.items()):
+            names = {name for name in _names_below(place) if not name.endswith(".pyc")}
+            if names == files.keys():
+                return os.path.relpath(place, folder)
+            if len(files) == 1:
+                return os.path.relpath(place / next(iter(files)), folder)
+    return None
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """The folder and those below it, nearest first."""
+    waiting = [(folder, 0)]
+    for place, depth in waiting:
+        yield place
+        if depth < _DEEP and len(waiting) < _MOST_FOLDERS:
+            with os.scandir(place) as entries:
+                names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False) and e.name[0] != ".")
+            waiting += [(place / name, depth + 1) for name in names]
+
+
+def _is_file(path: Path, content: bytes) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
+    except OSError:
+        return False
+
+
+def _names_below(folder: Path) -> Iterator[str]:
+    for place, _, names in os.walk(folder):
+        for name in names:
+            yield os.path.normpath(os.path.relpath(os.path.join(place, name), folder))  # noqa: PTH118

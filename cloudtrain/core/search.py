@@ -1,0 +1,171 @@
+"""The search space of a sweep: which values each hyperparameter may have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from math import exp, floor, isfinite, log, prod
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from pydantic import Field, JsonValue
+
+from cloudtrain.core.model import Model, all_at_once
+from cloudtrain.errors import Problem
+
+Kind = Literal["log", "uniform", "int", "choice"]
+KINDS: tuple[Kind, ...] = ("log", "uniform", "int", "choice")
+
+_Whole = Annotated[int, Field(strict=True)]
+_Bounds = tuple[float, float]
+_WholeBounds = tuple[_Whole, _Whole]  # the field `int` below hides the type
+_HINT = "write a list of values, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}` or `{int: [1, 8]}`"
+
+
+def _range_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
+    given = [kind for kind in KINDS if data.get(kind) is not None]
+    if not given and any(name not in (*KINDS, "step") for name in data):
+        return  # a misspelt name, which is said already
+    if len(given) != 1:
+        message = "a range is of one kind" if given else "the range says no values"
+        yield Problem((), message, _HINT, code="CT060")
+        return
+    kind, value = given[0], data[given[0]]
+    if data.get("step") is not None and kind != "int":
+        yield Problem(("step",), f"`step` is for `int`, and this is `{kind}`", "remove it", code="CT018")
+    if kind == "choice":
+        yield from _choice_rules(value)
+    else:
+        yield from _bound_rules(kind, value)
+
+
+def _choice_rules(values: Any) -> Iterator[Problem]:
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        return
+    if not values:
+        yield Problem(("choice",), "the list has no values", "add at least one, or remove it", code="CT060")
+    seen = set[str]()
+    for index, value in enumerate(values):
+        text = json.dumps(value, sort_keys=True, default=str)
+        if text in seen:
+            yield Problem(("choice", index), f"`{value}` stands twice", "remove one of the two", code="CT060")
+        seen.add(text)
+
+
+def _bound_rules(kind: str, value: Any) -> Iterator[Problem]:
+    if not isinstance(value, list | tuple):
+        return
+    if len(value) != 2:
+        hint = f"write `{{{kind}: [1, 8]}}`, or list the values themselves"
+        yield Problem((kind,), f"a range has two bounds, and this has {len(value)}", hint, code="CT060")
+        return
+    low, high = value
+    if any(isinstance(item, bool) or not isinstance(item, float | int) or not isfinite(item) for item in value):
+        return
+    if low >= high:
+        hint = f"write `[{high}, {low}]`" if low > high else f"write the value into the job: `{low}`"
+        yield Problem((kind,), f"the range from {low} to {high} is empty", hint, code="CT060")
+    elif kind == "log" and low <= 0:
+        message = f"a logarithmic range has positive bounds, and {low} is none"
+        yield Problem((kind,), message, "raise the lower bound, or use `uniform`", code="CT060")
+
+
+class Drawing(Protocol):
+    """What draws numbers: `random.Random`."""
+
+    def random(self) -> float:
+        """A number from 0 to 1, without 1."""
+        ...
+
+
+class Range(Model):
+    """The values of one hyperparameter. Bounds are values, and belong to the range."""
+
+    log: _Bounds | None = None
+    """A number, each order of magnitude as likely as the others."""
+    uniform: _Bounds | None = None
+    """A number, each as likely."""
+    int: _WholeBounds | None = None
+    """A whole number, each as likely."""
+    step: _Whole | None = Field(default=None, ge=1)
+    """Of `int`: the distance of its values; 1 unless given."""
+    choice: tuple[JsonValue, ...] | None = None
+    """One of these; a list alone is short for it."""
+
+    _rules = all_at_once(_range_rules)
+
+    @property
+    def kind(self) -> Kind:
+        """Which of the four it is."""
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+    @property
+    def bounds(self) -> _Bounds:
+        """The least and the largest value."""
+        found: _Bounds = getattr(self, self.kind)
+        assert self.kind != "choice", "values of a choice have no order"
+        return found
+
+    @property
+    def values(self) -> Sequence[JsonValue] | None:
+        """Every value; None of a continuous range."""
+        if self.int is not None:
+            return range(self.int[0], self.int[1] + 1, self.step or 1)
+        return self.choice
+
+    def draw(self, source: Drawing) -> JsonValue:
+        """A value."""
+        share = source.random()
+        if self.uniform is not None:
+            return self.uniform[0] + share * (self.uniform[1] - self.uniform[0])
+        if self.log is not None:
+            low, high = log(self.log[0]), log(self.log[1])
+            return min(max(exp(low + share * (high - low)), self.log[0]), self.log[1])
+        values = self.values
+        assert values is not None, "what is not continuous has values"
+        return values[floor(share * len(values))]
+
+    def __str__(self) -> str:
+        if self.choice is not None:
+            return ", ".join(value if isinstance(value, str) else json.dumps(value) for value in self.choice)
+        low, high = self.bounds
+        words = {"log": "logarithmic", "uniform": "uniform", "int": "whole numbers"}[self.kind]
+        step = f" in steps of {self.step}" if self.step not in (None, 1) else ""
+        return f"{low:g} to {high:g}, {words}{step}"
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            log: Sequence[float] | None = None,
+            uniform: Sequence[float] | None = None,
+            int: Sequence[_Whole] | None = None,
+            step: _Whole | None = None,
+            choice: Sequence[JsonValue] | None = None,
+        ) -> None: ...
+
+
+class Space:
+    """All ranges, in the order of their names."""
+
+    def __init__(self, ranges: Mapping[str, Range]) -> None:
+        self.ranges = dict(sorted(ranges.items()))
+
+    @property
+    def grid_size(self) -> int:
+        """How many combinations there are. No range is continuous."""
+        return prod(len(item.values or ()) for item in self.ranges.values())
+
+    def grid_point(self, index: int) -> dict[str, JsonValue]:
+        """The combination of that number, from 0: the last name changes first."""
+        point: dict[str, JsonValue] = {}
+        for name, item in reversed(self.ranges.items()):
+            values = item.values
+            assert values is not None, "a grid has no continuous range"
+            index, place = divmod(index, len(values))
+            point[name] = values[place]
+        return dict(sorted(point.items()))
+
+    def draw(self, source: Drawing) -> dict[str, JsonValue]:
+        """One value of each."""
+        return {name: item.draw(source) for name, item in self.ranges.items()}

@@ -1,0 +1,37 @@
+"""`--each hyperparameters.seed=1,2,3`: one run of a job for each value, as a sweep without an objective."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.sweep import Sweep
+from cloudtrain.documents.scalars import read_scalar
+from cloudtrain.errors import UsageError
+from cloudtrain.jobfile.parse import JobFile
+
+_FIELD = "hyperparameters."
+
+
+def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
+    """The file of a job as that of a sweep: every combination of the values, `parallel` at a time.
+
+    Raises:
+        UsageError: the file holds no training job, or a text of `each` is not a field with values.
+        JobError: the values do not make a sweep.
+    """
+    if file.sweep is not None or not isinstance(file.job, TrainingJob):
+        hint = "write the values into `search` of the sweep" if file.sweep is not None else "use a training job"
+        raise UsageError(f"`--each` is for a training job, and `{file.file}` holds none", hint=hint, code="CT902")
+    search: dict[str, list[Any]] = {}
+    for text in each:
+        field, equals, values = text.partition("=")
+        name = field.strip().removeprefix(_FIELD)
+        if not equals or not field.strip().startswith(_FIELD) or not name or not values:
+            hint = "write `--each hyperparameters.seed=1,2,3`"
+            raise UsageError(f"`--each {text}` does not name a hyperparameter and its values", hint=hint, code="CT902")
+        search[name] = [read_scalar(value.strip()) for value in values.split(",")]
+    name = file.job.name
+    sweep = Sweep(name=name, job=file.job, search=search, strategy="grid", parallel=parallel)
+    return file._replace(sweep=sweep.from_folder(file.job.folder), inner=file)

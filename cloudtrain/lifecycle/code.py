@@ -1,0 +1,140 @@
+"""The code of a run, found again: where it ran, or where it was uploaded to."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cloudtrain.bundle.archive import SourceChanged
+from cloudtrain.bundle.entries import Entry, content_hash
+from cloudtrain.bundle.hashing import PIECE, open_regular
+from cloudtrain.bundle.tree import Tree
+from cloudtrain.core.plan import Bundle, Upload
+from cloudtrain.core.states import RunRef
+from cloudtrain.errors import TargetError
+from cloudtrain.store.history import Kept
+from cloudtrain.targets.base import Service
+
+RUNTIME = "cloudtrain/"
+"""Files of cloudtrain's own, which are added to every bundle."""
+
+
+@contextmanager
+def code_of(kept: Kept, ref: RunRef, service: Service, *, only: Iterable[str] | None = None) -> Iterator[Tree]:
+    """The files of a run's code, every one with the content that it had; of some paths only, where they are named.
+
+    Raises:
+        TargetError: one is gone or changed (CT972), or the target cannot be asked.
+    """
+    wanted = set(only) if only is not None else None
+    entries = [Entry(*file) for file in kept.files if wanted is None or file.path in wanted]
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-") as scratch:
+        places = _places(entries, service.code(ref, code_upload(kept, ref), Path(scratch)))
+        missing = [entry.path for entry in entries if entry.target is None and entry.path not in places]
+        if missing:
+            raise gone(ref, f"`{missing[0]}`" + (f" and {len(missing) - 1} more files" if missing[1:] else ""))
+        size = sum(entry.size for entry in entries)
+        yield Tree(Path(scratch), tuple(entries), (), Bundle(content_hash(entries), size, len(entries)), {}, places)
+
+
+def code_upload(kept: Kept, ref: RunRef) -> Upload:
+    """Where the code of a run was uploaded to.
+
+    Raises:
+        TargetError: the run has no code of its own.
+    """
+    uploads = [Upload(**item) for item in kept.plan["uploads"] if item["sha256"] == kept.bundle]
+    if not uploads:
+        raise TargetError(f"`{ref.name}` was sent without code", hint="its image has all that it runs", code="CT972")
+    return next((item for item in uploads if item.kind == "code"), uploads[0])
+
+
+def gone(ref: RunRef, what: str) -> TargetError:
+    """The error that some code cannot be had any more."""
+    return TargetError(
+        f"the code of `{ref.name}` is gone: {what}",
+        hint="submit the job from its source folder; `cloudtrain show` names its commit",
+        code="CT972",
+    )
+
+
+class SameCode:
+    """The bundle of a run for another one: fetched only where the target does not have it any more."""
+
+    def __init__(self, kept: Kept, ref: RunRef, service: Service) -> None:
+        self._kept = kept
+        self._ref = ref
+        self._service = service
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the content."""
+        return self._kept.bundle
+
+    def write(self, path: Path) -> None:
+        """Write the archive.
+
+        Raises:
+            TargetError: the code is gone.
+        """
+        with code_of(self._kept, self._ref, self._service) as tree:
+            try:
+                tree.write(path)
+            except SourceChanged as error:
+                raise gone(self._ref, error.message) from None
+
+
+def write_code(tree: Tree, destination: Path) -> list[str]:
+    """Write the user's files of some code into a folder, which must not exist or be empty. All appear, or none.
+
+    Raises:
+        UsageError: the folder is not empty.
+    """
+    from cloudtrain.bundle.unpack import unpack
+
+    own = tuple(entry for entry in tree.entries if not entry.path.startswith(RUNTIME))
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
+        archive = Path(folder, "code.tar.gz")
+        part = Tree(tree.root, own, (), Bundle(content_hash(own), 0, len(own)), {}, tree.included)
+        part.write(archive)
+        unpack(archive, Path(os.path.abspath(destination)), part.sha256)  # noqa: PTH100 - `..` may lead out of a link
+    return [entry.path for entry in own]
+
+
+def _places(entries: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]:
+    """Where each file is with the content that it had. The folders are asked for one after the other, while some are
+    missing."""
+    left, places = [entry for entry in entries if entry.target is None], dict[str, str]()
+    while left:
+        folder = next(folders, None)
+        if folder is None:
+            break
+        for entry in left:
+            place = f"{folder}/{entry.path}"
+            if _digest(place) == entry.sha256:
+                places[entry.path] = place
+        left = [entry for entry in left if entry.path not in places]
+    return places
+
+
+def _digest(place: str) -> str | None:
+    """The hash of a regular file, None where there is none."""
+    try:
+        if not stat.S_ISREG(os.lstat(place).st_mode):  # a pipe would be waited for
+            return None
+        descriptor = open_regular(place)
+    except OSError:
+        return None
+    digest = hashlib.sha256()
+    with os.fdopen(descriptor, "rb") as file:
+        try:
+            while piece := file.read(PIECE):
+                digest.update(piece)
+        except OSError:
+            return None
+    return digest.hexdigest()

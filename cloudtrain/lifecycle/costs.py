@@ -1,0 +1,124 @@
+"""What runs cost, summed: by what their targets billed, and by list prices where no bill is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from cloudtrain.catalogue.cost import over
+from cloudtrain.core.states import RunStatus
+from cloudtrain.store.history import Money
+from cloudtrain.targets.registry import target_of
+
+if TYPE_CHECKING:
+    from cloudtrain.lifecycle.run import Run
+
+UNKNOWN = "(none)"
+"""The group of runs that do not say theirs."""
+
+
+class RunCost(NamedTuple):
+    """What one run cost, in US dollars at list prices.
+
+    Attributes:
+        tags: None where they are not known.
+        billed: for the seconds that its target billed.
+        estimated: for the time from its start to its end, or to now, where no bill is known.
+        is_free: whether its target takes no money.
+    """
+
+    job: str
+    target: str
+    created: float
+    tags: dict[str, str] | None
+    billed: float | None = None
+    estimated: float | None = None
+    is_free: bool = False
+
+    @property
+    def has_no_price(self) -> bool:
+        """Whether it cost something, and nobody knows what."""
+        return not self.is_free and self.billed is None and self.estimated is None
+
+
+@dataclass
+class Sum:
+    """What the runs of a group cost together."""
+
+    group: str
+    runs: int = 0
+    billed: float = 0.0
+    estimated: float = 0.0
+    billed_runs: int = 0
+    estimated_runs: int = 0
+    free_runs: int = 0
+    without_price: int = 0
+
+    @property
+    def total(self) -> float:
+        """What is billed and what is estimated."""
+        return self.billed + self.estimated
+
+    def add(self, run: RunCost) -> None:
+        """Count one run."""
+        self.runs += 1
+        self.billed += run.billed or 0.0
+        self.estimated += run.estimated or 0.0
+        self.billed_runs += run.billed is not None
+        self.estimated_runs += run.estimated is not None
+        self.free_runs += run.is_free
+        self.without_price += run.has_no_price
+
+
+def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float) -> RunCost:
+    """What a run cost: by its bill, else by the price that it had when it was submitted and the time that it ran."""
+    known = money or Money()
+    cost = RunCost(run.job_name, run.target, run.created, tags)
+    if not target_of(run.target).is_paid:
+        return cost._replace(is_free=True)
+    if status.billable_seconds is not None:
+        known = known._replace(billable_seconds=status.billable_seconds, cost=status.cost)
+    if known.billable_seconds is not None:
+        billed = known.cost
+        if billed is None and known.hourly is not None:
+            billed = over(known.hourly, known.billable_seconds)
+        return cost._replace(billed=billed)
+    if status.started is None:
+        return cost._replace(billed=0.0) if status.state.is_final else cost._replace(estimated=0.0)
+    if known.hourly is None:
+        return cost
+    lasted = max(0.0, (status.ended if status.ended is not None else now) - status.started)
+    return cost._replace(estimated=over(known.hourly, lasted))
+
+
+def grouping(by: str) -> Callable[[RunCost], str] | None:
+    """The group that a run is in: `job`, `month`, `target`, or `tag:KEY`; None for another text."""
+    simple: dict[str, Callable[[RunCost], str]] = {
+        "job": lambda run: run.job,
+        "month": lambda run: datetime.fromtimestamp(run.created).astimezone().strftime("%Y-%m"),
+        "target": lambda run: run.target,
+    }
+    kind, _, key = by.partition(":")
+    if kind == "tag" and key:
+        return lambda run: (run.tags or {}).get(key, UNKNOWN)
+    return simple.get(by)
+
+
+def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Sum]:
+    """The sum of each group: the dearest first, months in their order."""
+    found: dict[str, Sum] = {}
+    for run in runs:
+        group = group_of(run)
+        found.setdefault(group, Sum(group)).add(run)
+    return sorted(found.values(), key=lambda item: (-item.total, item.group))
+
+
+def together(groups: Sequence[Sum]) -> Sum:
+    """All groups as one."""
+    whole = Sum("all")
+    for item in groups:
+        for field in ("runs", "billed", "estimated", "billed_runs", "estimated_runs", "free_runs", "without_price"):
+            setattr(whole, field, getattr(whole, field) + getattr(item, field))
+    return whole

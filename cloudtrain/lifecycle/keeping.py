@@ -1,0 +1,193 @@
+"""What the store keeps of a submission: the job, its plan and its code's commit, with every secret hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cloudtrain.core.fields import fields_of, kind_of_job
+from cloudtrain.core.job import BUNDLED
+from cloudtrain.core.plan import Plan
+from cloudtrain.errors import CloudtrainError, dotted
+from cloudtrain.lifecycle.planning import PreparedJob
+from cloudtrain.lifecycle.secrets import Secrets, signatures_in, texts_of
+from cloudtrain.store.history import Kept, KeptFile
+from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
+from cloudtrain.targets.registry import target_of
+from cloudtrain.targets.settings import TargetSettings
+
+if TYPE_CHECKING:
+    from cloudtrain.core.processing import AnyJob
+    from cloudtrain.jobfile import JobFile
+    from cloudtrain.store.store import Store
+
+
+class Keeper:
+    """Collects what is kept of one submission, while the submission goes on."""
+
+    def __init__(self, prepared: PreparedJob, job: AnyJob, file: JobFile | None) -> None:
+        self.prepared = prepared
+        self.job = job
+        self._file = file
+        is_bundled = (job.source_dir or "").startswith(BUNDLED)
+        self._commit = (None if is_bundled else commit_of(prepared.tree.root)) or Commit(None, None)
+        self._differences = Differences(prepared.tree.root) if self._commit.commit else None
+
+    def kept_of(self, plan: Plan) -> Kept:
+        """What is kept of a plan; whether the code differs from its commit is known later."""
+        file = self._file
+        return keep_plan(
+            self.prepared,
+            self.job,
+            plan,
+            self._commit,
+            file=None if file is None else str(Path(file.file).absolute()),
+            text=None if file is None else file.text,
+            overrides=() if file is None else file.overrides,
+        )
+
+    def finish(self, store: Store, name: str) -> None:
+        """Add whether the code differs, if git says so in time."""
+        found = None if self._differences is None else self._differences.close(git_timeout())
+        if found is not None:
+            store.keep_difference(name, found)
+
+
+def keep_plan(
+    prepared: PreparedJob,
+    job: AnyJob,
+    plan: Plan,
+    commit: Commit,
+    *,
+    file: str | None,
+    text: str | None,
+    overrides: Sequence[str],
+) -> Kept:
+    """What is kept of a plan of a job: no value of it is a secret."""
+    import cloudtrain
+    from cloudtrain.rules.portable.value import named_secrets
+
+    fields, compiled = fields_of(job), fields_of(prepared.job)
+    settings = settings_fields(prepared.target)
+    content = replace(plan, processes=()).to_dict()
+    del content["processes"]
+    raw = {"job": fields, "prepared": compiled, "settings": settings, "request": plan.request}
+    written = _Written(file, text, overrides)
+    secrets = Secrets(
+        tuple(dict.fromkeys((*plan.hidden, *signatures_in(raw), *written.overridden_secrets()))),
+        tuple(named_secrets(prepared.view)),
+    )
+    return Kept(
+        version=cloudtrain.__version__,
+        job=secrets.hidden(fields),
+        prepared=secrets.hidden(compiled) if compiled != fields else None,
+        kind=kind_of_job(job),
+        file=file,
+        text=written.hidden_text(secrets),
+        overrides=tuple(secrets.hidden(list(overrides))),
+        settings=secrets.hidden(settings),
+        plan=secrets.hidden(content),
+        bundle=prepared.tree.sha256,
+        files=tuple(KeptFile(*entry[:5]) for entry in prepared.tree.entries),
+        commit=commit.commit,
+        branch=commit.branch,
+        dirty=commit.dirty,
+        difference=commit.difference,
+        hidden=tuple(dict.fromkeys(_hidden_ways(raw, secrets))),
+        hourly=prepared.hourly_price(plan),
+    )
+
+
+def shown_fields(prepared: PreparedJob, job: AnyJob, plan: Plan) -> dict[str, Any]:
+    """A job's fields as the store keeps them."""
+    from cloudtrain.rules.portable.value import named_secrets
+
+    fields = fields_of(job)
+    return Secrets((*plan.hidden, *signatures_in(fields)), tuple(named_secrets(prepared.view))).hidden(fields)
+
+
+def settings_fields(target: TargetSettings) -> dict[str, Any]:
+    """A target's settings as they were given: JSON data."""
+    return {"type": target.type, **target.model_dump(mode="json", exclude_unset=True)}
+
+
+def settings_of(kept: Kept) -> TargetSettings | None:
+    """The settings of the target that a run was sent with; None where a value of them is hidden."""
+    if "settings" in kept.hidden:
+        return None
+    model = target_of(kept.settings["type"]).settings_model
+    return model(**{name: value for name, value in kept.settings.items() if name != "type"})
+
+
+def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
+    """The ways to values that are hidden: those of the job as `--set` takes them; others as they are called here."""
+    if not any(secrets):
+        return
+    for part, value in raw.items():
+        for path, text in texts_of(value):
+            if secrets.hidden(text) != text:
+                yield dotted(path) if part in ("job", "prepared") else part
+                if part not in ("job", "prepared"):
+                    break
+
+
+class _Written(NamedTuple):
+    """A job as it was written."""
+
+    file: str | None
+    text: str | None
+    overrides: Sequence[str]
+
+    def overridden_secrets(self) -> Iterator[str]:
+        """Secrets that stand in the job's file where an override says something else, or in an override that another
+        one takes back."""
+        if not self.overrides:
+            return
+        from cloudtrain.rules.portable.value import secret_texts
+
+        for override in self.overrides:
+            way, _, text = override.partition("=")
+            yield from secret_texts([((way.rpartition(".")[2].strip("\"'] "),), text)])
+        values = [(path, text) for path, text in texts_of(self._data()) if path]
+        yield from secret_texts([item for item in values if any(isinstance(part, str) for part in item[0])])
+
+    def hidden_text(self, secrets: Secrets) -> str | None:
+        """The text of the job's file without its secrets, those in its comments too. None where a secret is written
+        there in a way that cannot be found, as with escapes or over several lines."""
+        if self.text is None:
+            return None
+        secrets = secrets._replace(values=(*secrets.values, *_secrets_in_file(self.text)))
+        if not any(secrets):
+            return self.text
+        text = secrets.hidden(self.text)
+        left = [value for _, value in texts_of(self._replace(text=text)._data())]
+        return None if not left or secrets.hidden(left) != left else text
+
+    def _data(self) -> Any:
+        """What stands in the job's file; None where it cannot be read."""
+        from cloudtrain.documents.document import Unreadable, read_document
+        from cloudtrain.jobfile.files import SUFFIXES
+
+        if self.text is None:
+            return None
+        with suppress(Unreadable, CloudtrainError):
+            return read_document(self.text, SUFFIXES.get(Path(self.file or "").suffix.lower(), "yaml")).data
+        return None
+
+
+def _secrets_in_file(text: str) -> Iterator[str]:
+    """What the rules about the content of files find in the text of a job's file."""
+    from cloudtrain.bundle.secrets.suspects import suspects
+
+    content, name = text.encode("utf-8", "replace"), "job.yaml"
+    spans = suspects(content, name)
+    if spans:
+        from cloudtrain.bundle.secrets.search import matches
+
+        for match in matches(content, spans, name):
+            found = content[match.start : match.end].decode("utf-8", "replace")
+            if found.strip():
+                yield found

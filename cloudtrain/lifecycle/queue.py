@@ -1,0 +1,44 @@
+"""The queue of a target that has none of its own: which settings wait in it, and who stands in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cloudtrain.core.targets import target_names
+from cloudtrain.errors import UsageError
+from cloudtrain.settings import Settings
+from cloudtrain.targets.base import KeepsQueue
+from cloudtrain.targets.registry import service_of
+from cloudtrain.targets.settings import TargetSettings
+
+
+def queued_settings(target: TargetSettings, queue: bool | None, priority: int | None) -> TargetSettings:
+    """The same settings of a target, with what is said about its queue.
+
+    Raises:
+        UsageError: the target has no queue of cloudtrain's.
+        JobError: a priority without the queue.
+    """
+    given = {name: value for name, value in (("queue", queue), ("priority", priority)) if value is not None}
+    if given and not given.keys() <= type(target).model_fields.keys():
+        hint = f"leave out `{next(iter(given))}`: runs wait there by the target's own rules"
+        raise UsageError(f"`{target.type}` has no queue of cloudtrain's", hint=hint, code="CT902")
+    return target.replace(**given) if given else target
+
+
+def queue_of(target: str, settings: Settings) -> KeepsQueue:
+    """The queue of a target.
+
+    Raises:
+        UsageError: it has none of cloudtrain's.
+    """
+    service = service_of(target, settings)
+    if not isinstance(service, KeepsQueue):
+        others = " or ".join(f"`cloudtrain queue --target {name}`" for name in _with_queue(settings))
+        hint = f"`cloudtrain ps --target {target}` shows its runs that wait; {others} is a queue of cloudtrain's"
+        raise UsageError(f"`{target}` has no queue of cloudtrain's", hint=hint, code="CT902")
+    return service
+
+
+def _with_queue(settings: Settings) -> Iterator[str]:
+    return (name for name in target_names() if isinstance(service_of(name, settings), KeepsQueue))

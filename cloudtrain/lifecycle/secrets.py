@@ -1,0 +1,77 @@
+"""Secrets that the store must not keep, and the way to hide them in what it keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from cloudtrain.core.hiding import HIDDEN, hide
+
+Shown = TypeVar("Shown")
+Path = tuple[str | int, ...]
+
+_SIGNATURE = re.compile(
+    r"[?&](?:sig|signature|token|x-amz-(?:signature|credential|security-token))=(?P<query>[^&\s\"']{4,})|"
+    r"://[^/\s:@\"']*:(?P<password>[^@/\s\"']+)@",
+    re.IGNORECASE,
+)
+"""Keys in an address: signatures of Azure's and Amazon's storage, and passwords."""
+
+
+class Secrets(NamedTuple):
+    """What must not be kept.
+
+    Attributes:
+        values: hidden wherever they stand.
+        named: name and value of plain words; hidden where they are a whole value, or stand behind the name.
+    """
+
+    values: tuple[str, ...] = ()
+    named: tuple[tuple[str, str], ...] = ()
+
+    def hidden(self, value: Shown) -> Shown:
+        """The same JSON data without them."""
+        value = hide(value, self.values)
+        return self._without_named(value) if self.named else value
+
+    def _without_named(self, value: Any) -> Any:
+        if isinstance(value, str):
+            for name, secret in self.named:
+                if value.strip("\"'") == secret:
+                    return HIDDEN
+                between = r"[\"']?(?:\s*[=:]\s*|\s+)[\"']?"
+                value = re.sub(rf"({re.escape(name)}{between}){re.escape(secret)}(?![\w-])", rf"\1{HIDDEN}", value)
+                if name == "command":
+                    value = value.replace(secret, HIDDEN)
+            return value
+        if isinstance(value, Mapping):
+            return {key: self._without_named(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self._without_named(inner) for inner in value]
+        return value
+
+
+def texts_of(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Every text in JSON data, with the way to it; keys too."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield (*path, key), str(key)
+            yield from texts_of(inner, (*path, key))
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from texts_of(inner, (*path, number))
+
+
+def signatures_in(value: Any) -> Iterator[str]:
+    """Signatures and passwords in the addresses among JSON data."""
+    for _, text in texts_of(value):
+        for match in _SIGNATURE.finditer(text) if "://" in text else ():
+            yield match["query"] or match["password"]
+
+
+def is_hidden(value: Any) -> bool:
+    """Whether something in JSON data is hidden."""
+    return any(HIDDEN in text for _, text in texts_of(value))

@@ -1,0 +1,21 @@
+"""What every way of sending a plan shares."""
+
+from __future__ import annotations
+
+from cloudtrain.core.plan import Plan
+from cloudtrain.errors import PreflightError
+
+
+def stop_on_errors(plan: Plan) -> None:
+    """Send nothing where a check found an error.
+
+    Raises:
+        PreflightError: one did.
+    """
+    if plan.errors:
+        count, code = len(plan.errors), plan.errors[0].code
+        raise PreflightError(
+            f"{count} check{'s' if count > 1 else ''} found an error, so nothing was sent",
+            findings=plan.findings,
+            hint=f"`cloudtrain explain {code}` says more, `--ignore {code}` goes on anyway",
+        )

@@ -1,0 +1,164 @@
+"""The verbs that look back: `diff`, and what runs cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.api import AnyTarget, load_job, recover_if_needed, run, runs_at
+from cloudtrain.core.job import BUNDLED, TrainingJob
+from cloudtrain.core.plan import Plan
+from cloudtrain.errors import MissingExtra, RunNotFound, TargetError, TargetUnreachable
+from cloudtrain.jobfile.files import anchored
+from cloudtrain.lifecycle.planning import prepare_job
+from cloudtrain.settings import load_settings
+from cloudtrain.targets.registry import target_of
+
+if TYPE_CHECKING:
+    from cloudtrain.core.processing import AnyJob
+    from cloudtrain.lifecycle.costs import RunCost
+    from cloudtrain.lifecycle.difference import Difference, Side
+    from cloudtrain.lifecycle.history import Sent
+    from cloudtrain.lifecycle.run import Run
+
+
+def costs(
+    *, since: float | None = None, target: AnyTarget = None, profile: str | None = None, online: bool = True
+) -> Iterator[RunCost]:
+    """What each run cost: of this user on this machine, or all that a target has. The newest come first.
+
+    Args:
+        since: only runs submitted since that moment, in seconds since the epoch.
+        target: the runs that this target has, whoever submitted them.
+        profile: a profile of `cloudtrain.toml`, for the target's account settings.
+        online: ask the targets for bills that are not known yet. One that does not answer leaves an estimate.
+    """
+    from cloudtrain.lifecycle.costs import cost_of
+    from cloudtrain.store.store import read_store
+
+    with read_store(load_settings().state_dir) as store:
+        money = {} if store is None else store.money()
+        tags = {} if store is None else store.tags()
+    now, silent = time.time(), set[str]()
+    for item in _newest_runs(target, profile):
+        if since is not None and item.created < since:
+            if target is not None:
+                return
+            continue  # a clock may have been set back between two runs of this machine
+        known = money.get(item.name)
+        status = item.last_status
+        is_open = known is None or known.billable_seconds is None or not status.state.is_final
+        is_worth_asking = is_open and target_of(item.target).is_paid and status.billable_seconds is None
+        if online and is_worth_asking and item.target not in silent:
+            try:
+                status = item.status()
+                item.remember(status)
+            except (TargetUnreachable, MissingExtra):
+                silent.add(item.target)  # the others would wait as long
+            except (TargetError, RunNotFound):
+                pass
+        yield cost_of(item, status, known, tags.get(item.name), now)
+
+
+def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
+    """All runs, the newest first: those of the store as they were last seen, or those that a target has."""
+    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.store.store import read_store
+
+    settings = load_settings()
+    if target is not None:
+        model = settings.target(target, profile=profile) if isinstance(target, str) else target
+        yield from (Run.attached(item, settings) for item in runs_at(model, settings))
+        return
+    recover_if_needed()
+    with read_store(settings.state_dir) as store:
+        rows = [] if store is None else store.newest()
+    yield from (Run(row, settings) for row in rows if row.stage in ("accepted", "reported"))
+
+
+def diff(
+    before: Run | Plan | AnyJob | str | Path,
+    after: Run | Plan | AnyJob | str | Path,
+    target: AnyTarget = None,
+    *,
+    profile: str | None = None,
+) -> Difference:
+    """What differs between two runs, plans or jobs: the job field by field, the request, and the code line by line.
+
+    Args:
+        before: a run, a plan, a job; or the name of a run, the path of a plan's JSON file, or that of a job file.
+        after: the same.
+        target: where jobs would be sent; that of the other side unless given.
+        profile: a profile of `cloudtrain.toml`, for jobs.
+
+    Raises:
+        RunNotFound: no run is meant, or nothing is kept of what was sent for it.
+    """
+    from cloudtrain.lifecycle.difference import difference
+
+    found = [_found(item) for item in (before, after)]
+    other = [_target_of_side(item) for item in reversed(found)]
+    instead = target if target is not None else other[0], target if target is not None else other[1]
+    one = _side(before, found[0], instead[0], profile)
+    return difference(one, _side(after, found[1], instead[1], profile), load_settings())
+
+
+def _found(item: Run | Plan | AnyJob | str | Path) -> Sent | Mapping[str, Any] | AnyJob:
+    """What is meant: what was sent for a run, a plan's data, or a job."""
+    from cloudtrain.lifecycle.run import Run
+
+    if isinstance(item, Run):
+        return item.show()
+    if isinstance(item, Plan):
+        return item.to_dict()
+    if not isinstance(item, str | Path):
+        return item
+    text = str(item)
+    if text.startswith(BUNDLED):
+        return load_job(text)
+    path = Path(text)
+    if path.suffix == ".py" and path.is_file():
+        return TrainingJob.from_script(path)
+    if path.suffix.lower() not in (".yaml", ".yml", ".toml", ".json") and not path.is_file():
+        return run(text).show()
+    return _plan_in(path) or load_job(path)
+
+
+def _plan_in(path: Path) -> Mapping[str, Any] | None:
+    """The plan of a file that `cloudtrain plan --json` wrote; None for another file."""
+    import json
+
+    if path.suffix.lower() != ".json":
+        return None
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None  # which reading it as a job says better
+    is_plan = isinstance(data, dict) and {"target", "run_name", "request"} <= data.keys()
+    return data if is_plan else None
+
+
+def _target_of_side(found: Sent | Mapping[str, Any] | AnyJob) -> AnyTarget:
+    """Where the other side is to be sent, so that the two can be compared."""
+    from cloudtrain.lifecycle.history import Sent
+    from cloudtrain.lifecycle.keeping import settings_of
+
+    if isinstance(found, Sent):
+        return settings_of(found.kept) or found.ref.target
+    return found["target"] if isinstance(found, Mapping) else None
+
+
+def _side(given: object, found: Sent | Mapping[str, Any] | AnyJob, target: AnyTarget, profile: str | None) -> Side:
+    from cloudtrain.lifecycle.difference import Side
+    from cloudtrain.lifecycle.history import Sent
+
+    if isinstance(found, Sent):
+        return Side.of_run(found.name, found.ref, found.kept)
+    if isinstance(found, Mapping):
+        return Side(str(given) if isinstance(given, str | Path) else found["run_name"], found)
+    settings = load_settings(found.folder)
+    prepared = prepare_job(found, target, settings, profile=profile, ignore=(), place_of=None)
+    title = str(given) if isinstance(given, str | Path) else found.name
+    return Side.of_job(title, prepared, anchored(found, settings.cwd))

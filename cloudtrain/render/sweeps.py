@@ -1,0 +1,97 @@
+"""A sweep and its trials as documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cloudtrain.core.states import RunState, RunStatus
+from cloudtrain.core.sweep import Objective
+from cloudtrain.core.trial import Trial, best_of
+from cloudtrain.core.units import format_duration
+from cloudtrain.render.document import Block, Document, Heading, Table
+from cloudtrain.render.status import run_document, state_cell
+
+_SHOWN = 5
+"""How many of the best trials a status shows."""
+
+
+def sweep_document(
+    name: str,
+    ref: str,
+    status: RunStatus,
+    trials: Sequence[Trial],
+    objective: Objective | None,
+    more: Mapping[str, str],
+) -> Document:
+    """What is known of a sweep: how far it is, and its best trials."""
+    ended = sum(trial.state.is_final for trial in trials)
+    total = int(status.metrics.get("trials", len(trials)))
+    going_on = len(trials) - ended
+    words = f"{ended} of {total} ended" + (f", {going_on} running" if going_on else "")
+    failed = sum(trial.state in (RunState.FAILED, RunState.LOST) for trial in trials)
+    words += f", {failed} failed" if failed else ""
+    rows = {"trials": words}
+    best = best_of(trials, objective)
+    if best is not None and objective is not None:
+        rows["best"] = f"trial {best.number}: {objective.metric}={_shown(best.value)}"
+    left = _left(trials, total, status)
+    rows |= {"left": left} if left else {}
+    blocks: list[Block] = list(run_document(name, ref, replace(status, metrics={}), {**more, **rows}).blocks)
+    shown = ranked(trials, objective)[:_SHOWN] if objective is not None else list(trials)[-_SHOWN:]
+    if shown:
+        title = "Best trials" if objective is not None else "Newest trials"
+        blocks += [Heading(title), trials_table(shown, objective, best=best)]
+    return Document(blocks)
+
+
+def ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
+    """Those that have a value, the best first."""
+    if objective is None:
+        return list(trials)
+    found = [trial for trial in trials if trial.value is not None]
+    sign = -1.0 if objective.goal == "maximize" else 1.0
+    return sorted(found, key=lambda trial: (not trial.counts, sign * (trial.value or 0.0)))
+
+
+def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: Trial | None = None) -> Table:
+    """One row for each trial; a star marks the best."""
+    best = best or best_of(trials, objective)
+    names = list(dict.fromkeys(name for trial in trials for name in trial.values))
+    value = [objective.metric.upper()] if objective is not None else []
+    reasons = any(trial.reason for trial in trials)
+    headers = ("TRIAL", "STATE", *value, *(name.upper() for name in names), "TOOK", *(["REASON"] if reasons else []))
+    rows = [
+        (
+            f"{trial.number}{'*' if best is not None and trial.number == best.number else ''}",
+            "stopped early" if trial.stopped_early else state_cell(trial.state),
+            *([_shown(trial.value) if trial.value is not None else ""] if value else []),
+            *(_shown(trial.values.get(name)) for name in names),
+            _took(trial),
+            *([trial.reason or ""] if reasons else []),
+        )
+        for trial in trials
+    ]
+    return Table(headers, rows)
+
+
+def _left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
+    """How long the rest will take, at the pace so far."""
+    ended = [trial for trial in trials if trial.state.is_final and trial.ended is not None]
+    if not ended or status.state.is_final or status.started is None:
+        return ""
+    pace = (max(trial.ended or 0.0 for trial in ended) - status.started) / len(ended)
+    return f"about {format_duration(max(1, int(pace * (total - len(ended)))))}" if total > len(ended) else ""
+
+
+def _took(trial: Trial) -> str:
+    if trial.started is None or trial.ended is None:
+        return ""
+    return format_duration(max(0.0, trial.ended - trial.started))
+
+
+def _shown(value: Any) -> str:
+    from json import dumps
+
+    return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else dumps(value)

@@ -1,0 +1,99 @@
+"""The metrics of a trial of Azure ML's sweeps, sent to the workspace: its tuner reads them there and nowhere else.
+
+The service gives every job an MLflow endpoint and a token. Each report is one POST, from a thread of its own, so that
+training does not wait; what could not be sent is said once. Scripts need no package for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from queue import Queue
+    from typing import Any
+
+WANTED = "CLOUDTRAIN_SEND_METRICS"
+"""Set to `azureml` in the trials of a sweep."""
+
+_PATIENCE = 30.0
+"""Seconds for one request, and for what is left when the script ends."""
+
+
+def log_batch_address(tracking_uri: str) -> str:
+    """Where metrics are sent: the REST interface behind an `azureml://` tracking URI."""
+    address = tracking_uri.replace("azureml://", "https://", 1).partition("?")[0].rstrip("/")
+    return address.replace("/mlflow/v1.0/", "/mlflow/v2.0/", 1) + "/api/2.0/mlflow/runs/log-batch"
+
+
+class Sender:
+    """Sends metrics in the order in which they were reported."""
+
+    def __init__(self, address: str, run_id: str, token: str) -> None:
+        from queue import Queue
+        from threading import Thread
+
+        self._address = address
+        self._run_id = run_id
+        self._token = token
+        self._complained = False
+        self._waiting: Queue[list[dict[str, Any]] | None] = Queue()
+        self._thread = Thread(target=self._send_all, name="cloudtrain-metrics", daemon=True)
+        self._thread.start()
+
+    def put(self, values: dict[str, float]) -> None:
+        """Send these values, soon. `step` is the step of the others."""
+        now, step = int(time.time() * 1000), int(values.get("step", values.get("epoch", 0)))
+        rows = [
+            {"key": name, "value": value, "timestamp": now, "step": step}
+            for name, value in values.items()
+            if name != "step"
+        ]
+        if rows:
+            self._waiting.put(rows)
+
+    def close(self) -> None:
+        """Wait until everything is sent, for a while."""
+        self._waiting.put(None)
+        self._thread.join(_PATIENCE)
+
+    def _send_all(self) -> None:
+        while True:
+            rows = self._waiting.get()
+            if rows is None:
+                return
+            try:
+                self._post({"run_id": self._run_id, "metrics": rows, "params": [], "tags": []})
+            except OSError as error:  # URLError and HTTPError are
+                if not self._complained:
+                    self._complained = True
+                    sys.stderr.write(f"cloudtrain: metrics cannot be sent to Azure ML: {error}\n")
+
+    def _post(self, body: dict[str, Any]) -> None:
+        from urllib.request import Request, urlopen
+
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        request = Request(self._address, json.dumps(body).encode(), headers, method="POST")
+        with urlopen(request, timeout=_PATIENCE) as answer:
+            answer.read()
+
+
+_sender: Sender | None = None
+
+
+def send(values: dict[str, float]) -> None:
+    """Send what the script reported, where this is a trial of Azure ML's sweep."""
+    global _sender
+    if _sender is None:
+        names = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_TRACKING_TOKEN")
+        uri, run_id, token = (os.environ.get(name, "") for name in names)
+        if not uri.startswith("azureml://") or not run_id or not token:
+            return
+        import atexit
+
+        _sender = Sender(log_batch_address(uri), run_id, token)
+        atexit.register(_sender.close)
+    _sender.put(values)

@@ -1,0 +1,387 @@
+"""The driver of a sweep: a detached process that starts trials, reads what they report, and stops the weak ones.
+
+Every step is in the journal before it is taken. A trial is submitted as any job is, under a name that its number gives,
+so that a driver that was killed anywhere finds, when it is started again, what exists and what does not: a trial whose
+run is in the store is watched, and one that was only asked for is submitted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.core.plan import Plan
+from cloudtrain.core.states import Metrics, RunRef, RunState, RunStatus
+from cloudtrain.core.trial import Trial, best_of
+from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
+from cloudtrain.sweeps.folder import SweepFolder
+from cloudtrain.sweeps.names import trial_key
+from cloudtrain.sweeps.specification import Specification
+from cloudtrain.sweeps.stopping import reason_to_stop
+from cloudtrain.sweeps.strategies import propose
+from cloudtrain.sweeps.study import Journal, told
+from cloudtrain.system.lock import ProcessLock
+from cloudtrain.targets.base import Service
+from cloudtrain.targets.registry import service_of
+
+if TYPE_CHECKING:
+    from cloudtrain.store.origin import Origin
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = {True: 10.0, False: 1.0}
+"""Seconds between two looks at the trials, at a paid target and at another; each is half as long again while nothing
+happens."""
+
+_HOPELESS = 3
+"""Trials that fail from the first on, after which no other is started."""
+
+
+Moment = Callable[[str], None]
+"""Called at each step with its name; tests end the process there."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """`STATE_DIR NAME DESCRIPTOR`: take the sweep over, say so on the descriptor, and drive it to its end."""
+    state_dir, name, descriptor = arguments or sys.argv[1:]
+    if os.fork():
+        os._exit(0)
+
+    def ready() -> None:
+        os.write(int(descriptor), b"1")
+        os.close(int(descriptor))
+
+    drive(SweepFolder(Path(state_dir), name), ready)
+
+
+def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambda _: None) -> None:
+    """Drive a sweep to its end, unless another process does. `ready` is called when it was taken over."""
+    lock = ProcessLock.take(folder.lock)
+    if lock is None or not folder.specification.exists():
+        return
+    before = folder.read_status() or {}
+    started = before.get("started") or time.time()
+    try:
+        folder.write_status(RunState.RUNNING, None, started=started, metrics=before.get("metrics") or {})
+    except OSError as error:
+        sys.stderr.write(f"the sweep's folder cannot be written: {error}\n")
+        return
+    ready()
+    from cloudtrain.settings import load_settings
+
+    settings = load_settings()
+    try:
+        specification = Specification.from_json(json.loads(folder.specification.read_bytes()))
+        Driver(folder, specification, settings.environ, settings.submitter, started, moment).drive()
+    except OSError as error:
+        reason = f"the sweep's folder cannot be written: {error.strerror}; `cloudtrain continue {folder.name}` goes on"
+        folder.write_status(RunState.FAILED, reason, started=started, metrics=_metrics_left(folder))
+    except CloudtrainError as error:
+        folder.write_status(RunState.FAILED, error.message, started=started, metrics=_metrics_left(folder))
+    finally:
+        lock.release()
+
+
+def _metrics_left(folder: SweepFolder) -> dict[str, Any]:
+    return (folder.read_status() or {}).get("metrics") or {}
+
+
+class Archive:
+    """The sweep's code, as a submission wants it."""
+
+    def __init__(self, file: Path, sha256: str) -> None:
+        self._file = file
+        self.sha256 = sha256
+
+    def write(self, path: Path) -> None:
+        """Copy the archive: `path` either holds all of it or does not exist."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        shutil.copyfile(self._file, temporary)
+        temporary.replace(path)
+
+
+class Driver:
+    """Drives one sweep."""
+
+    def __init__(
+        self,
+        folder: SweepFolder,
+        specification: Specification,
+        environ: Mapping[str, str],
+        submitter: str,
+        started: float,
+        moment: Moment,
+    ) -> None:
+        self._folder = folder
+        self._specification = specification
+        self._sweep = specification.sweep
+        self._state_dir = folder.path.parents[1]
+        self._environ = environ
+        self._submitter = submitter
+        self._started = started
+        self._moment = moment
+        self._account = specification.account(environ, self._state_dir)
+        self._surroundings = _Surroundings(environ, self._state_dir)
+        self._service: Service = service_of(specification.where.name, self._surroundings)
+        self._journal = Journal(folder.path)
+        self._reports: dict[int, tuple[float, ...]] = {}
+        self._names = ""
+        self._said = ""
+        self._to_stop: dict[int, str] = {}
+        self._refused_until = 0.0
+
+    def drive(self) -> None:
+        """Go on until every trial has ended.
+
+        Raises:
+            OSError: the journal cannot be written.
+        """
+        pause = _FIRST_PAUSE
+        wake = _woken_by(signal.SIGTERM)
+        while True:
+            happened = self._step()
+            study = self._journal.study
+            if not study.open and not self._next_number():
+                break
+            pause = _FIRST_PAUSE if happened else min(pause * 1.5, _LONGEST_PAUSE[self._specification.where.is_paid])
+            select.select([wake], [], [], pause)
+        self._end()
+
+    def _step(self) -> bool:
+        """Look at every trial once, and start one if there is room. Whether anything happened."""
+        study, happened = self._journal.study, False
+        for trial in study.open:
+            happened |= self._watch(trial) if trial.run else self._submit(trial)
+        number = self._next_number()
+        if number and len(study.open) < self._sweep.parallel and time.monotonic() >= self._refused_until:
+            values = propose(self._sweep, number, self._known())
+            self._moment("before asked")
+            self._journal.write("asked", trial=number, values=values)
+            self._moment("asked")
+            happened |= self._submit(study.trials[number])
+            happened = True
+        if happened:
+            self._write_status(RunState.RUNNING, None)
+        return happened
+
+    def _next_number(self) -> int:
+        """The number of the trial to start next; 0 where none is left, or none should be started any more."""
+        study = self._journal.study
+        number = len(study.trials) + 1
+        if number > self._sweep.trial_count + study.extended or self._folder.stop.exists():
+            return 0
+        limit = self._sweep.max_runtime
+        if limit is not None and time.time() - self._started > limit:
+            return 0
+        return 0 if self._hopeless() is not None else number
+
+    def _hopeless(self) -> str | None:
+        """The reason of the first trials, where all of them failed."""
+        ended = self._journal.study.ended
+        first = [trial for trial in ended if trial.state is RunState.FAILED]
+        if len(first) < _HOPELESS or len(first) < len(ended) or self._sweep.objective is None:
+            return None
+        return f"the first {len(first)} trials failed, so no other was started: {first[0].reason}"
+
+    def _known(self) -> list[Trial]:
+        return list(self._journal.study.trials.values())
+
+    def _submit(self, trial: Trial) -> bool:
+        """Submit a trial once: one whose run is in the store already is only noted."""
+        from cloudtrain.lifecycle.inputs import outputs_of
+        from cloudtrain.lifecycle.submission import Submission, submit_once
+        from cloudtrain.store.store import open_store
+
+        if time.monotonic() < self._refused_until:
+            return False
+        number, key = trial.number, trial_key(self._folder.name, trial.number)
+
+        def plan_of(counter: int) -> Plan:
+            return self._specification.trial_plan(self._account, number, trial.values, counter)
+
+        try:
+            with open_store(self._state_dir) as store:
+                done = [row for row in store.with_key(key) if row.stage == "reported"]
+                if done:
+                    name = done[0].name
+                else:
+                    submission = Submission(
+                        service=self._service,
+                        key=key,
+                        submitter=self._submitter,
+                        plan_of=plan_of,
+                        outputs_of=outputs_of,
+                        bundle=Archive(self._folder.archive, self._specification.bundle.sha256),
+                        report=lambda _: self._moment("accepted"),
+                        origin=self._origin(trial),
+                    )
+                    service_of_name = self._surroundings.service_named
+                    name = submit_once(store, submission, service_of_name).record.name
+        except (TargetUnreachable, StoreError) as error:  # neither is the trial's fault
+            self._refused_until = time.monotonic() + _LONGEST_PAUSE[True]
+            self._say(f"trial {number} waits: {error.message}")
+            return False
+        except CloudtrainError as error:
+            self._journal.write("told", **told(number, RunState.FAILED, reason=error.message, ended=time.time()))
+            return True
+        self._moment("submitted")
+        self._journal.write("submitted", trial=number, run=name)
+        self._moment("noted")
+        return True
+
+    def _origin(self, trial: Trial) -> Origin:
+        from cloudtrain.core.hiding import hide
+        from cloudtrain.rules.portable.value import values_to_hide
+        from cloudtrain.store.origin import Origin, labels_of
+
+        job = self._specification.trial_job(trial.number, trial.values)
+        return Origin(labels=hide(labels_of(job.tags, job.hyperparameters), values_to_hide(job)))
+
+    def _watch(self, trial: Trial) -> bool:
+        """Look at a trial that runs; write down its end. Whether it has ended or was asked to stop."""
+        ref = RunRef(self._specification.where.name, self._account.place, trial.run)
+        try:
+            status = self._service.status(ref)
+            if not status.state.is_final:
+                return self._stop_if_needed(trial, ref, status)
+            reports = self._values(ref)
+        except TargetUnreachable as error:
+            self._say(f"trial {trial.number} cannot be asked: {error.message}")
+            return False
+        except RunNotFound as error:
+            status, reports = RunStatus(RunState.LOST, error.message, ended=time.time()), ()
+        self._moment("before told")
+        self._journal.write("told", **self._outcome(trial, status, reports))
+        self._moment("told")
+        self._remember(trial.run, status)
+        return True
+
+    def _stop_if_needed(self, trial: Trial, ref: RunRef, status: RunStatus) -> bool:
+        if trial.number in self._to_stop or status.state is RunState.STOPPING:
+            return False
+        reason = "the sweep was stopped" if self._folder.stop.exists() else None
+        early = self._sweep.stop_early is not None or self._sweep.hyperband is not None
+        if reason is None and early and status.state is RunState.RUNNING:
+            self._reports[trial.number] = self._values(ref)
+            known = [self._with_reports(other) for other in self._known() if other.number != trial.number]
+            reason = reason_to_stop(self._sweep, self._with_reports(trial), known)
+        if reason is None:
+            return False
+        self._service.stop(ref)
+        self._to_stop[trial.number] = reason
+        return True
+
+    def _with_reports(self, trial: Trial) -> Trial:
+        from dataclasses import replace
+
+        return replace(trial, reports=self._reports.get(trial.number, trial.reports))
+
+    def _values(self, ref: RunRef) -> tuple[float, ...]:
+        """Every value of the objective that a trial has reported, NaN too."""
+        if self._sweep.objective is None:
+            return ()
+        metric = self._sweep.objective.metric
+        found = Metrics().every(self._service.logs(ref))
+        self._names = ", ".join(sorted({f"`{name}`" for values in found for name in values}))
+        return tuple(values[metric] for values in found if metric in values)
+
+    def _outcome(self, trial: Trial, status: RunStatus, reports: tuple[float, ...]) -> dict[str, Any]:
+        """How a trial ended: a run that succeeded without a value that can be compared has failed as a trial."""
+        objective, state, reason = self._sweep.objective, status.state, status.reason
+        value = reports[-1] if reports else None
+        numbers = tuple(report for report in reports if math.isfinite(report))
+        early = self._to_stop.get(trial.number)
+        stopped_early = early is not None and not self._folder.stop.exists()
+        if early is not None and state is not RunState.SUCCEEDED:
+            state, reason = RunState.STOPPED, early
+        if state is RunState.STOPPED and self._sweep.hyperband and (early or "").startswith("ended by hyperband"):
+            state, stopped_early = RunState.SUCCEEDED, False
+        if objective is not None and state is RunState.SUCCEEDED:
+            if value is None:
+                others = f"; it reported {self._names}" if self._names else ""
+                state, reason = RunState.FAILED, f"the script never reported `{objective.metric}`{others}"
+            elif not math.isfinite(value):
+                state, reason = RunState.FAILED, f"the last `{objective.metric}` that the script reported is {value}"
+        times = {"started": status.started, "ended": status.ended or time.time()}
+        value = value if value is not None and math.isfinite(value) else None
+        return told(
+            trial.number, state, value=value, reason=reason, reports=numbers, stopped_early=stopped_early, **times
+        )
+
+    def _remember(self, name: str, status: RunStatus) -> None:
+        """Keep the trial's state in the store, so that lists need not ask for it."""
+        from cloudtrain.store.store import open_store
+
+        try:
+            with open_store(self._state_dir) as store:
+                store.record(name, status)
+        except CloudtrainError:
+            return  # whoever looks at the run asks its target
+
+    def _say(self, text: str) -> None:
+        """Write a sentence into the log, once."""
+        if self._said != text:
+            self._said = text
+            self._journal.write("said", text=text)
+
+    def _write_status(self, state: RunState, reason: str | None) -> None:
+        study = self._journal.study
+        best = best_of(study.trials.values(), self._sweep.objective)
+        metrics: dict[str, float] = {
+            "trials": self._sweep.trial_count + study.extended,
+            "ended": len(study.ended),
+            "running": len(study.open),
+        }
+        if best is not None and self._sweep.objective is not None:
+            metrics |= {"best_trial": best.number, self._sweep.objective.metric: best.value or 0.0}
+        self._folder.write_status(state, reason, started=self._started, metrics=metrics)
+
+    def _end(self) -> None:
+        """Say how the sweep ended."""
+        trials = self._journal.study.ended
+        failed = [trial for trial in trials if trial.state in (RunState.FAILED, RunState.LOST)]
+        state, reason = RunState.SUCCEEDED, None
+        if self._folder.stop.exists():
+            state, reason = RunState.STOPPED, f"stopped after {len(trials)} trials"
+        elif (hopeless := self._hopeless()) is not None:
+            state, reason = RunState.FAILED, hopeless
+        elif self._sweep.objective is None and failed:
+            state = RunState.FAILED
+            reason = f"{len(failed)} of {len(trials)} trials failed; trial {failed[0].number}: {failed[0].reason}"
+        elif self._sweep.objective is not None and best_of(trials, self._sweep.objective) is None:
+            why = f": {failed[0].reason}" if failed else ""
+            state, reason = RunState.FAILED, f"no trial has a value of `{self._sweep.objective.metric}`{why}"
+        elif failed:
+            reason = f"{len(failed)} of {len(trials)} trials failed; trial {failed[0].number}: {failed[0].reason}"
+        self._moment("before end")
+        self._write_status(state, reason)
+
+
+class _Surroundings:
+    """What services are made with."""
+
+    def __init__(self, environ: Mapping[str, str], state_dir: Path) -> None:
+        self.environ = environ
+        self.state_dir = state_dir
+
+    def service_named(self, name: str) -> Service:
+        """The service of that name, as the store names it."""
+        from cloudtrain.sweeps.services import service_named
+
+        return service_named(name, self)
+
+
+def _woken_by(number: signal.Signals) -> int:
+    """A descriptor that can be read once the signal has come, which does nothing else: `stop` has written its file."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(number, lambda _number, _frame: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader

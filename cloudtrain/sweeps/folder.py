@@ -1,0 +1,83 @@
+"""The folder of a sweep that cloudtrain drives: `sweeps/NAME` in the state folder.
+
+sweep.json     the specification, exactly as planned
+code.tar.gz    the code, for trials that find it gone at their target
+driver.lock    held for life by the driver
+driver.log     what the driver says itself; empty unless something is wrong
+status.json    the state of the sweep, in a file that never grows, so that a full disk has room for the last words
+study.jsonl    the journal: see `study.py`
+stop           written by `stop`: the driver stops every trial and ends
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.core.states import RunState
+from cloudtrain.system.lock import is_held
+from cloudtrain.system.private import make_private_folder, open_private
+
+_SIZE = 4096
+"""Bytes of `status.json`, whatever it says: written in place, in one block."""
+
+
+class SweepFolder:
+    """The paths of one sweep, and reading and writing its status."""
+
+    def __init__(self, state_dir: Path, name: str) -> None:
+        self.name = name
+        self.path = state_dir / "sweeps" / name
+        self.specification = self.path / "sweep.json"
+        self.archive = self.path / "code.tar.gz"
+        self.lock = self.path / "driver.lock"
+        self.log = self.path / "driver.log"
+        self.status = self.path / "status.json"
+        self.stop = self.path / "stop"
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether a driver is alive."""
+        return is_held(self.lock)
+
+    def write_status(self, state: RunState, reason: str | None, *, started: float, **more: Any) -> None:
+        """Replace the status.
+
+        Raises:
+            OSError: it cannot be written; only where there was none does it need room on the disk.
+        """
+        make_private_folder(self.path)
+        ended = time.time() if state.is_final else None
+        content = {
+            "state": str(state),
+            "reason": reason,
+            "started": started,
+            "ended": ended,
+            "pid": os.getpid(),
+            **more,
+        }
+        text = json.dumps(content)
+        if len(text) > _SIZE:
+            text = json.dumps({**content, "reason": (reason or "")[:500], "metrics": {}})
+        descriptor = open_private(self.status, os.O_WRONLY | os.O_CREAT)
+        try:
+            os.pwrite(descriptor, text.encode().ljust(_SIZE), 0)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read_status(self) -> dict[str, Any] | None:
+        """The status; None where no driver ever took the sweep over."""
+        for _ in range(3):
+            try:
+                found: dict[str, Any] = json.loads(self.status.read_bytes())
+            except FileNotFoundError:
+                return None
+            except ValueError:  # being written
+                time.sleep(0.01)
+            else:
+                return found
+        return {"state": "lost", "reason": "its status cannot be read", "started": None, "ended": None, "pid": 0}

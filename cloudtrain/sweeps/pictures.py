@@ -1,0 +1,155 @@
+"""Pictures of a sweep: its history, slices by hyperparameter, and one line for each trial through all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.core.sweep import Objective
+from cloudtrain.core.trial import Trial
+from cloudtrain.errors import MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_LOGARITHMIC_FROM = 50.0
+"""So many times as much as the least value is the largest one of an axis whose values are shown by their logarithms."""
+
+
+def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
+    """The value of each trial in their order, and the best so far."""
+    objective, known = _with_values(trials, objective)
+    figure = _figure((7.0, 4.0))
+    axes = figure.add_subplot()
+    best, line = known[0].value or 0.0, list[float]()
+    for trial in known:
+        value = trial.value or 0.0
+        best = value if objective.better(value, best) else best
+        line.append(best)
+    numbers = [trial.number for trial in known]
+    axes.plot(numbers, [trial.value or 0.0 for trial in known], "o", color="#7a8ba6", label="trial")
+    axes.step(numbers, line, where="post", color="#c4472f", label="best so far")
+    axes.set_xlabel("trial")
+    axes.set_ylabel(objective.metric)
+    axes.locator_params(axis="x", integer=True)
+    axes.legend(frameon=False)
+    return figure
+
+
+def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
+    """The value of each trial over each hyperparameter; later trials are darker."""
+    objective, known = _with_values(trials, objective)
+    names = list(known[0].values)
+    figure = _figure((3.2 * len(names) + 1.0, 3.4))
+    first: Axes | None = None
+    for index, name in enumerate(names):
+        axes = figure.add_subplot(1, len(names), index + 1, sharey=first)
+        first = first or axes
+        places, labels = _places([trial.values[name] for trial in known])
+        shades = [trial.number for trial in known]
+        axes.scatter(
+            places, [trial.value or 0.0 for trial in known], c=shades, cmap="Blues", edgecolor="#44546a", vmin=-3
+        )
+        _scale(axes, places, labels)
+        axes.set_xlabel(name)
+        if index == 0:
+            axes.set_ylabel(objective.metric)
+        else:
+            axes.tick_params(labelleft=False)
+    return figure
+
+
+def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -> Figure:
+    """One line for each trial through its hyperparameters to its value; the better, the more colour."""
+    objective, known = _with_values(trials, objective)
+    names = [*known[0].values, objective.metric]
+    columns = [[trial.values[name] for trial in known] for name in known[0].values]
+    columns.append([trial.value for trial in known])
+    figure = _figure((2.0 * len(names) + 2.0, 4.0))
+    axes = figure.add_subplot()
+    shares = [_shares(column) for column in columns]
+    from matplotlib import colormaps
+
+    colors = colormaps["viridis_r" if objective.goal == "minimize" else "viridis"]
+    order = sorted(range(len(known)), key=lambda index: shares[-1][index], reverse=objective.goal == "minimize")
+    for index in order:
+        axes.plot(range(len(names)), [share[index] for share in shares], color=colors(shares[-1][index]), alpha=0.8)
+    for place, column in enumerate(columns):
+        axes.axvline(place, color="#bbbbbb", linewidth=0.8, zorder=0)
+        for share, text in _ends(column):
+            axes.annotate(text, (place, share), xytext=(4, 0), textcoords="offset points", fontsize=8, va="center")
+    axes.set_xticks(range(len(names)), names)
+    axes.set_xlim(-0.2, len(names) - 0.6)
+    axes.set_yticks([])
+    for side in ("left", "right", "top", "bottom"):
+        axes.spines[side].set_visible(False)
+    return figure
+
+
+def _figure(size: tuple[float, float]) -> Figure:
+    """An empty figure, which notebooks show and `savefig` writes; no window is opened.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        hint = "pip install matplotlib"
+        raise MissingExtra("pictures need matplotlib, which is not installed", hint=hint, code="CT063") from error
+    return Figure(figsize=size, layout="constrained")
+
+
+def _with_values(trials: Sequence[Trial], objective: Objective | None) -> tuple[Objective, list[Trial]]:
+    known = [trial for trial in trials if trial.value is not None]
+    if objective is None or not known:
+        what = "the sweep has no objective" if objective is None else "no trial has a value yet"
+        raise UsageError(f"{what}, so there is nothing to draw", hint="`sweep.rows()` has the trials", code="CT992")
+    return objective, known
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _places(values: Sequence[Any]) -> tuple[list[float], list[str] | None]:
+    """Where the values are on an axis, and the labels of those that are no numbers."""
+    if all(_is_number(value) for value in values):
+        return [float(value) for value in values], None
+    labels = sorted({str(value) for value in values})
+    return [float(labels.index(str(value))) for value in values], labels
+
+
+def _is_logarithmic(places: Sequence[float]) -> bool:
+    return min(places) > 0 and max(places) >= _LOGARITHMIC_FROM * min(places)
+
+
+def _scale(axes: Axes, places: Sequence[float], labels: list[str] | None) -> None:
+    if labels is not None:
+        axes.set_xticks(range(len(labels)), labels)
+    elif _is_logarithmic(places):
+        axes.set_xscale("log")
+
+
+def _shares(column: Sequence[Any]) -> list[float]:
+    """The values from 0, the least, to 1."""
+    from math import log
+
+    places, labels = _places(column)
+    if labels is None and _is_logarithmic(places):
+        places = [log(place) for place in places]
+    low, high = min(places), max(places)
+    return [0.5 if high == low else (place - low) / (high - low) for place in places]
+
+
+def _ends(column: Sequence[Any]) -> list[tuple[float, str]]:
+    """The texts beside an axis: each label, or the least and the largest number."""
+    shares = _shares(column)
+    texts = [
+        value if isinstance(value, str) else f"{value:.4g}" if _is_number(value) else str(value) for value in column
+    ]
+    found = dict(zip(shares, texts, strict=True))
+    if all(_is_number(value) for value in column):
+        found = {share: found[share] for share in (min(shares), max(shares))}
+    return sorted(found.items())

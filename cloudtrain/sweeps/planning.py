@@ -1,0 +1,268 @@
+"""From a sweep and the user's surroundings to a plan, as `lifecycle.planning` does it for a job.
+
+The plan of a sweep is the request of the target's own tuner, or the specification that our driver works from. Its
+findings are those of the first trial, because every trial runs the same code on the same machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.core.sweep import MAX_TRIALS, Sweep
+from cloudtrain.core.units import format_duration
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.lifecycle.planning import PlaceOf, PreparedJob, prepare_job
+from cloudtrain.settings import Settings
+from cloudtrain.sweeps.names import SWEEP, TUNER, trial_name
+from cloudtrain.sweeps.specification import Specification
+from cloudtrain.sweeps.strategies import needs_optuna, propose, require_optuna
+from cloudtrain.targets.base import Service
+from cloudtrain.targets.common.compiling import run_name, submission_key
+from cloudtrain.targets.settings import TargetSettings
+
+if TYPE_CHECKING:
+    from cloudtrain.bundle.tree import Tree
+    from cloudtrain.store.origin import Label
+
+_NAMELESS = "sweep-00000000-0"
+"""Stands for the run name while the plan's hash, on which the name depends, is computed."""
+
+_SHOWN = 3
+"""How many trials a plan shows."""
+
+
+def prepare_sweep(
+    sweep: Sweep,
+    target: str | TargetSettings | None,
+    settings: Settings,
+    *,
+    profile: str | None,
+    ignore: Sequence[str],
+    place_of: PlaceOf | None,
+) -> PreparedSweep:
+    """Read what compile needs, and decide who drives the sweep.
+
+    Raises:
+        JobError: the sweep, or the job of its first trial, cannot run there.
+    """
+    _refuse_too_many(sweep, place_of)
+    job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
+    in_job: PlaceOf | None = None if place_of is None else (lambda path: place_of(_path_in_sweep(sweep, path)))
+    prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=in_job)
+    if not hasattr(prepared.job, "distribution"):
+        raise AssertionError("the model takes training jobs alone")
+    sweep = sweep.model_copy(update={"job": prepared.job})
+    return PreparedSweep(sweep, prepared, settings, place_of)
+
+
+def _path_in_sweep(sweep: Sweep, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """Where something of a trial's job stands in the sweep."""
+    if path[:1] == ("hyperparameters",) and len(path) > 1 and path[1] in sweep.search:
+        return ("search", *path[1:2])
+    return ("job", *path)
+
+
+def _refuse_too_many(sweep: Sweep, place_of: PlaceOf | None) -> None:
+    if sweep.strategy == "grid" and sweep.trial_count > MAX_TRIALS:
+        message = f"the grid has {sweep.trial_count:,} combinations, and a sweep at most {MAX_TRIALS:,} trials"
+        raise _refused(
+            [Problem(("search",), message, "list fewer values, or add `trials: 100`", code="CT060")], place_of
+        )
+
+
+def _refused(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
+    """The problems with their places in the sweep's file."""
+    return JobError([replace(item, file=place_of(item.path)) if place_of is not None else item for item in problems])
+
+
+@dataclass(frozen=True)
+class PreparedSweep:
+    """A sweep that is ready to be compiled under any run name."""
+
+    sweep: Sweep
+    """With the job as its target gets it: paths absolute, earlier runs as places."""
+    prepared: PreparedJob
+    """Of the first trial."""
+    settings: Settings
+    place_of: PlaceOf | None = None
+
+    @cached_property
+    def _tuner(self) -> tuple[Plan | None, str]:
+        """The plan of the target's own tuner and why it is used, or None and why our own driver is.
+
+        Raises:
+            JobError: `driver: service`, and the target's tuner cannot do it.
+        """
+        sweep, where = self.sweep, self.prepared.where
+        if sweep.driver == "cloudtrain":
+            return None, "the sweep says `driver: cloudtrain`"
+        if not where.has_tuner:
+            if sweep.driver == "service":
+                message = f"{where.title} has no tuner of its own"
+                problem = Problem(("driver",), message, "remove `driver: service`", code="CT061")
+                raise _refused([problem], self.place_of)
+            return None, f"{where.title} has no tuner of its own"
+        try:
+            plan = where.compile_sweep(sweep, self.prepared.target, self.prepared.context(_NAMELESS))
+        except JobError as error:
+            if sweep.driver == "service" or any(item.code != "CT061" for item in error.problems):
+                raise _refused(error.problems, self.place_of) from None
+            return None, error.problems[0].message
+        why = "the sweep says `driver: service`" if sweep.driver == "service" else "it can do all that the sweep says"
+        return plan, why
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether our own driver runs it."""
+        return self._tuner[0] is None
+
+    @cached_property
+    def key(self) -> str:
+        """What makes two submissions of a sweep the same."""
+        kind = SWEEP if self.is_driven else TUNER
+        return kind + submission_key(self._compiled(_NAMELESS))
+
+    @property
+    def tree(self) -> Tree:
+        """The user's code."""
+        return self.prepared.tree
+
+    @property
+    def can_check(self) -> bool:
+        """Whether the target can be asked, as far as this machine can tell."""
+        return self.prepared.can_check
+
+    @property
+    def service(self) -> Service:
+        """What talks to the target's tuner, or to our own driver."""
+        if self.is_driven:
+            from cloudtrain.sweeps.service import SweepService
+
+            return SweepService(self.settings.environ, self.settings.state_dir)
+        return self.prepared.where.tuner(environ=self.settings.environ, state_dir=self.settings.state_dir)
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """The words by which the sweep is found again: those of its job that no trial changes."""
+        return tuple(label for label in self.prepared.labels if label.key not in self.sweep.search)
+
+    def plan(self, counter: int, salt: str) -> Plan:
+        """The plan of the run with that number, with the findings that need nothing but this machine.
+
+        Raises:
+            JobError: it can cost more than `max_cost`, or a package is missing.
+        """
+        from cloudtrain.rules.portable.value import values_to_hide
+
+        first = self.prepared.plan(1, salt)
+        plan = self._compiled(run_name(self.sweep.name, self.key, self.settings.submitter, salt, counter))
+        cost = self._cost(first)
+        self._keep_budget(cost)
+        if self.is_driven and needs_optuna(self.sweep):
+            require_optuna()
+        summary = (*_summary(self.sweep, plan, self._driver_text, cost), *plan.summary)
+        notes = tuple(dict.fromkeys((*plan.notes, *first.notes)))
+        return replace(
+            plan,
+            summary=summary,
+            notes=notes,
+            findings=tuple(self._placed(item) for item in first.findings),
+            settings=first.settings,
+            hidden=values_to_hide(self.prepared.view),
+        )
+
+    def check_online(self, plan: Plan, *, ask: bool = True) -> Plan:
+        """The plan with what the target says about its first trial."""
+        if plan.errors or not ask:
+            return plan
+        first = self.prepared.check_online(self.prepared._compiled(plan.run_name), ask=ask)
+        return plan.with_findings((*plan.findings, *first.findings))
+
+    @property
+    def _driver_text(self) -> str:
+        who = "cloudtrain, on this machine" if self.is_driven else f"{self.prepared.where.title}'s own tuner"
+        return f"{who}: {self._tuner[1]}"
+
+    def _compiled(self, name: str) -> Plan:
+        context = self.prepared.context(name)
+        if not self.is_driven:
+            return self.prepared.where.compile_sweep(self.sweep, self.prepared.target, context)
+        specification = Specification.of(self.sweep, self.prepared.target, context)
+        numbers = range(1, min(_SHOWN, self.sweep.trial_count) + 1)
+        values = {number: propose(self.sweep, number) for number in numbers}
+        trials = {number: specification.trial_plan(context.account, number, values[number]) for number in numbers}
+        return Plan(
+            target=self.prepared.where.name,
+            run_name=name,
+            job_name=self.sweep.name,
+            request=specification.to_json(),
+            uploads=trials[1].uploads,
+            processes=trials[1].processes,
+            summary=tuple(_of_a_trial(trials[1])),
+            place=trials[1].place,
+            notes=tuple(_trial_note(self.sweep, name, number, values[number]) for number in numbers),
+        )
+
+    def _cost(self, first: Plan) -> float | None:
+        """US dollars that all trials cost at most; None where a price or the longest run is not known."""
+        if not self.prepared.where.is_paid:
+            return 0.0
+        subject = self.prepared._subject(first)
+        price, seconds = subject.view.machines(subject).price, subject.view.longest_run(subject)
+        if price is None or not price.exact or seconds is None:
+            return None
+        return price.over(seconds) * self.sweep.trial_count
+
+    def _keep_budget(self, cost: float | None) -> None:
+        budget, count = self.sweep.max_cost, self.sweep.trial_count
+        if budget is None or (cost is not None and cost <= budget):
+            return
+        if cost is None:
+            message = "what a trial can cost is not known, so `max_cost` cannot be kept"
+            hint = "add `max_runtime` to the job, and the price of its instance type to `instances.toml`"
+        else:
+            each = cost / count
+            message = f"{count} trials can cost ${cost:,.2f}, and `max_cost` is ${budget:,.2f}"
+            fewer = int(budget / each) if each else 0
+            hint = f"write `trials: {fewer}`, shorten the job's `max_runtime`, or raise `max_cost`"
+            hint = hint if fewer else "shorten the job's `max_runtime`, use smaller instances, or raise `max_cost`"
+        raise _refused([Problem(("max_cost",), message, hint, code="CT062")], self.place_of)
+
+    def _placed(self, finding: Finding) -> Finding:
+        return finding if not finding.path else finding._replace(path=_path_in_sweep(self.sweep, finding.path))
+
+
+def _summary(sweep: Sweep, plan: Plan, driver: str, cost: float | None) -> list[tuple[str, str]]:
+    goal = f"{sweep.objective.goal} `{sweep.objective.metric}`" if sweep.objective is not None else "none: every trial"
+    limit = f", none started after {format_duration(sweep.max_runtime)}" if sweep.max_runtime is not None else ""
+    count = f"{sweep.trial_count:,}, {min(sweep.parallel, sweep.trial_count)} at a time{limit}"
+    rows = [("target", plan.target), ("driver", driver), ("strategy", sweep.strategy), ("objective", goal)]
+    rows += [("trials", count), ("search", _space_text(sweep))]
+    if cost != 0.0:
+        budget = f", and `max_cost` is ${sweep.max_cost:,.2f}" if sweep.max_cost is not None else ""
+        text = "not known" if cost is None else f"up to ${cost:,.2f} for all trials at list prices"
+        rows.append(("cost", text + budget))
+    return rows
+
+
+def _space_text(sweep: Sweep) -> str:
+    return "\n".join(f"{name}: {item}" for name, item in sweep.space.ranges.items())
+
+
+_SAME = ("target", "run", "cost", "max cost")
+"""Rows of a trial's summary that the sweep has itself."""
+
+
+def _of_a_trial(first: Plan) -> list[tuple[str, str]]:
+    return [(label, text) for label, text in first.summary if label not in _SAME]
+
+
+def _trial_note(sweep: Sweep, name: str, number: int, values: dict[str, Any]) -> str:
+    from cloudtrain.sweeps.study import shown
+
+    text = " ".join(f"{key}={shown(value)}" for key, value in values.items())
+    return f"trial {number} of {sweep.trial_count} will be `{trial_name(name, number)}`: {text}"

@@ -1,0 +1,103 @@
+"""What our driver works from: the request of a sweep's plan, written once into the sweep's folder and never changed.
+
+It holds everything that the plan of a trial depends on, so that each trial is what the sweep's plan said, whatever
+becomes of the user's files meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.core.data import Checkpoint, Output
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.plan import Bundle, CompileContext, Plan
+from cloudtrain.core.sweep import Sweep
+from cloudtrain.sweeps.names import trial_name
+from cloudtrain.targets.base import Target
+from cloudtrain.targets.registry import target_of
+from cloudtrain.targets.settings import TargetSettings
+
+
+@dataclass(frozen=True)
+class Specification:
+    """A sweep under its run name."""
+
+    name: str
+    sweep: Sweep
+    settings: TargetSettings
+    bundle: Bundle
+    conda: str | None = None
+    build: str | None = None
+    package: bool = False
+
+    @classmethod
+    def of(cls, sweep: Sweep, target: TargetSettings, context: CompileContext) -> Specification:
+        """The specification of a sweep that was compiled with this context."""
+        rest = {name: getattr(context, name) for name in ("conda", "build", "package")}
+        return cls(context.run_name, sweep, target, context.bundle, **rest)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Specification:
+        """What `to_json` wrote."""
+        settings = target_of(data["target"]["type"]).settings_model(**data["target"])
+        rest = {name: data[name] for name in ("conda", "build", "package")}
+        return cls(data["name"], _sweep_of(data["sweep"]), settings, Bundle(**data["bundle"]), **rest)
+
+    def to_json(self) -> dict[str, Any]:
+        """The specification as JSON data."""
+        sweep = self.sweep.model_dump(mode="json", exclude_unset=True, exclude={"job"})
+        job = self.sweep.job.model_dump(mode="json", exclude_unset=True)
+        return {
+            "name": self.name,
+            "sweep": {**sweep, "kind": "sweep", "job": job},
+            "target": {**self.settings.model_dump(mode="json", exclude_unset=True), "type": self.settings.type},
+            "bundle": self.bundle._asdict(),
+            "conda": self.conda,
+            "build": self.build,
+            "package": self.package,
+        }
+
+    @property
+    def where(self) -> Target:
+        """The target of the trials."""
+        return target_of(self.settings.type)
+
+    def account(self, environ: Mapping[str, str], state_dir: Path) -> Any:
+        """What this machine knows of the target's account."""
+        return self.where.account(self.settings, environ=environ, state_dir=state_dir, cwd=Path.cwd())
+
+    def trial_job(self, number: int, values: Mapping[str, Any], counter: int = 1) -> TrainingJob:
+        """The job of one trial, whose checkpoints and outputs have places of their own."""
+        name, job = trial_name(self.name, number, counter), self.sweep.trial_job(values)
+        changes: dict[str, Any] = {"name": self.sweep.name}
+        if job.checkpoint is not None:
+            changes["checkpoint"] = self._own(job.checkpoint, name)
+        if job.outputs:
+            changes["outputs"] = {key: self._own(item, name) for key, item in job.outputs.items()}
+        return job.model_copy(update=changes)
+
+    def trial_plan(self, account: Any, number: int, values: Mapping[str, Any], counter: int = 1) -> Plan:
+        """The plan of one trial.
+
+        Raises:
+            JobError: the target lacks what these values ask for.
+        """
+        name = trial_name(self.name, number, counter)
+        context = CompileContext(name, self.bundle, account, conda=self.conda, build=self.build, package=self.package)
+        return self.where.compile(self.trial_job(number, values, counter), self.settings, context)
+
+    def _own(self, place: Checkpoint | Output, name: str) -> Checkpoint | Output:
+        """The place of one trial, below the one that the job names; where it names none, each run has its own."""
+        given = place.of(self.where.name)
+        if given is None:
+            return place
+        return place.model_copy(update={self.where.name: f"{given.rstrip('/')}/{name}"})
+
+
+def _sweep_of(data: Mapping[str, Any]) -> Sweep:
+    """The sweep that was validated when it was planned. Its job may hold by now what no job file may, such as the
+    place of an earlier run's output."""
+    return Sweep(**data)

@@ -1,0 +1,88 @@
+"""Whether a trial should be stopped early, because others were clearly better after as many reports. Pure.
+
+`median` and `bandit` are the rules that Azure ML and Google's Vizier have under these names; hyperband is successive
+halving as trials come (ASHA), whose brackets begin to halve at different reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+
+from cloudtrain.core.sweep import Objective, Sweep
+from cloudtrain.core.trial import Trial
+
+_KEPT = 3
+"""Hyperband keeps one of so many trials at each step, and gives it so many times as many reports."""
+
+
+def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
+    """Why the trial should be stopped now; None where it should go on."""
+    objective, step = sweep.objective, len(trial.reports)
+    if objective is None or step == 0:
+        return None
+    if sweep.hyperband is not None:
+        return _halved(sweep, trial, others)
+    if sweep.stop_early is None:
+        return None
+    step = min(step, max((len(other.reports) for other in others), default=0))  # as far as there is one to compare with
+    if step == 0 or step <= sweep.stop_early.after:
+        return None
+    trial = replace(trial, reports=trial.reports[:step])
+    if sweep.stop_early.median is not None:
+        return _below_median(objective, trial, others)
+    assert sweep.stop_early.bandit is not None, "a rule is one of the two"
+    return _beyond_slack(objective, sweep.stop_early.bandit.slack, trial, others)
+
+
+def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -> str | None:
+    step = len(trial.reports)
+    averages = [sum(other.reports[:step]) / step for other in others if len(other.reports) >= step]
+    if not averages:
+        return None
+    own, middle = _best(objective, trial.reports), median(averages)
+    if not objective.better(middle, own):
+        return None
+    return f"its best {objective.metric}, {own:.4g}, was worse than the median of the others, {middle:.4g}"
+
+
+def _beyond_slack(objective: Objective, slack: float, trial: Trial, others: Sequence[Trial]) -> str | None:
+    step = len(trial.reports)
+    found = [_best(objective, other.reports[:step]) for other in others if len(other.reports) >= step]
+    if not found:
+        return None
+    own, best = _best(objective, trial.reports), _best(objective, found)
+    allowed = best - abs(best) * slack if objective.goal == "maximize" else best + abs(best) * slack
+    if not objective.better(allowed, own):
+        return None
+    return f"its best {objective.metric}, {own:.4g}, was beyond the slack around {best:.4g}"
+
+
+def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
+    assert sweep.hyperband is not None, "whoever calls has looked"
+    assert sweep.objective is not None, "the rules have asked for it"
+    step, objective = len(trial.reports), sweep.objective
+    if step >= sweep.hyperband.max:
+        return f"ended by hyperband after {step} reports, the most that a trial makes"
+    rungs = _rungs(sweep.hyperband.min, sweep.hyperband.max)
+    reached = [rung for rung in rungs[trial.number % len(rungs) :] if rung <= step]
+    for rung in reached:
+        own = _best(objective, trial.reports[:rung])
+        rivals = [_best(objective, other.reports[:rung]) for other in others if len(other.reports) >= rung]
+        better = sum(objective.better(rival, own) for rival in rivals)
+        if len(rivals) + 1 >= _KEPT and better >= max(1, (len(rivals) + 1) // _KEPT):
+            return f"not among the best third after {rung} reports"
+    return None
+
+
+def _rungs(least: int, most: int) -> list[int]:
+    """The numbers of reports after which trials are compared; each bracket leaves out one more of the first."""
+    found = [least]
+    while found[-1] * _KEPT < most:
+        found.append(found[-1] * _KEPT)
+    return found
+
+
+def _best(objective: Objective, values: Sequence[float]) -> float:
+    return max(values) if objective.goal == "maximize" else min(values)

@@ -1,0 +1,158 @@
+"""A sweep as a run: everything that a run can do, its trials, and the best of them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.core.states import RunRef
+from cloudtrain.core.sweep import Objective
+from cloudtrain.core.trial import Trial, best_of
+from cloudtrain.errors import RunNotFound, UsageError
+from cloudtrain.lifecycle.run import Run
+from cloudtrain.store.kinds import SWEEP, service_name
+from cloudtrain.store.store import read_store
+from cloudtrain.sweeps.names import trials_key
+from cloudtrain.sweeps.service import SweepService
+from cloudtrain.sweeps.services import tuner_named
+from cloudtrain.system.disk import remove_folder
+from cloudtrain.targets.base import Tuner
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class SweepRun(Run):
+    """A handle on one sweep."""
+
+    is_sweep = True
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether a driver on this machine runs it, instead of the target's own tuner."""
+        return self._key.startswith(SWEEP)
+
+    @property
+    def objective(self) -> Objective | None:
+        """What the sweep is after; None of an array, and of a tuner's sweep that was submitted elsewhere."""
+        return self._tuner.objective(self.ref)
+
+    def trials(self) -> list[Trial]:
+        """Every trial that was started, by number, with its values and what came of it."""
+        return self._tuner.trials(self.ref)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The trials as flat rows, for a table: `pandas.DataFrame(sweep.rows())`."""
+        return [trial.row() for trial in self.trials()]
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial with the best value; None where none has one yet."""
+        return best_of(self.trials(), self.objective)
+
+    def trial(self, number: int) -> Run:
+        """The run of one trial.
+
+        Raises:
+            RunNotFound: there is no such trial, or it has not been submitted yet.
+        """
+        found = next((trial for trial in self.trials() if trial.number == number), None)
+        if found is None or not found.run:
+            hint = f"`cloudtrain trials {self.name}` lists those that there are"
+            raise RunNotFound(f"`{self.name}` has no trial {number}", hint=hint, code="CT992")
+        with read_store(self._settings.state_dir) as store:
+            row = None if store is None else store.get(found.run)
+        if row is not None:
+            return Run(row, self._settings)
+        from cloudtrain.core.states import ListedRun, RunStatus
+
+        listed = ListedRun(
+            RunRef(self.target, self.ref.place, found.run),
+            RunStatus(found.state, found.reason, found.started, found.ended),
+        )
+        return Run.attached(listed, self._settings)
+
+    def resume(self, trials: int = 0) -> None:
+        """Go on with a sweep that has ended, or whose driver is gone, with so many more trials.
+
+        Raises:
+            UsageError: it goes on, or cannot have more.
+        """
+        if not isinstance(self._service, SweepService):
+            hint = "submit the sweep again with more `trials`"
+            raise UsageError("the tuner of a service does not take more trials", hint=hint, code="CT993")
+        self._service.resume(self.ref, trials)
+        self.status()
+
+    def history(self) -> Figure:
+        """A picture: the value of each trial in their order, and the best so far. Needs matplotlib."""
+        from cloudtrain.sweeps.pictures import history
+
+        return history(self.trials(), self.objective)
+
+    def slices(self) -> Figure:
+        """A picture: the value of each trial over each hyperparameter. Needs matplotlib."""
+        from cloudtrain.sweeps.pictures import slices
+
+        return slices(self.trials(), self.objective)
+
+    def parallel_coordinates(self) -> Figure:
+        """A picture: one line for each trial through all its hyperparameters. Needs matplotlib."""
+        from cloudtrain.sweeps.pictures import parallel_coordinates
+
+        return parallel_coordinates(self.trials(), self.objective)
+
+    @property
+    def directory(self) -> Path | None:
+        """The sweep's own folder on this machine; None of a tuner's."""
+        return self._service.folder(self.name).path if isinstance(self._service, SweepService) else None
+
+    @property
+    def working_files(self) -> dict[str, Path]:
+        """None: its trials have them."""
+        return {}
+
+    def remove(self) -> None:
+        """Forget a sweep that has ended, and its trials: their rows in the run store, and their folders here.
+
+        Raises: as of every run.
+        """
+        if not self.state.is_final:
+            super().remove()  # which refuses
+        with read_store(self._settings.state_dir) as store:
+            rows = [] if store is None else store.of_sweep(trials_key(self.name))
+        for row in rows:
+            Run(row, self._settings).remove()
+        folder = self.directory
+        super().remove()
+        if folder is not None and folder.exists():
+            remove_folder(folder)
+
+    def download(self, path: str = "", destination: str | Path = ".") -> list[Path]:
+        """Copy what the best trial wrote."""
+        best = self.best
+        if best is None:
+            hint = f"name a trial's run: `cloudtrain trials {self.name}` lists them"
+            raise UsageError(f"`{self.name}` has no best trial yet", hint=hint, code="CT992")
+        return self.trial(best.number).download(path, destination)
+
+    @property
+    def _tuner(self) -> Tuner:
+        return self._service
+
+    @cached_property
+    def _service(self) -> Tuner:
+        return tuner_named(service_name(self._key, self.target), self._settings)
+
+
+def sweep_of(run: Run) -> SweepRun:
+    """The run as a sweep.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    if not isinstance(run, SweepRun):
+        hint = "`cloudtrain ps` lists the runs; a sweep's file says `kind: sweep`"
+        raise UsageError(f"`{run.name}` is not a sweep", hint=hint, code="CT991")
+    return run

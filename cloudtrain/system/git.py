@@ -1,0 +1,218 @@
+"""Which commit some code is of, and whether it differs from it. Nothing that a repository says is run.
+
+Commit and branch are read from the files below `.git`. What differs is asked of git itself, beside other work: it may
+be slow, and it may be absent. A repository can come from anybody, so its hooks, its file monitor, its diff drivers and
+its transports are switched off, and one that brings filters of its own is not asked at all, because git would run them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import stat
+import subprocess
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_BRANCH = "refs/heads/"
+_LONGEST = 1 << 23
+"""Bytes of a file of git's that are read: `packed-refs` of a large repository has some megabytes."""
+
+_LINKS = 5
+"""Symbolic references that lead to each other, before they are taken for a circle."""
+
+_SAFE = (
+    "git",
+    "--no-optional-locks",
+    "--no-pager",
+    *("-c", "core.fsmonitor="),
+    *("-c", "core.hooksPath=/dev/null"),
+    *("-c", "core.sshCommand=false"),
+    *("-c", "diff.external="),
+    *("-c", "safe.bareRepository=explicit"),
+)
+_ENVIRONMENT = {
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_SSH_COMMAND": "false",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",
+}
+_OF_THE_REPOSITORY = ("local\t", "worktree\t")
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What some code was made from.
+
+    Attributes:
+        commit: its hash; None before the first commit.
+        branch: None where none is checked out.
+        dirty: whether files that git tracks differ from the commit, or there are some that it does not know. None where
+            git was not asked, or did not answer in time.
+        difference: hash of what differs in the files that git tracks; None as for `dirty`, and where nothing does.
+    """
+
+    commit: str | None
+    branch: str | None
+    dirty: bool | None = None
+    difference: str | None = None
+
+
+def git_timeout() -> float:
+    """Return for how many seconds a submit waits for git once everything else is done.
+
+    They are `CLOUDTRAIN_GIT_TIMEOUT`; default: 2. A value that is no number counts as the default.
+    """
+    try:
+        seconds = float(os.environ.get("CLOUDTRAIN_GIT_TIMEOUT", ""))
+    except ValueError:
+        return 2.0
+    return seconds if 0 <= seconds <= threading.TIMEOUT_MAX else 2.0
+
+
+def commit_of(folder: Path) -> Commit | None:
+    """Return commit and branch of the repository that a folder is in; None where it is in none. Starts no program."""
+    found = _git_folder(folder)
+    return None if found is None else _head(*found)
+
+
+class Differences:
+    """What differs from the commit, asked of git in the background. `close` ends it, whatever git is doing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._found: tuple[bool, str | None] | None = None
+        self._running: subprocess.Popen[bytes] | None = None
+        self._ended = threading.Event()
+        self._thread = Thread(target=self._ask, daemon=True)
+        self._thread.start()
+
+    def close(self, timeout: float) -> tuple[bool, str | None] | None:
+        """Return whether something differs, and the hash of it; None where that is not known in time."""
+        self._thread.join(timeout)
+        self._ended.set()
+        running = self._running
+        if running is not None and self._thread.is_alive():
+            _kill(running)
+        return self._found
+
+    def _ask(self) -> None:
+        with suppress(OSError, subprocess.SubprocessError):
+            if self._has_filters():
+                return
+            status, shown = self._output("status", "--porcelain=v1", "-z", "--ignore-submodules=all")
+            if status != 0:
+                return
+            if not shown:
+                self._found = (False, None)
+                return
+            options = ("--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all")
+            status, digest = self._digest("diff", *options, "HEAD", "--")
+            if status == 0:
+                self._found = (True, digest)
+
+    def _has_filters(self) -> bool:
+        """Whether the repository itself says what git should run for its files: `git lfs install --local` does too."""
+        pattern = r"^(filter\..*|include.*)$"
+        status, shown = self._output("config", "--show-scope", "--name-only", "--get-regexp", pattern)
+        lines = shown.decode("utf-8", "replace").splitlines()
+        return status not in (0, 1) or any(line.startswith(_OF_THE_REPOSITORY) for line in lines)
+
+    def _output(self, *arguments: str) -> tuple[int, bytes]:
+        with self._started(arguments) as git:
+            assert git.stdout is not None, "it is a pipe"
+            shown = git.stdout.read(_LONGEST)
+            git.stdout.close()
+        return git.returncode if len(shown) < _LONGEST else 0, shown
+
+    def _digest(self, *arguments: str) -> tuple[int, str | None]:
+        digest, is_empty = hashlib.sha256(), True
+        with self._started(arguments) as git:
+            assert git.stdout is not None, "it is a pipe"
+            while piece := git.stdout.read(1 << 16):
+                digest.update(piece)
+                is_empty = False
+        return git.returncode, None if is_empty else digest.hexdigest()
+
+    def _started(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        self._running = subprocess.Popen(
+            [*_SAFE, *arguments],
+            cwd=self._folder,
+            env=environ | _ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        if self._ended.is_set():
+            _kill(self._running)
+        return self._running
+
+
+def _kill(running: subprocess.Popen[bytes]) -> None:
+    """End git and what it has started."""
+    with suppress(OSError):
+        os.killpg(running.pid, signal.SIGKILL)
+
+
+def _git_folder(folder: Path) -> tuple[Path, Path] | None:
+    """The folder with HEAD, and the one with the branches, which differ in a worktree."""
+    start = Path(os.path.realpath(folder))
+    for place in (start, *start.parents):
+        git = place / ".git"
+        if git.is_dir():
+            return git, git
+        text = _read(git)
+        if text is not None and text.startswith("gitdir:"):
+            git = (place / text.removeprefix("gitdir:").strip()).resolve()
+            common = _read(git / "commondir")
+            return git, git if common is None else (git / common.strip()).resolve()
+    return None
+
+
+def _head(git: Path, common: Path) -> Commit | None:
+    text = (_read(git / "HEAD") or "").strip()
+    branch = None
+    for _ in range(_LINKS):
+        if not text.startswith("ref:"):
+            break
+        name = text.removeprefix("ref:").strip()
+        if not _is_plain(name):
+            return None
+        branch = name.removeprefix(_BRANCH)
+        text = (_read(common / name) or _packed(common, name)).strip()
+    commit = text if _COMMIT.fullmatch(text) else None
+    return None if commit is None and branch is None else Commit(commit, branch)
+
+
+def _packed(common: Path, name: str) -> str:
+    for line in (_read(common / "packed-refs") or "").splitlines():
+        commit, _, packed = line.partition(" ")
+        if packed == name:
+            return commit
+    return ""
+
+
+def _is_plain(name: str) -> bool:
+    return name.startswith("refs/") and ".." not in name and len(name) < 300 and name.isprintable()
+
+
+def _read(file: Path) -> str | None:
+    """The text of a regular file; None of anything else: a pipe would be waited for."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        return stream.read(_LONGEST).decode("utf-8", "replace")

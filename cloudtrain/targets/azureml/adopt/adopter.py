@@ -1,0 +1,159 @@
+"""Azure ML's part of `cloudtrain adopt`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path as File
+from typing import Any
+
+from cloudtrain.core.adoption import Comparable, Draft, Original
+from cloudtrain.core.differences import Path, overrides_between
+from cloudtrain.core.plan import Bundle, CompileContext, Plan
+from cloudtrain.targets.azureml.account import account_of
+from cloudtrain.targets.azureml.adopt.documents import originals_in
+from cloudtrain.targets.azureml.adopt.jobs import DEFAULT_EXPERIMENT, PENDING, drafts_of, is_local
+from cloudtrain.targets.azureml.compile.durations import duration_seconds
+from cloudtrain.targets.azureml.compile.identifiers import MODELS, asset_id, compute_id
+from cloudtrain.targets.azureml.compile.request import RUN_PROPERTY
+from cloudtrain.targets.azureml.settings import AzureML
+
+_CODE = "(the code's own place)"
+_BUNDLE = Bundle("0" * 64, 0, 0)
+_NOBODY = "job"
+
+
+class AzureMLAdopter:
+    """Bodies of command jobs, and documents that hold one."""
+
+    def originals(self, data: Any, folder: str | None) -> list[Original]:
+        """The command jobs of a document."""
+        return originals_in(data, folder)
+
+    def drafts(self, original: Original) -> Iterator[Draft]:
+        """Jobs that say the body."""
+        return drafts_of(original)
+
+    def context(self, original: Original, settings: AzureML) -> CompileContext:
+        """The original's name, and the workspace that its ids name; this machine's own plays no part."""
+        account = account_of(settings, {"AZURE_CONFIG_DIR": "/nonexistent"}, File("/nonexistent"))
+        environment = original.request["properties"].get("environmentId")
+        conda = environment.get("condaFile") if isinstance(environment, Mapping) else None
+        built = "0" * 64 if isinstance(environment, Mapping) and "build" in environment else None
+        return CompileContext(original.name or _NOBODY, _BUNDLE, account, conda=conda, build=built)
+
+    def comparable(self, request: Mapping[str, Any], context: CompileContext, plan: Plan | None) -> Comparable:
+        """Ids whole, as the SDK sends them; without the property that makes a run ours; one word for the code."""
+        body: dict[str, Any] = json.loads(json.dumps(request["properties"]))
+        renewed = [("name", "every run gets a name of its own")]
+        properties = body.get("properties") or {}
+        properties.pop(RUN_PROPERTY, None)
+        if plan is not None:
+            renewed.append((f"properties.{RUN_PROPERTY}", "the property makes the run known to cloudtrain"))
+        if body.get("codeId") is not None:
+            body["codeId"] = _CODE
+            renewed.append(("codeId", "cloudtrain uploads the code under the hash of its content"))
+        if body.get("displayName") in (None, context.run_name):
+            body.pop("displayName", None)
+            renewed.append(("displayName", "the name of the run, where the job has none"))
+        body.setdefault("experimentName", DEFAULT_EXPERIMENT)
+        body["environmentId"] = self._environment(body.get("environmentId"), context, plan, renewed)
+        workspace = context.account.workspace_id
+        if body.get("computeId"):
+            body["computeId"] = compute_id(workspace, body["computeId"])
+        for item in (body.get("inputs") or {}).values():
+            if isinstance(item, dict) and item.get("uri"):
+                kind = "models" if item.get("jobInputType") in MODELS else "data"
+                item["uri"] = asset_id(workspace, item["uri"], kind) or item["uri"]
+        timeout = (body.get("limits") or {}).get("timeout")
+        if timeout is not None and duration_seconds(timeout) is not None:
+            body["limits"] = {**body["limits"], "timeout": f"PT{duration_seconds(timeout)}S"}
+        return Comparable({"properties": _without_empty(body)}, tuple(renewed))
+
+    def _environment(
+        self, given: Any, context: CompileContext, plan: Plan | None, renewed: list[tuple[str, str]]
+    ) -> Any:
+        """An environment by what it is made of, where nobody has registered it yet; else by its whole id."""
+        if isinstance(given, Mapping):
+            renewed.append(("environmentId", _WHY_ENVIRONMENT))
+            return {"defined as": _definition(given)}
+        upload = next((item for item in plan.uploads if item.destination == given), None) if plan else None
+        if upload is not None and upload.content is not None:
+            made = json.loads(upload.content)["properties"]
+            if upload.folder is not None:
+                made["build"]["path"] = upload.folder
+            return {"defined as": _definition(made)}
+        text = str(given or "")
+        return asset_id(context.account.workspace_id, text, "environments") or text
+
+    def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+        """All that differs, but for data that is only on this machine, and an environment that is not made yet."""
+        wanted = {name: {} for name in _MAPPINGS if name in ours["properties"]} | theirs["properties"]
+        found = overrides_between(ours["properties"], wanted)
+        if isinstance(found.get("environmentId"), Mapping):
+            del found["environmentId"]
+        if found.get("codeId") == _CODE:
+            del found["codeId"]
+        inputs = found.get("inputs")
+        if isinstance(inputs, dict):
+            for name in [name for name, item in inputs.items() if _stays_here(item)]:
+                del inputs[name]
+            if not inputs:
+                del found["inputs"]
+        return found
+
+    def hook(self) -> str:
+        """What takes the job of a script that uses azure-ai-ml."""
+        return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
+
+    def captured(self, record: Mapping[str, Any], uploads: Collection[str]) -> tuple[list[Original], str | None]:
+        """The job that a script was about to create, in the workspace of its client."""
+        workspace = {str(name): str(value) for name, value in (record.get("workspace") or {}).items()}
+        found = originals_in(record.get("job"), None)
+        return [replace(item, settings={**workspace, **item.settings}) for item in found], None
+
+    def reason(self, path: Path) -> str:
+        """Why a place differs although overrides could say nearly everything."""
+        field = str(path[1]) if len(path) > 1 else ""
+        return _REASONS.get(field, "a job cannot say this")
+
+
+def _stays_here(item: Any) -> bool:
+    uri = item.get("uri") if isinstance(item, Mapping) else None
+    return isinstance(uri, str) and is_local(uri)
+
+
+def _definition(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What an environment is made of. Its conda file counts by what it says, not by how it is written."""
+    found: dict[str, Any] = {}
+    if given.get("image"):
+        found["image"] = given["image"]
+    if given.get("condaFile"):
+        import yaml
+
+        found["condaFile"] = json.loads(json.dumps(yaml.safe_load(given["condaFile"]), default=str))
+    build = given.get("build")
+    if isinstance(build, Mapping):
+        found["build"] = {"path": build.get("path"), "dockerfilePath": build.get("dockerfilePath") or "Dockerfile"}
+    return found
+
+
+def _without_empty(value: Any) -> Any:
+    """Without fields that are null or empty, and without `isArchived: false`: the service takes them for absent."""
+    if not isinstance(value, Mapping):
+        return value
+    kept = {key: _without_empty(item) for key, item in value.items() if not (key == "isArchived" and item is False)}
+    return {key: item for key, item in kept.items() if item not in (None, {}, [])}
+
+
+_MAPPINGS = ("environmentVariables", "inputs", "outputs", "tags", "properties")
+"""Fields that a body must keep as mappings: what is in them is taken away one by one."""
+
+_WHY_ENVIRONMENT = "cloudtrain makes the environment under the hash of its definition; the SDK under another hash"
+
+_REASONS = {
+    "inputs": f"the data is only on this machine: register it, and put its name in the place of `{PENDING}`",
+    "environmentId": "the environment has no version or definition that a job can say",
+    "searchSpace": "a job is one training",
+}

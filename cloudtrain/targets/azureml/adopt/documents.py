@@ -1,0 +1,88 @@
+"""Documents that hold a command job: the body of its PUT, what the service answers, a job file of `az ml`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.core.adoption import Original
+from cloudtrain.targets.azureml.adopt.job_files import not_a_command, originals_in_job_file
+
+_WORKSPACE = re.compile(
+    r"/subscriptions/(?P<subscription_id>[^/]+)/resource[gG]roups/(?P<resource_group>[^/]+)"
+    r"/providers/Microsoft\.MachineLearningServices/workspaces/(?P<workspace>[^/]+)"
+)
+
+_READ_ONLY = frozenset({"status", "jobStatus", "creationContext", "logFiles", "parameters", "componentId", "warnings"})
+"""What the service adds to a body when it answers."""
+
+
+def originals_in(data: Any, folder: str | None) -> list[Original]:
+    """The command jobs of a document; empty where it is none of Azure ML's.
+
+    Raises:
+        UsageError: it is Azure ML's, and has no command job.
+    """
+    if isinstance(data, list):
+        return [found for item in data for found in originals_in(item, folder)]
+    if not isinstance(data, Mapping):
+        return []
+    properties = data.get("properties")
+    if isinstance(properties, Mapping) and "jobType" in properties:
+        return list(_from_body(data, properties, folder))
+    return originals_in_job_file(data, folder)
+
+
+def _from_body(data: Mapping[str, Any], properties: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
+    kind = str(properties["jobType"]).lower()
+    identity = str(data.get("id", ""))
+    name = str(data.get("name") or identity.rpartition("/")[2] or "")
+    settings = workspace_in(data)
+    answered = "id" in data or "status" in properties or "systemData" in data
+    words = "what the service says of a command job" if answered else "the body of a command job"
+    if kind == "command":
+        body = {key: value for key, value in properties.items() if key not in _READ_ONLY}
+        services = body.get("services")
+        if answered and isinstance(services, Mapping):
+            kept = {key: value for key, value in services.items() if key not in ("Tracking", "Studio")}
+            body["services"] = kept or None
+        yield Original("azureml", {"properties": body}, name, words, settings, folder=folder)
+    elif kind == "sweep":
+        yield _trial(properties, name, settings, folder)
+    elif kind == "pipeline":
+        yield from _steps(properties, name, settings, folder)
+    else:
+        raise not_a_command(kind)
+
+
+def _trial(properties: Mapping[str, Any], name: str, settings: Mapping[str, Any], folder: str | None) -> Original:
+    """The command job that a sweep runs with different values."""
+    trial = properties.get("trial") or {}
+    kept = ("inputs", "outputs", "computeId", "experimentName", "displayName", "description", "tags", "identity")
+    body = {"jobType": "Command", **{key: properties[key] for key in kept if key in properties}, **trial}
+    searched = sorted(properties.get("searchSpace") or {})
+    inputs = dict(body.get("inputs") or {})
+    command = str(trial.get("command", ""))
+    for parameter in searched:
+        command = command.replace(f"${{{{search_space.{parameter}}}}}", f"${{{{inputs.{parameter}}}}}")
+        inputs[parameter] = {"jobInputType": "literal", "value": "0"}
+    body |= {"command": command, "inputs": inputs}
+    lost = {"searchSpace": f"a job is one training: give {', '.join(searched)} a value under `inputs`"}
+    return Original("azureml", {"properties": body}, name, "the trial of a sweep", settings, folder=folder, lost=lost)
+
+
+def _steps(
+    properties: Mapping[str, Any], name: str, settings: Mapping[str, Any], folder: str | None
+) -> Iterator[Original]:
+    for step, job in (properties.get("jobs") or {}).items():
+        if isinstance(job, Mapping) and "command" in job:
+            body = {"jobType": "Command", **{key: value for key, value in job.items() if key != "type"}}
+            kind = f"step {step} of the pipeline {name}".rstrip()
+            yield Original("azureml", {"properties": body}, step, kind, settings, folder=folder)
+
+
+def workspace_in(value: Any) -> dict[str, str]:
+    """Subscription, group and workspace, from the first id that names one."""
+    match = _WORKSPACE.search(str(value))
+    return match.groupdict() if match else {}

@@ -1,0 +1,357 @@
+"""Job files of `az ml job create`, and what `az ml job show` prints, as the body that azure-ai-ml 1.35.2 sends.
+
+The data comes from YAML 1.1, as in Azure ML's tools: `flag: yes` is true, and is sent as the text `True`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.core.adoption import Original
+from cloudtrain.documents.document import Unreadable
+from cloudtrain.documents.reading import read_text
+from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.targets.azureml.compile.durations import duration_text
+from cloudtrain.targets.azureml.compile.places import SCHEMES
+
+_KINDS = {
+    "automl": "an AutoML job",
+    "spark": "a Spark job",
+    "parallel": "a parallel job",
+    "import": "an import job",
+    "labeling": "a labelling job",
+    "finetuning": "a fine-tuning job",
+    "component": "a component",
+    "environment": "an environment",
+    "deployment": "a deployment",
+    "endpoint": "an endpoint",
+    "data": "a data asset",
+    "model": "a model",
+    "schedule": "a schedule",
+}
+
+_READ_ONLY = frozenset({"id", "status", "creation_context", "log_files", "parameters", "resourceGroup", "warnings"})
+"""What only `az ml job show` prints."""
+
+_MODES = {
+    "ro_mount": "ReadOnlyMount",
+    "rw_mount": "ReadWriteMount",
+    "mount": "ReadWriteMount",
+    "download": "Download",
+    "upload": "Upload",
+    "direct": "Direct",
+    "eval_mount": "EvalMount",
+    "eval_download": "EvalDownload",
+}
+_DISTRIBUTIONS = {"pytorch": "PyTorch", "mpi": "Mpi", "tensorflow": "TensorFlow", "ray": "Ray"}
+_SERVICES = {"ssh": "SSH", "tensor_board": "TensorBoard", "jupyter_lab": "JupyterLab", "vs_code": "VSCode"}
+_IDENTITIES = {
+    "user_identity": "UserIdentity", "user": "UserIdentity", "managed": "Managed", "managed_identity": "Managed",
+    "aml_token": "AMLToken", "amltoken": "AMLToken",
+}  # fmt: skip
+_PRIORITIES = {"low": 1, "medium": 2, "high": 3}
+
+_KEYS = frozenset(
+    "$schema type name display_name experiment_name description tags properties command code environment "
+    "environment_variables distribution compute resources limits inputs outputs services identity queue_settings "
+    "parent_job_name".split()
+)
+
+CONDA_FILE = "conda.yml"
+
+
+def originals_in_job_file(data: Mapping[str, Any], folder: str | None) -> list[Original]:
+    """The command jobs of a job file; empty where the data is none.
+
+    Raises:
+        UsageError: it is a job of Azure ML's, and no command job.
+    """
+    kind = _kind_of(data)
+    if kind == "command":
+        return [_command_job(data, folder)]
+    if kind == "sweep":
+        return [_trial(data, folder)]
+    if kind == "pipeline":
+        return list(_steps(data, folder))
+    if kind is not None:
+        raise not_a_command(kind)
+    return []
+
+
+def not_a_command(kind: str) -> UsageError:
+    """The refusal of a job that is no command job."""
+    title = _KINDS.get(kind, f"a job of the type `{kind}`")
+    hint = "cloudtrain adopts command jobs; `cloudtrain init` writes a job file to fill in by hand"
+    return UsageError(f"this is {title} of Azure ML, not a command job", hint=hint, code="CT981")
+
+
+def _kind_of(data: Mapping[str, Any]) -> str | None:
+    """What an Azure ML file describes; None for what is none."""
+    schema, kind = str(data.get("$schema", "")).lower(), str(data.get("type", "")).lower()
+    if "azureml" in schema or "azuremlschemas" in schema:
+        name = schema.rpartition("/")[2].partition(".")[0]
+        others = (word for word in _KINDS if word in name)
+        found = next((word for word in ("sweep", "pipeline") if f"{word}job" in name), None) or next(others, "command")
+        return found if not name.startswith("command") or "component" in name else "command"
+    if kind in ("command", "sweep", "pipeline", *_KINDS):
+        signs = {"command", "trial", "jobs", "environment", "compute", "experiment_name"}
+        return kind if signs & data.keys() else None
+    if kind == "" and isinstance(data.get("command"), str) and {"environment", "compute", "code"} & data.keys():
+        return "command"
+    return None
+
+
+def _command_job(data: Mapping[str, Any], folder: str | None) -> Original:
+    shown = "id" in data or "creation_context" in data
+    kind = "the output of `az ml job show`" if shown else "a command job file of Azure ML"
+    return _original(data, kind, folder, {})
+
+
+def _original(data: Mapping[str, Any], kind: str, folder: str | None, lost: Mapping[str, str]) -> Original:
+    unknown = {
+        key: f"Azure ML's command jobs have no key `{key}`: {did_you_mean(key, _KEYS)}"
+        for key in data
+        if key not in _KEYS | _READ_ONLY
+    }
+    files: dict[str, str] = {}
+    from cloudtrain.targets.azureml.adopt.documents import workspace_in
+
+    return Original(
+        "azureml",
+        {"properties": body_of(data, folder, files)},
+        str(data.get("name") or ""),
+        kind,
+        workspace_in(data),
+        files,
+        folder,
+        lost={**unknown, **lost},
+    )
+
+
+def _trial(data: Mapping[str, Any], folder: str | None) -> Original:
+    """The command job that a sweep runs with different values."""
+    trial = data.get("trial")
+    if not isinstance(trial, Mapping):
+        hint = f"adopt the file that it names: `cloudtrain adopt {str(trial or 'TRIAL').removeprefix('file:')}`"
+        raise UsageError("the trial of the sweep stands elsewhere", hint=hint, code="CT981")
+    searched = _mapping(data.get("search_space"))
+    inputs, command = _mapping(data.get("inputs")), str(trial.get("command", ""))
+    for name, space in searched.items():
+        command = command.replace(f"${{{{search_space.{name}}}}}", f"${{{{inputs.{name}}}}}")
+        inputs[name] = _first_of(_mapping(space))
+    lost = {"search_space": f"a job is one training; change the values of {', '.join(searched)} under `inputs`"}
+    limits = {"timeout": data["limits"]["trial_timeout"]} if "trial_timeout" in _mapping(data.get("limits")) else {}
+    kept = {key: value for key, value in data.items() if key in _KEYS - {"type", "limits"}}
+    job = {**kept, **_mapping(trial), "command": command, "inputs": inputs, **({"limits": limits} if limits else {})}
+    return _original(job, "the trial of a sweep file of Azure ML", folder, lost)
+
+
+def _first_of(space: Mapping[str, Any]) -> Any:
+    """One value of a search space: the first choice, or the lower end."""
+    values = space.get("values")
+    if isinstance(values, list) and values:
+        return values[0]
+    return space.get("min_value", space.get("mu", 0))
+
+
+def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
+    """The command jobs that stand in a pipeline file itself."""
+    jobs = _mapping(data.get("jobs"))
+    defaults = _mapping(data.get("settings"))
+    inline = {name: job for name, job in jobs.items() if isinstance(job, Mapping) and "command" in job}
+    if not inline:
+        elsewhere = [str(job["component"]) for job in jobs.values() if isinstance(job, Mapping) and "component" in job]
+        names = ", ".join(f"`{name}`" for name in elsewhere[:5]) or "other files"
+        hint = f"write a job file for a step with `cloudtrain init`; its command stands in {names}"
+        raise UsageError("the steps of the pipeline are components, which are no jobs", hint=hint, code="CT981")
+    for name, job in inline.items():
+        compute = job.get("compute") or data.get("compute") or defaults.get("default_compute")
+        step = {key: value for key, value in job.items() if key != "type"}
+        step |= {"name": name} | ({"compute": compute} if compute else {})
+        bound = [key for key, value in _mapping(job.get("inputs")).items() if "${{parent." in str(value)]
+        lost = {f"inputs.{key}": "the pipeline gives this input; write a place or a value" for key in bound}
+        inputs = {key: ("FROM-PIPELINE" if key in bound else item) for key, item in _mapping(job.get("inputs")).items()}
+        yield _original(step | {"inputs": inputs}, f"the step {name} of a pipeline file of Azure ML", folder, lost)
+
+
+def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) -> dict[str, Any]:
+    """The body that the SDK makes of a job file. What has to be a file of its own is added to `files`."""
+    code = _place(data.get("code"))
+    limits, identity = _mapping(data.get("limits")), _mapping(data.get("identity"))
+    body = {
+        "jobType": "Command",
+        "displayName": data.get("display_name"),
+        "experimentName": data.get("experiment_name") or (Path(folder).name if folder else None),
+        "description": data.get("description"),
+        "command": _folded(data.get("command", "")),
+        "codeId": code,
+        "environmentId": _environment(data.get("environment"), code, folder, files),
+        "computeId": _without_prefix(data.get("compute")),
+        "distribution": _distribution(_mapping(data.get("distribution"))),
+        "resources": _resources(_mapping(data.get("resources"))),
+        "limits": {"jobLimitsType": "Command", "timeout": duration_text(int(limits["timeout"]))}
+        if isinstance(limits.get("timeout"), int)
+        else None,
+        "queueSettings": _queue(_mapping(data.get("queue_settings"))),
+        "identity": {
+            "identityType": _IDENTITIES.get(str(identity.get("type", "")).lower(), identity.get("type")),
+            "clientId": identity.get("client_id"),
+            "objectId": identity.get("object_id"),
+            "resourceId": identity.get("msi_resource_id") or identity.get("resource_id"),
+        }
+        if identity
+        else None,
+        "services": {name: _service(_mapping(item)) for name, item in _mapping(data.get("services")).items()},
+        "inputs": {name: _input(item) for name, item in _mapping(data.get("inputs")).items()},
+        "outputs": {name: _output(_mapping(item)) for name, item in _mapping(data.get("outputs")).items()},
+        "environmentVariables": _mapping(data.get("environment_variables")),
+        "properties": _mapping(data.get("properties")),
+        "tags": {key: _text(value) for key, value in _mapping(data.get("tags")).items()},
+        "parentJobName": data.get("parent_job_name"),
+    }
+    return {key: _without_none(value) for key, value in body.items() if value is not None}
+
+
+def _folded(command: Any) -> Any:
+    return command if isinstance(command, str) else str(command)
+
+
+def _text(value: Any) -> str:
+    """A value as the SDK writes it into text: Python's own."""
+    return "" if value is None else str(value)
+
+
+def _without_prefix(value: Any) -> Any:
+    return value.removeprefix("azureml:") if isinstance(value, str) and not value.startswith("azureml://") else value
+
+
+def _environment(given: Any, code: Any, folder: str | None, files: dict[str, str]) -> Any:
+    if not isinstance(given, Mapping):
+        return given
+    build = given.get("build")
+    if isinstance(build, Mapping):
+        path = str(build.get("path", "."))
+        return {"build": {"path": _from_code(path, code, folder), "dockerfilePath": build.get("dockerfile_path")}}
+    found: dict[str, Any] = {"image": given.get("image")}
+    conda = given.get("conda_file")
+    if isinstance(conda, Mapping):
+        import yaml
+
+        files[CONDA_FILE] = yaml.safe_dump(dict(conda), sort_keys=False)
+        return found | {"condaFile": files[CONDA_FILE], "condaPath": CONDA_FILE}
+    if isinstance(conda, str):
+        place = os.path.join(folder or ".", conda.removeprefix("file:"))  # noqa: PTH118
+        return found | {"condaFile": _conda_text(place), "condaPath": _from_code(conda, code, folder)}
+    return found
+
+
+def _conda_text(place: str) -> str:
+    try:
+        return read_text(place)
+    except (OSError, Unreadable):
+        raise UsageError(
+            f"the conda file `{place}` cannot be read", hint="put it where the job file says", code="CT981"
+        ) from None
+
+
+def _from_code(path: str, code: Any, folder: str | None) -> str:
+    """A path from the job file's folder as one from the code's, where the code is a folder of this machine."""
+    local = isinstance(code, str) and not code.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+"))
+    start = os.path.join(folder or ".", code if local else ".")  # noqa: PTH118
+    return os.path.relpath(os.path.join(folder or ".", path.removeprefix("file:")), start)  # noqa: PTH118
+
+
+def _distribution(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    if not given:
+        return None
+    kind = str(given.get("type", ""))
+    rest = {_camel(key): value for key, value in given.items() if key != "type"}
+    if kind.lower() == "tensorflow":
+        rest = {"parameterServerCount": 0} | rest
+    return {"distributionType": _DISTRIBUTIONS.get(kind.lower(), kind), **rest}
+
+
+def _resources(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    if not given:
+        return None
+    found = {_camel(key): value for key, value in given.items() if key != "docker_args"}
+    arguments = given.get("docker_args")
+    if isinstance(arguments, list):
+        found["dockerArgsList"] = arguments
+    elif arguments is not None:
+        found["dockerArgs"] = arguments
+    return {"instanceCount": 1} | found if "instance_type" in given or "shm_size" in given or arguments else found
+
+
+def _queue(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    tier, priority = given.get("job_tier"), given.get("priority")
+    found = {
+        "jobTier": str(tier).capitalize() if tier else None,
+        "priority": _PRIORITIES.get(str(priority).lower()) if priority else None,
+    }
+    return found if given else None
+
+
+def _service(given: Mapping[str, Any]) -> dict[str, Any]:
+    kind = str(given.get("type") or given.get("job_service_type") or "")
+    properties = {
+        "sshPublicKeys": given.get("ssh_public_keys"),
+        "logDir": given.get("log_dir"),
+        **_mapping(given.get("properties")),
+    }
+    return {
+        "jobServiceType": _SERVICES.get(kind.lower(), kind),
+        "nodes": {"nodesValueType": "All"} if given.get("nodes") == "all" else None,
+        "properties": _without_none(properties) or None,
+        "port": given.get("port"),
+    }
+
+
+def _input(given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        return {"jobInputType": "literal", "value": _text(given)}
+    if "path" not in given and "value" in given:
+        return {"jobInputType": "literal", "value": _text(given["value"])}
+    mode = given.get("mode")
+    return {
+        "jobInputType": str(given.get("type") or "uri_folder"),
+        "uri": _place(given.get("path")),
+        "mode": _MODES.get(str(mode).lower(), mode) if mode else None,
+    }
+
+
+def _place(path: Any) -> Any:
+    """A place without the `azureml:` that the SDK writes before paths and addresses too when it prints a job."""
+    rest = path.removeprefix("azureml:") if isinstance(path, str) else ""
+    is_place = rest.startswith((".", "/", *SCHEMES)) and not rest.startswith(("//", "/subscriptions/"))
+    return rest if is_place else path
+
+
+def _output(given: Mapping[str, Any]) -> dict[str, Any]:
+    mode = given.get("mode")
+    return {
+        "jobOutputType": str(given.get("type") or "uri_folder"),
+        "uri": _place(given.get("path")),
+        "mode": _MODES.get(str(mode).lower(), mode) if mode else None,
+        "assetName": given.get("name"),
+        "assetVersion": _text(given["version"]) if given.get("version") is not None else None,
+        "description": given.get("description"),
+    }
+
+
+def _camel(key: str) -> str:
+    first, *rest = key.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _without_none(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _without_none(item) for key, item in value.items() if item is not None}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}

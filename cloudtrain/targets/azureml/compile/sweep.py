@@ -1,0 +1,167 @@
+"""A sweep as the body of a sweep job: the body of a trial's command job, taken apart.
+
+Bounds of logarithmic ranges are natural logarithms there, and a list stands in a list, as azure-ai-ml 1.35.2 sends it.
+What the service cannot do is refused with the alternative, where the SDK sends it all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from math import log
+from typing import Any
+
+from cloudtrain.core.plan import CompileContext, Plan
+from cloudtrain.core.search import Range
+from cloudtrain.core.sweep import Sweep
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.runtime.azureml_metrics import WANTED
+from cloudtrain.targets.azureml.compile.compiler import compile_azureml
+from cloudtrain.targets.azureml.compile.durations import duration_text
+from cloudtrain.targets.azureml.settings import AzureML
+
+_NAME = re.compile(r"[a-zA-Z_]+[a-zA-Z0-9_]*")
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+"""Text that means itself to every shell, in which the service puts the values."""
+
+_MOST_LISTED = 1000
+"""Whole numbers that are listed one by one: the service's own kinds begin at 0, or are no whole numbers."""
+
+_TRIAL = ("codeId", "environmentId", "distribution", "environmentVariables", "resources")
+_DROPPED = ("services", "notificationSetting")
+_ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a job of its own"
+
+
+def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext) -> Plan:
+    """The plan of a sweep as a sweep job.
+
+    Raises:
+        JobError: the service cannot do it (CT061), or no trial can run.
+    """
+    trial = compile_azureml(sweep.job, target, context)
+    marks = {name: f"CLOUDTRAIN{index}SEARCH" for index, name in enumerate(sweep.space.ranges)}
+    marked = compile_azureml(sweep.trial_job(marks), target, context)
+    properties = marked.request["properties"]
+    refused = [Problem(path, text, hint, code="CT061") for path, text, hint in _cannot(sweep, properties)]
+    if refused:
+        raise JobError(refused)
+    return Plan(
+        target=trial.target,
+        run_name=trial.run_name,
+        job_name=sweep.name,
+        request={"properties": _body(sweep, properties, marks)},
+        uploads=trial.uploads,
+        processes=trial.processes,
+        summary=tuple(row for row in trial.summary if row[0] not in ("target", "run", "cost")),
+        notes=(*trial.notes, *_notes(sweep)),
+        place=trial.place,
+    )
+
+
+def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, Any]:
+    assert sweep.objective is not None, "refused otherwise"
+    command = job["command"]
+    for name, mark in marks.items():
+        command = command.replace(mark, f"${{{{search_space.{name}}}}}")
+    kept = {key: value for key, value in job.items() if key not in (*_TRIAL, *_DROPPED, "jobType", "command", "limits")}
+    limits: dict[str, Any] = {
+        "jobLimitsType": "Sweep",
+        "maxTotalTrials": sweep.trial_count,
+        "maxConcurrentTrials": min(sweep.parallel, sweep.trial_count),
+    }
+    if sweep.max_runtime is not None:
+        limits["timeout"] = duration_text(sweep.max_runtime)
+    if "timeout" in job.get("limits", {}):
+        limits["trialTimeout"] = job["limits"]["timeout"]
+    body = {
+        "jobType": "Sweep",
+        **kept,
+        "experimentName": sweep.name if job["experimentName"] == sweep.job.name else job["experimentName"],
+        "searchSpace": {name: _expression(item) for name, item in sweep.space.ranges.items()},
+        "samplingAlgorithm": _algorithm(sweep),
+        "objective": {"goal": sweep.objective.goal, "primaryMetric": sweep.objective.metric},
+        "limits": limits,
+        "trial": {"command": command, **{key: job[key] for key in _TRIAL if key in job}, **_sending(job)},
+        "earlyTermination": _early(sweep),
+        "resources": job.get("resources"),
+    }
+    return {key: value for key, value in body.items() if value is not None}
+
+
+def _sending(job: Mapping[str, Any]) -> dict[str, Any]:
+    """`runtime.report` sends the objective to the workspace, from where the service's tuner reads it."""
+    return {"environmentVariables": {WANTED: "azureml", **job.get("environmentVariables", {})}}
+
+
+def _expression(item: Range) -> list[Any]:
+    if item.values is not None:
+        return ["choice", [list(item.values)]]
+    low, high = item.bounds
+    return ["loguniform", [log(low), log(high)]] if item.kind == "log" else ["uniform", [low, high]]
+
+
+def _algorithm(sweep: Sweep) -> dict[str, Any]:
+    words = {"grid": "Grid", "random": "Random", "bayesian": "Bayesian"}
+    found: dict[str, Any] = {"samplingAlgorithmType": words[sweep.strategy]}
+    if sweep.strategy == "random" and sweep.seed is not None:
+        found |= {"rule": "random", "seed": sweep.seed}
+    return found
+
+
+def _early(sweep: Sweep) -> dict[str, Any] | None:
+    if sweep.stop_early is None:
+        return None
+    pace = {"evaluationInterval": 1, "delayEvaluation": sweep.stop_early.after}
+    if sweep.stop_early.bandit is not None:
+        return {"policyType": "Bandit", "slackFactor": sweep.stop_early.bandit.slack, **pace}
+    return {"policyType": "MedianStopping", **pace}
+
+
+def _notes(sweep: Sweep) -> Iterator[str]:
+    metric = sweep.objective.metric if sweep.objective is not None else ""
+    yield f"report `{metric}` with `runtime.report` or `mlflow.log_metric`: Azure ML reads no lines of the log"
+    if sweep.seed is not None and sweep.strategy != "random":
+        yield f"Azure ML takes a seed for random sampling alone, so `seed` is not sent with `{sweep.strategy}`"
+
+
+def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """What the service cannot do: where it stands, what it is, and the alternative."""
+    if sweep.objective is None:
+        yield ("objective",), "Azure ML's sweep needs an objective", _ALTERNATIVE
+    if sweep.strategy == "hyperband":
+        yield ("strategy",), "Azure ML has no hyperband", f"use `random` with `stop_early`, or {_ALTERNATIVE}"
+    if sweep.strategy == "bayesian" and sweep.stop_early is not None:
+        message = "Azure ML's Bayesian sampling stops no trial early"
+        yield ("stop_early",), message, f"remove it, use `strategy: random`, or {_ALTERNATIVE}"
+    if sweep.strategy == "grid" and sweep.trial_count < sweep.space.grid_size:
+        message = f"Azure ML's grid runs all {sweep.space.grid_size} combinations, and `trials` is {sweep.trials}"
+        yield ("trials",), message, f"remove `trials`, or {_ALTERNATIVE}"
+    for field in _DROPPED:
+        if job.get(field):
+            yield ("job",), f"Azure ML's sweep has no `{field}`", f"leave it out, or {_ALTERNATIVE}"
+    if not job.get("computeId") and not (job.get("resources") or {}).get("instanceType"):
+        message = "Azure ML's sweep needs a cluster, or an instance type of serverless compute"
+        yield ("job", "resources"), message, "add `compute` to `[azureml]` in cloudtrain.toml"
+    for name, item in (job.get("outputs") or {}).items():
+        if item and item.get("uri"):
+            message = f"the output `{name}` has one place, which all trials of Azure ML's sweep would share"
+            path = ("job", name) if name == "checkpoint" else ("job", "outputs", name)
+            yield path, message, f"leave out its place, or {_ALTERNATIVE}"
+    for name, item in sweep.space.ranges.items():
+        yield from ((("search", name), message, hint) for message, hint in _cannot_search(sweep, name, item))
+
+
+def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[tuple[str, str]]:
+    if not _NAME.fullmatch(name):
+        yield f"`{name}` cannot be searched on Azure ML: letters, digits and `_`", f"rename it, or {_ALTERNATIVE}"
+    if sweep.strategy == "bayesian" and item.kind == "log":
+        message = f"Azure ML's Bayesian sampling knows no logarithmic range, and `{name}` has one"
+        yield message, f"use `strategy: random`, or {_ALTERNATIVE}"
+    if item.kind == "int" and len(item.values or ()) > _MOST_LISTED:
+        message = f"`{name}` has {len(item.values or ()):,} whole numbers, which Azure ML takes as a list alone"
+        yield message, f"add a `step`, or {_ALTERNATIVE}"
+    if item.choice is not None:
+        odd: list[object] = [value for value in item.choice if isinstance(value, list | dict) or value is None]
+        odd += [value for value in item.choice if isinstance(value, str) and not _PLAIN.fullmatch(value)]
+        if odd:
+            yield f"Azure ML's shell would break the value `{odd[0]}` of `{name}`", _ALTERNATIVE

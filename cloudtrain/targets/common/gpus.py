@@ -1,0 +1,51 @@
+"""Which GPUs there are, and which of them CUDA_VISIBLE_DEVICES leaves. Supervisors use it: standard library only."""
+
+from __future__ import annotations
+
+import os
+import re
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+_DEVICE = re.compile(r"nvidia(\d+)")
+_END = ("", "-1", "NoDevFiles", "none", "void")
+
+
+def gpu_ids(environ: Mapping[str, str], *, devices: str | os.PathLike[str] = "/dev") -> tuple[str, ...]:
+    """The ids of CUDA_VISIBLE_DEVICES (indices, UUIDs or MIG names), or those of `/dev/nvidia*`."""
+    present = present_gpus(devices)
+    visible = environ.get(VISIBLE)
+    if visible is None:
+        return tuple(map(str, range(present)))
+    return visible_ids(visible) if present else ()
+
+
+def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Those of a setting that CUDA_VISIBLE_DEVICES leaves; whether they exist is not asked."""
+    chosen, visible = visible_ids(gpus), environ.get(VISIBLE)
+    if visible is None:
+        return chosen
+    left = visible_ids(visible)
+    return tuple(gpu for gpu in chosen if gpu in left)
+
+
+def visible_ids(text: str) -> tuple[str, ...]:
+    """The ids in a value of CUDA_VISIBLE_DEVICES.
+
+    As in CUDA, an empty value hides all GPUs, and everything from the first `-1` on is hidden.
+    """
+    ids = [part.strip() for part in text.split(",")]
+    end = next((index for index, part in enumerate(ids) if part in _END), len(ids))
+    return tuple(ids[:end])
+
+
+def present_gpus(devices: str | os.PathLike[str]) -> int:
+    """How many GPUs have a device file."""
+    try:
+        return sum(1 for name in os.listdir(devices) if _DEVICE.fullmatch(name))  # noqa: PTH208 - no pathlib here
+    except OSError:
+        return 0

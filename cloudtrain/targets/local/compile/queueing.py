@@ -1,0 +1,102 @@
+"""A run that waits in the queue of this machine: what it needs, and where it finds what it got."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cloudtrain.core.processes import Alike, Process, Processes
+from cloudtrain.core.processing import AnyJob, ProcessingJob
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.launch.specification import LaunchSpecification, QueueNeed, StartedProcess
+from cloudtrain.targets.common.gpus import VISIBLE, visible_ids
+from cloudtrain.targets.common.this_machine import LocalAccount, LocalPlan
+from cloudtrain.targets.local.settings import Local
+
+_OURS = "CLOUDTRAIN_RUN_DIR"
+"""A variable of every process that the supervisor starts, and of no rank that a launcher starts in turn."""
+
+
+def queue_plan(plan: LocalPlan, job: AnyJob, settings: Local, account: LocalAccount) -> LocalPlan:
+    """The plan of the same run, which waits for its place. CUDA_VISIBLE_DEVICES is filled in when it has it.
+
+    Raises:
+        JobError: it needs more than there is, so it would wait for ever.
+    """
+    specification = plan.specification
+    given = _given(job)
+    need = _need(job, specification, settings, account, given)
+    _refuse_too_much(need, specification)
+    has_share = bool(need.gpus) and given is None
+    processes = plan.processes
+    if has_share:
+        started = tuple(_with_share(process) for process in specification.processes)
+        specification = replace(specification, processes=started)
+        processes = Processes(_shown(group) for group in Processes.of(plan.processes).groups)
+    specification = replace(specification, queue=need)
+    first = f", priority {need.priority}" if need.priority else ""
+    summary = (*plan.summary, ("queue", f"waits for {need}{first}"))
+    return replace(plan, request=specification.to_json(), processes=processes, summary=summary)
+
+
+def _given(job: AnyJob) -> str | None:
+    """The job's own CUDA_VISIBLE_DEVICES, which counts as it is."""
+    view = job.as_training() if isinstance(job, ProcessingJob) else job
+    return view.environment.variables.get(VISIBLE)
+
+
+def _need(
+    job: AnyJob, specification: LaunchSpecification, settings: Local, account: LocalAccount, given: str | None
+) -> QueueNeed:
+    machine, instances = account.machine, specification.instances
+    gpus = machine.gpu_ids if given is None else visible_ids(given)
+    if not gpus or specification.launcher == "fork":
+        return QueueNeed(specification.world_size, (), settings.slots or machine.cpus, settings.priority)
+    count = specification.world_size
+    if given is not None:
+        count = len(gpus)
+    elif specification.emulates is not None:  # each host sees its whole share, and its variables say so
+        count = instances * max(1, len(gpus) // instances)
+    elif not isinstance(job, ProcessingJob) and job.distribution.type == "none":
+        each = min(job.resources.gpus_per_instance or 1, max(1, len(gpus) // instances))
+        count = instances * each
+    return QueueNeed(count, gpus, 0, settings.priority)
+
+
+def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> None:
+    there = len(need.gpus) or need.slots
+    if need.count <= there:
+        return
+    instances, world = specification.instances, specification.world_size
+    what = f"{instances} x {world // instances} (instances x processes)"
+    fewer = f"--instances {there}"
+    if world > instances:
+        fitting = instances if instances <= there else 1
+        fewer = f"--instances {fitting} --processes-per-instance {there // fitting}"
+    if need.gpus:
+        message = f"{what} need {need.count} GPUs, and there are {there}: {', '.join(need.gpus)}"
+        hint = f"run it smaller: `{fewer}`, or leave `--queue` out"
+    else:
+        slots = f"{there} CPU slot{'s' if there > 1 else ''}"
+        message = f"{what} need {need.count} CPU slots, and the queue of this machine has {slots}"
+        hint = f"run it smaller: `{fewer}`, or write `slots = {need.count}` under `[local]` in cloudtrain.toml"
+    raise JobError([Problem(("resources",), message, hint, code="CT041")])
+
+
+def _with_share(process: StartedProcess) -> StartedProcess:
+    return replace(process, env=_env(process.env, process.instance))
+
+
+def _shown(group: Alike) -> Alike:
+    """The same processes as a plan shows them. Ranks have the environment of their launcher."""
+    if _OURS not in group.first.env:
+        return group
+
+    def make(number: int) -> Process:
+        process = group.make(number)
+        return replace(process, env=_env(process.env, process.instance))
+
+    return replace(group, make=make, uniform=False)
+
+
+def _env(env: dict[str, str], instance: int) -> dict[str, str]:
+    return dict(sorted({**env, VISIBLE: f"${{{{gpus.{instance}}}}}"}.items()))

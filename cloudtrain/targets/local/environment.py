@@ -1,0 +1,42 @@
+"""The environment of a job with requirements: which folder it has, and how it gets into a plan. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cloudtrain.launch.specification import BuiltEnvironment
+
+if TYPE_CHECKING:
+    from cloudtrain.core.plan import CompileContext
+    from cloudtrain.core.processing import AnyJob
+    from cloudtrain.targets.common.this_machine import LocalPlan
+    from cloudtrain.targets.local.settings import Local
+
+_FORMAT = 1
+"""Of the environments: another one is another folder."""
+
+
+def environment_of(job: AnyJob, settings: Local, context: CompileContext) -> BuiltEnvironment | None:
+    """The environment that the job runs in; None where that is the interpreter as it is."""
+    file = job.environment.requirements
+    if not settings.build_environment or file is None or context.requirements is None:
+        return None
+    python, real = context.account.interpreter
+    content = json.dumps([_FORMAT, python, real, context.requirements])
+    key = hashlib.sha256(content.encode()).hexdigest()[:16]
+    return BuiltEnvironment(f"{context.account.state_dir}/environments/{key}", python, file)
+
+
+def settings_in(environment: BuiltEnvironment, settings: Local) -> Local:
+    """The settings with the interpreter of the environment."""
+    return settings.model_copy(update={"python": f"{environment.folder}/bin/python"})
+
+
+def plan_with(environment: BuiltEnvironment, plan: LocalPlan) -> LocalPlan:
+    """The plan, in which a reader and the service find the environment."""
+    request: dict[str, Any] = {**plan.request, "environment": environment.to_json()}
+    words = f"{environment.folder}\n`{environment.requirements}` on top of what `{environment.python}` has"
+    return replace(plan, request=request, summary=(*plan.summary, ("environment", words)))

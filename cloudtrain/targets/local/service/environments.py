@@ -1,0 +1,182 @@
+"""Building the environment of a job's requirements, once for all runs that want the same.
+
+    environments/KEY               a link to the environment, made when it is whole
+    environments/KEY-RANDOM/env/   where it stands; an attempt that was cut off leaves a folder that nothing links to
+    environments/KEY.log           what the last attempt's installer said
+
+The environment sees what the interpreter below it has, as the image of a cloud does; what the requirements bring comes
+first. uv builds it where it is installed, else venv and pip.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from cloudtrain.bundle.unpack import unpack
+from cloudtrain.errors import TargetError
+from cloudtrain.launch.specification import BuiltEnvironment, CodePlace
+from cloudtrain.system.lock import ProcessLock
+from cloudtrain.system.private import make_private_folder, open_private
+from cloudtrain.system.words import tell
+
+_LOOK_EVERY = 0.2
+"""Seconds between two looks at what another process builds."""
+
+_BASE = (
+    "import json, sys; "
+    "print(json.dumps([p for p in sys.path if p.rstrip('/').endswith(('site-packages', 'dist-packages'))]))"
+)
+
+_NOT_PASSED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__")
+"""Variables of the shell that would lead an installer to another environment."""
+
+_NEWS = ("Collecting ", "Downloading ", "Building ", "Installing collected", "Resolved ", "Prepared ", "Installed ")
+"""How the lines begin by which pip and uv say how far they are."""
+
+
+_ASIDES = ("[notice]", "WARNING:", "warning:", "hint:")
+"""How the lines begin that are no reason of a failure."""
+
+
+def provide(wanted: BuiltEnvironment, code: CodePlace, environ: Mapping[str, str]) -> None:
+    """See to it that the environment is there. The requirements are those of the bundle.
+
+    Raises:
+        TargetError: it cannot be built; the message is what the installer said last.
+        OSError: it cannot be written.
+    """
+    link = Path(wanted.folder)
+    if _is_whole(link):
+        return
+    make_private_folder(link.parent)
+    lock = _taken(link)
+    try:
+        if not _is_whole(link):
+            _build(wanted, link, code, {name: value for name, value in environ.items() if name not in _NOT_PASSED})
+    finally:
+        lock.release()
+
+
+def _is_whole(link: Path) -> bool:
+    """Whether the environment can be used; then it counts as used now."""
+    if not (link / "bin" / "python").exists():
+        return False
+    os.utime(link.resolve().parent)
+    return True
+
+
+def _taken(link: Path) -> ProcessLock:
+    told = False
+    while (lock := ProcessLock.take(link.with_name(f"{link.name}.lock"))) is None:
+        if not told:
+            tell("another command builds the environment of this job: waiting for it")
+            told = True
+        time.sleep(_LOOK_EVERY)
+    return lock
+
+
+def _build(wanted: BuiltEnvironment, link: Path, code: CodePlace, environ: Mapping[str, str]) -> None:
+    began = time.monotonic()
+    uv = _find_uv(wanted.python, environ)
+    tool = "uv" if uv else "pip"
+    tell(f"building an environment from `{wanted.requirements}` with {tool}, once for all runs that ask for the same")
+    home = Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=link.parent))
+    log = link.with_name(f"{link.name}.log")
+    try:
+        with os.fdopen(open_private(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as said:
+            source, place = home / "source", home / "env"
+            unpack(Path(code.archive), source, code.sha256)
+            python = f"{place}/bin/python"
+            if uv:
+                steps = [[uv, "venv", "--python", wanted.python, str(place)]]
+                install = [uv, "pip", "install", "--python", python, "-r", wanted.requirements]
+            else:
+                steps = [[wanted.python, "-m", "venv", str(place)]]
+                install = [python, "-m", "pip", "install", "--disable-pip-version-check", "-r", wanted.requirements]
+            for step in steps:
+                _run(step, source, environ, said, wanted)
+            _layer(wanted.python, place, source, environ)
+            _run(install, source, environ, said, wanted)
+        if not _leads_to(source, place):
+            shutil.rmtree(source)
+        _publish(place, link)
+    except BaseException:
+        shutil.rmtree(home, ignore_errors=True)
+        raise
+    tell(f"built in {time.monotonic() - began:.0f} s")
+
+
+def _leads_to(source: Path, place: Path) -> bool:
+    """Whether something was installed such that it still stands in the bundle's code: `-e .`."""
+    linked = [*place.glob("lib/python*/site-packages/*.pth"), *place.glob("lib/python*/site-packages/__editable__*")]
+    return any(str(source) in file.read_text("utf-8", "replace") for file in linked if file.is_file())
+
+
+def _publish(place: Path, link: Path) -> None:
+    """The environment appears, whole; what an earlier link led to is gone."""
+    temporary = place.parent / "link"
+    temporary.symlink_to(place)
+    temporary.replace(link)
+
+
+def _find_uv(python: str, environ: Mapping[str, str]) -> str | None:
+    """The uv on the PATH, or beside the interpreter, where `pip install uv` puts it."""
+    return shutil.which("uv", path=os.pathsep.join((environ.get("PATH", ""), str(Path(python).parent))))
+
+
+def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -> None:
+    """Let the environment see what the interpreter below it has.
+
+    Raises:
+        TargetError: the interpreter does not say.
+    """
+    found = subprocess.run(
+        [python, "-c", _BASE], cwd=folder, env=dict(environ), capture_output=True, text=True, check=False
+    )
+    if found.returncode:
+        said = (found.stderr.strip().splitlines() or [f"exit code {found.returncode}"])[-1]
+        raise TargetError(f"`{python}` does not answer: {said}", hint="name another one: `--python PATH`", code="CT953")
+    lines = [f"import site; site.addsitedir({path!r})\n" for path in json.loads(found.stdout)]
+    for packages in place.glob("lib/python*/site-packages"):
+        (packages / "cloudtrain_base.pth").write_text("".join(lines), encoding="utf-8")
+
+
+def _run(argv: Sequence[str], folder: Path, environ: Mapping[str, str], log: TextIO, wanted: BuiltEnvironment) -> None:
+    """Run one step; its output goes to the log, and what is news of it to the listener.
+
+    Raises:
+        TargetError: it failed.
+    """
+    last = ""
+    with subprocess.Popen(
+        argv, cwd=folder, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        encoding="utf-8", errors="replace",
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                log.write(line)
+                text = line.strip()
+                if text.startswith(_NEWS):
+                    tell(text)
+                if text and not text.startswith(_ASIDES):
+                    last = text.removeprefix("ERROR: ").removeprefix("error: ")
+        except BaseException:
+            process.terminate()
+            raise
+    code = process.returncode
+    if code:
+        log_name = f"{wanted.folder}.log"
+        raise TargetError(
+            f"the environment of `{wanted.requirements}` cannot be built: {last or f'exit code {code}'}",
+            hint=f"mend the file, or run without `build_environment`; `{log_name}` has all that was said",
+            code="CT953",
+        )

@@ -1,0 +1,162 @@
+"""The order of the queue: who waits, who has what, and who gets a place next. Nothing here touches a file.
+
+First come, first served, among runs of one priority. What a run waits for that cannot start yet is kept for it: nobody
+behind it gets one of the GPUs that it may use, or a CPU slot, so that small runs never keep a large one waiting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from cloudtrain.launch.specification import QueueNeed
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A run that waits for `count` of its `gpus`, or of the machine's CPU `slots` where it has none."""
+
+    run: str
+    count: int
+    gpus: tuple[str, ...]
+    slots: int
+    priority: int
+    since: float
+
+    @classmethod
+    def of(cls, run: str, need: QueueNeed, since: float) -> Waiting:
+        """A run that has just come."""
+        return cls(run, need.count, tuple(need.gpus), need.slots, need.priority, since)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A run that has its place: these GPUs, or so many CPU slots."""
+
+    run: str
+    gpus: tuple[str, ...]
+    slots: int
+    since: float
+    priority: int = 0
+
+
+@dataclass
+class Order:
+    """The whole queue. `waiting` is sorted by priority, and within one priority as users want it."""
+
+    waiting: list[Waiting] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    """Runs that were taken out of the queue and have not noticed yet."""
+
+    @classmethod
+    def from_json(cls, data: Any) -> Order:
+        """What `to_json` made."""
+        return cls(
+            [Waiting(**{**one, "gpus": tuple(one["gpus"])}) for one in data["waiting"]],
+            [Held(**{**one, "gpus": tuple(one["gpus"])}) for one in data["held"]],
+            list(data["dropped"]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The queue as JSON data."""
+        return asdict(self)
+
+    def place_of(self, run: str) -> int | None:
+        """Its place among those that wait, from 1; None where it does not wait."""
+        return next((number for number, one in enumerate(self.waiting, 1) if one.run == run), None)
+
+    def held_by(self, run: str) -> Held | None:
+        """What a run has, if it has its place."""
+        return next((one for one in self.held if one.run == run), None)
+
+    def enter(self, one: Waiting) -> None:
+        """Behind all those of its priority."""
+        behind = (number for number, other in enumerate(self.waiting) if other.priority < one.priority)
+        self.waiting.insert(next(behind, len(self.waiting)), one)
+
+    def hold(self, one: Held) -> None:
+        """A place for a run that does not ask for it."""
+        self.held.append(one)
+
+    def leave(self, run: str) -> None:
+        """Neither waits nor has anything any more."""
+        self._keep(lambda name: name != run)
+
+    def keep_living(self, is_alive: Callable[[str], bool]) -> None:
+        """Without the runs whose supervisor is dead."""
+        living = {run for run in self.runs() if is_alive(run)}
+        self._keep(living.__contains__)
+
+    def runs(self) -> set[str]:
+        """All runs that stand anywhere."""
+        return {one.run for one in self.waiting} | {one.run for one in self.held} | {*self.dropped}
+
+    def drop(self, run: str) -> bool:
+        """Take a run out that waits; False where it does not wait (any more)."""
+        if self.place_of(run) is None:
+            return False
+        self.leave(run)
+        self.dropped.append(run)
+        return True
+
+    def move(self, run: str, before: str | None, *, last: bool = False) -> bool:
+        """Put a run before another one, or first (`before` None), or last. It takes the priority that it needs to stay
+        there. False where one of the two does not wait (any more)."""
+        place = self.place_of(run)
+        if place is None or (before is not None and self.place_of(before) is None):
+            return False
+        if before == run:
+            return True
+        one = self.waiting.pop(place - 1)
+        there = 0
+        if last:
+            there = len(self.waiting)
+        elif before is not None:
+            there = (self.place_of(before) or 1) - 1
+        priority = one.priority
+        if there > 0:
+            priority = min(priority, self.waiting[there - 1].priority)
+        if there < len(self.waiting):
+            priority = max(priority, self.waiting[there].priority)
+        self.waiting.insert(there, replace(one, priority=priority))
+        return True
+
+    def grant(self, now: float) -> None:
+        """Give places to those that can have theirs, from the head on."""
+        taken = {gpu for one in self.held for gpu in one.gpus}
+        used, is_kept = sum(one.slots for one in self.held), False
+        for one in tuple(self.waiting):
+            free = tuple(gpu for gpu in one.gpus if gpu not in taken)[: one.count]
+            if one.gpus and len(free) == one.count:
+                taken.update(free)
+                self._start(one, Held(one.run, free, 0, now, one.priority))
+            elif one.gpus:
+                taken.update(one.gpus)
+            elif not is_kept and used + one.count <= one.slots:
+                used += one.count
+                self._start(one, Held(one.run, (), one.count, now, one.priority))
+            else:
+                is_kept = True
+
+    def watched(self) -> dict[str, frozenset[str]]:
+        """For each run that waits, whose end it has to see: the head that of those who have a place, every other one
+        that of its predecessor. So the end of a run, whatever killed it, wakes one process."""
+        found, before = dict[str, frozenset[str]](), frozenset(one.run for one in self.held)
+        for one in self.waiting:
+            found[one.run] = before
+            before = frozenset((one.run,))
+        return found
+
+    def _start(self, one: Waiting, held: Held) -> None:
+        self.waiting.remove(one)
+        self.held.append(held)
+
+    def _keep(self, is_kept: Callable[[str], bool]) -> None:
+        self.waiting = [one for one in self.waiting if is_kept(one.run)]
+        self.held = [one for one in self.held if is_kept(one.run)]
+        self.dropped = [run for run in self.dropped if is_kept(run)]

@@ -1,0 +1,90 @@
+"""The queue as users see and change it: where a run stands, the list, and moving and dropping runs that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cloudtrain.core.states import QueuedRun, RunRef
+from cloudtrain.errors import TargetError, UsageError
+from cloudtrain.launch.specification import QueueNeed
+from cloudtrain.targets.local.service.order import Held, Order, Waiting
+from cloudtrain.targets.local.service.queue import Queue
+
+
+def standing(run_dir: str) -> dict[str, Any]:
+    """What the queue says about a run that has not noted yet that its time has come: changes of its status."""
+    queue, name = Queue.of(run_dir), run_dir.rpartition("/")[2]
+    order = queue.read()
+    place = order.place_of(name)
+    if place is not None:
+        return {"queue_place": place, "reason": f"waits for {_need(order.waiting[place - 1])}"}
+    if order.held_by(name) is not None:
+        return {"state": "preparing"}
+    return {"state": "stopping"} if name in order.dropped else {}
+
+
+def listed(state_dir: str, ref_of: Callable[[str], RunRef]) -> Iterator[QueuedRun]:
+    """The runs that have a place, then those that wait, in their order."""
+    queue = Queue(state_dir)
+    order = queue.read()
+    order.keep_living(queue.is_alive)
+    for held in order.held:
+        yield QueuedRun(ref_of(held.run), None, "", _has(held), held.priority, held.since)
+    for place, one in enumerate(order.waiting, 1):
+        yield QueuedRun(ref_of(one.run), place, _need(one), "", one.priority, one.since)
+
+
+def move(state_dir: str, run: str, before: str | None, *, last: bool) -> None:
+    """Change the place of a run that waits.
+
+    Raises:
+        UsageError: one of the two does not wait.
+        TargetError: the queue cannot be written.
+    """
+    order = _changed(state_dir, lambda order: order.move(run, before, last=last))
+    if order is not None:
+        _refuse(order, run if order.place_of(run) is None or before is None else before)
+
+
+def drop(state_dir: str, run: str) -> None:
+    """Stop a run that waits.
+
+    Raises:
+        UsageError: it does not wait.
+        TargetError: the queue cannot be written.
+    """
+    order = _changed(state_dir, lambda order: order.drop(run))
+    if order is not None:
+        _refuse(order, run)
+
+
+def _changed(state_dir: str, how: Callable[[Order], bool]) -> Order | None:
+    """The order that it could not be done with; None where it was done."""
+    done = False
+
+    def change(order: Order) -> None:
+        nonlocal done
+        done = how(order)
+
+    try:
+        order = Queue(state_dir).change(change)
+    except OSError as error:
+        hint = f"make room, or move the state folder: CLOUDTRAIN_STATE_DIR (now `{state_dir}`)"
+        raise TargetError(f"the queue cannot be written: {error}", hint=hint) from error
+    return None if done else order
+
+
+def _refuse(order: Order, run: str) -> None:
+    hint = f"`cloudtrain stop {run}` ends it" if order.held_by(run) else "`cloudtrain queue` lists the runs that wait"
+    raise UsageError(f"`{run}` does not wait in the queue", hint=hint, code="CT940")
+
+
+def _need(one: Waiting) -> str:
+    return str(QueueNeed(one.count, one.gpus, one.slots))
+
+
+def _has(held: Held) -> str:
+    if held.gpus:
+        return f"GPU{'s' if len(held.gpus) > 1 else ''} {', '.join(held.gpus)}"
+    return f"{held.slots} CPU slot{'s' if held.slots > 1 else ''}"

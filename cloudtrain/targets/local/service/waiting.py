@@ -1,0 +1,141 @@
+"""A supervisor's own place: it waits in the queue, has what it got, and leaves it.
+
+Waiting costs nothing: the supervisor sleeps in the kernel until a byte comes, or until the run ends that it watches
+(`Order.watched`). Only the head of the queue looks around by itself, once in a minute, in case that the kernel of this
+machine does not tell of a death.
+"""
+
+# Paths are strings here: this has to start, and to poll, in no time.
+# ruff: noqa: PTH108, PTH112
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from cloudtrain.targets.local.service.lost import finish
+from cloudtrain.targets.local.service.order import Held, Waiting
+from cloudtrain.targets.local.service.queue import Queue
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtrain.launch.specification import QueueNeed
+    from cloudtrain.targets.local.service.order import Order
+
+_LOOK_EVERY = 60.0
+"""Seconds between two looks of the head of the queue, if nothing wakes it."""
+
+_FULL_DISK_PAUSE = 1.0
+"""Seconds until a table is tried again that could not be written."""
+
+
+class Place:
+    """What one supervisor has to do with the queue."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._run = os.path.basename(run_dir)  # noqa: PTH119
+        self._queue = Queue.of(run_dir)
+        self._fifo = self._queue.fifo(self._run)
+        self._need: QueueNeed | None = None
+        self._bell: int | None = None
+        self._watched: dict[str, int] = {}
+
+    def enter(self, need: QueueNeed) -> None:
+        """Stand in the queue from now on.
+
+        Raises:
+            OSError: the queue cannot be written.
+        """
+        self._need = need
+        self._hang_bell()
+        self._queue.change(self._enter)
+
+    def hold(self, gpus: tuple[str, ...]) -> None:
+        """Let the queue know which GPUs a run takes that does not wait for them.
+
+        Raises:
+            OSError: the queue cannot be written.
+        """
+        self._hang_bell()
+        self._queue.change(lambda order: order.hold(Held(self._run, gpus, 0, time.time())))
+
+    def wait(self, is_asked_to_stop: Callable[[], bool]) -> tuple[str, ...] | None:
+        """The GPUs that the run got, none of a run that needs CPU slots. None where it is to stop instead: it was asked
+        to, or was dropped from the queue."""
+        try:
+            while not is_asked_to_stop():
+                try:
+                    order = self._queue.change(self._enter)
+                except OSError:
+                    time.sleep(_FULL_DISK_PAUSE)
+                    continue
+                held = order.held_by(self._run)
+                if held is not None:
+                    return held.gpus
+                if self._run in order.dropped:
+                    return None
+                for run in self._sleep(order.watched()[self._run], is_head=order.place_of(self._run) == 1):
+                    if os.path.isdir(self._queue.run_dir(run)):
+                        finish(self._queue.run_dir(run))
+            return None
+        finally:
+            self._watch(frozenset())
+
+    def ring(self) -> None:
+        """Wake the supervisor itself: what its signal handler does."""
+        if self._bell is not None:
+            try:
+                os.write(self._bell, b".")
+            except BlockingIOError:  # it is full of reasons to wake up
+                return
+
+    def leave(self) -> None:
+        """Give back what the run has, so that the next one starts. Where the table cannot be written, those who wait
+        see it when this process ends."""
+        try:
+            self._queue.change(lambda order: order.leave(self._run))
+            os.unlink(self._fifo)
+        except OSError:
+            return
+
+    def _enter(self, order: Order) -> None:
+        """Also where somebody has removed the table meanwhile."""
+        if self._need is not None and self._run not in order.runs():
+            order.enter(Waiting.of(self._run, self._need, time.time()))
+
+    def _hang_bell(self) -> None:
+        """Open for reading and writing, so that it has no end; the kernel closes it with the process."""
+        os.mkfifo(self._fifo, 0o600)
+        self._bell = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def _sleep(self, watched: frozenset[str], *, is_head: bool) -> list[str]:
+        """Until there is something to do; the runs that ended meanwhile without leaving the queue."""
+        missing = self._watch(watched)
+        # A supervisor that was dead before it could be watched: nobody tells of that any more.
+        missing += [run for run in self._watched if not self._queue.is_alive(run)]
+        if missing:
+            return missing
+        poll = select.poll()
+        assert self._bell is not None
+        poll.register(self._bell, select.POLLIN)
+        for descriptor in self._watched.values():
+            poll.register(descriptor, 0)  # only the end of its writers
+        happened = dict(poll.poll(_LOOK_EVERY * 1000 if is_head else None))
+        if self._bell in happened:
+            os.read(self._bell, 1 << 16)
+        return [run for run, descriptor in self._watched.items() if descriptor in happened]
+
+    def _watch(self, runs: frozenset[str]) -> list[str]:
+        """Watch these runs and no others. Those that cannot be watched, because their folder is gone."""
+        for run in self._watched.keys() - runs:
+            os.close(self._watched.pop(run))
+        missing = []
+        for run in runs - self._watched.keys():
+            try:
+                flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+                self._watched[run] = os.open(self._queue.fifo(run), flags)
+            except OSError:
+                missing.append(run)
+        return missing

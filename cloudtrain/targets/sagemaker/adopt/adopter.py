@@ -1,0 +1,96 @@
+"""SageMaker's part of `cloudtrain adopt`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path as File
+from typing import Any
+
+from cloudtrain.core.adoption import Comparable, Draft, Original
+from cloudtrain.core.differences import Path, overrides_between
+from cloudtrain.core.plan import Bundle, CompileContext, Plan
+from cloudtrain.targets.sagemaker.account import account_of
+from cloudtrain.targets.sagemaker.adopt.documents import originals_in
+from cloudtrain.targets.sagemaker.adopt.jobs import drafts_of
+from cloudtrain.targets.sagemaker.adopt.scripts import originals_of_script
+from cloudtrain.targets.sagemaker.launch import keys
+from cloudtrain.targets.sagemaker.settings import SageMaker
+from cloudtrain.targets.sagemaker.tags import RUN_TAG
+
+_CODE = "(the code's own place)"
+_BUNDLE = Bundle("0" * 64, 0, 0)
+
+
+class SageMakerAdopter:
+    """CreateTrainingJob requests, and documents that hold one."""
+
+    def originals(self, data: Any, folder: str | None) -> list[Original]:
+        """The training jobs of a document."""
+        return originals_in(data, folder)
+
+    def drafts(self, original: Original) -> Iterator[Draft]:
+        """Jobs that say the request, the most portable first."""
+        return drafts_of(original)
+
+    def context(self, original: Original, settings: SageMaker) -> CompileContext:
+        """The original's name, and the account that its settings name; this machine's own plays no part."""
+        account = account_of(settings, {"HOME": "/nonexistent"})
+        return CompileContext(original.name, _BUNDLE, account._replace(overlay=None))
+
+    def comparable(self, request: Mapping[str, Any], context: CompileContext, plan: Plan | None) -> Comparable:
+        """Without the tag that makes a run ours, and with one word for the place of a script's code."""
+        found = json.loads(json.dumps(request, default=str))
+        renewed = [("TrainingJobName", "every run gets a name of its own; the original's stands in for it here")]
+        tags = [row for row in found.get("Tags", ()) if row.get("Key") != RUN_TAG]
+        found.pop("Tags", None)
+        found |= {"Tags": tags} if tags else {}
+        if plan is not None:
+            renewed.append((f"Tags.{RUN_TAG}", "the tag makes the run known to cloudtrain"))
+        parameters = found.get("HyperParameters", {})
+        where = str(parameters.get(keys.SUBMIT_DIRECTORY, "")).strip('"')
+        if where.startswith("s3://"):
+            parameters[keys.SUBMIT_DIRECTORY] = _CODE
+            renewed.append((f"HyperParameters.{keys.SUBMIT_DIRECTORY}", _WHY_CODE))
+        elif where:
+            for channel in found.get("InputDataConfig", ()):
+                source = channel.get("DataSource", {}).get("S3DataSource")
+                if channel.get("ChannelName") == "code" and source is not None:
+                    source["S3Uri"] = _CODE
+                    renewed.append(("InputDataConfig.code", _WHY_CODE))
+        for name in [name for name, value in found.items() if value in ({}, [], None)]:
+            del found[name]  # the service takes an empty field for one that is not there
+        return Comparable(found, tuple(renewed))
+
+    def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+        """All that differs, but what would take a run's tag or its code away."""
+        found = overrides_between(ours, theirs)
+        found.pop("Tags", None)
+        if _CODE in json.dumps(found.get("InputDataConfig")):
+            del found["InputDataConfig"]
+        parameters = found.get("HyperParameters")
+        if parameters is not None and parameters.get(keys.SUBMIT_DIRECTORY) == _CODE:
+            del parameters[keys.SUBMIT_DIRECTORY]
+        return found
+
+    def hook(self) -> str:
+        """What answers botocore's calls in a script."""
+        return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
+
+    def captured(self, record: Mapping[str, Any], uploads: Collection[str]) -> tuple[list[Original], str | None]:
+        """The request that a script was about to send. Where the script left the account to its credentials, the
+        account of its role takes the place of the one that the hook answered with."""
+        return originals_of_script(record, uploads)
+
+    def reason(self, path: Path) -> str:
+        """Why a place differs although overrides could say nearly everything."""
+        return _REASONS.get(str(path[0]) if path else "", "a job cannot say this")
+
+
+_WHY_CODE = "cloudtrain uploads the code under the hash of its content"
+
+_REASONS = {
+    "Tags": "a job's tags have each key once, and an override of the list would lose the tag of the run",
+    "InputDataConfig": "an override of the list would name the code's old place",
+    "HyperParameters": "the hyperparameter starts the job in a way that a job cannot say",
+}

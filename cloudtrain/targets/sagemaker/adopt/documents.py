@@ -1,0 +1,159 @@
+"""Documents that hold a CreateTrainingJob request: the request itself, an event of CloudTrail, a description, a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.core.adoption import Original
+from cloudtrain.errors import UsageError
+from cloudtrain.targets.sagemaker.catalogue.shapes import members_of
+
+_OPERATION = "CreateTrainingJob"
+
+_SIGNS = {"TrainingJobName", "AlgorithmSpecification", "ResourceConfig", "OutputDataConfig", "RoleArn"}
+"""Fields of which every request has most."""
+
+_OTHERS = {
+    "ProcessingJobName": "a processing job",
+    "TransformJobName": "a batch transform job",
+    "AutoMLJobName": "an AutoML job",
+    "EndpointConfigName": "an endpoint",
+    "PipelineName": "a pipeline",
+}
+"""What else of SageMaker has JSON like it."""
+
+_SELECTED = ("SelectedInstanceType", "SelectedInstanceCount")
+"""Of a description's `ResourceConfig`; requests may not have them."""
+
+_HIDDEN = "HIDDEN_DUE_TO_SECURITY_REASONS"
+"""CloudTrail's word for values that it does not keep."""
+
+
+def originals_in(data: Any, folder: str | None) -> list[Original]:
+    """The training jobs of a document; empty where it is none of SageMaker's.
+
+    Raises:
+        UsageError: it is SageMaker's, and has no training job.
+    """
+    found = list(_originals(data, folder))
+    if not found and isinstance(data, Mapping):
+        other = next((title for key, title in _OTHERS.items() if key in data or _camel(key) in data), None)
+        if other is not None:
+            hint = "cloudtrain adopts training jobs; `cloudtrain init` writes a job file to fill in by hand"
+            raise UsageError(f"this is {other} of SageMaker, not a training job", hint=hint, code="CT981")
+    return found
+
+
+def _originals(data: Any, folder: str | None) -> Iterator[Original]:
+    if isinstance(data, list):
+        for item in data:
+            yield from _originals(item, folder)
+    elif not isinstance(data, Mapping):
+        return
+    elif "Records" in data or "Events" in data:
+        yield from _originals(data.get("Records") or data.get("Events"), folder)
+    elif isinstance(data.get("CloudTrailEvent"), str):  # `aws cloudtrail lookup-events`
+        from cloudtrain.documents.json_text import read
+
+        yield from _originals(read(data["CloudTrailEvent"]).data, folder)
+    elif "requestParameters" in data or "detail" in data:
+        yield from _event(data, folder)
+    elif "TrainingJobDefinition" in data or "TrainingJobDefinitions" in data:
+        yield from _tuning(data, folder)
+    elif _SIGNS & data.keys() and len(_SIGNS & data.keys()) >= 3:
+        described = "TrainingJobStatus" in data or "TrainingJobArn" in data
+        kind = "the output of `aws sagemaker describe-training-job`" if described else "a CreateTrainingJob request"
+        yield _original(data, kind, folder)
+
+
+def _event(event: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
+    """An event of CloudTrail, or of EventBridge with it inside."""
+    event = event["detail"] if isinstance(event.get("detail"), Mapping) else event
+    request = event.get("requestParameters")
+    if event.get("eventName") != _OPERATION or not isinstance(request, Mapping):
+        return
+    settings = {"region": event["awsRegion"]} if isinstance(event.get("awsRegion"), str) else {}
+    shaped = _as_request(request, ())
+    yield _original(shaped, "a CloudTrail event", folder, settings)
+
+
+def _as_request(value: Any, path: tuple[str | int, ...]) -> Any:
+    """The value with the API's names: CloudTrail begins them with a small letter. Keys of maps are the user's own."""
+    if isinstance(value, list):
+        return [_as_request(item, (*path, 0)) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    members = members_of(_OPERATION, path)
+    if members is None:
+        return {key: _as_request(item, (*path, key)) for key, item in value.items()}
+    names = {_camel(name): name for name in members} | {name.lower(): name for name in members}
+    found = {}
+    for key, item in value.items():
+        name = names.get(key) or names.get(key.lower()) or key
+        found[name] = _as_request(item, (*path, name)) if name in members else item
+    return found
+
+
+def _camel(name: str) -> str:
+    return name[:1].lower() + name[1:]
+
+
+def _tuning(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
+    """The training jobs of a tuning job, without what the tuner adds."""
+    definitions = data.get("TrainingJobDefinitions") or [data["TrainingJobDefinition"]]
+    name = str(data.get("HyperParameterTuningJobName", "tuning"))
+    for definition in definitions:
+        request = {key: value for key, value in definition.items() if key not in _OF_TUNER}
+        request["HyperParameters"] = definition.get("StaticHyperParameters", {})
+        request["TrainingJobName"] = str(definition.get("DefinitionName") or name)
+        ranges = definition.get("HyperParameterRanges") or data.get("HyperParameterTuningJobConfig", {}).get(
+            "ParameterRanges", {}
+        )
+        searched = [str(row.get("Name")) for rows in ranges.values() for row in rows if isinstance(row, Mapping)]
+        lost = {"HyperParameterTuningJobConfig": "a job is one training; the search over it is not part of a job"}
+        if searched:
+            lost["ParameterRanges"] = f"the tuner gives these values to each job: {', '.join(searched)}"
+        yield _original(request, f"a training job of the tuning job {name}", folder, lost=lost)
+
+
+_OF_TUNER = {"StaticHyperParameters", "HyperParameterRanges", "TuningObjective", "DefinitionName"}
+
+
+def _original(
+    data: Mapping[str, Any],
+    kind: str,
+    folder: str | None,
+    settings: Mapping[str, Any] | None = None,
+    lost: Mapping[str, str] | None = None,
+) -> Original:
+    """The request, whole: a description keeps what a request may have, and what no request may have is dropped."""
+    members = members_of(_OPERATION, ()) or ()
+    described = "TrainingJobStatus" in data or "TrainingJobArn" in data
+    request = {key: value for key, value in data.items() if (key in members or not described) and value is not None}
+    config = request.get("ResourceConfig")
+    if isinstance(config, Mapping):
+        request["ResourceConfig"] = {key: value for key, value in config.items() if key not in _SELECTED}
+    given = request.get("HyperParameters")
+    if isinstance(given, Mapping):
+        request["HyperParameters"] = {key: value for key, value in given.items() if key not in _SET_BY_TUNER}
+    gone = dict(lost or {})
+    for name in ("Environment", "HyperParameters"):
+        hidden = request.get(name)
+        texts = [hidden] if isinstance(hidden, str) else list(hidden.values()) if isinstance(hidden, Mapping) else []
+        if _HIDDEN in texts:
+            del request[name]
+            gone[name] = "CloudTrail hides it: take it from `aws sagemaker describe-training-job`"
+    region = _region_of(data.get("TrainingJobArn"))
+    found = {**(settings or {}), **({"region": region} if region else {})}
+    return Original(
+        "sagemaker", request, str(request.get("TrainingJobName", "")), kind, found, folder=folder, lost=gone
+    )
+
+
+_SET_BY_TUNER = {"_tuning_objective_metric", "sagemaker_estimator_class_name", "sagemaker_estimator_module"}
+
+
+def _region_of(arn: Any) -> str | None:
+    parts = arn.split(":") if isinstance(arn, str) else []
+    return parts[3] if len(parts) > 5 and parts[3] else None

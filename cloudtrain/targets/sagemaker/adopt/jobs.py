@@ -1,0 +1,303 @@
+"""A CreateTrainingJob request as the fields of a job and of the target's settings: the inverse of `compile/request`.
+
+What a field cannot say stays out; the comparison finds it, and it goes to the overrides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.catalogue.machines import known_type
+from cloudtrain.core.adoption import Draft, Original
+from cloudtrain.core.script import job_name_from
+from cloudtrain.errors import JobError
+from cloudtrain.targets.sagemaker.account import account_id
+from cloudtrain.targets.sagemaker.adopt import hook
+from cloudtrain.targets.sagemaker.adopt.launches import OF_TOOLKIT, distribution_in, parsed
+from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
+from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
+from cloudtrain.targets.sagemaker.compile.request import DEFAULT_MAX_RUNTIME
+from cloudtrain.targets.sagemaker.launch import keys
+from cloudtrain.targets.sagemaker.tags import RUN_TAG
+
+_S3 = re.compile(r"s3://(?P<bucket>[^/]+)/?(?P<key>.*)")
+_REGION = re.compile(r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.")
+_DATA_TYPES = {"ManifestFile": "manifest", "AugmentedManifestFile": "augmented_manifest"}
+_INPUT_MODES = {"File": "download", "Pipe": "pipe", "FastFile": "mount"}
+_SYSTEMS = {"FSxLustre": "fsx", "EFS": "efs"}
+
+CODE_FOLDER = "code"
+
+_STAMP = re.compile(r"-\d{4}(-\d\d){5}-\d{3}$|-\d{10,14}(-\w{6})?$")
+"""What the SDKs end a job's name with: the time."""
+
+_PLACEHOLDER = f"{hook.ACCOUNT} stands for your account, and {hook.ROLE} for your role: the script asks AWS for them."
+
+
+def drafts_of(original: Original) -> Iterator[Draft]:
+    """Jobs that say the request, the most portable first: with the framework's version, with the image's address, and
+    as an image's own job, which leaves the code where it is."""
+    request = original.request
+    parameters = _mapping(request.get("HyperParameters"))
+    if parsed(parameters.get(keys.PROGRAM)):
+        algorithm = _mapping(request.get("AlgorithmSpecification"))
+        if algorithm.get("EnableSageMakerMetricsTimeSeries"):
+            yield from _by_framework(original)
+        yield _script(original, {"image": {"sagemaker": algorithm.get("TrainingImage", "")}})
+    yield _image_alone(original)
+
+
+def _by_framework(original: Original) -> Iterator[Draft]:
+    uri = _mapping(original.request["AlgorithmSpecification"]).get("TrainingImage")
+    try:
+        image = image_of_uri(uri) if isinstance(uri, str) else None
+    except JobError:
+        image = None
+    if image is None:
+        return
+    python = ".".join(map(str, image.python_version))
+    yield _script(
+        original,
+        {
+            "framework": image.framework,
+            "version": image.version,
+            **({"base": image.base} if image.base else {}),
+            **({"python": python} if python else {}),
+        },
+    )
+
+
+def _script(original: Original, environment: dict[str, Any]) -> Draft:
+    """The job of a script that the image's toolkit starts."""
+    request = original.request
+    parameters = {name: parsed(text) for name, text in _mapping(request.get("HyperParameters")).items()}
+    draft = _common(original)
+    job: dict[str, Any] = {
+        "name": draft.job["name"],
+        "source_dir": original.source or (CODE_FOLDER if original.code else "."),
+    }
+    job["entry_point"] = parameters[keys.PROGRAM]
+    own = {name: value for name, value in parameters.items() if name not in OF_TOOLKIT}
+    if own:
+        job["hyperparameters"] = own
+    distribution = distribution_in(parameters, _gpus(request))
+    if distribution:
+        job["distribution"] = distribution
+    groups = parameters.get(keys.GROUPS)
+    if isinstance(groups, list) and "instance_groups" in draft.job.get("resources", {}):
+        draft.job["resources"]["distribution_groups"] = groups
+    variables = draft.job.pop("environment", {})
+    draft.job = job | {"environment": environment | variables} | {k: v for k, v in draft.job.items() if k != "name"}
+    draft.job = _ordered(draft.job)
+    draft.settings["launch"] = "toolkit"
+    code = code_uri(request)
+    if original.code is None and original.source is None:
+        fetch = f"aws s3 cp {code} - | tar xz" if code else "copy the code of the job here"
+        draft.comments[("source_dir",)] = f"guessed: the folder of the job's code. To fetch it:\n  {fetch}"
+    bucket = _S3.fullmatch(code or "")
+    if bucket:
+        _set_bucket(draft.settings, bucket["bucket"], request)
+    return draft
+
+
+def _ordered(job: dict[str, Any]) -> dict[str, Any]:
+    order = "name description source_dir entry_point hyperparameters distribution resources environment inputs".split()
+    return {name: job[name] for name in order if name in job} | job
+
+
+def _image_alone(original: Original) -> Draft:
+    """The job of an image's own entry point: what the request says to start it is kept, word for word."""
+    draft = _common(original)
+    algorithm = _mapping(original.request.get("AlgorithmSpecification"))
+    parameters = _mapping(original.request.get("HyperParameters"))
+    own = {name: _as_str_of(text) for name, text in parameters.items()}
+    environment = {"image": {"sagemaker": algorithm.get("TrainingImage") or "image-of-the-algorithm:1"}}
+    draft.job["environment"] = environment | draft.job.get("environment", {})
+    draft.job |= {"hyperparameters": own} if own else {}
+    if parsed(parameters.get(keys.PROGRAM)) is None and original.code is None and original.source is None:
+        draft.job["source_dir"] = None
+    draft.job, draft.last_resort = _ordered(draft.job), True
+    return draft
+
+
+def _as_str_of(text: Any) -> Any:
+    """A number whose `str` is the text; else the text."""
+    value = parsed(text)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and str(value) == text else text
+
+
+def _common(original: Original) -> Draft:
+    """What every job says, whoever starts it."""
+    request, comments = original.request, dict[tuple[str | int, ...], str]()
+    name = job_name_from(_STAMP.sub("", original.name) or "training")
+    if name != original.name:
+        comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
+    job: dict[str, Any] = {"name": name}
+    job["resources"] = _resources(_mapping(request.get("ResourceConfig")))
+    variables = _mapping(request.get("Environment"))
+    if variables:
+        job["environment"] = {"variables": variables}
+    inputs = dict(_inputs(request))
+    if inputs:
+        job["inputs"] = inputs
+    checkpoint = _mapping(request.get("CheckpointConfig"))
+    if "S3Uri" in checkpoint:
+        job["checkpoint"] = {"sagemaker": checkpoint["S3Uri"]}
+    stopping = _mapping(request.get("StoppingCondition"))
+    if request.get("EnableManagedSpotTraining"):
+        wait = stopping.get("MaxWaitTimeInSeconds")
+        job["spot"] = {"max_wait": wait} if wait is not None else {}
+    if stopping.get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME) != DEFAULT_MAX_RUNTIME:
+        job["max_runtime"] = stopping["MaxRuntimeInSeconds"]
+    metrics = _mapping(request.get("AlgorithmSpecification")).get("MetricDefinitions")
+    if isinstance(metrics, list) and metrics:
+        job["metrics"] = {row["Name"]: row["Regex"] for row in metrics if {"Name", "Regex"} <= row.keys()}
+    tags = {row["Key"]: row["Value"] for row in request.get("Tags", ()) if row.get("Key") != RUN_TAG}
+    if tags:
+        job["tags"] = tags
+    settings = _settings(original)
+    guessed = (_PLACEHOLDER,) if hook.ACCOUNT in str(settings) else ()
+    return Draft(job, settings, comments, settings_head=guessed)
+
+
+def _resources(config: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    groups, preferences = config.get("InstanceGroups"), config.get("InstancePreferences")
+    if groups:
+        found["instance_groups"] = [
+            {
+                "name": row.get("InstanceGroupName", ""),
+                "instance_type": row.get("InstanceType", ""),
+                "instance_count": row.get("InstanceCount", 1),
+            }
+            for row in groups
+        ]
+    elif preferences:
+        found["instance_count"] = preferences[0].get("InstanceCount", config.get("InstanceCount", 1))
+        found["instance_preferences"] = [row.get("InstanceType", "") for row in preferences]
+    else:
+        found["instance_count"] = config.get("InstanceCount", 1)
+        found["instance_type"] = {"sagemaker": config.get("InstanceType", "")}
+    volume = config.get("VolumeSizeInGB", DEFAULT_VOLUME_GIB)
+    return found | ({"volume_size": f"{volume}g"} if volume != DEFAULT_VOLUME_GIB else {})
+
+
+def _gpus(request: Mapping[str, Any]) -> int | None:
+    config = _mapping(request.get("ResourceConfig"))
+    row: dict[str, Any] = next(iter(config.get("InstanceGroups") or [config]), {})
+    known = known_type("sagemaker", str(row.get("InstanceType", "")), None)
+    return known.gpus if known is not None else None
+
+
+def _inputs(request: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    job_mode = _mapping(request.get("AlgorithmSpecification")).get("TrainingInputMode", "File")
+    isolated = (
+        str(_mapping(request.get("HyperParameters")).get(keys.SUBMIT_DIRECTORY, "")).strip('"').startswith("/opt")
+    )
+    for channel in request.get("InputDataConfig", ()):
+        name = channel.get("ChannelName")
+        source = _mapping(channel.get("DataSource"))
+        if name == "code" and isolated:
+            continue
+        if "FileSystemDataSource" in source:
+            yield name, _file_system(source["FileSystemDataSource"])
+        elif "S3DataSource" in source:
+            yield name, _s3(source["S3DataSource"], channel, job_mode)
+
+
+def _file_system(source: Mapping[str, Any]) -> dict[str, Any]:
+    place = f"{_SYSTEMS.get(source.get('FileSystemType', ''), 'fsx')}://{source.get('FileSystemId', '')}"
+    access = source.get("FileSystemAccessMode")
+    return {"sagemaker": place + str(source.get("DirectoryPath", ""))} | ({"access": "rw"} if access == "rw" else {})
+
+
+def _s3(source: Mapping[str, Any], channel: Mapping[str, Any], job_mode: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"sagemaker": source.get("S3Uri", "")}
+    mode = channel.get("InputMode")
+    if mode in _INPUT_MODES or (mode is None and job_mode == "File"):
+        found["mode"] = _INPUT_MODES[mode or "File"]
+    if source.get("S3DataDistributionType") == "ShardedByS3Key":
+        found["shard"] = True
+    if source.get("S3DataType") in _DATA_TYPES:
+        found["data_type"] = _DATA_TYPES[source["S3DataType"]]
+    if channel.get("ContentType") is not None:
+        found["content_type"] = channel["ContentType"]
+    if channel.get("CompressionType") == "Gzip":
+        found["compression"] = "gzip"
+    if channel.get("RecordWrapperType") == "RecordIO":
+        found["record_wrapper"] = "recordio"
+    seed = _mapping(channel.get("ShuffleConfig")).get("Seed")
+    if seed is not None:
+        found["shuffle_seed"] = seed
+    for theirs, ours in (("AttributeNames", "attribute_names"), ("InstanceGroupNames", "instance_groups")):
+        if source.get(theirs):
+            found[ours] = list(source[theirs])
+    return found
+
+
+def _settings(original: Original) -> dict[str, Any]:
+    request = original.request
+    output, config = _mapping(request.get("OutputDataConfig")), _mapping(request.get("ResourceConfig"))
+    network = _mapping(request.get("VpcConfig"))
+    experiment = _mapping(request.get("ExperimentConfig"))
+    profiler = _mapping(request.get("ProfilerConfig"))
+    found = {
+        "role": request.get("RoleArn"),
+        "region": region_of(original),
+        "output": output.get("S3OutputPath"),
+        "output_kms_key": output.get("KmsKeyId"),
+        "compress_output": False if output.get("CompressionType") == "NONE" else None,
+        "volume_kms_key": config.get("VolumeKmsKeyId"),
+        "keep_alive": config.get("KeepAlivePeriodInSeconds"),
+        "training_plan": config.get("TrainingPlanArn"),
+        "subnets": network.get("Subnets"),
+        "security_group_ids": network.get("SecurityGroupIds"),
+        "network_isolation": request.get("EnableNetworkIsolation") or None,
+        "encrypt_inter_container_traffic": request.get("EnableInterContainerTrafficEncryption") or None,
+        "max_retries": _mapping(request.get("RetryStrategy")).get("MaximumRetryAttempts"),
+        "max_pending": _mapping(request.get("StoppingCondition")).get("MaxPendingTimeInSeconds"),
+        "remote_debug": _mapping(request.get("RemoteDebugConfig")).get("EnableRemoteDebug") or None,
+        "infra_check": _mapping(request.get("InfraCheckConfig")).get("EnableInfraCheck") or None,
+        "profiler": True if profiler.get("DisableProfiler") is False else None,
+        "debugger": True if "DebugHookConfig" in request else None,
+        "experiment": experiment.get("ExperimentName"),
+        "trial": experiment.get("TrialName"),
+        "trial_component": experiment.get("TrialComponentDisplayName"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def region_of(original: Original) -> str | None:
+    """The region of a request, from what in it names one."""
+    request = original.request
+    parameters = _mapping(request.get("HyperParameters"))
+    named = parsed(parameters.get(keys.REGION)) or original.settings.get("region")
+    if isinstance(named, str) and named:
+        return named
+    image = _REGION.match(str(_mapping(request.get("AlgorithmSpecification")).get("TrainingImage", "")))
+    return image["region"] if image else None
+
+
+def code_uri(request: Mapping[str, Any]) -> str | None:
+    """Where the request's code lies; None where it says nothing of it."""
+    submit_directory = parsed(_mapping(request.get("HyperParameters")).get(keys.SUBMIT_DIRECTORY))
+    if isinstance(submit_directory, str) and submit_directory.startswith("s3://"):
+        return submit_directory
+    for channel in request.get("InputDataConfig", ()):
+        if channel.get("ChannelName") == "code":
+            uri = _mapping(_mapping(channel.get("DataSource")).get("S3DataSource")).get("S3Uri")
+            return uri if isinstance(uri, str) else None
+    return None
+
+
+def _set_bucket(settings: dict[str, Any], bucket: str, request: Mapping[str, Any]) -> None:
+    """The bucket of the code, unless it is the one that follows from region and role."""
+    owner = account_id(str(request.get("RoleArn", "")))
+    if bucket != f"sagemaker-{settings.get('region')}-{owner}":
+        settings["bucket"] = bucket
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}

@@ -1,0 +1,229 @@
+"""A sweep as the body of CreateHyperParameterTuningJob: the request of a trial's training job, taken apart.
+
+What the tuner cannot carry is refused with the alternative, where the SageMaker SDK drops it without a word: entry
+points of containers, instance groups, profiler, warm pools and their like. Two things differ from what SDK 2.257.7
+sends on purpose: a categorical number stays a number (the SDK makes a text of it), and what describes the SDK's own
+estimator class is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.core.per_target import overrides_of
+from cloudtrain.core.plan import CompileContext, Plan, Upload
+from cloudtrain.core.search import Range
+from cloudtrain.core.sweep import Sweep
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.targets.common.problems import Problems
+from cloudtrain.targets.sagemaker.compile.compiler import compile_sagemaker, finished_request, parts_of
+from cloudtrain.targets.sagemaker.compile.places import place_problems
+from cloudtrain.targets.sagemaker.compile.request import Parts
+from cloudtrain.targets.sagemaker.launch.job import arrives_intact
+from cloudtrain.targets.sagemaker.settings import SageMaker
+
+LONGEST_NAME = 32
+"""Of a tuning job, because its trials add 13 letters to theirs."""
+
+_SUFFIX = len("-00000000-00")
+_MOST_RANGES, _MOST_VALUES, _MOST_VARIABLES, _MOST_STATIC = 30, 30, 48, 100
+_LONGEST_VALUE = 256
+_STRATEGIES = {"grid": "Grid", "random": "Random", "bayesian": "Bayesian", "hyperband": "Hyperband"}
+
+_DEFINITION = (
+    "RoleArn", "InputDataConfig", "VpcConfig", "OutputDataConfig", "StoppingCondition", "EnableNetworkIsolation",
+    "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining", "RetryStrategy", "Environment",
+)  # fmt: skip
+"""What a definition has as a training job has it."""
+
+_MACHINES = ("InstanceType", "InstanceCount", "VolumeSizeInGB", "VolumeKmsKeyId")
+_OF_THE_ALGORITHM = ("TrainingImage", "AlgorithmName", "TrainingInputMode", "MetricDefinitions")
+_TAKEN_APART = {
+    "TrainingJobName", "AlgorithmSpecification", "HyperParameters", "ResourceConfig", "Tags", "CheckpointConfig",
+}  # fmt: skip
+_UNSAID = {"ProfilerConfig": {"DisableProfiler": True}}
+"""What says in a training job that something is off, which it is in a tuning job anyway."""
+
+_ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a job of its own"
+
+
+def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> Plan:
+    """The plan of a sweep in SageMaker's own tuner.
+
+    Raises:
+        JobError: the tuner cannot do it (CT061), or no trial can run.
+    """
+    problems = Problems()
+    parts = parts_of(sweep.job, target, context, problems)
+    problems += place_problems(sweep.job)
+    problems.refuse()
+    assert parts is not None, "nothing stands in the way"
+    request = finished_request(parts, overrides_of(sweep.job, "sagemaker"))
+    refused = [Problem(path, text, hint, code="CT061") for path, text, hint in _cannot(sweep, parts, request)]
+    if refused:
+        raise JobError(refused)
+    trial = compile_sagemaker(sweep.job, target, context)
+    bundle = context.bundle
+    upload = Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count)
+    return Plan(
+        target="sagemaker",
+        run_name=context.run_name,
+        job_name=sweep.name,
+        request=_tuning_request(sweep, context.run_name, request),
+        uploads=() if parts.launch.mode == "image" else (upload,),
+        processes=trial.processes,
+        summary=tuple(row for row in trial.summary if row[0] not in ("target", "run", "cost")),
+        notes=(*trial.notes, *_notes(sweep)),
+        place=context.account.place,
+    )
+
+
+def _tuning_request(sweep: Sweep, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    algorithm = {key: request["AlgorithmSpecification"][key] for key in _OF_THE_ALGORITHM
+                 if key in request["AlgorithmSpecification"]}  # fmt: skip
+    algorithm["MetricDefinitions"] = _metrics(sweep, algorithm.get("MetricDefinitions", []))
+    static = {key: value for key, value in request["HyperParameters"].items() if key not in sweep.search}
+    machines = {key: value for key, value in request["ResourceConfig"].items() if key in _MACHINES}
+    definition = {
+        "StaticHyperParameters": static,
+        "AlgorithmSpecification": algorithm,
+        "HyperParameterTuningResourceConfig": machines,
+        **{key: request[key] for key in _DEFINITION if key in request},
+    }
+    return {
+        "HyperParameterTuningJobName": name,
+        "HyperParameterTuningJobConfig": _config(sweep),
+        "TrainingJobDefinition": {key: value for key, value in definition.items() if value not in ({}, [])},
+        "Tags": request["Tags"],
+    }
+
+
+def _config(sweep: Sweep) -> dict[str, Any]:
+    assert sweep.objective is not None, "refused otherwise"
+    limits = {"MaxNumberOfTrainingJobs": sweep.trial_count, "MaxParallelTrainingJobs": sweep.parallel}
+    if sweep.max_runtime is not None:
+        limits["MaxRuntimeInSeconds"] = sweep.max_runtime
+    config: dict[str, Any] = {
+        "Strategy": _STRATEGIES[sweep.strategy],
+        "HyperParameterTuningJobObjective": {
+            "Type": sweep.objective.goal.capitalize(),
+            "MetricName": sweep.objective.metric,
+        },
+        "ResourceLimits": limits,
+        "ParameterRanges": _ranges(sweep),
+        "TrainingJobEarlyStoppingType": "Auto" if sweep.stop_early is not None else "Off",
+    }
+    if sweep.hyperband is not None:
+        bounds = {"MinResource": sweep.hyperband.min, "MaxResource": sweep.hyperband.max}
+        config["StrategyConfig"] = {"HyperbandStrategyConfig": bounds}
+    if sweep.seed is not None:
+        config["RandomSeed"] = sweep.seed
+    return config
+
+
+def _ranges(sweep: Sweep) -> dict[str, Any]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, item in sweep.space.ranges.items():
+        if _is_listed(sweep, item):
+            values = [_text(value, as_json=sweep.job.entry_point is not None) for value in item.values or ()]
+            found.setdefault("CategoricalParameterRanges", []).append({"Name": name, "Values": values})
+            continue
+        low, high = item.bounds
+        kind = "IntegerParameterRanges" if item.kind == "int" else "ContinuousParameterRanges"
+        scale = {"log": "Logarithmic", "uniform": "Linear", "int": "Linear"}[item.kind]
+        bounds = (int(low), int(high)) if item.kind == "int" else (low, high)
+        row = {"Name": name, "MinValue": str(bounds[0]), "MaxValue": str(bounds[1]), "ScalingType": scale}
+        found.setdefault(kind, []).append(row)
+    return found
+
+
+def _is_listed(sweep: Sweep, item: Range) -> bool:
+    """Whether its values are written one by one: the tuner knows no steps, and a grid of listed values alone."""
+    return item.kind == "choice" or (item.kind == "int" and (sweep.strategy == "grid" or item.step not in (None, 1)))
+
+
+def _text(value: Any, *, as_json: bool) -> str:
+    return json.dumps(value) if as_json else str(value)
+
+
+def _metrics(sweep: Sweep, given: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The job's own, and where none of them is the objective, what reads it in the lines of `runtime.report`."""
+    assert sweep.objective is not None, "refused otherwise"
+    name = sweep.objective.metric
+    if any(row["Name"] == name for row in given):
+        return given
+    plain = name.replace(".", "\\.")
+    return [*given, {"Name": name, "Regex": rf"\[metrics\].* {plain}=([0-9.eE+-]+)"}]
+
+
+def _notes(sweep: Sweep) -> Iterator[str]:
+    if sweep.stop_early is not None and sweep.stop_early.after:
+        yield "SageMaker decides itself how long a trial runs before `stop_early` compares it: `after` is not sent"
+
+
+def _cannot(sweep: Sweep, parts: Parts, request: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """What the tuner cannot carry: where it stands, what it is, and the alternative."""
+    if len(sweep.name) > LONGEST_NAME - _SUFFIX:
+        most = LONGEST_NAME - _SUFFIX
+        message = f"a tuning job's name has at most {LONGEST_NAME} letters, a hash among them"
+        yield ("name",), message, f"shorten it to {most} letters, or {_ALTERNATIVE}"
+    if sweep.objective is None:
+        yield ("objective",), "SageMaker's tuner needs an objective", _ALTERNATIVE
+    if parts.launch.mode == "entrypoint":
+        message = f"SageMaker's tuner starts no entry point of a container, which this job needs: {parts.launch.reason}"
+        yield ("job",), message, _ALTERNATIVE
+    if request.get("CheckpointConfig"):
+        message = "SageMaker's tuner gives all trials one place for checkpoints, so they would resume from each other's"
+        yield ("job", "checkpoint"), message, f"remove `checkpoint`, or {_ALTERNATIVE}"
+    if len(request.get("Environment", {})) > _MOST_VARIABLES:
+        message = f"a tuning job has at most {_MOST_VARIABLES} environment variables"
+        yield ("job", "environment", "variables"), message, _ALTERNATIVE
+    for field, value in request.items():
+        known = {*_DEFINITION, *_TAKEN_APART}
+        if field not in known and _UNSAID.get(field) != value:
+            yield ("job",), f"SageMaker's tuner has no `{field}`", f"leave it out, or {_ALTERNATIVE}"
+    for field in request["ResourceConfig"].keys() - set(_MACHINES):
+        yield ("job", "resources"), f"SageMaker's tuner has no `{field}`", f"leave it out, or {_ALTERNATIVE}"
+    toolkit = parts.image.known.toolkit if parts.launch.mode == "toolkit" and parts.image.known is not None else None
+    for name, item in sweep.space.ranges.items():
+        for value in item.choice or ():
+            if toolkit is not None and not arrives_intact(value, toolkit, script=sweep.job.entry_point or "train.py"):
+                message = f"the shell of toolkit {toolkit} would break the value `{value}` of `{name}`"
+                yield ("search", name), message, _ALTERNATIVE
+    yield from _cannot_search(sweep, request)
+
+
+def _cannot_search(sweep: Sweep, request: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    ranges = sweep.space.ranges
+    if len(ranges) > _MOST_RANGES:
+        message = f"SageMaker's tuner searches at most {_MOST_RANGES} hyperparameters, and this sweep {len(ranges)}"
+        yield ("search",), message, _ALTERNATIVE
+    if len(request.get("HyperParameters", {}).keys() - ranges.keys()) > _MOST_STATIC:
+        message = f"a tuning job has at most {_MOST_STATIC} hyperparameters that stay"
+        yield ("job", "hyperparameters"), message, _ALTERNATIVE
+    if sweep.strategy == "grid" and sweep.trial_count < sweep.space.grid_size:
+        message = f"SageMaker's grid runs all {sweep.space.grid_size} combinations, and `trials` is {sweep.trials}"
+        yield ("trials",), message, f"remove `trials`, or {_ALTERNATIVE}"
+    if sweep.stop_early is not None and sweep.stop_early.bandit is not None:
+        yield ("stop_early",), "SageMaker's tuner has no bandit rule", f"use `median: {{}}`, or {_ALTERNATIVE}"
+    if sweep.max_runtime is not None and sweep.max_runtime < 120:
+        yield ("max_runtime",), "a tuning job's limit is at least 2m", f"write `max_runtime: 2m`, or {_ALTERNATIVE}"
+    for name, item in ranges.items():
+        if name.startswith(("sagemaker_", "_")) or name == "mp_parameters":
+            yield ("search", name), f"`{name}` is a word of SageMaker's own", "give the hyperparameter another name"
+        if not _is_listed(sweep, item):
+            continue
+        values = item.values or ()
+        if len(values) > _MOST_VALUES:
+            message = f"SageMaker's tuner takes at most {_MOST_VALUES} listed values, and `{name}` has {len(values)}"
+            yield ("search", name), message, f"list fewer, use a range without `step`, or {_ALTERNATIVE}"
+        elif any(isinstance(value, list | dict) or value is None for value in values):
+            yield ("search", name), f"`{name}` has values that are no text or number", _ALTERNATIVE
+        elif any(len(_text(value, as_json=True)) > _LONGEST_VALUE for value in values):
+            yield (
+                ("search", name),
+                f"`{name}` has a value of over {_LONGEST_VALUE} letters",
+                f"shorten it, or {_ALTERNATIVE}",
+            )

@@ -1,0 +1,184 @@
+"""SageMaker's own tuner: a run is a tuning job of the run's name; the service names the training jobs of its trials."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cloudtrain.core.plan import Plan
+from cloudtrain.core.states import LogLine, RunRef, RunState, RunStatus
+from cloudtrain.core.sweep import Objective
+from cloudtrain.core.trial import Trial, best_of
+from cloudtrain.errors import NameTaken, TargetUnreachable
+from cloudtrain.targets.base import BundleWriter, ByteProgress
+from cloudtrain.targets.sagemaker.jobs import TRAINING, JobKind
+from cloudtrain.targets.sagemaker.service.provider_errors import not_found, was_repeated
+from cloudtrain.targets.sagemaker.service.service import SageMakerService
+from cloudtrain.targets.sagemaker.service.states import seconds, state_of
+
+TUNING = JobKind(
+    noun="hyper_parameter_tuning",
+    name="HyperParameterTuningJobName",
+    status="HyperParameterTuningJobStatus",
+    arn="HyperParameterTuningJobArn",
+    started="CreationTime",
+    ended="HyperParameterTuningEndTime",
+    summaries="HyperParameterTuningJobSummaries",
+    outputs="OutputDataConfig",
+    log_group=TRAINING.log_group,
+)
+
+STATES: dict[str, RunState] = {
+    "Completed": RunState.SUCCEEDED,
+    "InProgress": RunState.RUNNING,
+    "Failed": RunState.FAILED,
+    "Stopped": RunState.STOPPED,
+    "Stopping": RunState.STOPPING,
+    "Deleting": RunState.LOST,
+    "DeleteFailed": RunState.LOST,
+}
+"""`HyperParameterTuningJobStatus`."""
+
+
+class SageMakerTuner(SageMakerService):
+    """The tuner. Requests, retries and credentials are those of the training jobs."""
+
+    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
+        """As for one of its training jobs."""
+        training = {**plan.request["TrainingJobDefinition"], TRAINING.name: plan.run_name}
+        return super().upload(replace(plan, request=training), bundle, on_bytes=on_bytes)
+
+    def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
+        """Send the request; as for a training job.
+
+        Raises:
+            NameTaken: the account has another tuning job of that name.
+            TargetError: SageMaker refuses it.
+        """
+        try:
+            self._at(plan.place).call("sagemaker", TUNING.create, **plan.request)
+        except NameTaken as error:
+            if not (again or was_repeated(error)):
+                raise
+            self._ours(plan.ref, TUNING)
+        except TargetUnreachable:
+            if not self.has(plan.ref):
+                raise
+        return plan.ref
+
+    def has(self, ref: RunRef) -> bool:
+        """Whether SageMaker has that tuning job, and we made it.
+
+        Raises:
+            NameTaken: it has one of that name that somebody else made.
+        """
+        return self._ours(ref, TUNING)
+
+    def status(self, ref: RunRef) -> RunStatus:
+        """Where the tuning job is; its best trial and the counts of its trials are its metrics."""
+        found = self._tuning(ref)
+        state = STATES.get(found[TUNING.status], RunState.RUNNING)
+        counts = found.get("TrainingJobStatusCounters", {})
+        ended = sum(counts.get(name, 0) for name in ("Completed", "NonRetryableError", "Stopped"))
+        limits = found["HyperParameterTuningJobConfig"].get("ResourceLimits", {})
+        metrics = {"trials": float(limits.get("MaxNumberOfTrainingJobs", 0)), "ended": float(ended)}
+        best = found.get("BestTrainingJob", {}).get("FinalHyperParameterTuningJobObjectiveMetric")
+        if best is not None:
+            metrics[best["MetricName"]] = float(best["Value"])
+        return RunStatus(
+            state,
+            found.get("FailureReason"),
+            created=seconds(found.get("CreationTime")),
+            started=seconds(found.get("CreationTime")),
+            ended=seconds(found.get(TUNING.ended)) if state.is_final else None,
+            metrics=metrics,
+        )
+
+    def logs(
+        self,
+        ref: RunRef,
+        *,
+        follow: bool = False,
+        rank: int | None = None,  # noqa: ARG002 - the promise's
+        instance: int | None = None,  # noqa: ARG002 - the promise's
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:
+        """A line for each trial that started or ended; their own output is under their own names."""
+        told = set[str]()
+        while True:
+            status = self.status(ref)
+            if on_status is not None:
+                on_status(status)
+            trials, objective = self.trials(ref), self.objective(ref)
+            best = best_of(trials, objective)
+            for trial in trials:
+                for text in _texts(trial, objective, best):
+                    if text not in told:
+                        told.add(text)
+                        yield LogLine(trial.ended or trial.started or time.time(), 0, None, "stdout", text)
+            if status.state.is_final or not follow:
+                return
+            time.sleep(self._pace.every)
+
+    def stop(self, ref: RunRef) -> None:
+        """Ask the tuner to stop, and every trial that runs. Nothing for one that has ended."""
+        if STATES.get(self._tuning(ref)[TUNING.status]) is RunState.RUNNING:
+            self._at(ref.place).call("sagemaker", TUNING.stop, **{TUNING.name: ref.name})
+
+    def trials(self, ref: RunRef) -> list[Trial]:
+        """The training jobs of the tuning job, by the number in their names."""
+        pages = self._at(ref.place).pages(
+            "sagemaker",
+            "list_training_jobs_for_hyper_parameter_tuning_job",
+            **{TUNING.name: ref.name},
+            SortBy="CreationTime",
+            SortOrder="Ascending",
+            MaxResults=100,
+        )
+        rows = [row for page in pages for row in page["TrainingJobSummaries"]]
+        return [_trial(number, row) for number, row in enumerate(rows, 1)]
+
+    def objective(self, ref: RunRef) -> Objective | None:
+        """What the tuning job is after."""
+        config = self._tuning(ref)["HyperParameterTuningJobConfig"].get("HyperParameterTuningJobObjective")
+        if config is None:
+            return None
+        word = "maximize" if config["Type"] == "Maximize" else "minimize"
+        return Objective.model_construct(**{word: config["MetricName"]})
+
+    def _tuning(self, ref: RunRef) -> dict[str, Any]:
+        found = self._describe(ref, TUNING)
+        if found is None:
+            raise not_found(ref.name, self._at(ref.place).region())
+        return found
+
+
+def _trial(number: int, row: Mapping[str, Any]) -> Trial:
+    final = row.get("FinalHyperParameterTuningJobObjectiveMetric") or {}
+    state = state_of(row["TrainingJobStatus"], None)
+    value = final.get("Value")
+    reason = row.get("FailureReason")
+    if value is None and state is RunState.SUCCEEDED:
+        state, reason = RunState.FAILED, "the script never printed the objective"
+    return Trial(
+        number,
+        row.get("TunedHyperParameters", {}),
+        row["TrainingJobName"],
+        state,
+        None if value is None else float(value),
+        reason,
+        seconds(row.get("TrainingStartTime")),
+        seconds(row.get("TrainingEndTime")),
+        stopped_early=state is RunState.STOPPED and value is not None,
+    )
+
+
+def _texts(trial: Trial, objective: Objective | None, best: Trial | None) -> Iterator[str]:
+    values = " ".join(f"{name}={value}" for name, value in trial.values.items())
+    yield f"trial {trial.number} started as {trial.run}: {values}"
+    if trial.state.is_final:
+        value = f": {objective.metric}={trial.value:.4g}" if objective and trial.value is not None else ""
+        end = f"{value}{', the best' if best is not None and best.number == trial.number else ''}"
+        yield f"trial {trial.number} {trial.state}{end or f': {trial.reason}'}"

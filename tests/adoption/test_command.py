@@ -1,0 +1,63 @@
+"""`cloudtrain adopt`: what it prints, what it writes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.adoption.test_requests import AZUREML, SAGEMAKER
+from tests.cli.conftest import Cli, cli
+
+__all__ = ["cli"]
+
+
+@pytest.fixture
+def request_file(clean_environment: Path) -> str:
+    (clean_environment / "request.json").write_text(json.dumps(SAGEMAKER["pt_torchdist"]))
+    return "request.json"
+
+
+def test_equal_is_success(cli: Cli, request_file: str) -> None:
+    """The job file on stdout, the verdict on stderr."""
+    found = cli("adopt", request_file)
+    assert found.code == 0
+    assert "entry_point: train.py" in found.out
+    assert '# role = "arn:aws:iam::123456789012:role/SageMakerRole"' in found.out
+    assert found.err.startswith("equal: ")
+
+
+def test_different_is_exit_code_1(cli: Cli, clean_environment: Path) -> None:
+    """Each difference with its reason."""
+    Path("body.json").write_text(json.dumps(AZUREML["inputs_all"]))
+    found = cli("adopt", "body.json", "--json")
+    assert found.code == 1
+    data = json.loads(found.out)
+    assert not data["equal"]
+    assert [item["path"] for item in data["differences"]] == [
+        "properties.inputs.local_file.uri", "properties.inputs.local_rel.uri",
+    ]  # fmt: skip
+    assert all(item["reason"] for item in data["differences"])
+    assert data["settings"]["azureml"]["compute"] == "gpu-cluster"
+    assert data["job"]["inputs"]["local_rel"]["local"] == "src"
+
+
+def test_what_is_written_can_be_planned(cli: Cli, request_file: str) -> None:
+    """The two files are all that a plan needs, beside the code; files that exist are kept."""
+    assert cli("adopt", request_file, "--write", "mine").code == 0
+    Path("mine/train.py").write_text("")
+    plan = cli("plan", "mine/job.yaml", "--target", "sagemaker", "--format", "request")
+    assert json.loads(plan.out)["AlgorithmSpecification"] == SAGEMAKER["pt_torchdist"]["AlgorithmSpecification"]
+    again = cli("adopt", request_file, "--write", "mine")
+    assert again.code == 2
+    assert "--force" in again.err
+    assert cli("adopt", request_file, "--write", "mine", "--force").code == 0
+
+
+@pytest.mark.parametrize("source", ["nothing.json", ".", "", "a" * 5000, "\0"])
+def test_a_source_that_cannot_be_read(cli: Cli, source: str) -> None:
+    """An error with a hint, and no traceback."""
+    found = cli("adopt", source)
+    assert found.code == 2
+    assert "hint: " in found.err

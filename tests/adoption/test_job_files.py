@@ -1,0 +1,172 @@
+"""Job files of `az ml`: read as Azure ML's tools read them, and adopted equal to the body that the SDK makes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import cloudtrain as ct
+from cloudtrain.core.differences import paths_that_differ
+from cloudtrain.targets.azureml.adopt.job_files import body_of
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "azureml"
+FILES = {
+    file.name.removesuffix(".job.yml"): file
+    for file in sorted(GOLDEN.glob("*.job.yml"))
+    if file.with_name(file.name.replace(".job.yml", ".rest.json")).exists()
+}
+
+WRITTEN_OTHERWISE = {
+    "docker_args_list": {"resources.dockerArgs", "resources.dockerArgsList"},
+    "locations_with_docker_list": {
+        "resources.dockerArgs", "resources.dockerArgsList", "resources.instanceCount", "resources.locations",
+    },
+    "no_name": {"displayName", "experimentName"},
+    "inputs_all": {"inputs.lit_bool.value", "inputs.uri_folder_rw.jobInputType", "inputs.uri_folder_rw.mode",
+                   "inputs.uri_folder_rw.uri", "inputs.uri_folder_rw.value"},
+}  # fmt: skip
+"""What the SDK prints otherwise than it sends: a list as its text, `True` as 1, an input as a literal; a random name."""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_body_of_a_file_is_the_recorded_one(name: str) -> None:
+    """The SDK printed the file and sent the body of the same job."""
+    theirs = json.loads(FILES[name].with_name(f"{name}.rest.json").read_text())["properties"]
+    ours = body_of(yaml.safe_load(FILES[name].read_text()), str(GOLDEN), {})
+    theirs, ours = ({k: v for k, v in body.items() if v not in ({}, None, False)} for body in (theirs, ours))
+    differing = {".".join(map(str, path)) for path, _, _ in paths_that_differ(theirs, ours)}
+    assert differing == WRITTEN_OTHERWISE.get(name, set())
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_recorded_file_is_adopted(name: str) -> None:
+    """Equal, but for data that is only on the user's machine."""
+    found = ct.adopt(FILES[name])
+    local = {"properties.inputs.local_file.uri", "properties.inputs.local_rel.uri"}
+    assert {item.path for item in found.differences} == (local if name == "inputs_all" else set())
+
+
+@pytest.fixture
+def adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ct.Adoption]:
+    """Adopt the text of a job file; with the job file of ours in the same folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def adopt(text: str, **options: Any) -> ct.Adoption:
+        (tmp_path / "az.yml").write_text(text)
+        return ct.adopt(tmp_path / "az.yml", folder=tmp_path, **options)
+
+    return adopt
+
+
+JOB = "command: python train.py\nenvironment: azureml:e:1\ncompute: azureml:gpu\ncode: src\n"
+
+
+def body_sent(found: ct.Adoption) -> dict[str, Any]:
+    """What a plan of the adopted job sends."""
+    where = {"subscription_id": "11111111-2222-3333-4444-555555555555", "resource_group": "rg", "workspace": "team"}
+    plan = ct.plan(found.job, ct.AzureML(**{**where, **found.settings}))
+    properties: dict[str, Any] = plan.request["properties"]
+    return properties
+
+
+def test_yaml_is_read_as_version_1_1(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
+    """What Azure ML's tools make of `yes`, `010` and `1e-4`; environment variables keep their types."""
+    (tmp_path / "src").mkdir()
+    found = adopted(JOB + "inputs: {flag: yes, n: 010, lr: 1e-4}\nenvironment_variables: {A: 1, B: on, C: x}\n")
+    assert found.equal
+    sent = body_sent(found)
+    assert {name: item["value"] for name, item in sent["inputs"].items()} == {"flag": "True", "n": "8", "lr": "1e-4"}
+    assert sent["environmentVariables"] == {"A": 1, "B": True, "C": "x"}
+
+
+def test_an_environment_in_place(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
+    """An image with a conda file that the file names or holds, and a folder with a Dockerfile outside of the code."""
+    for folder in ("src", "env"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "env" / "conda.yml").write_text("name: x\ndependencies: [python=3.11]\n")
+    (tmp_path / "env" / "Dockerfile.gpu").write_text("FROM x:1\n")
+    start = JOB.replace("environment: azureml:e:1\n", "")
+    named = adopted(start + "environment: {image: x:1, conda_file: env/conda.yml}\n")
+    assert named.equal
+    assert named.job.environment.conda_file == "../env/conda.yml"
+    held = adopted(start + "environment: {image: x:1, conda_file: {name: x, dependencies: [python=3.11]}}\n")
+    assert held.equal
+    assert held.job.environment.conda_file == "../conda.yml"
+    assert yaml.safe_load(held.files["conda.yml"]) == {"name": "x", "dependencies": ["python=3.11"]}
+    built = adopted(start + "environment: {build: {path: env, dockerfile_path: Dockerfile.gpu}}\n")
+    assert built.equal
+    assert (built.job.environment.build, built.job.environment.dockerfile) == ("../env", "Dockerfile.gpu")
+
+
+def test_places_follow_the_written_file(tmp_path: Path) -> None:
+    """A job file in another folder names the same code."""
+    (tmp_path / "theirs" / "src").mkdir(parents=True)
+    (tmp_path / "theirs" / "az.yml").write_text(JOB)
+    found = ct.adopt(tmp_path / "theirs" / "az.yml", folder=tmp_path / "ours")
+    assert found.job.source_dir == "../theirs/src"
+
+
+SWEEP = """\
+type: sweep
+trial: {command: "python train.py --lr ${{search_space.lr}}", code: src, environment: azureml:e:1}
+search_space: {lr: {type: uniform, min_value: 0.01, max_value: 0.9}}
+compute: gpu
+limits: {max_total_trials: 20, trial_timeout: 600}
+"""
+PIPELINE = """\
+$schema: https://azuremlschemas.azureedge.net/latest/pipelineJob.schema.json
+type: pipeline
+settings: {default_compute: azureml:cpu}
+jobs:
+  prepare: {type: command, command: "echo 1", environment: azureml:e:1}
+  train: {type: command, command: "python t.py ${{inputs.d}}", code: src, environment: azureml:e:1,
+          inputs: {d: "${{parent.jobs.prepare.outputs.x}}"}}
+"""
+
+
+def test_the_trial_of_a_sweep(adopted: Callable[..., ct.Adoption]) -> None:
+    """One training with a value of the search space; the search is a difference."""
+    found = adopted(SWEEP)
+    assert [item.path for item in found.differences] == ["search_space"]
+    assert found.job.command == "python train.py --lr ${{inputs.lr}}"
+    assert found.job.inputs["lr"].value == 0.01
+    assert found.job.max_runtime == 600
+
+
+def test_the_steps_of_a_pipeline(adopted: Callable[..., ct.Adoption]) -> None:
+    """Chosen by name; what the pipeline gives is a difference."""
+    assert adopted(PIPELINE, job="prepare").equal
+    found = adopted(PIPELINE, job="train")
+    assert found.settings["compute"] == "cpu"
+    assert [item.path for item in found.differences] == ["inputs.d"]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("type: automl\ncompute: x\nenvironment: y\n", "AutoML"),
+        (
+            "$schema: https://azuremlschemas.azureedge.net/latest/commandComponent.schema.json\ncommand: x\n",
+            "component",
+        ),
+        ("type: pipeline\njobs: {a: {component: ./a.yml}}\n", "components"),
+        ("type: sweep\ntrial: ./trial.yml\nsearch_space: {}\n", "trial"),
+        (JOB + "x: 1\ncomand: 2\n", ""),
+        (JOB.replace("azureml:e:1", "{image: x:1, conda_file: no.yml}"), "conda file"),
+        (JOB.replace("train.py", "train.py ${{inputs.nope}}"), "nope"),
+    ],
+)
+def test_what_is_no_command_job(text: str, word: str, adopted: Callable[..., ct.Adoption]) -> None:
+    """An error that says what it is and what to type; unknown keys are differences."""
+    if not word:
+        assert [item.path for item in adopted(text).differences] == ["x", "comand"]
+        return
+    with pytest.raises(ct.CloudtrainError) as caught:
+        adopted(text)
+    assert word in caught.value.message
+    assert caught.value.hint

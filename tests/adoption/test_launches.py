@@ -1,0 +1,169 @@
+"""Launch lines, batch scripts and task files become jobs that start the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain as ct
+from tests.cli.conftest import Cli, cli
+
+__all__ = ["cli"]
+
+LINES: dict[str, dict[str, Any]] = {
+    "torchrun --nproc-per-node 4 train.py --lr 1": {
+        "entry_point": "train.py", "hyperparameters": {"lr": 1}, "type": "torch", "processes": 4, "instances": 1,
+    },
+    "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend c10d --rdzv_endpoint h:29500 -m pkg.train a b": {
+        "command": "python -m pkg.train a b", "type": "torch", "processes": 8, "instances": 2,
+    },
+    "python -m torch.distributed.run --standalone --nproc-per-node gpu train.py": {
+        "entry_point": "train.py", "type": "torch", "processes": None,
+    },
+    "A=1 torchrun train.py --b 1 --a 2": {"command": "python train.py --b 1 --a 2", "variables": {"A": "1"}},
+    "accelerate launch --num_processes 16 --num_machines 2 --mixed_precision bf16 train.py --epochs 3": {
+        "processes": 8, "instances": 2, "variables": {"ACCELERATE_MIXED_PRECISION": "bf16"},
+    },
+    "deepspeed --num_nodes 2 --num_gpus 8 train.py --deepspeed ds.json": {
+        "type": "deepspeed", "processes": 8, "instances": 2, "hyperparameters": {"deepspeed": "ds.json"},
+    },
+    "deepspeed --hostfile hosts train.py --deepspeed --deepspeed_config ds.json": {
+        "type": "deepspeed", "processes": 4, "instances": 2,
+        "command": "python train.py --deepspeed --deepspeed_config ds.json",
+    },
+    "mpirun -np 8 -H a:4,b:4 -x NCCL_DEBUG=INFO --mca btl tcp python train.py": {
+        "type": "mpi", "processes": 4, "instances": 2,
+    },
+    "horovodrun -np 4 -H a:4 python train.py": {"type": "horovod", "processes": 4},
+    "torchx run -s local_cwd dist.ddp -j 2x8 --script train.py -- --epochs 3": {
+        "type": "torch", "processes": 8, "instances": 2, "hyperparameters": {"epochs": 3},
+    },
+    "srun -N 2 --label torchrun --nnodes 2 --nproc-per-node 4 train.py": {"instances": 2, "processes": 4},
+    "python train.py --epochs 3": {"type": "none", "hyperparameters": {"epochs": 3}},
+}  # fmt: skip
+
+
+def shape(job: ct.TrainingJob) -> dict[str, Any]:
+    return {
+        "entry_point": job.entry_point,
+        "command": job.command,
+        "hyperparameters": job.hyperparameters,
+        "type": job.distribution.type,
+        "processes": getattr(job.distribution, "processes_per_instance", None),
+        "instances": job.resources.instance_count,
+        "variables": job.environment.variables,
+    }
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_launch_line_is_adopted(line: str) -> None:
+    """Equal, with these fields."""
+    Path("hosts").write_text("worker-1 slots=4\nworker-2 slots=4\n")
+    found = ct.adopt(line)
+    assert found.differences == ()
+    assert {name: value for name, value in shape(found.job).items() if name in LINES[line]} == LINES[line]
+
+
+LOSSES = {
+    "torchrun --nnodes 1:4 --nproc-per-node 2 train.py": {"--nnodes"},
+    "torchrun --max-restarts 3 train.py": {"--max-restarts"},
+    "torchrun --nnodes $N train.py": {"--nnodes"},
+    "torchrun --new-option 3 train.py": {"--new-option"},
+    "deepspeed --include localhost:0,1 train.py": {"--include"},
+    "mpirun -np 2 --map-by slot python train.py": {"--map-by"},
+    "torchx run dist.ddp -j 1x2 -h gpu_large --script train.py": {"-h"},
+}
+
+
+@pytest.mark.parametrize("line", LOSSES)
+def test_what_a_job_cannot_say_is_a_difference(line: str) -> None:
+    """Each option with a reason, never silently away."""
+    found = ct.adopt(line)
+    assert {item.path for item in found.differences} == LOSSES[line]
+    assert all(item.reason for item in found.differences)
+
+
+BATCH = """\
+#!/bin/bash
+#SBATCH --job-name=llama
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:a100:8
+#SBATCH --time=01:59:00
+#SBATCH -p big
+export NCCL_DEBUG=INFO
+SCRIPT="train.py"
+nodes=( $( scontrol show hostnames $SLURM_JOB_NODELIST ) )
+module load cuda
+srun torchrun --nnodes $SLURM_NNODES \\
+    --nproc_per_node 8 --rdzv_endpoint $head:29500 $SCRIPT --lr 0.1
+"""
+TASK = """\
+name: tune
+workdir: ./src
+num_nodes: 2
+resources: {accelerators: "H100:8", use_spot: true}
+envs: {A: 1}
+setup: pip install torch
+run: |
+  torchrun --nnodes $SKYPILOT_NUM_NODES --nproc_per_node $SKYPILOT_NUM_GPUS_PER_NODE train.py --lr 0.1
+"""
+
+
+def test_a_batch_script_is_adopted() -> None:
+    """Its directives, its variables, and the launch line; what is no part of a job is a difference."""
+    Path("job.sh").write_text(BATCH)
+    found = ct.adopt("job.sh")
+    assert {item.path for item in found.differences} == {"--partition", "other lines"}
+    assert shape(found.job) == {
+        "entry_point": "train.py", "command": None, "hyperparameters": {"lr": 0.1}, "type": "torch", "processes": 8,
+        "instances": 4, "variables": {"NCCL_DEBUG": "INFO"},
+    }  # fmt: skip
+    assert (found.job.name, found.job.max_runtime, found.job.resources.gpus_per_instance) == ("llama", 7140, 8)
+
+
+def test_a_task_file_is_adopted() -> None:
+    """SkyPilot's variables are known, and what it sets up is a difference."""
+    Path("task.yaml").write_text(TASK)
+    found = ct.adopt("task.yaml")
+    assert {item.path for item in found.differences} == {"setup"}
+    assert (found.job.source_dir, found.job.resources.gpu, found.job.resources.gpus_per_instance) == (
+        "./src",
+        "H100",
+        8,
+    )
+    assert (shape(found.job)["instances"], shape(found.job)["processes"]) == (2, 8)
+    assert found.job.spot is not None
+
+
+def test_a_configuration_of_accelerate() -> None:
+    """With its line it is adopted; alone it is refused with what to type."""
+    text = "distributed_type: FSDP\nnum_machines: 2\nnum_processes: 16\nmixed_precision: bf16\nfsdp_config: {x: 1}\n"
+    Path("a.yaml").write_text(text)
+    found = ct.adopt("accelerate launch --config_file a.yaml train.py")
+    assert (shape(found.job)["instances"], shape(found.job)["processes"]) == (2, 8)
+    assert {item.path for item in found.differences} == {"fsdp_config"}
+    with pytest.raises(ct.CloudtrainError) as caught:
+        ct.adopt("a.yaml")
+    assert "accelerate launch --config_file a.yaml" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "line", ["torchrun", "torchrun --nproc-per-node 'x", "ls -l", "mpirun -np", "python -c 1", "deepspeed --hostfile no x.py",
+             "torchx run utils.echo", "accelerate launch --config_file no.yaml x.py", "torchrun --nnodes"],
+)  # fmt: skip
+def test_what_is_no_launch_line(line: str, cli: Cli) -> None:
+    """An error with a hint."""
+    found = cli("adopt", line)
+    assert found.code == 2
+    assert "hint: " in found.err
+
+
+def test_a_launch_line_on_the_command_line(cli: Cli) -> None:
+    """A whole job file on stdout."""
+    found = cli("adopt", "torchrun --nproc-per-node 4 train.py --lr 1")
+    assert found.code == 0
+    assert "processes_per_instance: 4" in found.out
+    assert "cloudtrain.toml" not in found.out

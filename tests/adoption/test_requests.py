@@ -1,0 +1,237 @@
+"""Requests become jobs that send the same request: proven with every recorded request of the SDKs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain.adoption.writing import job_yaml, settings_toml
+from cloudtrain.documents.document import read_document
+from cloudtrain.jobfile import parse_job
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SAGEMAKER = {
+    file.stem: found["request"]
+    for file in sorted((GOLDEN / "sagemaker_sdk_v2").glob("*.json"))
+    if (found := json.loads(file.read_text())).get("request")
+}
+AZUREML = {
+    file.name.removesuffix(".rest.json"): json.loads(file.read_text())
+    for file in sorted((GOLDEN / "azureml").glob("*.rest.json"))
+}
+NOT_EQUAL = {"inputs_all": {"properties.inputs.local_file.uri", "properties.inputs.local_rel.uri"}}
+"""Recorded bodies that a job cannot send, and where they differ: data that is only on the user's machine."""
+
+
+@pytest.fixture
+def adopted(tmp_path: Path) -> Callable[..., ct.Adoption]:
+    """Adopt a document, through a file."""
+
+    def adopt(document: Any, job: str | None = None, name: str = "request.json") -> ct.Adoption:
+        file = tmp_path / name
+        file.write_text(document if isinstance(document, str) else json.dumps(document))
+        return ct.adopt(file, job=job)
+
+    return adopt
+
+
+@pytest.mark.parametrize("name", SAGEMAKER)
+def test_every_recorded_request_is_adopted(name: str, adopted: Callable[..., ct.Adoption]) -> None:
+    """The job sends the recorded request, and its file and settings say what the objects say."""
+    found = adopted(SAGEMAKER[name])
+    assert found.differences == ()
+    assert parse_job(found.job_text, format="yaml", file="job.yaml") == found.job
+    assert read_document(found.settings_text, "toml").data == {"sagemaker": found.settings}
+
+
+@pytest.mark.parametrize("name", AZUREML)
+def test_every_recorded_body_is_adopted(name: str, adopted: Callable[..., ct.Adoption]) -> None:
+    """The same for Azure ML, but for what is said above."""
+    found = adopted(AZUREML[name])
+    assert {item.path for item in found.differences} == NOT_EQUAL.get(name, set())
+    assert parse_job(found.job_text, format="yaml", file="job.yaml") == found.job
+    assert read_document(found.settings_text or "[azureml]", "toml").data == {"azureml": found.settings}
+
+
+def test_the_share_that_fields_alone_say(adopted: Callable[..., ct.Adoption]) -> None:
+    """Nearly all recorded requests need no override: a job file is made of fields."""
+    overridden = [name for name, request in SAGEMAKER.items() if adopted(request).fields.get("sagemaker_overrides")]
+    assert len(SAGEMAKER) >= 60
+    assert len(overridden) / len(SAGEMAKER) < 0.1
+    overridden = [name for name, body in AZUREML.items() if adopted(body).fields.get("azureml_overrides")]
+    assert len(overridden) / len(AZUREML) < 0.2
+
+
+FULL = SAGEMAKER["pt_full_lifecycle"]
+
+
+def described(request: dict[str, Any]) -> dict[str, Any]:
+    """What `aws sagemaker describe-training-job` prints of a finished job."""
+    return {key: value for key, value in request.items() if key != "Tags"} | {
+        "TrainingJobArn": "arn:aws:sagemaker:us-west-2:123456789012:training-job/golden",
+        "TrainingJobStatus": "Completed",
+        "SecondaryStatus": "Completed",
+        "CreationTime": "2026-11-01T10:00:00+00:00",
+        "BillableTimeInSeconds": 12,
+        "ModelArtifacts": {"S3ModelArtifacts": "s3://b/model.tar.gz"},
+        "ResourceConfig": request["ResourceConfig"] | {"SelectedInstanceType": "ml.p4d.24xlarge"},
+        "HyperParameters": request["HyperParameters"] | {"_tuning_objective_metric": "loss"},
+    }
+
+
+def test_a_description_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
+    """What the service adds is no part of the job."""
+    found = adopted(described(FULL))
+    assert found.equal
+    assert found.job.name == "golden-pt-full-lifecycle"
+    assert "_tuning_objective_metric" not in found.job.hyperparameters
+
+
+def camel(value: Any, path: tuple[str, ...] = ()) -> Any:
+    """A request as CloudTrail writes it: small first letters, but for the keys of maps."""
+    if isinstance(value, list):
+        return [camel(item, path) for item in value]
+    if not isinstance(value, dict):
+        return value
+    own = path[-1:] in (("HyperParameters",), ("Environment",))
+    return {key if own else key[0].lower() + key[1:]: camel(item, (*path, key)) for key, item in value.items()}
+
+
+def event(request: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "eventSource": "sagemaker.amazonaws.com", "eventName": "CreateTrainingJob", "awsRegion": "us-west-2",
+        "requestParameters": camel(request),
+    }  # fmt: skip
+
+
+def test_an_event_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
+    """CloudTrail's names become the API's again, in a record, in a list of records and in `lookup-events`."""
+    same = adopted(FULL)
+    looked_up = {"Events": [{"CloudTrailEvent": json.dumps(event(FULL))}]}
+    for document in (event(FULL), {"Records": [event(FULL)]}, {"detail": event(FULL)}, looked_up):
+        found = adopted(document)
+        assert (found.equal, found.job, found.settings) == (True, same.job, same.settings)
+
+
+def test_what_an_event_hides_is_said(adopted: Callable[..., ct.Adoption]) -> None:
+    """CloudTrail keeps no environment variables; the job is not called equal."""
+    record = event(FULL)
+    record["requestParameters"]["environment"] = "HIDDEN_DUE_TO_SECURITY_REASONS"
+    found = adopted(record)
+    assert [item.path for item in found.differences] == ["Environment"]
+    assert "describe-training-job" in found.differences[0].reason
+
+
+def test_a_tuning_job_is_adopted_without_its_search(adopted: Callable[..., ct.Adoption]) -> None:
+    """The training job of a tuning job, and the search as a difference."""
+    definition = {
+        key: value for key, value in FULL.items() if key not in ("HyperParameters", "TrainingJobName", "Tags")
+    }
+    document = {
+        "HyperParameterTuningJobName": "tune",
+        "HyperParameterTuningJobConfig": {
+            "ParameterRanges": {"ContinuousParameterRanges": [{"Name": "lr", "MinValue": "0", "MaxValue": "1"}]}
+        },
+        "TrainingJobDefinition": definition | {"StaticHyperParameters": FULL["HyperParameters"]},
+    }
+    found = adopted(document)
+    assert {item.path for item in found.differences} == {"HyperParameterTuningJobConfig", "ParameterRanges"}
+    assert found.job.entry_point == "train.py"
+
+
+UNSAYABLE: dict[str, dict[str, Any]] = {
+    "an algorithm of the marketplace": {
+        "AlgorithmSpecification": {"TrainingInputMode": "File", "AlgorithmName": "arn:aws:sagemaker:x:algorithm/a"}
+    },
+    "channels with other names": {
+        "InputDataConfig": [
+            {
+                "ChannelName": "train-1.x",
+                "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://b/x"}},
+            }
+        ]
+    },
+    "debugger rules": {"DebugRuleConfigurations": [{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1"}]},
+    "a checkpoint without a path": {"CheckpointConfig": {"S3Uri": "s3://b/c"}},
+    "pipe mode of the job": {"AlgorithmSpecification": FULL["AlgorithmSpecification"] | {"TrainingInputMode": "Pipe"}},
+    "a field of tomorrow": {"NewConfig": {"Enable": True, "Rates": [1, 2.5, None]}},
+    "a hyperparameter that is no JSON": {"HyperParameters": FULL["HyperParameters"] | {"x": "plain text", "y": "01"}},
+}
+
+
+@pytest.mark.parametrize("case", UNSAYABLE)
+def test_what_fields_cannot_say_goes_to_overrides(case: str, adopted: Callable[..., ct.Adoption]) -> None:
+    """Never silently away: the request is the same, or the difference is listed."""
+    request = {key: value for key, value in FULL.items() if key != "EnableNetworkIsolation"}
+    request["HyperParameters"] = request["HyperParameters"] | {
+        "sagemaker_submit_directory": '"s3://my-bucket/code/golden/source/sourcedir.tar.gz"'
+    }
+    request["InputDataConfig"] = request["InputDataConfig"][:1]
+    found = adopted(request | UNSAYABLE[case])
+    assert found.differences == ()
+    assert found.fields.get("sagemaker_overrides") or case.startswith("a hyperparameter")
+
+
+def test_the_answer_of_the_service_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
+    """A body that was read back: its id names the workspace, and what the service added is dropped."""
+    workspace = "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.MachineLearningServices/workspaces/ws"
+    body = json.loads(json.dumps(AZUREML["pytorch_2x8"]))
+    body["properties"] |= {
+        "status": "Completed",
+        "computeId": f"{workspace}/computes/gpu-cluster",
+        "codeId": f"{workspace}/codes/abc/versions/1",
+        "services": {"Studio": {"endpoint": "https://x"}, "Tracking": {"endpoint": "azureml://x"}},
+    }
+    found = adopted({"id": f"{workspace}/jobs/lemon_plow", "name": "lemon_plow", "systemData": {}} | body)
+    assert found.equal
+    assert found.job.name == "lemon-plow"
+    assert found.settings["compute"] == "gpu-cluster"
+    assert (found.settings["subscription_id"], found.settings["workspace"]) == ("sub", "ws")
+    assert "az ml job download" in found.job_text
+
+
+def test_a_pipeline_has_several_jobs(adopted: Callable[..., ct.Adoption]) -> None:
+    """One of them is chosen by name; the error says how."""
+    step = AZUREML["single_node"]["properties"]
+    body = {
+        "properties": {"jobType": "Pipeline", "jobs": {"prepare": step, "train": step | {"command": "python t.py"}}}
+    }
+    with pytest.raises(ct.CloudtrainError) as caught:
+        adopted(body)
+    assert caught.value.hint == "choose one of `prepare`, `train` with `--job`"
+    assert adopted(body, job="train").job.command == "python t.py"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"ProcessingJobName": "p"}, {"properties": {"jobType": "AutoML"}}, {"a": 1}, [], "", "{", "a: [", "a: b: c",
+        {"name": "x", "entry_point": "train.py"}, "!!python/object:os.system {}", '{"a": 1}{', "\0",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["request.json", "request.yaml", "request"])
+def test_what_cannot_be_adopted_is_refused(document: Any, name: str, adopted: Callable[..., ct.Adoption]) -> None:
+    """With a code and a hint."""
+    with pytest.raises(ct.CloudtrainError) as caught:
+        adopted(document, name=name)
+    assert caught.value.code == "CT981"
+    assert caught.value.hint
+
+
+TEXTS = ["", " x", "yes", "010", "1e-4", "a: b", "- a", "line\nline\n", "\n", "a\n\n", "tab\t", "é \u2028", "${{inputs.x}}",
+         "'", '"', "# no", "null", "~", "1.0", "0x1f", "=", "*a", "&a", "a #b", "%", "@x", "\\", "a\n  b\nc"]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_any_text_survives_the_files(text: str) -> None:
+    """As a value and as a key, in YAML and in TOML, beside comments."""
+    data = {"a": {text: [text, {"b": text}]}, "b": text, "c": [text * 30] * 5}
+    assert read_document(job_yaml(data, {("a",): "why\nbecause", ("z",): "gone"}), "yaml").data == data
+    assert read_document(settings_toml("t", {"a": [text], "b": {text: text}}), "toml").data == {
+        "t": {"a": [text], "b": {text: text}}
+    }

@@ -1,0 +1,214 @@
+"""Scripts and notebooks that use an SDK, run up to their first job. A small botocore stands in for the real one; the
+real SDKs are in tests/parity."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain as ct
+from tests.adoption.test_requests import SAGEMAKER
+from tests.cli.conftest import Cli, cli
+
+__all__ = ["cli"]
+
+REQUEST = SAGEMAKER["est_byoc_plain"]
+
+BOTOCORE = """\
+class Meta:
+    region_name = "eu-west-1"
+class BaseClient:
+    meta = Meta()
+    def _make_api_call(self, operation, params):
+        raise SystemExit("a call has left the script")
+"""
+CALL = f"""\
+import json, sys
+from botocore.client import BaseClient
+client = BaseClient()
+request = json.loads({json.dumps(json.dumps(REQUEST))})
+"""
+SEND = 'client._make_api_call("CreateTrainingJob", request)\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a small botocore."""
+    place = tmp_path / "work"
+    (place / "botocore").mkdir(parents=True)
+    (place / "botocore" / "__init__.py").write_text("")
+    (place / "botocore" / "client.py").write_text(BOTOCORE)
+    return place
+
+
+@pytest.fixture
+def adopted(folder: Path) -> Callable[..., ct.Adoption]:
+    """Adopt a script of this text."""
+
+    def adopt(text: str, name: str = "job.py", **options: Any) -> ct.Adoption:
+        (folder / name).write_text(text)
+        return ct.adopt(folder / name, execute=True, **options)
+
+    return adopt
+
+
+def test_a_script_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
+    """The request that it was about to send, and its arguments."""
+    found = adopted(CALL + 'request["HyperParameters"] = {"epochs": sys.argv[1]}\n' + SEND, arguments=["7"])
+    assert found.equal
+    assert found.job.hyperparameters == {"epochs": 7}
+    assert found.settings["region"] == "eu-west-1"
+
+
+def test_the_answers_are_those_of_an_account(adopted: Callable[..., ct.Adoption]) -> None:
+    """A role that the script asks for is a placeholder, and the settings say so."""
+    ask = 'request["RoleArn"] = client._make_api_call("GetRole", {"RoleName": "mine"})["Role"]["Arn"]\n'
+    found = adopted(CALL + ask + SEND)
+    assert found.settings["role"] == "arn:aws:iam::111122223333:role/mine"
+    assert found.settings_text.startswith("# 111122223333 stands for your account")
+
+
+def test_the_code_is_found(adopted: Callable[..., ct.Adoption], folder: Path) -> None:
+    """The folder whose files the script has uploaded is the job's; other code is unpacked beside the job file."""
+    (folder / "src").mkdir()
+    (folder / "src" / "train.py").write_text("print(1)\n")
+    upload = f"""
+request = json.loads({json.dumps(json.dumps(SAGEMAKER["pt_torchdist"]))})
+import io, os, tarfile
+tar = io.BytesIO()
+if len(sys.argv) > 1: open("src/more.py", "w").write("")
+with tarfile.open(fileobj=tar, mode="w:gz") as archive:
+    for name in os.listdir("src"): archive.add("src/" + name, name)
+bucket, _, key = json.loads(request["HyperParameters"]["sagemaker_submit_directory"])[5:].partition("/")
+tar.seek(0)
+client._make_api_call("PutObject", {{"Bucket": bucket, "Key": key, "Body": tar}})
+"""
+    found = adopted(CALL + upload + SEND, folder=folder)
+    assert found.equal
+    assert (found.job.source_dir, found.code) == ("src", None)
+    other = adopted(CALL + upload + SEND, arguments=["more"], folder=folder / "out")
+    assert other.job.source_dir == "code"
+    from cloudtrain.adoption.proof import write_adoption
+
+    write_adoption(other, folder / "out")
+    assert (folder / "out" / "code" / "more.py").exists()
+    assert not (folder / "src" / "more.py").exists()
+
+
+def test_a_notebook_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
+    """Magics are left out, and a cell that fails does not end the notebook."""
+    cells = ["%pip install x\n!ls\nfiles = !ls\n1/0", "%%bash\nexit 1", CALL, SEND]
+    text = json.dumps({"cells": [{"cell_type": "code", "source": [cell]} for cell in cells]})
+    assert adopted(text, "job.ipynb").equal
+
+
+HOSTILE = {
+    "swallows everything": "while True:\n    try:\n        import time; time.sleep(60)\n    except BaseException:\n        pass\n",
+    "ignores signals": "import signal, time\nfor n in (1, 2, 15):\n    signal.signal(n, signal.SIG_IGN)\ntime.sleep(600)\n",
+    "forks away": "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(600)\n    os._exit(0)\ntime.sleep(600)\n",
+    "starts programs": "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n",
+    "floods": "import sys\nwhile True: sys.stdout.write('x' * 1000)\n",
+}
+
+
+def still_running() -> list[str]:
+    """Programs of this test that sleep still."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("HOME", "").startswith(tempfile.gettempdir() + "/cloudtrain-adopt-"):
+                found.append(" ".join(process.cmdline()))
+    return [line for line in found if "time.sleep(600)" in line]
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_hostile_script_ends(
+    case: str, isolated: bool, adopted: Callable[..., ct.Adoption], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the namespaces of Linux and without them, and nothing of it is left."""
+    if not isolated:
+        monkeypatch.setattr("cloudtrain.adoption.running._without_network", list)
+    with pytest.raises(ct.CloudtrainError) as caught:
+        adopted("print('hello')\n" + HOSTILE[case], time_limit=3)
+    assert caught.value.code == "CT984"
+    assert still_running() == []
+
+
+def test_a_job_in_a_swallowing_script_is_taken(adopted: Callable[..., ct.Adoption]) -> None:
+    """The process ends where the job is created: no handler sees an exception."""
+    text = CALL + "try:\n    " + SEND + "except BaseException:\n    pass\nfinally:\n    open('/no', 'w')\n"
+    assert adopted(text).equal
+
+
+def test_it_has_no_network_and_no_secrets(
+    adopted: Callable[..., ct.Adoption], folder: Path, monkeypatch: pytest.MonkeyPatch, clean_environment: Path
+) -> None:
+    """Neither the user's variables, nor their home, nor a connection; and what it writes is written to a copy."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mine")
+    monkeypatch.setenv("MY_TOKEN", "mine")
+    (clean_environment / ".aws").mkdir()
+    text = """
+import os, socket
+found = {"secret": os.environ["AWS_SECRET_ACCESS_KEY"], "token": os.environ.get("MY_TOKEN", ""),
+         "aws": str(os.path.exists(os.path.expanduser("~/.aws"))), "net": "open"}
+try:
+    socket.create_connection(("127.0.0.1", 9))
+except OSError as error:
+    found["net"] = str(error)
+open("written.txt", "w").write("x")
+open(os.path.expanduser("~/written.txt"), "w").write("x")
+request["Environment"] = found
+"""
+    found = adopted(CALL + text + SEND)
+    variables = found.job.environment.variables
+    assert (variables["secret"], variables["token"], variables["aws"]) == ("none", "", "False")
+    assert "refuses" in variables["net"]
+    assert not (folder / "written.txt").exists()
+    assert not (clean_environment / "written.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("raise ValueError('no data')\n", "no data"),
+        ("print('all done')\n", "ended without creating a training job: all done"),
+        ("def broken(:\n", "SyntaxError"),
+        (CALL + 'client._make_api_call("CreateProcessingJob", {"ProcessingJobName": "p"})\n', "processing job"),
+    ],
+)
+def test_a_script_without_a_job(text: str, word: str, adopted: Callable[..., ct.Adoption]) -> None:
+    """The last thing that it said is in the message."""
+    with pytest.raises(ct.CloudtrainError) as caught:
+        adopted(text)
+    assert word in caught.value.message
+    assert caught.value.code in ("CT981", "CT984")
+
+
+def test_it_is_asked_for(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a terminal and without `--yes` nothing is run, and the screen says what running means."""
+    (folder / "job.py").write_text(CALL + SEND)
+    refused = cli("adopt", str(folder / "job.py"))
+    assert refused.code == 2
+    assert "executes it" in refused.err
+    assert "--yes" in refused.err
+    assert cli("adopt", str(folder / "job.py"), "--yes").code == 0
+    missing = cli("adopt", str(folder / "job.py"), "--yes", "--python", "/no/python")
+    assert missing.code == 2
+
+
+def test_an_interpreter_of_its_own(cli: Cli, folder: Path) -> None:
+    """`--python` names it."""
+    (folder / "job.py").write_text(CALL + 'request["Environment"] = {"python": sys.executable}\n' + SEND)
+    found = cli("adopt", str(folder / "job.py"), "--yes", "--python", os.path.realpath(sys.executable), "--json")
+    assert json.loads(found.out)["job"]["environment"]["variables"]["python"] == os.path.realpath(sys.executable)

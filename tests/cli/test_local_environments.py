@@ -1,0 +1,246 @@
+"""`build_environment`: what a job requires is installed once, whole or not at all, and found by the script."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import cloudtrain as ct
+from tests.cli.conftest import Cli
+from tests.deadlines import DEADLINE
+
+REPOSITORY = Path(__file__).parents[2]
+
+UV = """#!{python}
+import os, subprocess, sys, time
+arguments = sys.argv[1:]
+with open({log!r}, "a") as log:
+    log.write(arguments[0] + "\\n")
+if os.path.exists({hold!r}):
+    time.sleep(600)
+base = {python!r}
+if arguments[0] == "venv":
+    assert arguments[1:3] == ["--python", base], arguments
+    sys.exit(subprocess.call([base, "-m", "venv", "--without-pip", arguments[3]]))
+assert arguments[:3] == ["pip", "install", "--python"], arguments
+sys.exit(subprocess.call([base, "-m", "pip", "--python", arguments[3], "install", *arguments[4:]]))
+"""
+"""As uv does, with venv and pip. It notes what it is asked for, and hangs while a file says so."""
+
+
+@pytest.fixture
+def project(clean_environment: Path) -> Path:
+    """A job that requires a package which only a folder has."""
+    wheels = clean_environment / "wheels"
+    wheels.mkdir()
+    for version in ("1.0", "2.0"):
+        with zipfile.ZipFile(wheels / f"ct_greeting-{version}-py3-none-any.whl", "w") as wheel:
+            info = f"ct_greeting-{version}.dist-info"
+            wheel.writestr("ct_greeting.py", f"WORD = 'hello {version}'\n")
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: ct-greeting\nVersion: {version}\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    folder = clean_environment / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text("import ct_greeting, pydantic, sys\nprint(ct_greeting.WORD, sys.prefix)\n")
+    (folder / "requirements.txt").write_text(f"--no-index\n--find-links {wheels}\nct-greeting==1.0\n")
+    (folder / "job.yaml").write_text(
+        "name: greets\nentry_point: train.py\nenvironment: {requirements: requirements.txt}\n"
+    )
+    os.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def uv(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a uv on the PATH, its log, and `hold`, which makes it hang."""
+    folder = clean_environment / "uv"
+    folder.mkdir()
+    program = folder / "uv"
+    program.write_text(UV.format(python=sys.executable, log=str(folder / "log"), hold=str(folder / "hold")))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def environment_in(plan: ct.Plan) -> str:
+    """The folder of a plan's environment."""
+    return str(plan.request["environment"]["folder"])
+
+
+def whole(state_dir: Path) -> list[Path]:
+    """The environments that can be used."""
+    return [item for item in (state_dir / "environments").glob("*") if item.is_symlink()]
+
+
+def in_another_process(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "cloudtrain", *arguments],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def test_without_it_a_plan_says_what_to_type(cli: Cli, project: Path) -> None:
+    """The default is the interpreter as it is, and the finding names the flag; with the flag there is none."""
+    plain = cli("plan", "job.yaml", "--short")
+    assert "[LO207]" in plain.out
+    assert "`--build-environment`" in " ".join(plain.out.split())
+    built = cli("plan", "job.yaml", "--short", "--build-environment")
+    assert "LO207" not in built.out
+    assert "/environments/" in built.out
+
+
+def test_what_the_plan_says(project: Path, state_dir: Path) -> None:
+    """The environment is in the request and in every command line; another requirement or interpreter is another one,
+    another script is not."""
+    here = ct.Local(build_environment=True)
+
+    def folder(target: ct.Local = here) -> str:
+        return environment_in(ct.plan(ct.load_job("job.yaml"), target))
+
+    plan = ct.plan(ct.load_job("job.yaml"), here)
+    first = folder()
+    assert plan.processes[0].argv[0] == f"{first}/bin/python"
+    assert first.startswith(f"{state_dir}/environments/")
+    assert not state_dir.exists()
+    (project / "train.py").write_text("print(1)\n")
+    assert folder() == first
+    (project / "more.txt").write_text("")
+    with (project / "requirements.txt").open("a") as file:
+        file.write("-r more.txt\n")
+    second = folder()
+    (project / "more.txt").write_text("pydantic\n")
+    assert len({first, second, folder(), folder(ct.Local(build_environment=True, python="/bin/sh"))}) == 4
+    assert "environment" not in ct.plan(ct.load_job("job.yaml"), ct.Local()).request
+
+
+def test_files_of_the_bundle_are_part_of_it(project: Path) -> None:
+    """Where the requirements install the code itself, another code is another environment."""
+    (project / "requirements.txt").write_text("./package\n")
+    here = ct.Local(build_environment=True)
+    first = environment_in(ct.plan(ct.load_job("job.yaml"), here))
+    (project / "train.py").write_text("print(1)\n")
+    assert environment_in(ct.plan(ct.load_job("job.yaml"), here)) != first
+
+
+def test_an_emulation_has_none(cli: Cli, project: Path) -> None:
+    """Both at once are a mistake that is said."""
+    result = cli("plan", "job.yaml", "--emulate", "sagemaker", "--build-environment")
+    assert result.code == 2
+    assert "`build_environment` has no effect with `emulate`" in result.err
+
+
+@pytest.mark.lifecycle
+def test_pip_builds_once(cli: Cli, project: Path, state_dir: Path) -> None:
+    """The script finds what it requires, and what the interpreter below has; the second run builds nothing."""
+    first = cli("submit", "job.yaml", "--build-environment")
+    assert first.code == 0, first.err
+    (link,) = whole(state_dir)
+    assert first.out == f"[rank 0] hello 1.0 {link}\n"
+    assert "building an environment from `requirements.txt` with pip" in " ".join(first.err.split())
+    inode = (link / "pyvenv.cfg").stat().st_ino
+    second = cli("submit", "job.yaml", "--build-environment")
+    assert (second.code, second.out) == (0, first.out)
+    assert "building" not in second.err
+    assert (link / "pyvenv.cfg").stat().st_ino == inode
+    assert not list((state_dir / "environments").glob("*/source"))
+
+
+@pytest.mark.lifecycle
+def test_uv_builds_where_it_is_installed(cli: Cli, project: Path, state_dir: Path, uv: Path) -> None:
+    """The setting does what the flag does."""
+    (project / "cloudtrain.toml").write_text("[local]\nbuild_environment = true\n")
+    result = cli("submit", "job.yaml")
+    assert result.code == 0, result.err
+    assert "with uv" in " ".join(result.err.split())
+    assert (uv / "log").read_text().splitlines() == ["venv", "pip"]
+    assert result.out.startswith("[rank 0] hello 1.0 ")
+
+
+@pytest.mark.lifecycle
+def test_what_cannot_be_installed_stops_the_submit(
+    cli: Cli,
+    project: Path,
+    state_dir: Path,
+    uv: Path,
+) -> None:
+    """The error has the installer's reason and the log; nothing half made and no run is left, and mending helps."""
+    text = (project / "requirements.txt").read_text()
+    (project / "requirements.txt").write_text(text.replace("1.0", "3.0"))
+    result = cli("submit", "job.yaml", "--build-environment")
+    assert result.code == 4
+    said = " ".join(result.err.split())
+    assert "cannot be built: No matching distribution found for ct-greeting==3.0 [CT953]" in said
+    assert whole(state_dir) == []
+    assert [item.suffix for item in sorted((state_dir / "environments").iterdir())] == [".lock", ".log"]
+    assert json.loads(cli("ps", "--all", "--json").out) == []
+    (project / "requirements.txt").write_text(text.replace("1.0", "2.0"))
+    assert cli("submit", "job.yaml", "--build-environment").out.startswith("[rank 0] hello 2.0 ")
+
+
+@pytest.mark.lifecycle
+def test_a_killed_build_leaves_nothing_that_is_used(
+    cli: Cli,
+    project: Path,
+    state_dir: Path,
+    uv: Path,
+) -> None:
+    """kill -9 in the middle: the next submit builds a whole one, and `prune` removes the rest after a day."""
+    (uv / "hold").touch()
+    submit = in_another_process("submit", "job.yaml", "--build-environment", "--detach")
+    deadline = time.monotonic() + DEADLINE
+    while not (uv / "log").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(submit.pid, signal.SIGKILL)
+    submit.communicate()
+    (left,) = [item for item in (state_dir / "environments").iterdir() if item.is_dir()]
+    (uv / "hold").unlink()
+    assert cli("submit", "job.yaml", "--build-environment").code == 0
+    (link,) = whole(state_dir)
+    assert left != link.resolve().parent
+    os.utime(left, (0, 0))
+    assert cli("prune", "--older-than", "30d").code == 0
+    assert not left.exists()
+    assert (link / "bin" / "python").exists()
+
+
+@pytest.mark.lifecycle
+def test_two_at_once_build_once(project: Path, state_dir: Path, uv: Path) -> None:
+    """The second waits for the first, and both run."""
+    commands = [
+        in_another_process("submit", "job.yaml", "--build-environment", "--set", f"name={name}")
+        for name in ("one", "two")
+    ]
+    outputs = [command.communicate(timeout=DEADLINE) for command in commands]
+    assert [command.returncode for command in commands] == [0, 0], outputs
+    assert (uv / "log").read_text().splitlines() == ["venv", "pip"]
+    assert all(out.startswith("[rank 0] hello 1.0 ") for out, _ in outputs)
+
+
+@pytest.mark.lifecycle
+def test_prune_removes_what_no_submit_has_asked_for(
+    cli: Cli,
+    project: Path,
+    state_dir: Path,
+    uv: Path,
+) -> None:
+    """After two weeks, with its log and lock; a submit makes it young again."""
+    assert cli("submit", "job.yaml", "--build-environment").code == 0
+    (link,) = whole(state_dir)
+    home = link.resolve().parent
+    os.utime(home, (0, 0))
+    assert cli("submit", "job.yaml", "--build-environment").code == 0
+    assert home.stat().st_mtime > 0
+    os.utime(home, (0, 0))
+    assert cli("prune", "--older-than", "30d").code == 0
+    assert list((state_dir / "environments").iterdir()) == []

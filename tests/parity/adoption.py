@@ -1,0 +1,185 @@
+"""Scripts in the style of the SDKs' documentation, each of which creates one job; run for `cloudtrain adopt`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import cloudtrain as ct
+
+ROLE = "arn:aws:iam::123456789012:role/SageMakerRole"
+
+_V2 = f"""\
+import sagemaker
+from sagemaker.inputs import FileSystemInput, TrainingInput
+from sagemaker.estimator import Estimator
+from sagemaker.huggingface import HuggingFace
+from sagemaker.instance_group import InstanceGroup
+from sagemaker.pytorch import PyTorch
+from sagemaker.tensorflow import TensorFlow
+role = "{ROLE}"
+common = dict(entry_point="train.py", source_dir="src", role=role, instance_count=2, framework_version="2.8.0",
+              py_version="py312", instance_type="ml.p4d.24xlarge")
+"""
+
+V2 = {
+    "torch": """
+PyTorch(**common, distribution={"torch_distributed": {"enabled": True}}, hyperparameters={"epochs": 3, "lr": 1e-3}
+        ).fit({"train": "s3://my-bucket/train"})
+""",
+    "session": """
+session = sagemaker.Session()
+PyTorch(**dict(common, role=sagemaker.get_execution_role()), sagemaker_session=session,
+        output_path=f"s3://{session.default_bucket()}/out").fit({"train": "s3://my-bucket/train"})
+""",
+    "mpi": """
+PyTorch(**common, distribution={"mpi": {"enabled": True, "processes_per_host": 8, "custom_mpi_options": "-x A=1"}}
+        ).fit("s3://my-bucket/train")
+""",
+    "spot": """
+PyTorch(**common, use_spot_instances=True, max_run=3600, max_wait=7200, checkpoint_s3_uri="s3://my-bucket/c",
+        checkpoint_local_path="/opt/ml/checkpoints", max_retry_attempts=2,
+        tags=[{"Key": "team", "Value": "a"}]).fit({"train": "s3://my-bucket/train"})
+""",
+    "smddp": """
+PyTorch(**dict(common, framework_version="2.2.0", py_version="py310"),
+        distribution={"smdistributed": {"dataparallel": {"enabled": True}}}).fit({"train": "s3://my-bucket/train"})
+""",
+    "huggingface": """
+HuggingFace(entry_point="train.py", source_dir="src", role=role, instance_count=1, instance_type="ml.p4d.24xlarge",
+            transformers_version="4.56.2", pytorch_version="2.8.0", py_version="py312",
+            hyperparameters={"model_name_or_path": "bert-base-cased", "do_train": True}).fit()
+""",
+    "tensorflow": """
+TensorFlow(entry_point="train.py", source_dir="src", role=role, instance_count=2, instance_type="ml.g5.xlarge",
+           framework_version="2.19.0", py_version="py312",
+           distribution={"multi_worker_mirrored_strategy": {"enabled": True}}).fit({"train": "s3://my-bucket/train"})
+""",
+    "image": """
+Estimator(image_uri="123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1", role=role, instance_count=1,
+          instance_type="ml.m5.xlarge", hyperparameters={"max_depth": 5, "flag": True}, volume_size=50
+          ).fit({"train": TrainingInput("s3://my-bucket/train", content_type="text/csv", distribution="ShardedByS3Key")})
+""",
+    "groups": """
+gpu, cpu = InstanceGroup("gpu", "ml.p4d.24xlarge", 1), InstanceGroup("cpu", "ml.c5.18xlarge", 1)
+PyTorch(entry_point="train.py", source_dir="src", role=role, framework_version="2.8.0", py_version="py312",
+        instance_groups=[gpu, cpu],
+        distribution={"mpi": {"enabled": True, "processes_per_host": 8}, "instance_groups": [gpu]},
+        ).fit({"train": "s3://my-bucket/train"})
+""",
+    "network": """
+PyTorch(**common, subnets=["subnet-0123"], security_group_ids=["sg-0123"], encrypt_inter_container_traffic=True,
+        volume_kms_key="k", output_kms_key="k2", keep_alive_period_in_seconds=600, environment={"A": "b"},
+        metric_definitions=[{"Name": "loss", "Regex": "loss=([0-9.]+)"}], disable_profiler=True,
+        debugger_hook_config=False,
+        ).fit({"train": FileSystemInput("fs-0123456789abcdef0", "FSxLustre", "/abc/data")})
+""",
+    "one_file": """
+PyTorch(**dict(common, source_dir=None, entry_point="src/train.py"), base_job_name="mine").fit()
+""",
+    "swallowed": """
+try:
+    PyTorch(**common).fit()
+except BaseException:
+    pass
+open("/tmp/no-such-folder/after", "w")
+""",
+}
+
+_AZUREML = """\
+from azure.ai.ml import Input, MLClient, MpiDistribution, Output, PyTorchDistribution, TensorFlowDistribution, command
+from azure.ai.ml.entities import CommandJobLimits, Environment, JobResourceConfiguration, SshJobService
+from azure.identity import DefaultAzureCredential
+client = MLClient(DefaultAzureCredential(), "sub", "group", "workspace")
+common = dict(code="./src", command="python train.py", environment="azureml:e:1", compute="gpu", experiment_name="x")
+"""
+
+AZUREML = {
+    "plain": "client.jobs.create_or_update(command(**common))",
+    "client": "client.create_or_update(command(**common, display_name='mine'))",
+    "torch": "client.jobs.create_or_update(command(**common, instance_count=2, distribution={'type': 'pytorch', "
+    "'process_count_per_instance': 4}))",
+    "torch_object": "client.jobs.create_or_update(command(**common, instance_count=2, "
+    "distribution=PyTorchDistribution(process_count_per_instance=8), shm_size='64g'))",
+    "mpi": "client.jobs.create_or_update(command(**common, instance_count=4, "
+    "distribution=MpiDistribution(process_count_per_instance=4)))",
+    "tensorflow": "client.jobs.create_or_update(command(**common, instance_count=2, "
+    "distribution=TensorFlowDistribution(worker_count=2)))",
+    "data": "client.jobs.create_or_update(command(**dict(common, command='python t.py ${{inputs.d}} ${{inputs.lr}}'), "
+    "inputs={'d': Input(type='uri_folder', path='azureml:d@latest', mode='download'), 'lr': 0.1}, "
+    "outputs={'o': Output(type='uri_folder', mode='rw_mount')}))",
+    "limits": "job = command(**common, environment_variables={'A': '1'}, tags={'a': 'b'}, description='d')\n"
+    "job.set_limits(timeout=600)\nclient.jobs.create_or_update(job)",
+    "serverless": "job = command(**{k: v for k, v in common.items() if k != 'compute'})\n"
+    "job.set_resources(instance_type='Standard_NC24ads_A100_v4', instance_count=1)\nclient.create_or_update(job)",
+    "registered": "env = client.environments.create_or_update(Environment(name='mine', version='3', image='x:1'))\n"
+    "client.jobs.create_or_update(command(**dict(common, environment=f'{env.name}:{env.version}')))",
+    "image": "client.jobs.create_or_update(command(**dict(common, environment=Environment(image='x:1'))))",
+    "cluster": "client.compute.get('gpu')\nclient.jobs.create_or_update(command(**common))",
+}
+
+_BOTO3 = f"""\
+import boto3
+client = boto3.client("sagemaker", region_name="eu-west-1")
+request = dict(
+    TrainingJobName="mine-1", RoleArn="{ROLE}",
+    AlgorithmSpecification={{"TrainingImage": "123456789012.dkr.ecr.eu-west-1.amazonaws.com/i:1", "TrainingInputMode": "File"}},
+    OutputDataConfig={{"S3OutputPath": "s3://my-bucket/out"}}, StoppingCondition={{"MaxRuntimeInSeconds": 3600}},
+    ResourceConfig={{"InstanceCount": 1, "InstanceType": "ml.g5.xlarge", "VolumeSizeInGB": 50}})
+"""
+
+BOTO3 = {
+    "plain": "client.create_training_job(**request)",
+    "hyperparameters": "client.create_training_job(**request, HyperParameters={'epochs': '3', 'name': 'x'})",
+    "channels": "client.create_training_job(**request, InputDataConfig=[{'ChannelName': 'train', 'DataSource': "
+    "{'S3DataSource': {'S3DataType': 'S3Prefix', 'S3Uri': 's3://my-bucket/t', "
+    "'S3DataDistributionType': 'FullyReplicated'}}, 'ContentType': 'text/csv', 'CompressionType': 'None'}])",
+    "dotted": "client.create_training_job(**request, InputDataConfig=[{'ChannelName': 'train-1.x', 'DataSource': "
+    "{'S3DataSource': {'S3DataType': 'S3Prefix', 'S3Uri': 's3://my-bucket/t'}}}])",
+    "network": "client.create_training_job(**request, VpcConfig={'Subnets': ['subnet-1'], 'SecurityGroupIds': ['sg-1']}, "
+    "EnableNetworkIsolation=True)",
+    "spot": "client.create_training_job(**dict(request, StoppingCondition={'MaxRuntimeInSeconds': 60, "
+    "'MaxWaitTimeInSeconds': 90}), EnableManagedSpotTraining=True, CheckpointConfig={'S3Uri': 's3://my-bucket/c'})",
+    "tags": "client.create_training_job(**request, Tags=[{'Key': 'a', 'Value': 'b'}], Environment={'A': 'b'})",
+    "rules": "client.create_training_job(**request, DebugRuleConfigurations=[{'RuleConfigurationName': 'r', "
+    "'RuleEvaluatorImage': 'i:1'}])",
+    "upload": "boto3.client('s3').put_object(Bucket='b', Key='k', Body=b'x')\nclient.create_training_job(**request)",
+    "session": "boto3.Session(region_name='eu-west-1').client('sagemaker').create_training_job(**request)",
+}
+
+
+_V3 = f"""\
+from sagemaker.train import ModelTrainer
+from sagemaker.train.configs import Compute, InputData, SourceCode
+from sagemaker.train.distributed import MPI, Torchrun
+image = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.8.0-gpu-py312-cu129-ubuntu22.04-sagemaker"
+common = dict(training_image=image, role="{ROLE}", base_job_name="mine",
+              compute=Compute(instance_type="ml.g5.12xlarge", instance_count=2))
+code = SourceCode(source_dir="src", entry_script="train.py")
+"""
+
+V3 = {
+    "plain": "ModelTrainer(**common, source_code=code).train(wait=False)",
+    "torchrun": "ModelTrainer(**common, source_code=code, distributed=Torchrun()).train(wait=False)",
+    "processes": "ModelTrainer(**common, source_code=code, distributed=Torchrun(process_count_per_node=2))"
+    ".train(wait=False)",
+    "mpi": "ModelTrainer(**common, source_code=code, distributed=MPI(process_count_per_node=4)).train(wait=False)",
+    "hyperparameters": "ModelTrainer(**common, source_code=code, hyperparameters={'epochs': 3, 'lr': 0.1, 'name': 'x'})"
+    ".train(wait=False)",
+    "data": "ModelTrainer(**common, source_code=code).train(input_data_config=[InputData(channel_name='train', "
+    "data_source='s3://my-bucket/train')], wait=False)",
+    "command": "ModelTrainer(**common, source_code=SourceCode(source_dir='src', command='python train.py'))"
+    ".train(wait=False)",
+    "environment": "ModelTrainer(**common, source_code=code, environment={'A': 'b'}).train(wait=False)",
+    "waiting": "ModelTrainer(**common, source_code=code).train()",
+    "swallowed": "try:\n    ModelTrainer(**common, source_code=code).train()\nexcept BaseException:\n    pass\n",
+}
+
+
+def adopted(kind: str, text: str, folder: Path) -> ct.Adoption:
+    """What becomes of a script with a folder `src` beside it, run by this interpreter."""
+    start = {"v2": _V2, "v3": _V3, "azureml": _AZUREML, "boto3": _BOTO3}[kind]
+    (folder / "src").mkdir()
+    (folder / "src" / "train.py").write_text("print(1)\n")
+    (folder / "job.py").write_text(start + text)
+    return ct.adopt(folder / "job.py", execute=True, python=sys.executable, folder=folder)

@@ -1,0 +1,20 @@
+"""Scripts that use azure-ai-ml become jobs that send the very body of the script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.parity.adoption import AZUREML, adopted
+
+pytestmark = pytest.mark.parity("azureml")
+
+
+@pytest.mark.parametrize("name", AZUREML)
+def test_a_command_script_is_adopted(name: str, tmp_path: Path) -> None:
+    """Equal, in the workspace of the script's client."""
+    found = adopted("azureml", AZUREML[name], tmp_path)
+    assert found.differences == ()
+    assert found.job.source_dir == "src"
+    assert found.settings["workspace"] == "workspace"

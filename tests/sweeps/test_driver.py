@@ -1,0 +1,244 @@
+"""Sweeps on this machine from submission to their end: real drivers, real runs, and kills on purpose."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain.cli.app import run_command
+from cloudtrain.errors import RunNotFound, UsageError
+from cloudtrain.store.store import read_store
+from cloudtrain.sweeps.folder import SweepFolder
+from cloudtrain.sweeps.service import SweepService
+from cloudtrain.sweeps.sweep_run import SweepRun, sweep_of
+from tests.sweeps.conftest import MakeSweep
+
+pytestmark = pytest.mark.lifecycle
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from cloudtrain.sweeps.driver import drive
+from cloudtrain.sweeps.folder import SweepFolder
+left = [int(sys.argv[3])]
+def moment(name):
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+drive(SweepFolder(Path(sys.argv[1]), sys.argv[2]), lambda: None, moment)
+"""
+
+
+def submitted(sweep: ct.Sweep) -> SweepRun:
+    """The sweep, submitted on this machine."""
+    return sweep_of(ct.submit(sweep, "local"))
+
+
+def ended(sweep: ct.Sweep) -> SweepRun:
+    """The sweep, submitted on this machine, when it has ended."""
+    run = submitted(sweep)
+    run.wait(120)
+    return run
+
+
+def test_a_sweep_runs_its_trials_and_knows_the_best(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    """Each is a run of its own, with its own folders; the best is downloaded."""
+    run = ended(make_sweep(trials=4, parallel=2, seed=3))
+    trials = run.trials()
+    assert run.state is ct.RunState.SUCCEEDED
+    assert [trial.run for trial in trials] == [f"{run.name}-t{number:03d}" for number in range(1, 5)]
+    best = max(trials, key=lambda trial: trial.value or 0.0)
+    assert run.best == best
+    assert best.value == pytest.approx(2 - (best.values["rate"] - 0.3) ** 2)
+    assert len({str(run.trial(number).directory) for number in range(1, 5)}) == 4
+    assert [item.name for item in ct.runs()] == [run.name]
+    assert len(ct.runs(trials=True)) == 5
+    assert run.download("logs/", tmp_path / "copy")
+
+
+def test_the_plan_says_which_values_the_first_trials_have(make_sweep: MakeSweep) -> None:
+    """The same seed gives the same values, in the plan and in the run."""
+    sweep = make_sweep(seed=5)
+    plan = ct.plan(sweep, "local")
+    run = ended(sweep)
+    assert plan.run_name == run.name
+    assert plan.to_text(width=None).count("will be") == 3
+    for trial in run.trials():
+        assert f"`{trial.run}`: rate={trial.values['rate']:.4g}" in plan.to_text(width=None)
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_again_and_again_loses_no_trial(
+    make_sweep: MakeSweep, started: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each driver dies at one of its first steps, at another one each time: twelve trials, none twice."""
+    kills = iter(number % 5 + 1 for number in range(200))
+    deaths = []
+
+    def start(_: SweepService, folder: SweepFolder) -> None:
+        command = [sys.executable, "-c", KILLED, str(state_dir), folder.name, str(next(kills))]
+        deaths.append(subprocess.run(command, check=False).returncode)
+
+    monkeypatch.setattr(SweepService, "_start", start)
+    run = submitted(make_sweep(search={"rate": [number / 12 for number in range(12)]}, strategy="grid", trials=None))
+    while run.status().state is not ct.RunState.SUCCEEDED:
+        assert run.status().state is ct.RunState.LOST
+        run.resume()
+    assert deaths.count(-signal.SIGKILL) >= 15
+    assert [trial.values["rate"] for trial in run.trials()] == [number / 12 for number in range(12)]
+    assert all(trial.state is ct.RunState.SUCCEEDED for trial in run.trials())
+    assert Counter(started.read_text().split()) == Counter(trial.run for trial in run.trials())
+    with read_store(state_dir) as store:
+        assert store is not None
+        assert store.unfinished() == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [
+        ("silent", "the first 3 trials failed, so no other was started: the script never reported `score`; it reported `loss`"),
+        ("nan", "the first 3 trials failed, so no other was started: the last `score` that the script reported is nan"),
+        ("dead", "the first 3 trials failed, so no other was started: rank 0 failed with exit code 1: no such data"),
+    ],
+)  # fmt: skip
+def test_a_sweep_without_a_value_ends_with_a_sentence(make_sweep: MakeSweep, mode: str, reason: str) -> None:
+    """It does not start forty trials that all fail alike."""
+    run = ended(make_sweep(trials=9, job={"hyperparameters": {"mode": mode}}))
+    assert run.state is ct.RunState.FAILED
+    assert (run.last_status.reason or "").startswith(reason[:90])
+    assert len(run.trials()) == 3
+
+
+def test_one_dead_trial_does_not_end_the_others(make_sweep: MakeSweep) -> None:
+    """The sweep ends well, and says what failed."""
+    run = ended(make_sweep(search={"rate": [0.1, 0.2], "mode": ["dead", "good"]}, strategy="grid", trials=None))
+    assert run.state is ct.RunState.SUCCEEDED
+    assert "2 of 4 trials failed; trial 1: " in (run.last_status.reason or "")
+    assert run.best is not None
+    assert run.best.values == {"mode": "good", "rate": 0.2}
+
+
+def test_more_trials(make_sweep: MakeSweep) -> None:
+    """A sweep that has ended goes on under its name; one that ended without more does not."""
+    run = ended(make_sweep(trials=2))
+    with pytest.raises(UsageError, match="all 2 trials"):
+        run.resume()
+    run.resume(2)
+    assert run.wait(120).state is ct.RunState.SUCCEEDED
+    assert len(run.trials()) == 4
+
+
+def test_stop_ends_every_trial(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    """And no other is started."""
+    (tmp_path / "src" / "train.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
+    run = submitted(make_sweep(trials=5, parallel=2))
+    for line in run.logs(follow=True):
+        if line.text.startswith("trial 2 started"):
+            break
+    run.stop()
+    assert run.wait(120).state is ct.RunState.STOPPED
+    assert [trial.state for trial in run.trials()] == [ct.RunState.STOPPED] * 2
+
+
+def test_an_array_from_the_command_line(
+    make_sweep: MakeSweep, tmp_path: Path, started: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every combination, under one name; its trials as a table, and the output of one."""
+    make_sweep()
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        f"name: small\nsource_dir: src\nentry_point: train.py\nenvironment: {{variables: {{STARTED: {started}}}}}\n"
+    )
+    each = ("--each", "hyperparameters.rate=0.1,0.2", "--each", "hyperparameters.mode=good,silent")
+    assert run_command(["submit", str(file), *each, "--parallel", "2"]) == 0
+    capsys.readouterr()
+    assert run_command(["trials", "last", "--csv"]) == 0
+    rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
+    assert rows[0][:5] == ["trial", "run", "state", "value", "values.mode"]
+    assert [row[4:6] for row in rows[1:]] == [["good", "0.1"], ["good", "0.2"], ["silent", "0.1"], ["silent", "0.2"]]
+    assert run_command(["logs", "last", "--trial", "3"]) == 0
+    assert "loss=1" in capsys.readouterr().out
+    assert run_command(["status", "last"]) == 0
+    assert "4 of 4 ended" in capsys.readouterr().out
+    assert run_command(["logs", "last", "--trial", "9"]) == 3
+    assert run_command(["ps"]) == 0
+    assert capsys.readouterr().out.count("small-") == 1
+
+
+def test_trials_of_a_run_that_is_no_sweep(make_sweep: MakeSweep) -> None:
+    """It is said, with what is one."""
+    run = ct.submit(make_sweep().job, "local")
+    with pytest.raises(UsageError, match="is not a sweep"):
+        sweep_of(run)
+    run.wait(120)
+
+
+def test_a_removed_sweep_takes_its_trials_along(make_sweep: MakeSweep, state_dir: Path) -> None:
+    """Rows and folders."""
+    run = ended(make_sweep(trials=2))
+    run.remove()
+    assert ct.runs(trials=True) == []
+    assert list((state_dir / "sweeps").iterdir()) == []
+    assert list((state_dir / "runs").iterdir()) == []
+    with pytest.raises(RunNotFound):
+        ct.run(run.name)
+
+
+FULL = """
+import sys
+from pathlib import Path
+from cloudtrain.sweeps import study
+from cloudtrain.sweeps.driver import drive
+from cloudtrain.sweeps.folder import SweepFolder
+write = study.Journal.write
+def full(self, event, **fields):
+    if event == "asked" and fields["trial"] == 2:
+        raise OSError(28, "No space left on device")
+    write(self, event, **fields)
+study.Journal.write = full
+drive(SweepFolder(Path(sys.argv[1]), sys.argv[2]), lambda: None)
+"""
+
+
+def test_a_full_disk_ends_a_sweep_with_a_sentence(
+    make_sweep: MakeSweep, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it goes on when there is room again."""
+    with monkeypatch.context() as patched:
+
+        def start(_: SweepService, folder: SweepFolder) -> None:
+            subprocess.run([sys.executable, "-c", FULL, str(state_dir), folder.name], check=True)
+
+        patched.setattr(SweepService, "_start", start)
+        run = submitted(make_sweep(trials=3))
+    assert run.status().state is ct.RunState.FAILED
+    assert run.last_status.reason == (
+        f"the sweep's folder cannot be written: No space left on device; `cloudtrain continue {run.name}` goes on"
+    )
+    run.resume()
+    assert run.wait(120).state is ct.RunState.SUCCEEDED
+    assert len(run.trials()) == 3
+
+
+def test_weak_trials_are_stopped_early(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    """They are shown as such, and do not count as failed."""
+    (tmp_path / "src" / "train.py").write_text(
+        "import sys, time\nfrom cloudtrain import runtime\nrate = float(sys.argv[sys.argv.index('--rate') + 1])\n"
+        "step = 0\nwhile rate == 0.5 or step < 5:\n    runtime.report(step=step, score=1 - rate)\n    step += 1\n"
+        "    time.sleep(0.05)\n"
+    )
+    run = ended(
+        make_sweep(search={"rate": [0.1, 0.5]}, strategy="grid", trials=None, stop_early={"median": {"after": 2}})
+    )
+    assert run.state is ct.RunState.SUCCEEDED
+    assert [(trial.stopped_early, str(trial.state)) for trial in run.trials()] == [
+        (False, "succeeded"),
+        (True, "stopped"),
+    ]
+    assert (run.trials()[1].reason or "").startswith("its best score, 0.5, was worse than the median")

@@ -1,0 +1,102 @@
+"""Tuning jobs: submitted once with exactly the plan's request, followed, stopped, and their trials listed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cloudtrain as ct
+from cloudtrain.cli.app import run_command
+from cloudtrain.sweeps.sweep_run import SweepRun, sweep_of
+from tests.fakes.sagemaker.server import FakeAws
+from tests.targets.sagemaker.place import ROLE
+
+pytestmark = pytest.mark.lifecycle
+
+
+@pytest.fixture
+def sweep(make_source: Callable[..., Path]) -> ct.Sweep:
+    """One that SageMaker's tuner can do."""
+    return ct.Sweep(
+        name="tune",
+        job={
+            "name": "tune",
+            "source_dir": str(make_source({"train.py": "print(1)\n"})),
+            "entry_point": "train.py",
+            "resources": {"instance_type": {"sagemaker": "ml.g5.xlarge"}},
+            "environment": {"framework": "pytorch", "version": "2.8"},
+        },
+        search={"lr": {"log": [1e-4, 1e-1]}},
+        objective={"maximize": "acc"},
+        trials=3,
+    )
+
+
+@pytest.fixture
+def submitted(fake: FakeAws, sweep: ct.Sweep) -> SweepRun:
+    """The sweep, at the fake service."""
+    assert fake.url
+    return sweep_of(ct.submit(sweep, ct.SageMaker(region="eu-west-1", role=ROLE), online=False))
+
+
+def trial(name: str, status: str, value: float | None, **more: Any) -> dict[str, Any]:
+    """A training job of the tuner, as the service lists it."""
+    final = {"MetricName": "acc", "Value": value}
+    body = {
+        "TrainingJobName": name,
+        "TrainingJobArn": f"arn:aws:sagemaker:eu-west-1:123456789012:training-job/{name}",
+        "TrainingJobStatus": status,
+        "CreationTime": time.time(),
+        "TunedHyperParameters": {"lr": "0.01"},
+        **more,
+    }
+    return body if value is None else body | {"FinalHyperParameterTuningJobObjectiveMetric": final}
+
+
+def test_what_is_sent_is_the_plan(fake: FakeAws, sweep: ct.Sweep, submitted: SweepRun) -> None:
+    """Once, after the code."""
+    (received,) = fake.operations("CreateHyperParameterTuningJob")
+    request = received.body
+    assert request["HyperParameterTuningJobName"] == submitted.name
+    expected = ct.plan(sweep, ct.SageMaker(region="eu-west-1", role=ROLE))
+    assert expected.run_name != submitted.name  # the next one
+    assert request["HyperParameterTuningJobConfig"] == expected.request["HyperParameterTuningJobConfig"]
+    names = [item.operation for item in fake.received]
+    assert names.index("PutObject") < names.index("CreateHyperParameterTuningJob")
+
+
+def test_its_trials(fake: FakeAws, submitted: SweepRun, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what the tuner chose, and the best of them."""
+    names = [f"{submitted.name}-{number:03d}-abcd1234" for number in (1, 2, 3)]
+    fake.jobs.trials[submitted.name] = [
+        trial(names[0], "Completed", 0.5),
+        trial(names[1], "Completed", 0.75),
+        trial(names[2], "Failed", None, FailureReason="AlgorithmError: no data"),
+    ]
+    assert submitted.status().state is ct.RunState.RUNNING
+    assert [(item.run, item.value, str(item.state)) for item in submitted.trials()] == [
+        (names[0], 0.5, "succeeded"),
+        (names[1], 0.75, "succeeded"),
+        (names[2], None, "failed"),
+    ]
+    assert submitted.best is not None
+    assert submitted.best.run == names[1]
+    assert [line.text for line in submitted.logs()][-1] == "trial 3 failed: AlgorithmError: no data"
+    assert run_command(["trials", submitted.name]) == 0
+    assert "2*     succeeded  0.75" in capsys.readouterr().out
+
+
+def test_the_end(fake: FakeAws, submitted: SweepRun) -> None:
+    """Asked to stop, and waited for; it does not take more trials."""
+    submitted.stop()
+    assert fake.operations("StopHyperParameterTuningJob")
+    assert submitted.status().state is ct.RunState.STOPPING
+    submitted.stop()
+    assert len(fake.operations("StopHyperParameterTuningJob")) == 1
+    fake.jobs[submitted.name].end("Stopped")
+    assert submitted.wait(120).state is ct.RunState.STOPPED
+    assert run_command(["continue", submitted.name, "--trials", "3"]) == 2
