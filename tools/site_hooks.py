@@ -161,7 +161,19 @@ def _type(field: dict[str, Any]) -> str:
 
 
 GROUPS = {
-    "Functions": ("plan", "submit", "check", "run", "runs", "recover", "load_job", "bundled_job"),
+    "Functions": (
+        "plan",
+        "submit",
+        "check",
+        "run",
+        "runs",
+        "recover",
+        "load_job",
+        "bundled_job",
+        "diff",
+        "adopt",
+        "load_sweep",
+    ),
     "Jobs": (
         *("TrainingJob", "Resources", "InstanceGroup", "Environment", "Input", "Output", "Checkpoint", "Spot"),
         *("ProcessingJob", "ProcessingInput", "ProcessingOutput"),
@@ -169,6 +181,7 @@ GROUPS = {
     "Distributions": ("Torch", "DeepSpeed", "MPI", "Horovod", "TensorFlow", "SMDDP", "SMP", "NoDistribution"),
     "Targets": ("Local", "SageMaker", "AzureML", "Slurm"),
     "Plans and runs": ("Plan", "Finding", "Level", "Run", "RunRef", "RunState", "RunStatus", "LogLine"),
+    "Sweeps and adoption": ("Sweep", "Range", "Objective", "StopEarly", "SweepRun", "Trial", "Adoption"),
     "Errors": ("CloudtrainError", "JobError", "PreflightError", "RunNotFound", "SettingsError", "TargetError"),
 }
 
