@@ -11,6 +11,7 @@ from typing import Any
 
 from cloudtrain.targets import sagemaker
 from cloudtrain.targets.sagemaker.jobs import KINDS
+from cloudtrain.targets.sagemaker.service.tuning import TUNING
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sagemaker.md").read_text("utf-8")
 
@@ -55,7 +56,11 @@ def _names(operation: ast.expr) -> list[str]:
         return [str(operation.value)]
     assert isinstance(operation, ast.Attribute), ast.dump(operation)
     assert isinstance(operation.value, ast.Name), ast.dump(operation)
+    if operation.value.id == "TUNING":
+        return [getattr(TUNING, operation.attr)]
     kinds = [kind for kind in KINDS if operation.value.id in ("kind", kind.noun.upper())]
+    if operation.attr == "describe":
+        kinds.append(TUNING)  # its service describes as the one of jobs does
     return [getattr(kind, operation.attr) for kind in kinds]
 
 
