@@ -282,7 +282,8 @@ class Driver:
     def _with_reports(self, trial: Trial) -> Trial:
         from dataclasses import replace
 
-        return replace(trial, reports=self._reports.get(trial.number, trial.reports))
+        seen = self._reports.get(trial.number, ())  # of a trial that has ended since, the journal has more
+        return replace(trial, reports=max(seen, trial.reports, key=len))
 
     def _values(self, ref: RunRef) -> tuple[float, ...]:
         """Every value of the objective that a trial has reported, NaN too."""

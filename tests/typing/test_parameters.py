@@ -25,6 +25,11 @@ TAKES = {
     "Name": "str",
     "JsonValue": "Json",
     "tuple[str, ...]": "Texts",
+    "tuple[JsonValue, ...]": "Sequence[JsonValue]",
+    "Whole": "int",
+    "_Bounds": "Sequence[float]",
+    "_WholeBounds": "Sequence[_Whole]",
+    "SearchRange": "Range | Fields | Sequence[Json]",
     "Distribution": "Distribution | Fields",
     "ProcessingInput": "Input | Fields",
     "ProcessingOutput": "Output | Fields",
@@ -36,6 +41,7 @@ TAKES = {
 def models() -> list[type[Model]]:
     """Every model that a user makes, without the classes that it is made of."""
     importlib.import_module("cloudtrain.core.processing")
+    importlib.import_module("cloudtrain.core.sweep")
     all_targets()
     found: dict[str, type[Model]] = {}
     waiting: list[type[Model]] = [Model]
