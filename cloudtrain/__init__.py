@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from cloudtrain.errors import RunNotFound as RunNotFound
     from cloudtrain.errors import SettingsError as SettingsError
     from cloudtrain.errors import TargetError as TargetError
+    from cloudtrain.history import diff as diff
     from cloudtrain.lifecycle.run import Run as Run
-    from cloudtrain.looking_back import diff as diff
     from cloudtrain.sweeps.sweep_run import SweepRun as SweepRun
     from cloudtrain.targets.azureml.settings import AzureML as AzureML
     from cloudtrain.targets.local.settings import Local as Local
@@ -70,7 +70,7 @@ _HOME = {
     "adopt": "adoption.adopt",
     "bundled_job": "api",
     "check": "api",
-    "diff": "looking_back",
+    "diff": "history",
     "load_job": "api",
     "load_sweep": "api",
     "plan": "api",

@@ -163,6 +163,6 @@ Priority = Annotated[
 ]
 
 
-def here_if(emulate: str | None, target: str | None) -> str | None:
+def submit_target(emulate: str | None, target: str | None) -> str | None:
     """The target: an emulation runs on this machine, whatever the settings' own target is."""
     return target or (DEFAULT_TARGET if emulate else None)

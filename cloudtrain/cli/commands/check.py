@@ -59,7 +59,7 @@ def command(
             save_job=save_job,
         )
         where = inputs.target(
-            options.here_if(emulate, target),
+            options.submit_target(emulate, target),
             profile,
             job=job,
             instance_count=instances,

@@ -55,8 +55,8 @@ def command(
     from cloudtrain.cli.selection import moment_of
     from cloudtrain.cli.terminal import print_json
     from cloudtrain.errors import UsageError, did_you_mean
+    from cloudtrain.history import costs
     from cloudtrain.lifecycle.costs import grouping, sums, together
-    from cloudtrain.looking_back import costs
 
     group_of = grouping(by)
     if group_of is None:

@@ -66,7 +66,7 @@ def command(
     from cloudtrain.cli import inputs
 
     where = inputs.target(
-        options.here_if(emulate, target),
+        options.submit_target(emulate, target),
         profile,
         job=job,
         instance_count=instances,

@@ -80,7 +80,7 @@ def command(
     )
     file = inputs.as_array(file, each, parallel)
     where = inputs.target(
-        options.here_if(emulate, target),
+        options.submit_target(emulate, target),
         profile,
         job=job,
         instance_count=instances,

@@ -10,7 +10,7 @@ from cloudtrain.targets.local.service.failures import Deaths
 from cloudtrain.targets.local.service.output import Output
 from cloudtrain.targets.local.service.ranks import Rank
 from cloudtrain.targets.local.service.summaries import failed_ranks
-from cloudtrain.targets.local.service.verdict import Death, culprit, explain, launcher_verdict, rank_verdict
+from cloudtrain.targets.local.service.verdict import Death, explain, first_failure, launcher_verdict, rank_verdict
 from tests.specifications import specification
 
 PEER_LOST = [
@@ -44,14 +44,14 @@ def test_culprit(ends: list[tuple[int, int, list[str]]], blamed: int) -> None:
     """The first to end is blamed, but not for having lost another one."""
     lines = {rank: text for rank, _, text in ends}
     deaths = [death(rank, code, order) for order, (rank, code, _) in enumerate(ends)]
-    found = culprit(reversed(deaths), lambda item: lines[item.rank])
+    found = first_failure(reversed(deaths), lambda item: lines[item.rank])
     assert found is not None
     assert found.rank == blamed
 
 
 def test_nobody() -> None:
     """Without deaths there is no culprit."""
-    assert culprit([], lambda _: []) is None
+    assert first_failure([], lambda _: []) is None
 
 
 def test_chained_exception() -> None:

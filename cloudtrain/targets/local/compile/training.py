@@ -51,13 +51,13 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> L
 
 def _plan(job: TrainingJob, target: Local, context: CompileContext) -> LocalPlan:
     """The plan, with inputs that have no place here in a folder of the run, where there is nothing."""
-    site = _Site.of(job, target, context)
-    launch = _LAUNCHERS["fork" if target.launcher == "fork" else _launcher_of(job)](site)
+    run = _RunLayout.of(job, target, context)
+    launch = _LAUNCHERS["fork" if target.launcher == "fork" else _launcher_of(job)](run)
     specification = LaunchSpecification(
         name=context.run_name,
-        run_dir=site.run_dir,
-        code=CodePlace(site.account.archive(context.bundle), context.bundle.sha256, site.code_dir),
-        directories=tuple(sorted(site.written.values())),
+        run_dir=run.run_dir,
+        code=CodePlace(run.account.archive(context.bundle), context.bundle.sha256, run.code_dir),
+        directories=tuple(sorted(run.written.values())),
         launcher=launch.name,
         instances=launch.shape.instances,
         world_size=launch.world_size,
@@ -69,7 +69,7 @@ def _plan(job: TrainingJob, target: Local, context: CompileContext) -> LocalPlan
         metrics=dict(job.metrics) or None,
     )
     processes = Processes((*Processes.of(launch.started).groups, *launch.ranks))
-    return LocalPlan.of(specification, job.name, context, processes=processes, summary=_summary(site, launch))
+    return LocalPlan.of(specification, job.name, context, processes=processes, summary=_summary(run, launch))
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class _Launch:
 
 
 @dataclass(frozen=True)
-class _Site:
+class _RunLayout:
     """Where everything of one run lies on this machine."""
 
     job: TrainingJob
@@ -100,7 +100,7 @@ class _Site:
     """Reference to path: `inputs.train`, `outputs.model`, `checkpoint`."""
 
     @classmethod
-    def of(cls, job: TrainingJob, target: Local, context: CompileContext) -> _Site:
+    def of(cls, job: TrainingJob, target: Local, context: CompileContext) -> _RunLayout:
         account: LocalAccount = context.account
         run_dir = account.run_dir(context.run_name)
         paths = {f"inputs.{name}": item.local or f"{run_dir}/inputs/{name}" for name, item in job.inputs.items()}
@@ -179,8 +179,8 @@ class _Site:
         return {"CUDA_VISIBLE_DEVICES": ",".join(share)} if share and is_chosen else {}
 
 
-def _torchrun(site: _Site) -> _Launch:
-    shape, program = site.shape, site.program()
+def _torchrun(run: _RunLayout) -> _Launch:
+    shape, program = run.shape, run.program()
     started = tuple(
         Process(
             instance=instance,
@@ -188,41 +188,41 @@ def _torchrun(site: _Site) -> _Launch:
             argv=tuple(
                 torchrun.agent_argv(
                     program,
-                    python=site.python,
-                    name=site.name,
+                    python=run.python,
+                    name=run.name,
                     instance=instance,
                     instance_count=shape.instances,
                     processes_per_instance=shape.processes_per_instance,
-                    max_restarts=site.target.max_restarts,
-                    run_dir=site.run_dir,
+                    max_restarts=run.target.max_restarts,
+                    run_dir=run.run_dir,
                 )
             ),
-            env=site.env(instance, processes=shape.world_size)
-            | torchrun.agent_env(grace_period=site.target.grace_period),
+            env=run.env(instance, processes=shape.world_size)
+            | torchrun.agent_env(grace_period=run.target.grace_period),
         )
         for instance in range(shape.instances)
     )
     ranks = torchrun.ranks(
         program,
-        python=site.python,
+        python=run.python,
         instance_count=shape.instances,
         processes_per_instance=shape.processes_per_instance,
     )
     return _Launch("torchrun", shape, shape.world_size, started, (ranks,))
 
 
-def _fork(site: _Site) -> _Launch:
-    shape, program, restarts = site.shape, site.program(), site.target.max_restarts
+def _fork(run: _RunLayout) -> _Launch:
+    shape, program, restarts = run.shape, run.program(), run.target.max_restarts
     argv = fork.launcher_argv(
         program,
-        python=site.python,
+        python=run.python,
         instance_count=shape.instances,
         processes_per_instance=shape.processes_per_instance,
         max_restarts=restarts,
-        grace_period=site.target.grace_period,
-        log_dir=f"{site.run_dir}/logs",
+        grace_period=run.target.grace_period,
+        log_dir=f"{run.run_dir}/logs",
     )
-    started = Process(instance=0, role="fork", argv=tuple(argv), env=site.env(0, processes=shape.world_size))
+    started = Process(instance=0, role="fork", argv=tuple(argv), env=run.env(0, processes=shape.world_size))
     ranks = fork.ranks(
         program,
         instance_count=shape.instances,
@@ -232,28 +232,28 @@ def _fork(site: _Site) -> _Launch:
     return _Launch("fork", shape, shape.world_size, (started,), (ranks,), ("rendezvous",))
 
 
-def _mpirun(site: _Site) -> _Launch:
+def _mpirun(run: _RunLayout) -> _Launch:
     """One mpirun for the whole job: its ranks all count as one instance, since mpirun would need ssh for several."""
-    shape = JobSize(1, site.shape.world_size)
-    assert site.account.mpirun is not None
-    program = site.direct_program()
-    distribution = site.job.distribution
+    shape = JobSize(1, run.shape.world_size)
+    assert run.account.mpirun is not None
+    program = run.direct_program()
+    distribution = run.job.distribution
     options = distribution.options if isinstance(distribution, MPI | Horovod) else ""
     argv = mpirun.mpirun_argv(
         program,
-        mpirun=site.account.mpirun,
+        mpirun=run.account.mpirun,
         processes=shape.world_size,
         options=options,
-        log_dir=f"{site.run_dir}/logs/instance_0",
+        log_dir=f"{run.run_dir}/logs/instance_0",
     )
-    env = dict(sorted((OPEN_MPI | site.env(0, processes=shape.world_size)).items()))
+    env = dict(sorted((OPEN_MPI | run.env(0, processes=shape.world_size)).items()))
     started = Process(instance=0, role="mpirun", argv=tuple(argv), env=env)
     ranks = mpirun.ranks(program, processes=shape.world_size)
     return _Launch("mpirun", shape, shape.world_size, (started,), (ranks,), signal="ranks")
 
 
-def _tensorflow(site: _Site) -> _Launch:
-    workers, servers = local_tasks(site.job, site.target, site.account.machine)
+def _tensorflow(run: _RunLayout) -> _Launch:
+    workers, servers = local_tasks(run.job, run.target, run.account.machine)
     tasks = tensorflow.tasks(workers=workers, parameter_servers=servers)
     started = tuple(
         Process(
@@ -261,8 +261,8 @@ def _tensorflow(site: _Site) -> _Launch:
             role=task,
             rank=rank,
             local_rank=0,
-            argv=tuple(site.direct_program()),
-            env=site.env(rank, processes=len(tasks), ranks=False) | {"TF_CONFIG": config},
+            argv=tuple(run.direct_program()),
+            env=run.env(rank, processes=len(tasks), ranks=False) | {"TF_CONFIG": config},
         )
         for rank, ((task, _), config) in enumerate(zip(tasks, tensorflow.tf_configs(tasks), strict=True))
     )
@@ -271,9 +271,9 @@ def _tensorflow(site: _Site) -> _Launch:
     return _Launch("processes", JobSize(len(tasks), 1), len(tasks), started, ports=ports, finishes=finishes)
 
 
-def _single(site: _Site) -> _Launch:
+def _single(run: _RunLayout) -> _Launch:
     """One process per instance. A shell gets its signals as a group, because it does not pass them on."""
-    shape, program = JobSize(site.shape.instances, 1), tuple(site.direct_program())
+    shape, program = JobSize(run.shape.instances, 1), tuple(run.direct_program())
     started = tuple(
         Process(
             instance=instance,
@@ -281,7 +281,7 @@ def _single(site: _Site) -> _Launch:
             rank=instance,
             local_rank=0,
             argv=program,
-            env=site.env(instance, processes=shape.world_size, ranks=False),
+            env=run.env(instance, processes=shape.world_size, ranks=False),
         )
         for instance in range(shape.instances)
     )
@@ -289,7 +289,7 @@ def _single(site: _Site) -> _Launch:
     return _Launch("processes", shape, shape.world_size, started, signal=signal)
 
 
-_LAUNCHERS: dict[str, Callable[[_Site], _Launch]] = {
+_LAUNCHERS: dict[str, Callable[[_RunLayout], _Launch]] = {
     "torchrun": _torchrun,
     "fork": _fork,
     "mpirun": _mpirun,
@@ -375,17 +375,17 @@ def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> It
         yield Problem((), message, "run it smaller: leave `--instances` out", code="CT031")
 
 
-def _summary(site: _Site, launch: _Launch) -> list[tuple[str, str]]:
-    job, shape = site.job, launch.shape
+def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:
+    job, shape = run.job, launch.shape
     simulated = f"{shape.instances} simulated on this machine" if shape.instances > 1 else "this machine"
     pairs = [
-        ("target", f"local ({site.account.machine})"),
+        ("target", f"local ({run.account.machine})"),
         ("instances", simulated),
         ("processes", f"{launch.world_size}" + (f" ({shape})" if shape.instances > 1 else "")),
         ("distribution", f"{job.distribution.type} through {_LAUNCHER_WORDS[launch.name]}"),
         ("script", job.entry_point or job.command or ""),
-        ("checkpoint", site.paths["checkpoint"]),
-        ("run folder", site.run_dir),
+        ("checkpoint", run.paths["checkpoint"]),
+        ("run folder", run.run_dir),
     ]
     if job.max_runtime:
         pairs.append(("max runtime", format_duration(job.max_runtime)))

@@ -74,7 +74,7 @@ class Deaths:
             stderr, stdout = (output.tail(death.instance, death.rank, stream) for stream in ("stderr", "stdout"))
             return stderr if any(line.strip() for line in stderr) else stdout
 
-        death = verdict.culprit(self.of_newest_attempt(output), lines_of)
+        death = verdict.first_failure(self.of_newest_attempt(output), lines_of)
         if death is not None and self._killed_launcher is None:
             return verdict.rank_verdict(death, lines_of(death), instances=self._spec.instances)
         for process, item in zip(self._spec.processes, launched, strict=True):

@@ -44,7 +44,7 @@ _NO_TORCH = re.compile(r"No module named '?torch\b")
 _HEADER = "Traceback (most recent call last):"
 
 
-def culprit(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]]) -> Death | None:
+def first_failure(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]]) -> Death | None:
     """The rank that began it: the first to end, unless it was asked to leave or says that it lost another one.
 
     A rank with an error of its own can end later than those that lost it: taking a process group down takes time.
