@@ -259,7 +259,7 @@ def test_killed_while_it_waits(place: Place) -> None:
     first.wait_for_line("got None")
     for run in others[:3]:
         run.ours("supervisor").kill()
-    eventually(lambda: _state(others[2]) == "lost", "its neighbour sees that it is dead")
+    eventually(lambda: all(_state(run) == "lost" for run in others[:3]), "who is behind sees that they are dead")
     assert [item.ref.name for item in service(place).queue()] == ["run-1", "run-5"]
     release(first)
     assert others[3].wait().state is RunState.SUCCEEDED

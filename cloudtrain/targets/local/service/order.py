@@ -87,10 +87,11 @@ class Order:
         """Neither waits nor has anything any more."""
         self._keep(lambda name: name != run)
 
-    def keep_living(self, is_alive: Callable[[str], bool]) -> None:
-        """Without the runs whose supervisor is dead."""
-        living = {run for run in self.runs() if is_alive(run)}
-        self._keep(living.__contains__)
+    def forget(self, is_over: Callable[[str], bool]) -> None:
+        """Without the runs that are over. One whose supervisor was killed is not over before somebody has finished it:
+        what it had started may live on, and keeps its place until then."""
+        over = {run for run in self.runs() if is_over(run)}
+        self._keep(lambda run: run not in over)
 
     def runs(self) -> set[str]:
         """All runs that stand anywhere."""

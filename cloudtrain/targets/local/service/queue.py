@@ -5,9 +5,10 @@
     runs/NAME/waiting   a FIFO that the run's supervisor holds open: a byte in it wakes the supervisor, and the kernel
                         tells whoever reads it when the supervisor is gone
 
-There is no daemon. A run lives as long as its supervisor holds the run's lock, and what a dead one had is free with the
-next change. Those who must act on a change are woken before it is written. So where the one who changes the table dies
-in the middle, they find the table as it was, and do it themselves.
+There is no daemon. A run lives as long as its supervisor holds the run's lock. What a dead one had is free when somebody
+has finished its run, which kills what it had started: the one who watches it does (`Order.watched`). Those who must act
+on a change are woken before it is written. So where the one who changes the table dies in the middle, they find the
+table as it was, and do it themselves.
 """
 
 # Paths are strings here: this has to start, and to poll, in no time.
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from cloudtrain.system.lock import is_held
 from cloudtrain.system.private import make_private_folder, open_private
-from cloudtrain.targets.local.service.folder import RunFolder
+from cloudtrain.targets.local.service.folder import FINAL, RunFolder
 from cloudtrain.targets.local.service.order import Order
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
@@ -55,6 +56,13 @@ class Queue:
         """Whether a run has its supervisor, or somebody who is just finishing it."""
         return is_held(Path(RunFolder(self.run_dir(run)).lock))
 
+    def is_over(self, run: str) -> bool:
+        """Whether nothing of a run can be left: its supervisor is gone, and has written its end or never a status."""
+        if self.is_alive(run):
+            return False
+        status = RunFolder(self.run_dir(run)).read_status()
+        return status is None or status["state"] in FINAL
+
     def read(self) -> Order:
         """The order as it was written last. Empty where there is none, or where a power cut has torn it: then no
         supervisor is left that could be in it."""
@@ -85,7 +93,7 @@ class Queue:
             fcntl.flock(lock, fcntl.LOCK_EX)
             order = self.read()
             before, seen = order.to_json(), order.watched()
-            order.keep_living(self.is_alive)
+            order.forget(self.is_over)
             how(order)
             order.grant(time.time())
             after = order.to_json()

@@ -28,7 +28,7 @@ def listed(state_dir: str, ref_of: Callable[[str], RunRef]) -> Iterator[QueuedRu
     """The runs that have a place, then those that wait, in their order."""
     queue = Queue(state_dir)
     order = queue.read()
-    order.keep_living(queue.is_alive)
+    order.forget(queue.is_over)
     for held in order.held:
         yield QueuedRun(ref_of(held.run), None, "", _has(held), held.priority, held.since)
     for place, one in enumerate(order.waiting, 1):

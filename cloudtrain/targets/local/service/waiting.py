@@ -77,8 +77,7 @@ class Place:
                 if self._run in order.dropped:
                     return None
                 for run in self._sleep(order.watched()[self._run], is_head=order.place_of(self._run) == 1):
-                    if os.path.isdir(self._queue.run_dir(run)):
-                        finish(self._queue.run_dir(run))
+                    self._finish(run)
             return None
         finally:
             self._watch(frozenset())
@@ -99,6 +98,15 @@ class Place:
             os.unlink(self._fifo)
         except OSError:
             return
+
+    def _finish(self, run: str) -> None:
+        """End a run that nobody supervises: before that, its place is not free."""
+        if not os.path.isdir(self._queue.run_dir(run)):
+            return
+        try:
+            finish(self._queue.run_dir(run))
+        except OSError:
+            time.sleep(_FULL_DISK_PAUSE)
 
     def _enter(self, order: Order) -> None:
         """Also where somebody has removed the table meanwhile."""
