@@ -5,10 +5,10 @@
     runs/NAME/waiting   a FIFO that the run's supervisor holds open: a byte in it wakes the supervisor, and the kernel
                         tells whoever reads it when the supervisor is gone
 
-There is no daemon. A run lives as long as its supervisor holds the run's lock. What a dead one had is free when somebody
-has finished its run, which kills what it had started: the one who watches it does (`Order.watched`). Those who must act
-on a change are woken before it is written. So where the one who changes the table dies in the middle, they find the
-table as it was, and do it themselves.
+There is no daemon. A run lives as long as its supervisor holds the lock of the run. What a dead one had is free when
+somebody has finished its run, which kills what it had started: the one who watches it does (`Order.watched`). Those who
+must act on a change are woken before it is written. So where the one who changes the table dies in the middle, they find
+the table as it was, and do it themselves.
 """
 
 # Paths are strings here: this has to start, and to poll, in no time.
