@@ -7,8 +7,8 @@
 
 There is no daemon. A run lives as long as its supervisor holds the lock of the run. What a dead one had is free when
 somebody has finished its run, which kills what it had started: the one who watches it does (`Order.watched`). Those who
-must act on a change are woken before it is written. So where the one who changes the table dies in the middle, they find
-the table as it was, and do it themselves.
+must act on a change are woken before it is written. So where the one who changes the table dies in the middle, they
+find the table as it was, and do it themselves.
 """
 
 # Paths are strings here: this has to start, and to poll, in no time.
