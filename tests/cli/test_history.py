@@ -79,6 +79,7 @@ def test_a_job_file_of_a_run(cli: Cli, scripted: Path, job: str, tmp_path: Path)
 
 def test_a_job_in_python(scripted: Path, job: str) -> None:
     """Its fields are kept as a job file would have them."""
+    pytest.importorskip("torch")  # which the checks ask for
     written = ct.TrainingJob(name="py", entry_point="train.py", distribution=ct.Torch(), hyperparameters={"a": [1]})
     run = ct.submit(written)
     sent = run.show()
@@ -226,6 +227,7 @@ def test_rerun_under_another_name(cli: Cli, scripted: Path, job: str) -> None:
 
 def test_rerun_with_a_change(cli: Cli, scripted: Path, job: str) -> None:
     """The job is compiled again for the same code; what was submitted with flags keeps them."""
+    pytest.importorskip("torch")  # which the checks ask for
     name = submitted(cli, job, "--instances", "2", "--set", "distribution.type=torch")
     Path("train.py").write_text("print('another')\n")
     result = cli("rerun", name, "--set", "hyperparameters.epochs=9", "-d")

@@ -53,6 +53,7 @@ def module(name: str) -> ModuleType:
     """A file beside the script, without the script."""
     if name == "mnist":
         pytest.importorskip("numpy")
+        pytest.importorskip("sklearn")
     spec = importlib.util.spec_from_file_location(f"mnist_tensorflow_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
