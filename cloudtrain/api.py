@@ -136,7 +136,7 @@ def plan(
         TargetUnavailable: the target cannot be used from here.
     """
     settings = load_settings(job.folder)
-    prepared = _prepared(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
     return _next_plan(prepared, settings)
 
 
@@ -154,7 +154,7 @@ def check(
     `online` None asks the target when there are credentials for it; False is the same as `plan`.
     """
     settings = load_settings(job.folder)
-    prepared = _prepared(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
     compiled = _next_plan(prepared, settings)
     wanted = prepared.can_check if online is None else online
     return prepared.check_online(compiled) if wanted else compiled
@@ -213,7 +213,7 @@ def submit(
 
         named = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
         target = queued_settings(named, queue, priority)
-    prepared = _prepared(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
 
     keeper = None
     if isinstance(prepared, PreparedJob):  # the trials of a sweep are kept, each as the job that it is
@@ -259,7 +259,7 @@ def submit(
         return run_of(submitted)
 
 
-def _prepared(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words: Any) -> PreparedJob | PreparedSweep:
+def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words: Any) -> PreparedJob | PreparedSweep:
     if getattr(job, "kind", None) != "sweep":
         return prepare_job(job, target, settings, **words)  # type: ignore[arg-type]  # no sweep, and no import of its model
     from cloudtrain.sweeps.planning import prepare_sweep
@@ -370,12 +370,12 @@ def runs(
     if target is not None:
         model = settings.target(target, profile=profile) if isinstance(target, str) else target
         there = (Run.attached(item, settings) for item in runs_at(model, settings))
-        return list(islice((item for item in there if _wanted(item, states, job, rehearsals)), limit))
+        return list(islice((item for item in there if _is_wanted(item, states, job, rehearsals)), limit))
     recover_if_needed()
     with read_store(settings.state_dir) as store:
         rows = [] if store is None else _perhaps(store, states, job, limit, conditions, rehearsals, trials=trials)
-    here = (_refreshed(_run_of(row, settings)) for row in rows)
-    return list(islice((item for item in here if _wanted(item, states, job, rehearsals)), limit))
+    here = (_refresh(_run_of(row, settings)) for row in rows)
+    return list(islice((item for item in here if _is_wanted(item, states, job, rehearsals)), limit))
 
 
 def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[Recovered]:
@@ -468,7 +468,7 @@ def runs_at(target: TargetSettings, settings: Settings) -> Iterator[ListedRun]:
     return service_of(name, settings).runs(account.place)
 
 
-def _wanted(item: Run, states: Sequence[RunState], job: str | None, rehearsals: bool) -> bool:
+def _is_wanted(item: Run, states: Sequence[RunState], job: str | None, rehearsals: bool) -> bool:
     state = item.last_status.state
     is_hidden = not rehearsals and state.is_final and item.job_name.endswith(REHEARSAL)
     return not is_hidden and (not states or state in states) and job in (None, item.job_name)
@@ -505,7 +505,7 @@ def _of_reference(store: Store, ref: RunRef) -> list[RunRecord]:
     return [row]
 
 
-def _refreshed(item: Run) -> Run:
+def _refresh(item: Run) -> Run:
     """A run that has not ended is asked for its state; a target that cannot be reached leaves what is known."""
     if not item.last_status.state.is_final:
         with suppress(TargetError, RunNotFound):

@@ -98,14 +98,14 @@ def diff(
     """
     from cloudtrain.lifecycle.difference import difference
 
-    found = [_found(item) for item in (before, after)]
+    found = [_resolve(item) for item in (before, after)]
     other = [_target_of_side(item) for item in reversed(found)]
     instead = target if target is not None else other[0], target if target is not None else other[1]
     one = _side(before, found[0], instead[0], profile)
     return difference(one, _side(after, found[1], instead[1], profile), load_settings())
 
 
-def _found(item: Run | Plan | AnyJob | str | Path) -> Sent | Mapping[str, Any] | AnyJob:
+def _resolve(item: Run | Plan | AnyJob | str | Path) -> Sent | Mapping[str, Any] | AnyJob:
     """What is meant: what was sent for a run, a plan's data, or a job."""
     from cloudtrain.lifecycle.run import Run
 

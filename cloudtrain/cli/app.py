@@ -104,10 +104,10 @@ def load_command(name: str) -> Any:
     """The command of that name, as the object that Typer runs. Its help is the docstring of its function."""
     command = import_module(f"{__package__}.commands.{_MODULES.get(name, name)}").command
     if isinstance(command, typer.Typer):
-        return _named(built(command), name)
+        return _name(built(command), name)
     single = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
     single.command(name, cls=Command)(command)
-    return _named(built(single), name)
+    return _name(built(single), name)
 
 
 def run_command(args: Sequence[str]) -> int:
@@ -194,7 +194,7 @@ _OF_ONE = ("submit", "plan", "check", "status", "logs", "stop", "download", "wai
 """Commands whose argument is a job file or a run, as it is in the other tools."""
 
 
-def _named(command: Any, name: str) -> Any:
+def _name(command: Any, name: str) -> Any:
     command.name = name
     return command
 

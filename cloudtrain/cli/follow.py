@@ -27,7 +27,7 @@ def follow(run: Run, *, as_json: bool = False) -> int:
     """Follow a run to its end and return the exit code. With `as_json`, stdout gets the final status alone."""
     stream = sys.stderr if as_json else sys.stdout
     try:
-        metrics = _print(run, lambda told: _folded(run.logs(follow=True, on_status=told)), LineFormat(), stream)
+        metrics = _print(run, lambda told: _fold_traces(run.logs(follow=True, on_status=told)), LineFormat(), stream)
         status = run.wait()
     except KeyboardInterrupt:
         goes_on(run)
@@ -92,7 +92,7 @@ class _QueueNews:
         self._place = place
 
 
-def _folded(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+def _fold_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
     """Without the traceback of a launcher whose rank failed: the end of the run says why, and `logs` prints it all."""
     failing = set()
     for line in lines:

@@ -100,9 +100,9 @@ class LiveView:
                         self._courses[name].add(value)
         if not line.is_metrics:
             for part in self._form.parts(line):
-                self._console.print(self._styled(line, part), soft_wrap=True)
+                self._console.print(self._style(line, part), soft_wrap=True)
 
-    def _styled(self, line: LogLine, part: str) -> Text:
+    def _style(self, line: LogLine, part: str) -> Text:
         from rich.text import Text
 
         colour = "dim" if line.rank is None else _RANK_COLOURS[line.rank % len(_RANK_COLOURS)]

@@ -32,7 +32,7 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
     word = "was stopped" if status.state is RunState.STOPPED else str(status.state)
     say(f"`{run.name}` {word}{_after(status)}" + (f": {values}" if values else ""))
     work = _working_files(run)
-    fetched = _written(run, status, has_work=bool(work))
+    fetched = _downloads_of(run, status, has_work=bool(work))
     fetch = typed("cloudtrain", "download", run.name, fetched)
     if work:
         copy = "" if fetched == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies them"
@@ -113,7 +113,7 @@ def _words_of(work: Mapping[str, Path]) -> str:
     return f"the script wrote {count} into its working folder: {named}"
 
 
-def _written(run: Run, status: RunStatus, *, has_work: bool) -> str:
+def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
     """What there is to download: a processing run has no model, and that of a script may be among its working files."""
     written = run.written
     stopped = status.state is RunState.STOPPED

@@ -24,7 +24,7 @@ class OutputError(CloudtrainError):
 
 def mend_streams() -> None:
     """Put streams that can be relied on in the place of those that the process was started with."""
-    codecs.register_error(_ESCAPED, _escaped)
+    codecs.register_error(_ESCAPED, _escape)
     sys.stdout = _Stdout(**_as_given(sys.stdout, 1))
     sys.stderr = _Stderr(**_as_given(sys.stderr, 2))
 
@@ -45,7 +45,7 @@ def _as_given(stream: Any, number: int) -> dict[str, Any]:
     return kept | {"errors": _ESCAPED}
 
 
-def _escaped(error: UnicodeError) -> tuple[str, int]:
+def _escape(error: UnicodeError) -> tuple[str, int]:
     """What the encoding lacks, as JSON writes it (`\\u00e9`): readable, and what `--json` prints stays JSON."""
     from json import dumps
 
@@ -57,19 +57,19 @@ class _Stderr(io.TextIOWrapper):
     """A command goes on without its messages where nobody can read them."""
 
     def write(self, text: str, /) -> int:
-        with self._watched():
+        with self._watch():
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._watched():
+        with self._watch():
             super().flush()
 
     def failed(self, error: OSError) -> None:
         """What follows a failure, when the stream has been discarded."""
 
     @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _watch(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

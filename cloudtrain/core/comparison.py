@@ -115,10 +115,10 @@ def file_changes(
         elif path not in before:
             yield FileChange(path, "added")
         elif before[path] != after[path]:
-            yield _changed(path, old(path), new(path), names)
+            yield _compare_file(path, old(path), new(path), names)
 
 
-def _changed(path: str, old: bytes | None, new: bytes | None, names: tuple[str, str]) -> FileChange:
+def _compare_file(path: str, old: bytes | None, new: bytes | None, names: tuple[str, str]) -> FileChange:
     old_lines, new_lines = _lines(old), _lines(new)
     if old_lines is None or new_lines is None:
         return FileChange(path, "changed")

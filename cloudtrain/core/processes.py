@@ -105,12 +105,12 @@ class Processes(Sequence[Process]):
     @property
     def ranks(self) -> Counter[int]:
         """How many processes with a rank each instance has."""
-        return self._counted(group for group in self.groups if group.first.rank is not None)
+        return self._count(group for group in self.groups if group.first.rank is not None)
 
     @property
     def started(self) -> Counter[int]:
         """How many processes each instance has, launchers and waiting ones among them."""
-        return self._counted(self.groups)
+        return self._count(self.groups)
 
     @property
     def examples(self) -> Iterator[Process]:
@@ -118,7 +118,7 @@ class Processes(Sequence[Process]):
         return (process for group in self.groups for process in group.examples)
 
     @staticmethod
-    def _counted(groups: Iterable[Alike]) -> Counter[int]:
+    def _count(groups: Iterable[Alike]) -> Counter[int]:
         found: Counter[int] = Counter()
         for group in groups:
             for instance, number in group.spread:

@@ -179,7 +179,7 @@ class ProcessingJob(FromFile):
         widened = dict(data)
         for field, plain, own in (("inputs", Input, ProcessingInput), ("outputs", Output, ProcessingOutput)):
             if isinstance(data.get(field), Mapping):
-                widened[field] = {name: _widened(item, plain, own) for name, item in data[field].items()}
+                widened[field] = {name: _widen(item, plain, own) for name, item in data[field].items()}
         return widened
 
     if TYPE_CHECKING:
@@ -219,7 +219,7 @@ KINDS: dict[str, type[TrainingJob] | type[ProcessingJob]] = {"training": Trainin
 """What `kind` in a job file can say; a file without it holds a training job."""
 
 
-def _widened(item: Any, plain: type[Model], own: type[Model]) -> Any:
+def _widen(item: Any, plain: type[Model], own: type[Model]) -> Any:
     if isinstance(item, plain) and not isinstance(item, own):
         return {name: getattr(item, name) for name in item.model_fields_set}
     return item

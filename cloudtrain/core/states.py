@@ -178,13 +178,13 @@ class Metrics:
         rank = (line.rank is None, line.instance if line.rank is None else line.rank)
         for name in line.values.keys() - PLACES:
             self._rank_of[name] = min(rank, self._rank_of.get(name, rank))
-        return self._counted(line.values, rank)
+        return self._keep(line.values, rank)
 
     def every(self, lines: Iterable[LogLine]) -> list[dict[str, float]]:
         """The values of all lines, where a rank that prints late counts from the start on."""
         found = [line for line in lines if self.of(line)]
         return [values for line in found if (values := self.of(line))]
 
-    def _counted(self, values: dict[str, float], rank: tuple[bool, int]) -> dict[str, float] | None:
+    def _keep(self, values: dict[str, float], rank: tuple[bool, int]) -> dict[str, float] | None:
         kept = {name: value for name, value in values.items() if name in PLACES or self._rank_of[name] == rank}
         return kept if kept.keys() - PLACES or not values.keys() - PLACES else None

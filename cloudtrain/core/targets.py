@@ -61,7 +61,7 @@ def all_targets() -> list[Any]:
 @cache
 def _entries() -> dict[str, EntryPoint]:
     found: dict[str, EntryPoint] = {}
-    for entry in sorted(_installed(), key=_rank):
+    for entry in sorted(_find_entries(), key=_rank):
         found.setdefault(entry.name, entry)  # another package adds names; it cannot replace a built-in one
     return found
 
@@ -70,7 +70,7 @@ def _rank(entry: EntryPoint) -> tuple[bool, bool, str]:
     return (not entry.value.startswith(OWN), entry.name == DEFAULT_TARGET, entry.name)
 
 
-def _installed() -> list[EntryPoint]:
+def _find_entries() -> list[EntryPoint]:
     """The entry points of the group. `importlib.metadata.entry_points` reads and parses every package's, which takes
     7 ms for 150 packages; this looks for the group's name first."""
     from importlib.metadata import Distribution

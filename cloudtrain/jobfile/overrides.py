@@ -39,7 +39,7 @@ class _Refused(Exception):
         self.problem = Problem(path, message, hint, code=code)
 
 
-def _refused(problem: Problem, path: Path) -> _Refused:
+def _refuse(problem: Problem, path: Path) -> _Refused:
     """A problem of the value's own text, which has no place in a file."""
     return _Refused(problem.message, problem.hint or _SYNTAX, path, code=problem.code)
 
@@ -107,7 +107,7 @@ def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tu
     for part in parts[:-1]:
         key, inner = _step(shape, holder, part, path, root)
         path, value = (*path, key), _get(holder, key)
-        opened = _opened(value, inner, path)
+        opened = _open(value, inner, path)
         if opened is not value:
             fresh.append((holder, key, opened))
         holder, shape = opened, inner
@@ -155,7 +155,7 @@ def _index(text: str, length: int, path: Path) -> int:
     return int(text)
 
 
-def _opened(value: Any, shape: SchemaNode, path: Path) -> Any:
+def _open(value: Any, shape: SchemaNode, path: Path) -> Any:
     """What is below a value, made where there is nothing of its kind; text for all targets becomes one for each."""
     if isinstance(value, _CONTAINERS.get(shape.kind, dict)):
         return value
@@ -201,9 +201,9 @@ def _value(shape: SchemaNode, text: str, path: Path) -> Document:
         try:
             document = read_document(text, "yaml")
         except Unreadable as error:
-            raise _refused(error.problem, path) from None
+            raise _refuse(error.problem, path) from None
         if document.problems:
-            raise _refused(document.problems[0], path)
+            raise _refuse(document.problems[0], path)
         return document
     if shape.options and shape.kind == "value":
         return Document(next((option for option in shape.options if str(option) == text), text), plain)

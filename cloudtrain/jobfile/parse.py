@@ -88,7 +88,7 @@ def parse(
             inner = read_job(document.data["job"], [item.removeprefix(_OF_JOB) for item in of_job])
         except JobError as error:
             found += error.problems
-    data, changes = _changed(document.data, overrides, model)
+    data, changes = _apply_overrides(document.data, overrides, model)
     found += changes.problems
     if inner is not None:
         data = data | {"job": inner.job}
@@ -98,7 +98,7 @@ def parse(
         of_fields = problems_of(error, model, Source((), model, _written(document.positions, changes)))
         found += [item for item in of_fields if not (isinstance(data.get("job"), str) and item.path == ("job",))]
     if found:
-        raise JobError(_placed([_in_form(item, format) for item in found], file, document.positions, changes))
+        raise JobError(_place_each([_in_form(item, format) for item in found], file, document.positions, changes))
     if model.__name__ != "Sweep":
         return JobFile(job, file, document.positions, changes, text, tuple(overrides))
     return JobFile(job.job, file, document.positions, changes, text, tuple(overrides), job, inner)
@@ -146,13 +146,15 @@ def _model(document: Document, file: str) -> Any:
     model = KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
         message, hint = f"there is no kind of job {describe_value(kind)}", did_you_mean(str(kind), [*KINDS, "sweep"])
-        raise JobError(_placed([Problem(("kind",), message, hint, code="CT013")], file, document.positions, Changes()))
+        raise JobError(
+            _place_each([Problem(("kind",), message, hint, code="CT013")], file, document.positions, Changes())
+        )
     if model is TrainingJob:
         del document.data["kind"]
     return model
 
 
-def _changed(data: dict[str, Any], overrides: Sequence[str], model: Any) -> tuple[dict[str, Any], Changes]:
+def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], model: Any) -> tuple[dict[str, Any], Changes]:
     if not overrides:
         return data, Changes()
     from cloudtrain.jobfile.overrides import override  # costs start-up time
@@ -174,7 +176,7 @@ def _in_form(problem: Problem, format: Format) -> Problem:
     return replace(problem, hint=in_form(problem.hint, format))
 
 
-def _placed(problems: Sequence[Problem], file: str, positions: Positions, changes: Changes) -> list[Problem]:
+def _place_each(problems: Sequence[Problem], file: str, positions: Positions, changes: Changes) -> list[Problem]:
     """The problems with their places: those of the file in its order, then those of the overrides."""
     placed = [_place(problem, file, positions, changes) for problem in problems]
     distinct = list(dict.fromkeys(placed))

@@ -166,7 +166,7 @@ def _pattern_to_names(schema: Schema) -> None:
         schema["propertyNames"] = {"pattern": pattern, "maxLength": 64}
 
 
-def _given(*names: str) -> Schema:
+def _require(*names: str) -> Schema:
     """All of these fields hold something else than null."""
     return {"required": list(names), "properties": {name: {"not": {"type": "null"}} for name in names}}
 
@@ -197,21 +197,21 @@ def _two_of(*names: str) -> Schema:
 
 _ONE_THING_TO_RUN: Schema = {
     "anyOf": [
-        _given("entry_point"),
-        _given("command"),
-        {"required": ["environment"], "properties": {"environment": _given("image")}},
+        _require("entry_point"),
+        _require("command"),
+        {"required": ["environment"], "properties": {"environment": _require("image")}},
     ],
     "not": {
         "anyOf": [
-            _given("entry_point", "command"),
-            {"allOf": [_given("command"), _not_empty("hyperparameters")]},
+            _require("entry_point", "command"),
+            {"allOf": [_require("command"), _not_empty("hyperparameters")]},
         ]
     },
 }
 
 _MACHINE = ("instance_type", "gpu", "instance_preferences")
 
-_PLACE = {"anyOf": [_given(name) for name in target_names()]}
+_PLACE = {"anyOf": [_require(name) for name in target_names()]}
 
 _ABSOLUTE: Schema = {"path": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^/opt/ml/processing/"}]}}
 
@@ -250,7 +250,7 @@ _RULES: dict[str, Schema] = {
     },
     "SMP": {"allOf": [_smp_version(1), _smp_version(2)]},
     "TensorFlow": {
-        "if": _given("parameter_servers"),
+        "if": _require("parameter_servers"),
         "then": {"required": ["strategy"], "properties": {"strategy": {"const": "parameter_server"}}},
     },
 }

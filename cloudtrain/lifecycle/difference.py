@@ -63,7 +63,7 @@ class Side:
     def request(self) -> Any:
         """The request without the run's own name."""
         name = re.compile(rf"{re.escape(self.plan['run_name'])}(?![0-9])")
-        return _mapped(self.plan["request"], lambda text: name.sub(_NAME, text))
+        return _map(self.plan["request"], lambda text: name.sub(_NAME, text))
 
     @property
     def bundle(self) -> str | None:
@@ -214,11 +214,11 @@ def _nothing(_: str) -> bytes | None:
     return None
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def _map(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {change(key): _mapped(inner, change) for key, inner in value.items()}
+        return {change(key): _map(inner, change) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_mapped(inner, change) for inner in value]
+        return [_map(inner, change) for inner in value]
     return value

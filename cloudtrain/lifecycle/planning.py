@@ -115,7 +115,7 @@ class PreparedJob:
     @cached_property
     def key(self) -> str:
         """Hash of the job's name and of the plan without its run name: what makes two submissions the same."""
-        return submission_key(self._compiled(_NAMELESS))
+        return submission_key(self._compile(_NAMELESS))
 
     @cached_property
     def _conda(self) -> str | None:
@@ -187,9 +187,9 @@ class PreparedJob:
         from cloudtrain.rules.portable.value import values_to_hide
         from cloudtrain.targets.rules import check_plan
 
-        plan = self._compiled(run_name(self.job.name, self.key, self.settings.submitter, salt, counter))
+        plan = self._compile(run_name(self.job.name, self.key, self.settings.submitter, salt, counter))
         findings = check_plan(self._subject(plan), ignore=self.ignore)
-        placed = tuple(self._placed(finding) for finding in findings)
+        placed = tuple(self._place(finding) for finding in findings)
         return replace(plan, findings=placed, hidden=values_to_hide(self.view))
 
     def hourly_price(self, plan: Plan) -> float | None:
@@ -211,7 +211,7 @@ class PreparedJob:
         ignored = {rule_named(code).code for code in self.ignore}
         asked = [*(self.service.check(self.view, self.target, plan) if ask else ()), *self._about_runs()]
         found = [item for item in asked if item.code not in ignored]
-        return plan.with_findings((*plan.findings, *(self._placed(finding) for finding in found)))
+        return plan.with_findings((*plan.findings, *(self._place(finding) for finding in found)))
 
     def _about_runs(self) -> Iterable[Finding]:
         if not self.awaited:
@@ -232,7 +232,7 @@ class PreparedJob:
             package=any(entry.path == "setup.py" for entry in self.tree.entries),
         )
 
-    def _compiled(self, name: str) -> Plan:
+    def _compile(self, name: str) -> Plan:
         try:
             plan = self.where.compile(self.job, self.target, self.context(name))
         except JobError as error:
@@ -278,7 +278,7 @@ class PreparedJob:
         processing = None if isinstance(self.job, TrainingJob) else self.job
         return subject_of(self.view, self.target, self.account, plan, self.tree, processing)
 
-    def _placed(self, finding: Finding) -> Finding:
+    def _place(self, finding: Finding) -> Finding:
         finding = finding._replace(hint=self._in_form(finding.hint))
         if self.place_of is None or not finding.path:
             return finding

@@ -83,7 +83,7 @@ class Again:
                 return plan
 
             def outputs_of(plan: Plan) -> dict[str, str]:
-                return {what: self._renamed(place, plan.run_name) for what, place in outputs.items()}
+                return {what: self._rename(place, plan.run_name) for what, place in outputs.items()}
 
             old = store.origin_of(self.row.name)
             submission = Submission(
@@ -98,7 +98,7 @@ class Again:
                 origin=origin_here(Path.cwd())._replace(project=old.project, labels=old.labels),
                 kept_of=sent,
             )
-            return self._submitted(store, submission)
+            return self._submit(store, submission)
 
     def changed(self, overrides: Sequence[str], *, ignore: Sequence[str], online: bool) -> Submitted:
         """Compile the job with other values, for the same code and the same settings of the target.
@@ -146,9 +146,9 @@ class Again:
                 origin=self._origin(store, prepared.labels),
                 kept_of=sent,
             )
-            return self._submitted(store, submission)
+            return self._submit(store, submission)
 
-    def _submitted(self, store: Store, submission: Submission) -> Submitted:
+    def _submit(self, store: Store, submission: Submission) -> Submitted:
         return submit_once(store, submission, lambda name: service_of(name, self.settings))
 
     def _origin(self, store: Store, labels: Any) -> Origin:
@@ -156,7 +156,7 @@ class Again:
 
     def _plan(self, new: str, kept: Kept) -> Plan:
         """The plan that was sent, under another name."""
-        content = json.loads(self._renamed(json.dumps({key: kept.plan[key] for key in _RENAMED}), new))
+        content = json.loads(self._rename(json.dumps({key: kept.plan[key] for key in _RENAMED}), new))
         return Plan(
             target=self.row.target,
             run_name=new,
@@ -168,7 +168,7 @@ class Again:
             place=self.row.place or "",
         )
 
-    def _renamed(self, text: str, new: str) -> str:
+    def _rename(self, text: str, new: str) -> str:
         """Other runs of the same plan differ in the number at the end."""
         return re.sub(rf"{re.escape(self.row.name)}(?![0-9])", new, text)
 

@@ -106,7 +106,7 @@ def submit_once(store: Store, submission: Submission, service_of: ServiceOf) -> 
     recover(store, service_of)
     too_old = list[RunRecord]()
     for record in _same(store, submission):
-        with _orphaned(store, record) as current:
+        with _take_over(store, record) as current:
             if current is None:
                 continue
             if current.stage == "accepted":
@@ -124,7 +124,7 @@ def recover(store: Store, service_of: ServiceOf) -> list[Recovered]:
     for record in store.unfinished():
         if not needs_recovery(store, record):
             continue
-        with _orphaned(store, record) as current:
+        with _take_over(store, record) as current:
             if current is None or not needs_recovery(store, current):
                 continue
             if current.stage != "accepted":
@@ -174,7 +174,7 @@ def _same(store: Store, submission: Submission) -> list[RunRecord]:
 
 
 @contextmanager
-def _orphaned(store: Store, record: RunRecord) -> Iterator[RunRecord | None]:
+def _take_over(store: Store, record: RunRecord) -> Iterator[RunRecord | None]:
     """The record as it is now, which may have moved on, held against all other processes; None while its submitter
     lives, or when it has been forgotten."""
     lock = store.lock(record.name)

@@ -113,7 +113,7 @@ def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambd
         raise UsageError(f"`{whole.name}` did not run on this machine", hint="rehearse its job file", code="CT905")
     _must_succeed(whole)
     reports = whole.metrics()
-    metrics = _chosen(whole, reports, options.metrics)
+    metrics = _choose_metrics(whole, reports, options.metrics)
     curve = curve_of(reports, metrics)
     at_step = _step(whole, sorted(curve), options.at_step)
 
@@ -180,7 +180,7 @@ def _must_be_interrupted(run: Run, *, last_step: int, end: int) -> None:
         )
 
 
-def _chosen(whole: Run, reports: Sequence[Mapping[str, float]], asked: Sequence[str]) -> tuple[str, ...]:
+def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], asked: Sequence[str]) -> tuple[str, ...]:
     """The metrics that are compared.
 
     Raises:

@@ -36,7 +36,7 @@ def sweep_document(
     best = best_of(trials, objective)
     if best is not None and objective is not None:
         rows["best"] = f"trial {best.number}: {objective.metric}={_shown(best.value)}"
-    left = _left(trials, total, status)
+    left = _time_left(trials, total, status)
     rows |= {"left": left} if left else {}
     blocks: list[Block] = list(run_document(name, ref, replace(status, metrics={}), {**more, **rows}).blocks)
     shown = ranked(trials, objective)[:_SHOWN] if objective is not None else list(trials)[-_SHOWN:]
@@ -76,7 +76,7 @@ def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: 
     return Table(headers, rows)
 
 
-def _left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
+def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
     """How long the rest will take, at the pace so far."""
     ended = [trial for trial in trials if trial.state.is_final and trial.ended is not None]
     if not ended or status.state.is_final or status.started is None:

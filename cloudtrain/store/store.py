@@ -330,7 +330,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with _translated(self._folder):
+        with _translate_errors(self._folder):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -355,10 +355,10 @@ def open_store(folder: Path) -> Iterator[Store]:
         db = sqlite3.connect(folder / FILE_NAME, timeout=30, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
         raise _unusable(folder, error) from error
-    with _translated(folder), closing(db):
+    with _translate_errors(folder), closing(db):
         _write_ahead(db, folder)
         db.execute("PRAGMA synchronous = FULL")
-        migrate(_checked(db, folder))
+        migrate(_check_version(db, folder))
         yield Store(db, folder, _identify(db, folder, salt))
 
 
@@ -374,8 +374,8 @@ def read_store(folder: Path) -> Iterator[Store | None]:
     if not _exists(file, folder):
         yield None
         return
-    with _translated(folder), closing(_open_to_read(file)) as opened:
-        if version_of(_checked(opened, folder)) == 0:
+    with _translate_errors(folder), closing(_open_to_read(file)) as opened:
+        if version_of(_check_version(opened, folder)) == 0:
             yield None  # empty, or being made right now
             return
         with closing(_up_to_date(opened)) as db:
@@ -483,7 +483,7 @@ _HINT = "set CLOUDTRAIN_STATE_DIR to a folder of yours"
 
 
 @contextmanager
-def _translated(folder: Path) -> Iterator[None]:
+def _translate_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -498,7 +498,7 @@ def _unusable(folder: Path, error: Exception) -> StoreError:
     return StoreError(f"the run store in `{folder}` cannot be opened: {error}", hint=_HINT, code="CT961")
 
 
-def _checked(db: sqlite3.Connection, folder: Path) -> sqlite3.Connection:
+def _check_version(db: sqlite3.Connection, folder: Path) -> sqlite3.Connection:
     if version_of(db) > len(MIGRATIONS):
         raise StoreError(
             f"the run store in `{folder}` was made by a newer cloudtrain",

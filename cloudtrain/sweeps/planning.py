@@ -179,7 +179,7 @@ class PreparedSweep:
         """The plan with what the target says about its first trial."""
         if plan.errors or not ask:
             return plan
-        first = self.prepared.check_online(self.prepared._compiled(plan.run_name), ask=ask)
+        first = self.prepared.check_online(self.prepared._compile(plan.run_name), ask=ask)
         return plan.with_findings((*plan.findings, *first.findings))
 
     @property

@@ -127,7 +127,7 @@ class Differences:
         return status not in (0, 1) or any(line.startswith(_OF_THE_REPOSITORY) for line in lines)
 
     def _output(self, *arguments: str) -> tuple[int, bytes]:
-        with self._started(arguments) as git:
+        with self._start(arguments) as git:
             assert git.stdout is not None, "it is a pipe"
             shown = git.stdout.read(_LONGEST)
             git.stdout.close()
@@ -135,14 +135,14 @@ class Differences:
 
     def _digest(self, *arguments: str) -> tuple[int, str | None]:
         digest, is_empty = hashlib.sha256(), True
-        with self._started(arguments) as git:
+        with self._start(arguments) as git:
             assert git.stdout is not None, "it is a pipe"
             while piece := git.stdout.read(1 << 16):
                 digest.update(piece)
                 is_empty = False
         return git.returncode, None if is_empty else digest.hexdigest()
 
-    def _started(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         self._running = subprocess.Popen(
             [*_SAFE, *arguments],
@@ -189,12 +189,12 @@ def _head(git: Path, common: Path) -> Commit | None:
         if not _is_plain(name):
             return None
         branch = name.removeprefix(_BRANCH)
-        text = (_read(common / name) or _packed(common, name)).strip()
+        text = (_read(common / name) or _find_packed(common, name)).strip()
     commit = text if _COMMIT.fullmatch(text) else None
     return None if commit is None and branch is None else Commit(commit, branch)
 
 
-def _packed(common: Path, name: str) -> str:
+def _find_packed(common: Path, name: str) -> str:
     for line in (_read(common / "packed-refs") or "").splitlines():
         commit, _, packed = line.partition(" ")
         if packed == name:

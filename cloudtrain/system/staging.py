@@ -263,7 +263,7 @@ class Staging:
     def _replace(self, root: int, name: str, old: str, journal: list[tuple[str, str | None]]) -> None:
         """Move one file; what was there is kept until all are moved."""
         folder, _, last = name.rpartition("/")
-        parent = _opened(root, folder)
+        parent = _open_folder(root, folder)
         try:
             kept = None
             with suppress(FileNotFoundError):
@@ -279,7 +279,7 @@ class Staging:
         for name, kept in reversed(journal):
             folder, _, last = name.rpartition("/")
             with suppress(OSError):
-                parent = _opened(root, folder)
+                parent = _open_folder(root, folder)
                 try:
                     if kept is not None:
                         os.rename(kept, last, dst_dir_fd=parent)
@@ -302,7 +302,7 @@ def _missing(folder: Path) -> list[str]:
     return found
 
 
-def _opened(root: int, folder: str) -> int:
+def _open_folder(root: int, folder: str) -> int:
     """A descriptor of a folder below another; no link is followed on the way.
 
     Raises:
@@ -324,7 +324,7 @@ def _make_way(root: int, folder: str, known: set[str], made: list[str]) -> None:
         return
     above, _, last = folder.rpartition("/")
     _make_way(root, above, known, made)
-    parent = _opened(root, above)
+    parent = _open_folder(root, above)
     try:
         os.mkdir(last, dir_fd=parent)
         made.append(folder)

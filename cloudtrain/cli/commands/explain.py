@@ -54,7 +54,7 @@ def command(
     blocks: list[Block] = [Heading(f"{entry.code} ({entry.level})"), Text(entry.summary)]
     for paragraph in entry.explanation.split("\n\n"):
         is_code = paragraph.startswith("    ")
-        blocks.append(Lines(_dedented(paragraph)) if is_code else Text(" ".join(paragraph.split())))
+        blocks.append(Lines(_dedent(paragraph)) if is_code else Text(" ".join(paragraph.split())))
     if entry.can_be_ignored:
         blocks.append(Text(f"Accept it in one job with `--ignore {entry.code}`."))
     show(Document(blocks), sys.stdout)
@@ -91,7 +91,7 @@ def _of_error(error: Any) -> Entry:
     return Entry(error.code, "error", error.summary, error.explanation, can_be_ignored=False)
 
 
-def _dedented(text: str) -> list[str]:
+def _dedent(text: str) -> list[str]:
     from textwrap import dedent
 
     return dedent(text).splitlines()

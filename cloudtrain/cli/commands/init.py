@@ -82,7 +82,7 @@ def command(
             hint="write the script first, or start from a bundled one: `cloudtrain scripts list`",
             code="CT903",
         )
-    given = _checked(name) if name is not None else _name_from(path.parent.absolute().name)
+    given = _check_name(name) if name is not None else _name_from(path.parent.absolute().name)
     source = found.parent if found.parent.is_dir() else path.parent
     files = {path: _job_text(path, found, given), path.parent / _SCHEMA: _schema()}
     if not (source / IGNORE_FILE).exists():
@@ -118,7 +118,7 @@ def _schema() -> str:
     return json.dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     """`name`, if a job may have it.
 
     Raises:

@@ -158,7 +158,7 @@ def command(
     _check(every, query, sort)
     if name is not None:
         _refuse_filters(name, query)
-        instance = _named(name, every)
+        instance = _type_named(name, every)
         print_json(asdict(instance)) if json else show(one_type(instance), sys.stdout)
         return
     types = every if retired else [instance for instance in every if not instance.retired]
@@ -270,7 +270,7 @@ def _refuse_filters(name: str, query: Query) -> None:
         )
 
 
-def _named(name: str, types: Sequence[InstanceType]) -> InstanceType:
+def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
     from cloudtrain.catalogue.instances import name_key
     from cloudtrain.errors import UsageError
 

@@ -73,7 +73,7 @@ def command(
     limit = None if everything else count
     runs = ct.runs(
         limit=limit,
-        states=_wanted(active, state),
+        states=_states_of(active, state),
         job=job,
         target=target,
         profile=profile,
@@ -98,7 +98,7 @@ def command(
         say(_nothing(active, state, job, labelled=bool(tag or where)))
 
 
-def _wanted(active: bool, state: str | None) -> list[Any]:
+def _states_of(active: bool, state: str | None) -> list[Any]:
     from cloudtrain.core.states import RunState
     from cloudtrain.errors import UsageError, did_you_mean
 

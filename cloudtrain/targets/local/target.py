@@ -62,9 +62,9 @@ class LocalTarget(Target):
 
         environment = environment_of(job, settings, context)
         if environment is None:
-            plan = self._compiled(job, settings, context)
+            plan = self._compile(job, settings, context)
         else:
-            plan = plan_with(environment, self._compiled(job, settings_in(environment, settings), context))
+            plan = plan_with(environment, self._compile(job, settings_in(environment, settings), context))
         if not settings.queue:
             return plan
         from cloudtrain.targets.local.compile.queueing import queue_plan
@@ -72,7 +72,7 @@ class LocalTarget(Target):
         return queue_plan(plan, job, settings, context.account)
 
     @staticmethod
-    def _compiled(job: AnyJob, settings: Local, context: CompileContext) -> LocalPlan:
+    def _compile(job: AnyJob, settings: Local, context: CompileContext) -> LocalPlan:
         if isinstance(job, TrainingJob):
             from cloudtrain.targets.local.compile.training import compile_local
 

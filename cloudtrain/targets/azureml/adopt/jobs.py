@@ -138,7 +138,7 @@ def _environment(given: Any) -> dict[str, Any]:
 
 def _input(name: str, given: Mapping[str, Any], comments: dict[Any, str]) -> dict[str, Any]:
     if given.get("jobInputType") == "literal":
-        return {"value": _typed(given.get("value"))}
+        return {"value": _parse(given.get("value"))}
     found: dict[str, Any] = {"azureml": _asset(given.get("uri", ""))}
     kind = given.get("jobInputType", "uri_folder")
     if is_local(found["azureml"]):
@@ -163,7 +163,7 @@ def _asset(uri: Any) -> str:
     return f"azureml:{text}" if short or ("@" in text and "/" not in text and ":" not in text) else text
 
 
-def _typed(text: Any) -> Any:
+def _parse(text: Any) -> Any:
     """A number or truth value that is written as the text; else the text."""
     if not isinstance(text, str):
         return text

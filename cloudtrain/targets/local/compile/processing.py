@@ -43,7 +43,7 @@ def compile_local_processing(job: ProcessingJob, target: Local, context: Compile
         )
     sharded = [name for name, item in view.inputs.items() if item.shard]
     plain = target.model_copy(update={"emulate": None})
-    whole = problems.value(lambda: compile_local(_marked(view), plain, context), None)
+    whole = problems.value(lambda: compile_local(_mark_shards(view), plain, context), None)
     problems.refuse()
     assert whole is not None
     specification = whole.specification
@@ -76,7 +76,7 @@ def _mark(name: str) -> str:
     return f"${{{{shares.{name}}}}}"
 
 
-def _marked(view: TrainingJob) -> TrainingJob:
+def _mark_shards(view: TrainingJob) -> TrainingJob:
     inputs = {
         name: item.model_copy(update={"local": _mark(name)}) if item.shard and item.local is not None else item
         for name, item in view.inputs.items()

@@ -23,7 +23,7 @@ def queue_plan(plan: LocalPlan, job: AnyJob, settings: Local, account: LocalAcco
         JobError: it needs more than there is, so it would wait for ever.
     """
     specification = plan.specification
-    given = _given(job)
+    given = _own_devices(job)
     need = _need(job, specification, settings, account, given)
     _refuse_too_much(need, specification)
     has_share = bool(need.gpus) and given is None
@@ -38,7 +38,7 @@ def queue_plan(plan: LocalPlan, job: AnyJob, settings: Local, account: LocalAcco
     return replace(plan, request=specification.to_json(), processes=processes, summary=summary)
 
 
-def _given(job: AnyJob) -> str | None:
+def _own_devices(job: AnyJob) -> str | None:
     """The job's own CUDA_VISIBLE_DEVICES, which counts as it is."""
     view = job.as_training() if isinstance(job, ProcessingJob) else job
     return view.environment.variables.get(VISIBLE)

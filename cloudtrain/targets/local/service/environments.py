@@ -57,7 +57,7 @@ def provide(wanted: BuiltEnvironment, code: CodePlace, environ: Mapping[str, str
     if _is_whole(link):
         return
     make_private_folder(link.parent)
-    lock = _taken(link)
+    lock = _take_lock(link)
     try:
         if not _is_whole(link):
             _build(wanted, link, code, {name: value for name, value in environ.items() if name not in _NOT_PASSED})
@@ -73,7 +73,7 @@ def _is_whole(link: Path) -> bool:
     return True
 
 
-def _taken(link: Path) -> ProcessLock:
+def _take_lock(link: Path) -> ProcessLock:
     told = False
     while (lock := ProcessLock.take(link.with_name(f"{link.name}.lock"))) is None:
         if not told:

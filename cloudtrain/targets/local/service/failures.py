@@ -45,7 +45,7 @@ class Deaths:
         from cloudtrain.targets.local.service.verdict import Death
 
         newest = max(self._starts.values(), default=1)
-        reported = self._reported(output)
+        reported = self._read_reports(output)
         found: dict[int, Death] = {}
         for order, (process, rank, exit_code, attempt) in enumerate(self._ends):
             code = exit_code or (reported[rank][1] if rank in reported else 0)
@@ -83,7 +83,7 @@ class Deaths:
                 return verdict.launcher_verdict(item.role, item.instance, process.argv, item.exit_code, lines)
         return verdict.Verdict("the run failed, and no process says why", [])
 
-    def _reported(self, output: Output) -> dict[int, tuple[int, int]]:
+    def _read_reports(self, output: Output) -> dict[int, tuple[int, int]]:
         """Rank to instance and exit code. The instance is that of the launcher that says so: mpirun has all ranks."""
         if self._spec.launcher == "processes":
             return {}

@@ -42,7 +42,7 @@ def move(state_dir: str, run: str, before: str | None, *, last: bool) -> None:
         UsageError: one of the two does not wait.
         TargetError: the queue cannot be written.
     """
-    order = _changed(state_dir, lambda order: order.move(run, before, last=last))
+    order = _change(state_dir, lambda order: order.move(run, before, last=last))
     if order is not None:
         _refuse(order, run if order.place_of(run) is None or before is None else before)
 
@@ -54,12 +54,12 @@ def drop(state_dir: str, run: str) -> None:
         UsageError: it does not wait.
         TargetError: the queue cannot be written.
     """
-    order = _changed(state_dir, lambda order: order.drop(run))
+    order = _change(state_dir, lambda order: order.drop(run))
     if order is not None:
         _refuse(order, run)
 
 
-def _changed(state_dir: str, how: Callable[[Order], bool]) -> Order | None:
+def _change(state_dir: str, how: Callable[[Order], bool]) -> Order | None:
     """The order that it could not be done with; None where it was done."""
     done = False
 

@@ -104,7 +104,7 @@ class LocalService:
             make_state_folder(self._state_dir, ours=KEPT)
             if _write_launch(folder, plan.request_json.encode(), again=again) or not _is_taken_over(folder):
                 how = [QUEUED] if plan.request.get("queue") else []
-                _start_supervisor(folder, _inherited(self._environ), *how)
+                _start_supervisor(folder, _inherit(self._environ), *how)
         except OSError as error:
             raise self._unwritable("the run", error) from error
         return self._ref(plan.run_name)
@@ -126,7 +126,7 @@ class LocalService:
 
     def status(self, ref: RunRef) -> RunStatus:
         """Where the run is now. A run that lost its supervisor is cleaned up first."""
-        status = self._status(self._known(ref))
+        status = self._status(self._folder_of(ref))
         return RunStatus(
             state=RunState(status["state"]),
             reason=status["reason"],
@@ -150,7 +150,7 @@ class LocalService:
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
         """The output so far; with `follow`, until the run has ended and its last line is out."""
-        folder = self._known(ref)
+        folder = self._folder_of(ref)
         lines = self._lines(ref, folder, follow=follow, rank=rank, on_status=on_status)
         return lines if instance is None else (line for line in lines if line.instance == instance)
 
@@ -178,7 +178,7 @@ class LocalService:
 
     def stop(self, ref: RunRef) -> None:
         """SIGTERM to the supervisor, which passes it on. Nothing for a run that has ended."""
-        status = self._status(self._known(ref))
+        status = self._status(self._folder_of(ref))
         if status["state"] not in FINAL:
             try:
                 os.kill(status["pid"], signal.SIGTERM)
@@ -191,13 +191,13 @@ class LocalService:
 
     def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
         """Put a run that waits before another one, or first, or last."""
-        self._known(ref)
-        other = None if before is None else Path(self._known(before).path).name
+        self._folder_of(ref)
+        other = None if before is None else Path(self._folder_of(before).path).name
         queued.move(str(self._state_dir), ref.name, other, last=last)
 
     def drop(self, ref: RunRef) -> None:
         """Stop a run that waits; one that has started stays as it is."""
-        self._known(ref)
+        self._folder_of(ref)
         queued.drop(str(self._state_dir), ref.name)
 
     def runs(self, place: str = "") -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
@@ -219,19 +219,19 @@ class LocalService:
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
         """The folder in which the run has its code, then the archive."""
-        spec = self._launched(ref)
+        spec = self._read_launch(ref)
         if spec is not None:
             yield from (Path(folder) for folder in (spec.code.directory, *(spec.code.copies or ())) if folder)
         yield from unpacked(Path(upload.destination), upload.sha256, scratch)
 
-    def _launched(self, ref: RunRef) -> LaunchSpecification | None:
+    def _read_launch(self, ref: RunRef) -> LaunchSpecification | None:
         with suppress(CloudtrainError):
-            return self._known(ref).read_launch()
+            return self._folder_of(ref).read_launch()
         return None
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the run wrote; see `copy_places`."""
-        folder = self._known(ref)
+        folder = self._folder_of(ref)
         spec = folder.read_launch()
         is_wanted = path.strip("/").partition("/")[0] in ("", NAME)
         work = working_files(spec, Path(folder.unpacked)) if is_wanted else {}
@@ -247,7 +247,7 @@ class LocalService:
     def _ref(self, run_name: str) -> RunRef:
         return RunRef(DEFAULT_TARGET, host_name(), run_name)
 
-    def _known(self, ref: RunRef) -> RunFolder:
+    def _folder_of(self, ref: RunRef) -> RunFolder:
         """The folder of a run that exists here.
 
         Raises:
@@ -283,7 +283,7 @@ def _read(folder: RunFolder) -> dict[str, Any]:
     return status
 
 
-def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+def _inherit(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()

@@ -69,7 +69,7 @@ def rank_verdict(death: Death, lines: list[str], *, instances: int) -> Verdict:
             reason += "; if nobody sent it, the machine most likely ran out of memory"
     else:
         reason = f"{who} failed with exit code {death.exit_code}" + (f": {message}" if message else "")
-    return Verdict(_bounded(reason), details, death.rank, death.exit_code)
+    return Verdict(_shorten(reason), details, death.rank, death.exit_code)
 
 
 def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: int, lines: list[str]) -> Verdict:
@@ -84,7 +84,7 @@ def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: i
         reason = f"{role} of instance {instance} was killed by {_signal_name(-exit_code)} (exit code {exit_code})"
     else:
         reason = f"{role} of instance {instance} ended with exit code {exit_code}" + (f": {message}" if message else "")
-    return Verdict(_bounded(reason), details, None, exit_code)
+    return Verdict(_shorten(reason), details, None, exit_code)
 
 
 def in_own_words(verdict: Verdict, failure_files: Iterable[str]) -> Verdict:
@@ -98,7 +98,7 @@ def in_own_words(verdict: Verdict, failure_files: Iterable[str]) -> Verdict:
     if not text:
         return verdict
     first, *rest = text.splitlines()
-    return verdict._replace(reason=_bounded(first), details=rest[-DETAILS:] or verdict.details)
+    return verdict._replace(reason=_shorten(first), details=rest[-DETAILS:] or verdict.details)
 
 
 def explain(lines: list[str]) -> tuple[str, list[str]]:
@@ -127,5 +127,5 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _bounded(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"

@@ -90,7 +90,7 @@ def _script(original: Original, environment: dict[str, Any]) -> Draft:
         draft.job["resources"]["distribution_groups"] = groups
     variables = draft.job.pop("environment", {})
     draft.job = job | {"environment": environment | variables} | {k: v for k, v in draft.job.items() if k != "name"}
-    draft.job = _ordered(draft.job)
+    draft.job = _order_fields(draft.job)
     draft.settings["launch"] = "toolkit"
     code = code_uri(request)
     if original.code is None and original.source is None:
@@ -102,7 +102,7 @@ def _script(original: Original, environment: dict[str, Any]) -> Draft:
     return draft
 
 
-def _ordered(job: dict[str, Any]) -> dict[str, Any]:
+def _order_fields(job: dict[str, Any]) -> dict[str, Any]:
     order = "name description source_dir entry_point hyperparameters distribution resources environment inputs".split()
     return {name: job[name] for name in order if name in job} | job
 
@@ -118,7 +118,7 @@ def _image_alone(original: Original) -> Draft:
     draft.job |= {"hyperparameters": own} if own else {}
     if parsed(parameters.get(keys.PROGRAM)) is None and original.code is None and original.source is None:
         draft.job["source_dir"] = None
-    draft.job, draft.last_resort = _ordered(draft.job), True
+    draft.job, draft.last_resort = _order_fields(draft.job), True
     return draft
 
 

@@ -73,7 +73,7 @@ def _with_script(request: dict[str, Any], script: Script, framework: str | None,
     if framework is None:
         arguments["image_uri"] = image
     else:
-        chosen = _chosen(request, script, framework, region)
+        chosen = _choose_image(request, script, framework, region)
         arguments |= chosen.image | ({"distribution": chosen.distribution} if chosen.distribution else {})
         values = {name: value for name, value in values.items() if name not in chosen.sent}
         notes = chosen.notes + _lost_keys_note(values, chosen)
@@ -109,7 +109,7 @@ class _Chosen:
     notes: tuple[str, ...] = ()
 
 
-def _chosen(request: dict[str, Any], script: Script, framework: str, region: str) -> _Chosen:
+def _choose_image(request: dict[str, Any], script: Script, framework: str, region: str) -> _Chosen:
     """Image and distribution: by version where the SDK picks this image and takes the distribution, else by URI."""
     uri = request["AlgorithmSpecification"]["TrainingImage"]
     wanted = dist.distribution_of(script.values)
