@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 OLDEST_AND_NEWEST = ("3.10", "3.13")
-ELSEWHERE = "torch or mpi or wheel or notebook or parity or awscli or lifecycle"
+ELSEWHERE = "torch or mpi or wheel or notebook or parity or awscli or lifecycle or slurm"
 CORE = ("-m", f"not ({ELSEWHERE})")
 
 
