@@ -30,6 +30,7 @@ LONGEST_NAME = 32
 _SUFFIX = len("-00000000-00")
 _MOST_RANGES, _MOST_VALUES, _MOST_VARIABLES, _MOST_STATIC = 30, 30, 48, 100
 _LONGEST_VALUE = 256
+_KINDS = ("Continuous", "Integer", "Categorical")
 _STRATEGIES = {"grid": "Grid", "random": "Random", "bayesian": "Bayesian", "hyperband": "Hyperband"}
 
 _DEFINITION = (
@@ -124,18 +125,18 @@ def _config(sweep: Sweep) -> dict[str, Any]:
 
 
 def _ranges(sweep: Sweep) -> dict[str, Any]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[dict[str, Any]]] = {f"{kind}ParameterRanges": [] for kind in _KINDS}
     for name, item in sweep.space.ranges.items():
         if _is_listed(sweep, item):
             values = [_text(value, as_json=sweep.job.entry_point is not None) for value in item.values or ()]
-            found.setdefault("CategoricalParameterRanges", []).append({"Name": name, "Values": values})
+            found["CategoricalParameterRanges"].append({"Name": name, "Values": values})
             continue
         low, high = item.bounds
         kind = "IntegerParameterRanges" if item.kind == "int" else "ContinuousParameterRanges"
         scale = {"log": "Logarithmic", "uniform": "Linear", "int": "Linear"}[item.kind]
         bounds = (int(low), int(high)) if item.kind == "int" else (low, high)
         row = {"Name": name, "MinValue": str(bounds[0]), "MaxValue": str(bounds[1]), "ScalingType": scale}
-        found.setdefault(kind, []).append(row)
+        found[kind].append(row)
     return found
 
 
