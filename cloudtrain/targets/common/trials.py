@@ -10,6 +10,7 @@ from typing import Any
 from cloudtrain.core.states import LogLine, RunRef, RunStatus
 from cloudtrain.core.sweep import Objective
 from cloudtrain.core.trial import Trial, best_of
+from cloudtrain.errors import UsageError
 from cloudtrain.targets.base import Tuner
 
 
@@ -36,6 +37,17 @@ def trial_lines(
         if status.state.is_final or not follow:
             return
         time.sleep(every)
+
+
+def refuse_rank(ref: RunRef, rank: int | None, instance: int | None) -> None:
+    """Of a sweep there is one log.
+
+    Raises:
+        UsageError: somebody asks for a rank or an instance of it.
+    """
+    if rank is not None or instance is not None:
+        hint = f"name the trial: `cloudtrain logs {ref.name} --trial 1`"
+        raise UsageError("a sweep has no ranks and instances, its trials have", hint=hint, code="CT937")
 
 
 def own_value(text: Any) -> Any:

@@ -94,6 +94,7 @@ def test_its_log(fake: FakeAzure, run: SweepRun) -> None:
     assert lines[0] == f"trial 1 started as {run.name}_0: lr=0.01 opt=adam"
     assert lines[-2:] == [f"trial 4 started as {run.name}_3: lr=0.04 opt=sgd", "trial 4 succeeded: acc=0.9, the best"]
     assert "trial 3 failed: no such data" in lines
+    assert run_command(["logs", run.name, "--rank", "0"]) == 2
 
 
 def test_the_log_and_the_model_of_a_trial(

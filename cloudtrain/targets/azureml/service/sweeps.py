@@ -20,7 +20,7 @@ from cloudtrain.targets.azureml.service.service import AzureMLService
 from cloudtrain.targets.azureml.service.states import seconds, state_of, status_of
 from cloudtrain.targets.azureml.service.versions import SWEEP
 from cloudtrain.targets.common.provider_errors import NotThere
-from cloudtrain.targets.common.trials import own_value, trial_lines
+from cloudtrain.targets.common.trials import own_value, refuse_rank, trial_lines
 
 _NOT_A_TRIAL = "_preparation"
 """How the name of a child ends that makes the code ready for the others."""
@@ -45,11 +45,12 @@ class AzureMLTuner(AzureMLService):
         ref: RunRef,
         *,
         follow: bool = False,
-        rank: int | None = None,  # noqa: ARG002 - the promise's
-        instance: int | None = None,  # noqa: ARG002 - the promise's
+        rank: int | None = None,
+        instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
         """A line for each trial that started or ended; their own output is under their own names."""
+        refuse_rank(ref, rank, instance)
         return trial_lines(self, ref, every=self._pace.every, follow=follow, on_status=on_status)
 
     def trials(self, ref: RunRef) -> list[Trial]:

@@ -12,7 +12,7 @@ from cloudtrain.core.sweep import Objective
 from cloudtrain.core.trial import Trial
 from cloudtrain.errors import NameTaken, TargetUnreachable
 from cloudtrain.targets.base import BundleWriter, ByteProgress
-from cloudtrain.targets.common.trials import own_value, trial_lines
+from cloudtrain.targets.common.trials import own_value, refuse_rank, trial_lines
 from cloudtrain.targets.sagemaker.jobs import TRAINING, JobKind
 from cloudtrain.targets.sagemaker.service.provider_errors import not_found, was_repeated
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
@@ -101,11 +101,12 @@ class SageMakerTuner(SageMakerService):
         ref: RunRef,
         *,
         follow: bool = False,
-        rank: int | None = None,  # noqa: ARG002 - the promise's
-        instance: int | None = None,  # noqa: ARG002 - the promise's
+        rank: int | None = None,
+        instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
         """A line for each trial that started or ended; their own output is under their own names."""
+        refuse_rank(ref, rank, instance)
         return trial_lines(self, ref, every=self._pace.every, follow=follow, on_status=on_status)
 
     def stop(self, ref: RunRef) -> None:
