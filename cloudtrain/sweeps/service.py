@@ -27,6 +27,7 @@ from cloudtrain.sweeps.study import Journal, lines_of, read_events, read_study
 from cloudtrain.system.lock import ProcessLock
 from cloudtrain.system.private import make_private_folder, make_state_folder, open_private
 from cloudtrain.targets.base import BundleWriter, ByteProgress, Tuner
+from cloudtrain.targets.common.trials import refuse_rank
 from cloudtrain.targets.registry import service_of
 
 _FOLLOW_EVERY = 0.2
@@ -130,9 +131,7 @@ class SweepService(Tuner):
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
         """What happened, a line for each trial that started or ended; with `follow`, until the sweep has ended."""
-        if rank is not None or instance:
-            hint = f"name the trial: `cloudtrain logs {ref.name} --trial 1`"
-            raise UsageError("a sweep has no ranks, its trials have", hint=hint, code="CT937")
+        refuse_rank(ref, rank, instance)
         folder, shown = self._known(ref), 0
         objective = self.sweep(ref).objective
         while True:

@@ -30,6 +30,12 @@ JOB: dict[str, Any] = {
     "environment": {"framework": "pytorch", "version": "2.8"},
 }
 
+IMAGE = {
+    "entry_point": None,
+    "distribution": {"type": "none"},
+    "environment": {"image": "123456789012.dkr.ecr.us-west-2.amazonaws.com/a:1"},
+}
+
 Make = Callable[..., ct.Sweep]
 
 
@@ -159,6 +165,13 @@ COMMON = [
         ({"stop_early": {"bandit": {"slack": 0.1}}}, "has no bandit rule"),
         ({"search": {"lr": ["plain", "two words; and $more"]}}, "would break the value `two words; and $more`"),
         ({"search": {"sagemaker_x": [1, 2]}}, "a word of SageMaker's own"),
+        ({"search": {"lr": [None, 1]}, "job": IMAGE}, "values that are no text or number"),
+        ({"search": {"lr": ["x" * 300, "y"]}}, "a value of over 256 letters"),
+        ({"max_runtime": "1m"}, "a tuning job's limit is at least 2m"),
+        ({"parallel": 101}, "at most 100 trials at once, and `parallel` is 101"),
+        ({"strategy": "bayesian", "trials": 751}, "at most 750 trials of `bayesian`, and this 751"),
+        ({"job": {"hyperparameters": {f"p{n}": n for n in range(101)}}}, "at most 100 hyperparameters that stay"),
+        ({"job": {"environment": {**JOB["environment"], "variables": {f"V{n}": "" for n in range(49)}}}}, "at most 48"),
     ],
 )
 def test_what_sagemakers_tuner_cannot_do(make: Make, change: dict[str, Any], message: str) -> None:
@@ -176,6 +189,28 @@ def test_what_sagemakers_tuner_cannot_do(make: Make, change: dict[str, Any], mes
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"profiler": True}, "`ProfilerConfig`"),
+        ({"debugger": True}, "`DebugHookConfig`"),
+        ({"remote_debug": True}, "`RemoteDebugConfig`"),
+        ({"infra_check": True}, "`InfraCheckConfig`"),
+        ({"experiment": "e"}, "`ExperimentConfig`"),
+        ({"keep_alive": "30m"}, "`KeepAlivePeriodInSeconds`"),
+        ({"training_plan": "arn:aws:sagemaker:us-west-2:123456789012:training-plan/tp1"}, "`TrainingPlanArn`"),
+        ({"launch": "entrypoint"}, "no entry point of a container"),
+    ],
+)
+def test_what_a_trial_of_sagemakers_tuner_cannot_have(make: Make, change: dict[str, Any], message: str) -> None:
+    """The SDK drops it without a word; here our own driver sends it with each trial, or it is an error."""
+    target = ct.SageMaker(region="us-west-2", role=SAGEMAKER.role, **change)
+    with pytest.raises(JobError) as caught:
+        ct.plan(make(driver="service"), target)
+    assert [item for item in caught.value.problems if message in item.message and "driver: cloudtrain" in item.hint]
+    assert message in dict(ct.plan(make(), target).summary)["driver"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
         *COMMON,
         ({"strategy": "bayesian"}, "Bayesian sampling knows no logarithmic range"),
         ({"strategy": "hyperband", "hyperband": {"max": 9}}, "has no hyperband"),
@@ -183,10 +218,13 @@ def test_what_sagemakers_tuner_cannot_do(make: Make, change: dict[str, Any], mes
         ({"search": {"lr": {"int": [1, 5000]}}}, "5,000 whole numbers"),
         ({"search": {"lr": ["a b", "c"]}}, "shell would break the value `a b`"),
         ({"job": {"checkpoint": {"azureml": "azureml://datastores/d/paths/c"}}}, "has one place"),
+        ({"job": {"checkpoint": {}}}, "has one place"),
+        ({"job": {"outputs": {"logs": {"azureml": "azureml://datastores/d/paths/c"}}}}, "has one place"),
         (
             {"strategy": "bayesian", "search": {"lr": [1, 2]}, "stop_early": {"median": {}}},
             "stops no trial early",
         ),
+        ({"trials": 1001}, "at most 1,000 trials, and this one 1,001"),
     ],
 )
 def test_what_azure_mls_tuner_cannot_do(make: Make, change: dict[str, Any], message: str) -> None:
@@ -209,6 +247,18 @@ def test_each_trial_has_its_own_checkpoints(make: Make) -> None:
         f"s3://b/c/{specification.name}-t001",
         f"s3://b/c/{specification.name}-t002",
     ]
+
+
+def test_each_trial_of_azures_tuner_has_its_own_places(make: Make) -> None:
+    """The service puts an output without an address into the folder of each job."""
+    outputs = ct.plan(make(job={"outputs": {"logs": {}}}), AZUREML).request["properties"]["outputs"]
+    assert {name: output.get("uri") for name, output in outputs.items()} == {"logs": None, "model": None}
+
+
+def test_a_quota_that_few_accounts_have_is_said(make: Make) -> None:
+    """More than ten trials at once."""
+    assert [note for note in ct.plan(make(trials=20, parallel=11), SAGEMAKER).notes if "quota" in note]
+    assert not [note for note in ct.plan(make(trials=8, parallel=11), SAGEMAKER).notes if "quota" in note]
 
 
 def test_the_cost_of_all_trials_is_kept(make: Make) -> None:

@@ -30,6 +30,8 @@ class Wire:
     """Where each call went."""
     training_jobs: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of CreateTrainingJob."""
+    tuning_jobs: list[dict[str, Any]] = field(default_factory=list)
+    """Bodies of CreateHyperParameterTuningJob."""
     objects: dict[str, bytes] = field(default_factory=dict)
     """What was put to S3, by `bucket/key`."""
 
@@ -67,6 +69,9 @@ class Wire:
         if operation == "CreateTrainingJob":
             self.training_jobs.append(body)
             return {"TrainingJobArn": arn}
+        if operation == "CreateHyperParameterTuningJob":
+            self.tuning_jobs.append(body)
+            return {"HyperParameterTuningJobArn": arn.replace("training-job", "hyper-parameter-tuning-job")}
         assert operation == "DescribeTrainingJob", operation
         algorithm = {"TrainingInputMode": "File"}
         return {

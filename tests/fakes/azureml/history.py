@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.fakes.azureml.blobs import Blobs
 from tests.fakes.azureml.files import ARTIFACTS, Logs, artifact
 from tests.fakes.azureml.job import Job, stamp
 from tests.fakes.azureml.jobs import Jobs
 from tests.fakes.azureml.messages import Json, Refused, Reply, Request, Route, answer
+
+EXPERIMENT = "55555555-5555-5555-5555-555555555555"
 
 
 class History:
@@ -29,6 +33,8 @@ class History:
             Route("GET", runs, kind, self._run),
             Route("POST", "/history/v1.0{WS}/rundata", kind, self._run_data),
             Route("PATCH", experiment, kind, self._patch),
+            Route("GET", f"{runs}/children", kind, self._children),
+            Route("POST", "/mlflow/v2.0{WS}/api/2.0/mlflow/runs/search", "", self._search),
             Route("POST", "/data/v1.0{WS}/dataversion/batchGetResolvedUris", "dataversion", self._resolve),
         ]
 
@@ -71,6 +77,32 @@ class History:
         job.run_properties.update(request.body.get("properties") or {})
         job.hidden = request.body.get("hidden", job.hidden)
         return answer(self._described(job))
+
+    def _children(self, request: Request, name: str) -> Reply:
+        """Those that a sweep has started, and the one that made its code ready, in pages of two."""
+        self.jobs.known(name)
+        children = [self._described(job) | {"experimentId": EXPERIMENT} for job in self.jobs.trials_of(name)]
+        children.insert(0, {"runId": f"{name}_preparation", "status": "Completed", "experimentId": EXPERIMENT})
+        start = int(request.query.get("$skip", 0))
+        here = f"https://{request.headers['host']}{request.target.partition('?')[0]}"
+        more = f"{here}?api-version=v1.0&%24skip={start + 2}" if start + 2 < len(children) else None
+        return answer({"value": children[start : start + 2], "nextLink": more})
+
+    def _search(self, request: Request) -> Reply:
+        """MLflow's own search, which knows the children of a run by a tag; a page has one run."""
+        asked, parent = request.body, re.fullmatch(r"tags.mlflow.parentRunId = '(.+)'", request.body["filter"])
+        if parent is None or asked["experiment_ids"] != [EXPERIMENT]:
+            raise Refused(400, "UserError", f"the fake knows no such search: {asked}")
+        jobs = [job for job in self.jobs.trials_of(parent[1]) if job.metrics]
+        start = int(asked.get("page_token", 0))
+        runs = [
+            {
+                "info": {"run_id": job.name},
+                "data": {"metrics": [{"key": k, "value": v} for k, v in job.metrics.items()]},
+            }
+            for job in jobs[start : start + 1]
+        ]
+        return answer({"runs": runs} | ({"next_page_token": str(start + 1)} if start + 1 < len(jobs) else {}))
 
     def _resolve(self, request: Request) -> Reply:
         """The address of each output whose asset id is given."""

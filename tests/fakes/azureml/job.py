@@ -48,6 +48,8 @@ class Job:
     run_properties: dict[str, str] = field(default_factory=dict)
     hidden: bool = False
     order: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What its script logged last."""
     history: list[tuple[str, float]] = field(default_factory=list)
     _script: deque[str | Callable[[], object]] = field(default_factory=deque)
 

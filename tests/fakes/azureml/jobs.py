@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -55,6 +56,21 @@ class Jobs:
         if name not in self.by_name:
             raise Refused(404, "UserError", f"Run {name} was not found", inner="NotFoundError")
         return self.by_name[name]
+
+    def add_trial(self, sweep: str, values: Json, **metrics: float) -> Job:
+        """The next trial of a sweep job, which runs with these values."""
+        asked = self.known(sweep).properties
+        name = f"{sweep}_{len(self.trials_of(sweep))}"
+        kept = {key: asked[key] for key in ("computeId", "resources", "experimentName", "outputs") if key in asked}
+        body = {"properties": {"jobType": "Command", **asked["trial"], **kept, "parentJobName": sweep}}
+        job = Job(name, body, self.workspace, created=time.time(), order=len(self.by_name), metrics=metrics)
+        job.run_tags["hyperparameters"] = json.dumps(values)
+        job.enter("Running")
+        self.by_name[name] = job
+        return job
+
+    def trials_of(self, sweep: str) -> list[Job]:
+        return [job for job in self.by_name.values() if job.properties.get("parentJobName") == sweep]
 
     def _put(self, request: Request, name: str) -> Reply:
         if not _NAME.fullmatch(name):

@@ -12,6 +12,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.sweeps.sweep_run import SweepRun, sweep_of
+from tests.fakes.sagemaker.runner import packed
 from tests.fakes.sagemaker.server import FakeAws
 from tests.targets.sagemaker.place import ROLE
 
@@ -88,6 +89,30 @@ def test_its_trials(fake: FakeAws, submitted: SweepRun, capsys: pytest.CaptureFi
     assert [line.text for line in submitted.logs()][-1] == "trial 3 failed: AlgorithmError: no data"
     assert run_command(["trials", submitted.name]) == 0
     assert "2*     succeeded  0.75" in capsys.readouterr().out
+
+
+def test_the_log_and_the_model_of_a_trial(
+    fake: FakeAws, submitted: SweepRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A trial is a training job of its own, whose model is under its own name; the values are the script's."""
+    best = f"{submitted.name}-002-abcd1234"
+    tuned = {"lr": "0.02", "opt": '"adam"', "name": "plain"}
+    fake.jobs.trials[submitted.name] = [trial(best, "Completed", 0.75, TunedHyperParameters=tuned)]
+    assert submitted.trials()[0].values == {"lr": 0.02, "opt": "adam", "name": "plain"}
+    definition = fake.operations("CreateHyperParameterTuningJob")[0].body["TrainingJobDefinition"]
+    machines = {**definition["HyperParameterTuningResourceConfig"]}
+    fake.jobs.handle("CreateTrainingJob", {**definition, "ResourceConfig": machines, "TrainingJobName": best})
+    uri = f"{definition['OutputDataConfig']['S3OutputPath']}/{best}/output/model.tar.gz"
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.pt").write_text("best")
+    fake.s3.put(uri, packed(tmp_path / "model"))
+    fake.jobs[best].enter("Training")
+    fake.logs.write(f"{best}/algo-1-1700000000", "epoch 1 of the best")
+    fake.jobs[best].end("Completed", ModelArtifacts={"S3ModelArtifacts": uri})
+    assert run_command(["logs", submitted.name, "--trial", "1"]) == 0
+    assert "epoch 1 of the best" in capsys.readouterr().out
+    submitted.download("model/", tmp_path / "got")
+    assert [file.read_text() for file in (tmp_path / "got").rglob("model.pt")] == ["best"]
 
 
 def test_the_end(fake: FakeAws, submitted: SweepRun) -> None:

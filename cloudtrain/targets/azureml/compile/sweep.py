@@ -27,6 +27,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _MOST_LISTED = 1000
 """Whole numbers that are listed one by one: the service's own kinds begin at 0, or are no whole numbers."""
 
+_MOST_TRIALS = 1000
+
 _TRIAL = ("codeId", "environmentId", "distribution", "environmentVariables", "resources")
 _DROPPED = ("services", "notificationSetting")
 _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a job of its own"
@@ -136,6 +138,9 @@ def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, .
     if sweep.strategy == "grid" and sweep.trial_count < sweep.space.grid_size:
         message = f"Azure ML's grid runs all {sweep.space.grid_size} combinations, and `trials` is {sweep.trials}"
         yield ("trials",), message, f"remove `trials`, or {_ALTERNATIVE}"
+    if sweep.trial_count > _MOST_TRIALS:
+        message = f"Azure ML's sweep has at most {_MOST_TRIALS:,} trials, and this one {sweep.trial_count:,}"
+        yield ("trials",), message, f"try fewer, or {_ALTERNATIVE}"
     for field in _DROPPED:
         if job.get(field):
             yield ("job",), f"Azure ML's sweep has no `{field}`", f"leave it out, or {_ALTERNATIVE}"
@@ -145,8 +150,9 @@ def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, .
     for name, item in (job.get("outputs") or {}).items():
         if item and item.get("uri"):
             message = f"the output `{name}` has one place, which all trials of Azure ML's sweep would share"
-            path = ("job", name) if name == "checkpoint" else ("job", "outputs", name)
-            yield path, message, f"leave out its place, or {_ALTERNATIVE}"
+            kept = name == "checkpoint"
+            path, less = (("job", name), "remove it") if kept else (("job", "outputs", name), "leave out its place")
+            yield path, message, f"{less}, or {_ALTERNATIVE}"
     for name, item in sweep.space.ranges.items():
         yield from ((("search", name), message, hint) for message, hint in _cannot_search(sweep, name, item))
 

@@ -77,8 +77,11 @@ class Client:
 
     def history(self, path: str) -> Any:
         """What the run history has at `runs/NAME/...`. Raises: as `send`."""
-        url = f"{self.service('api')}/history/v1.0{quote(f'{self.place.workspace_id}/{path}')}"
-        return self.get(url, api_version=HISTORY)
+        return self.get(self._history_url(path), api_version=HISTORY)
+
+    def history_pages(self, path: str) -> Iterator[list[Any]]:
+        """The items of a list of the run history. Raises: as `send`."""
+        return self.pages(self._history_url(path), api_version=HISTORY)
 
     def service(self, name: str) -> str:
         """The address of one of the workspace's own services; `api` is the front of most of them."""
@@ -181,6 +184,9 @@ class Client:
             hint = "check the proxy: it may have answered in Azure's place"
             raise TargetUnreachable(f"the answer to `{call.method} {call.about}` is not JSON", hint=hint)
         return answer
+
+    def _history_url(self, path: str) -> str:
+        return f"{self.service('api')}/history/v1.0{quote(f'{self.place.workspace_id}/{path}')}"
 
     def _url(self, path: str) -> str:
         if "://" in path:

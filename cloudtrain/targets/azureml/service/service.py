@@ -246,15 +246,18 @@ class AzureMLService:
         return {_TOKEN: client.token(client.cloud.job_scope)}
 
     def _status(self, ref: RunRef, job: Mapping[str, Any]) -> RunStatus:
-        client = self._at(ref.place)
-        try:
-            details: dict[str, Any] = client.history(f"runs/{ref.name}/details")
-        except (NotThere, Denied):
-            details = {}  # a job appears in run history a moment after it was made, and not everybody may look there
+        client, details = self._at(ref.place), self._details(ref)
         paid = None
         if details.get("startTimeUtc"):  # before, nothing is paid for
             paid = paid_machines(job["properties"], details, self._cluster_at(client))
         return status_of(job, details, paid.hourly_price(self._overlay()) if paid else None, time.time())
+
+    def _details(self, ref: RunRef) -> dict[str, Any]:
+        try:
+            details: dict[str, Any] = self._at(ref.place).history(f"runs/{ref.name}/details")
+        except (NotThere, Denied):
+            return {}  # a job appears in run history a moment after it was made, and not everybody may look there
+        return details
 
     def _cluster_at(self, client: Client) -> ClusterOf:
         def cluster_of(compute: str) -> Mapping[str, Any] | None:

@@ -1,16 +1,31 @@
-"""Azure ML's own tuner: a run is a sweep job of the run's name. Jobs of all kinds share their requests."""
+"""Azure ML's own tuner: a run is a sweep job of the run's name. Jobs of all kinds share their requests.
+
+A trial is a job of its own, a child of the sweep's run. The run history has its state and, in a tag, its values; the
+workspace's MLflow interface has its metrics.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from math import isfinite
 from typing import Any
 
-from cloudtrain.core.states import LogLine, RunRef, RunStatus
+from cloudtrain.core.states import LogLine, RunRef, RunState, RunStatus
 from cloudtrain.core.sweep import Objective
 from cloudtrain.core.trial import Trial
-from cloudtrain.errors import UsageError
+from cloudtrain.targets.azureml.service.failure import reason_of
 from cloudtrain.targets.azureml.service.service import AzureMLService
+from cloudtrain.targets.azureml.service.states import seconds, state_of, status_of
 from cloudtrain.targets.azureml.service.versions import SWEEP
+from cloudtrain.targets.common.provider_errors import NotThere
+from cloudtrain.targets.common.trials import own_value, refuse_rank, trial_lines
+
+_NOT_A_TRIAL = "_preparation"
+"""How the name of a child ends that makes the code ready for the others."""
+
+_PAGE = 1000
 
 
 class AzureMLTuner(AzureMLService):
@@ -19,44 +34,85 @@ class AzureMLTuner(AzureMLService):
     submit_version = SWEEP
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Where the sweep job is; its trials are jobs of their own."""
-        from cloudtrain.targets.azureml.service.states import status_of
-
-        return status_of(self._job(ref), {}, None, 0.0)
+        """Where the sweep job is, and how many trials it may have. Machines and money are its trials'."""
+        job = self._job(ref)
+        status = status_of(job, self._details(ref), None, time.time())
+        total = (job["properties"].get("limits") or {}).get("maxTotalTrials")
+        return replace(status, billable_seconds=None, metrics={"trials": float(total)} if total else {})
 
     def logs(
         self,
         ref: RunRef,
         *,
         follow: bool = False,
-        rank: int | None = None,  # noqa: ARG002 - the promise's
-        instance: int | None = None,  # noqa: ARG002 - the promise's
+        rank: int | None = None,
+        instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Nothing: a sweep job has no output of its own. With `follow`, until it has ended."""
-        import time
-
-        while True:
-            status = self.status(ref)
-            if on_status is not None:
-                on_status(status)
-            if status.state.is_final or not follow:
-                return
-            time.sleep(self._pace.every)
-            yield from ()
+        """A line for each trial that started or ended; their own output is under their own names."""
+        refuse_rank(ref, rank, instance)
+        return trial_lines(self, ref, every=self._pace.every, follow=follow, on_status=on_status)
 
     def trials(self, ref: RunRef) -> list[Trial]:
-        """Not known here: the service's own page has them.
-
-        Raises:
-            UsageError: always.
-        """
-        page = self.status(ref).page
-        hint = f"look at {page}" if page else "look at the job's page in Azure ML's studio"
-        raise UsageError("cloudtrain does not list the trials of Azure ML's own sweeps", hint=hint, code="CT992")
+        """The children of the sweep's run, by the number at the end of their names."""
+        client, objective = self._at(ref.place), self.objective(ref)
+        try:
+            pages = client.history_pages(f"runs/{ref.name}/children")
+            rows = [row for page in pages for row in page if not row["runId"].endswith(_NOT_A_TRIAL)]
+        except NotThere:
+            return []  # a job appears in run history a moment after it was made
+        rows.sort(key=lambda row: (len(row["runId"]), row["runId"]))
+        metrics = self._metrics(ref, {row["experimentId"] for row in rows if row.get("experimentId")})
+        return [_trial(number, row, metrics.get(row["runId"], {}), objective) for number, row in enumerate(rows, 1)]
 
     def objective(self, ref: RunRef) -> Objective | None:
         """What the sweep job is after."""
         found: dict[str, Any] = self._job(ref)["properties"].get("objective") or {}
         word = str(found.get("goal", "maximize")).lower()
         return Objective.model_construct(**{word: found["primaryMetric"]}) if found else None
+
+    def _metrics(self, ref: RunRef, experiments: set[str]) -> dict[str, dict[str, float]]:
+        """The last values that each trial logged, by the trial's name."""
+        client = self._at(ref.place)
+        address = f"{client.service('api')}/mlflow/v2.0{client.place.workspace_id}/api/2.0/mlflow/runs/search"
+        asked: dict[str, Any] = {
+            "experiment_ids": sorted(experiments),
+            "filter": f"tags.mlflow.parentRunId = '{ref.name}'",
+            "max_results": _PAGE,
+        }
+        found: dict[str, dict[str, float]] = {}
+        while experiments:
+            page = client.post(address, asked)
+            for run in page.get("runs") or ():
+                rows = (run.get("data") or {}).get("metrics") or ()
+                found[run["info"]["run_id"]] = {row["key"]: float(row["value"]) for row in rows}
+            if not page.get("next_page_token"):
+                break
+            asked["page_token"] = page["next_page_token"]
+        return found
+
+
+def _trial(number: int, row: Mapping[str, Any], metrics: Mapping[str, float], objective: Objective | None) -> Trial:
+    state, reason = state_of(row.get("status") or ""), None
+    metric = objective.metric if objective is not None else ""
+    value = metrics.get(metric)
+    if state is RunState.FAILED:
+        reason = reason_of(row.get("error")).text
+    elif state is RunState.SUCCEEDED and value is None:
+        state, reason = RunState.FAILED, f"the script never reported `{metric}`"
+    elif value is not None and not isfinite(value):
+        if state is RunState.SUCCEEDED:
+            state, reason = RunState.FAILED, f"the last `{metric}` that the script reported is {value}"
+        value = None
+    values = own_value((row.get("tags") or {}).get("hyperparameters"))
+    return Trial(
+        number,
+        {name.lstrip("-"): own_value(item) for name, item in values.items()} if isinstance(values, dict) else {},
+        row["runId"],
+        state,
+        value,
+        reason,
+        seconds(row.get("startTimeUtc")),
+        seconds(row.get("endTimeUtc")),
+        stopped_early=state is RunState.STOPPED and value is not None,
+    )

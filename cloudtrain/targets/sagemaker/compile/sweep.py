@@ -30,6 +30,10 @@ LONGEST_NAME = 32
 _SUFFIX = len("-00000000-00")
 _MOST_RANGES, _MOST_VALUES, _MOST_VARIABLES, _MOST_STATIC = 30, 30, 48, 100
 _LONGEST_VALUE = 256
+_QUOTA, _MOST_AT_ONCE, _MOST_TRIALS = 10, 100, 750
+"""Trials at once that every account may have, that its quota can be raised to; in all, of every strategy but random."""
+
+_KINDS = ("Continuous", "Integer", "Categorical")
 _STRATEGIES = {"grid": "Grid", "random": "Random", "bayesian": "Bayesian", "hyperband": "Hyperband"}
 
 _DEFINITION = (
@@ -124,18 +128,18 @@ def _config(sweep: Sweep) -> dict[str, Any]:
 
 
 def _ranges(sweep: Sweep) -> dict[str, Any]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[dict[str, Any]]] = {f"{kind}ParameterRanges": [] for kind in _KINDS}
     for name, item in sweep.space.ranges.items():
         if _is_listed(sweep, item):
             values = [_text(value, as_json=sweep.job.entry_point is not None) for value in item.values or ()]
-            found.setdefault("CategoricalParameterRanges", []).append({"Name": name, "Values": values})
+            found["CategoricalParameterRanges"].append({"Name": name, "Values": values})
             continue
         low, high = item.bounds
         kind = "IntegerParameterRanges" if item.kind == "int" else "ContinuousParameterRanges"
         scale = {"log": "Logarithmic", "uniform": "Linear", "int": "Linear"}[item.kind]
         bounds = (int(low), int(high)) if item.kind == "int" else (low, high)
         row = {"Name": name, "MinValue": str(bounds[0]), "MaxValue": str(bounds[1]), "ScalingType": scale}
-        found.setdefault(kind, []).append(row)
+        found[kind].append(row)
     return found
 
 
@@ -159,6 +163,8 @@ def _metrics(sweep: Sweep, given: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def _notes(sweep: Sweep) -> Iterator[str]:
+    if min(sweep.parallel, sweep.trial_count) > _QUOTA:
+        yield f"without a raised quota SageMaker starts no tuning job with more than {_QUOTA} trials at once"
     if sweep.stop_early is not None and sweep.stop_early.after:
         yield "SageMaker decides itself how long a trial runs before `stop_early` compares it: `after` is not sent"
 
@@ -206,6 +212,14 @@ def _cannot_search(sweep: Sweep, request: Mapping[str, Any]) -> Iterator[tuple[t
     if sweep.strategy == "grid" and sweep.trial_count < sweep.space.grid_size:
         message = f"SageMaker's grid runs all {sweep.space.grid_size} combinations, and `trials` is {sweep.trials}"
         yield ("trials",), message, f"remove `trials`, or {_ALTERNATIVE}"
+    if sweep.parallel > _MOST_AT_ONCE:
+        message = f"a tuning job runs at most {_MOST_AT_ONCE} trials at once, and `parallel` is {sweep.parallel}"
+        yield ("parallel",), message, f"write `parallel: {_MOST_AT_ONCE}`, or {_ALTERNATIVE}"
+    if sweep.strategy != "random" and sweep.trial_count > _MOST_TRIALS:
+        message = (
+            f"a tuning job has at most {_MOST_TRIALS} trials of `{sweep.strategy}`, and this {sweep.trial_count:,}"
+        )
+        yield ("trials",), message, f"try fewer, use `strategy: random`, or {_ALTERNATIVE}"
     if sweep.stop_early is not None and sweep.stop_early.bandit is not None:
         yield ("stop_early",), "SageMaker's tuner has no bandit rule", f"use `median: {{}}`, or {_ALTERNATIVE}"
     if sweep.max_runtime is not None and sweep.max_runtime < 120:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 from cloudtrain.core.plan import Plan
 from cloudtrain.core.states import LogLine, RunRef, RunState, RunStatus
 from cloudtrain.core.sweep import Objective
-from cloudtrain.core.trial import Trial, best_of
+from cloudtrain.core.trial import Trial
 from cloudtrain.errors import NameTaken, TargetUnreachable
 from cloudtrain.targets.base import BundleWriter, ByteProgress
+from cloudtrain.targets.common.trials import own_value, refuse_rank, trial_lines
 from cloudtrain.targets.sagemaker.jobs import TRAINING, JobKind
 from cloudtrain.targets.sagemaker.service.provider_errors import not_found, was_repeated
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
@@ -101,26 +101,13 @@ class SageMakerTuner(SageMakerService):
         ref: RunRef,
         *,
         follow: bool = False,
-        rank: int | None = None,  # noqa: ARG002 - the promise's
-        instance: int | None = None,  # noqa: ARG002 - the promise's
+        rank: int | None = None,
+        instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
         """A line for each trial that started or ended; their own output is under their own names."""
-        told = set[str]()
-        while True:
-            status = self.status(ref)
-            if on_status is not None:
-                on_status(status)
-            trials, objective = self.trials(ref), self.objective(ref)
-            best = best_of(trials, objective)
-            for trial in trials:
-                for text in _texts(trial, objective, best):
-                    if text not in told:
-                        told.add(text)
-                        yield LogLine(trial.ended or trial.started or time.time(), 0, None, "stdout", text)
-            if status.state.is_final or not follow:
-                return
-            time.sleep(self._pace.every)
+        refuse_rank(ref, rank, instance)
+        return trial_lines(self, ref, every=self._pace.every, follow=follow, on_status=on_status)
 
     def stop(self, ref: RunRef) -> None:
         """Ask the tuner to stop, and every trial that runs. Nothing for one that has ended."""
@@ -164,7 +151,7 @@ def _trial(number: int, row: Mapping[str, Any]) -> Trial:
         state, reason = RunState.FAILED, "the script never printed the objective"
     return Trial(
         number,
-        row.get("TunedHyperParameters", {}),
+        {name: own_value(text) for name, text in row.get("TunedHyperParameters", {}).items()},
         row["TrainingJobName"],
         state,
         None if value is None else float(value),
@@ -173,12 +160,3 @@ def _trial(number: int, row: Mapping[str, Any]) -> Trial:
         seconds(row.get("TrainingEndTime")),
         stopped_early=state is RunState.STOPPED and value is not None,
     )
-
-
-def _texts(trial: Trial, objective: Objective | None, best: Trial | None) -> Iterator[str]:
-    values = " ".join(f"{name}={value}" for name, value in trial.values.items())
-    yield f"trial {trial.number} started as {trial.run}: {values}"
-    if trial.state.is_final:
-        value = f": {objective.metric}={trial.value:.4g}" if objective and trial.value is not None else ""
-        end = f"{value}{', the best' if best is not None and best.number == trial.number else ''}"
-        yield f"trial {trial.number} {trial.state}{end or f': {trial.reason}'}"

@@ -1,0 +1,67 @@
+"""What the tuners of services share: the log of a sweep, of which the tuner itself writes none, and typed values."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cloudtrain.core.states import LogLine, RunRef, RunStatus
+from cloudtrain.core.sweep import Objective
+from cloudtrain.core.trial import Trial, best_of
+from cloudtrain.errors import UsageError
+from cloudtrain.targets.base import Tuner
+
+
+def trial_lines(
+    tuner: Tuner, ref: RunRef, *, every: float, follow: bool, on_status: Callable[[RunStatus], None] | None
+) -> Iterator[LogLine]:
+    """A line for each trial that started or ended; with `follow`, until the sweep has ended.
+
+    Args:
+        every: seconds between two looks.
+    """
+    told, objective = set[str](), tuner.objective(ref)
+    while True:
+        status = tuner.status(ref)
+        if on_status is not None:
+            on_status(status)
+        trials = tuner.trials(ref)
+        best = best_of(trials, objective)
+        for trial in trials:
+            for text in _texts(trial, objective, best):
+                if text not in told:
+                    told.add(text)
+                    yield LogLine(trial.ended or trial.started or time.time(), 0, None, "stdout", text)
+        if status.state.is_final or not follow:
+            return
+        time.sleep(every)
+
+
+def refuse_rank(ref: RunRef, rank: int | None, instance: int | None) -> None:
+    """Of a sweep there is one log.
+
+    Raises:
+        UsageError: somebody asks for a rank or an instance of it.
+    """
+    if rank is not None or instance is not None:
+        hint = f"name the trial: `cloudtrain logs {ref.name} --trial 1`"
+        raise UsageError("a sweep has no ranks and instances, its trials have", hint=hint, code="CT937")
+
+
+def own_value(text: Any) -> Any:
+    """A hyperparameter as the script gets it, where the service writes it as JSON text."""
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return text
+
+
+def _texts(trial: Trial, objective: Objective | None, best: Trial | None) -> Iterator[str]:
+    values = " ".join(f"{name}={value}" for name, value in trial.values.items())
+    yield f"trial {trial.number} started as {trial.run}: {values}"
+    if trial.state.is_final:
+        value = f": {objective.metric}={trial.value:.4g}" if objective and trial.value is not None else ""
+        end = f"{value}{', the best' if best is not None and best.number == trial.number else ''}"
+        yield f"trial {trial.number} {trial.state}{end or f': {trial.reason}'}"
