@@ -10,6 +10,9 @@ import json
 import os
 import socket
 import sys
+import threading
+
+MOST_KEPT = 64 << 20
 
 
 def main(folder):
@@ -73,16 +76,21 @@ def taker(folder, name):
 
 
 def keeper(folder):
-    """What keeps the archives that the script uploads: the job's code is one of them."""
+    """What keeps what the script uploads: the job's code is among it. Of data, the first megabytes are enough."""
+    kept = [0, 0]
+    lock = threading.Lock()
 
     def keep(place, content):
-        if not place.endswith(".tar.gz"):
-            return
-        number = len(os.listdir(os.path.join(folder, "uploads")))
-        with open(os.path.join(folder, "uploads", "%d.tar.gz" % number), "wb") as file:
-            file.write(content)
-        with open(os.path.join(folder, "uploads.txt"), "a", encoding="utf-8") as file:
-            file.write(place.replace("\n", " ") + "\n")
+        with lock:
+            if not place.endswith(".tar.gz"):
+                if kept[1] + len(content) > MOST_KEPT:
+                    return
+                kept[1] += len(content)
+            with open(os.path.join(folder, "uploads", "%d" % kept[0]), "wb") as file:
+                file.write(content)
+            kept[0] += 1
+            with open(os.path.join(folder, "uploads.txt"), "a", encoding="utf-8") as file:
+                file.write(place.replace("\n", " ") + "\n")
 
     return keep
 

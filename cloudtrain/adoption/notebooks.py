@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from cloudtrain.documents.document import Unreadable
@@ -10,6 +11,9 @@ from cloudtrain.documents.reading import read_bytes
 from cloudtrain.errors import UsageError
 
 _MOST = 64 << 20
+
+_AROUND_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
+"""Magics of a cell whose other lines are Python."""
 
 
 def cells_of(notebook: Path) -> list[str]:
@@ -27,10 +31,24 @@ def cells_of(notebook: Path) -> list[str]:
 
 
 def _plain(cell: str) -> str:
-    if cell.lstrip().startswith("%%"):
-        return ""
-    lines = cell.splitlines()
-    return "\n".join(_line(line) for line in lines)
+    lines = cell.strip().splitlines()
+    while lines and lines[0].startswith("%%"):
+        if lines[0].split()[0] not in _AROUND_PYTHON:
+            return ""
+        lines = lines[1:]
+    return "\n".join(_line(line) for line in _joined(lines))
+
+
+def _joined(lines: list[str]) -> Iterator[str]:
+    """The lines; a shell line that goes on after a backslash is one line."""
+    shell = ""
+    for line in lines:
+        if shell or line.lstrip().startswith(("!", "%")):
+            shell += line
+            if line.endswith("\\"):
+                continue
+            line, shell = shell, ""
+        yield line
 
 
 def _line(line: str) -> str:
