@@ -67,6 +67,8 @@ def prepare_job(
     job, notes, awaited = _resolve_run_inputs(job, where.name, settings)
     job = job if _keeps_literals(where, own) else without_literals(job)
     account = where.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
+    if emulated := getattr(own, "emulate", None):
+        account = account._replace(emulated=settings.target(emulated, profile=profile))
     if tree is None:
         job, tree, more = _code_of(job, settings)
         notes = (*more, *notes)

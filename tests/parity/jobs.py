@@ -356,6 +356,45 @@ OVERRIDES = {
             "ProfilingIntervalInMilliseconds": 500,
         }
     ),
+    "override_rules": _override(
+        DebugRuleConfigurations=[
+            {
+                "RuleConfigurationName": "r",
+                "RuleEvaluatorImage": "i:1",
+                "RuleParameters": {"rule_to_invoke": "LossNotDecreasing"},
+            }
+        ],
+        ProfilerConfig={"DisableProfiler": False, "S3OutputPath": "s3://data/p"},
+        ProfilerRuleConfigurations=[
+            {
+                "RuleConfigurationName": "p",
+                "RuleEvaluatorImage": "i:2",
+                "InstanceType": "ml.m5.xlarge",
+                "VolumeSizeInGB": 10,
+                "S3OutputPath": "s3://data/r",
+            },
+        ],
+    ),
+    "override_debug_rule": _override(
+        DebugHookConfig={"S3OutputPath": "s3://data/debug", "CollectionConfigurations": []},
+        DebugRuleConfigurations=[{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1", "LocalPath": "/opt/r"}],
+    ),
+    "override_hub": _override(
+        InputDataConfig=[
+            {
+                "ChannelName": "model",
+                "DataSource": {
+                    "S3DataSource": {
+                        "S3DataType": "S3Prefix",
+                        "S3Uri": "s3://hub/m",
+                        "S3DataDistributionType": "FullyReplicated",
+                        "HubAccessConfig": {"HubContentArn": "arn:aws:sagemaker:us-west-2:1:hub-content/a"},
+                        "ModelAccessConfig": {"AcceptEula": True},
+                    }
+                },
+            }
+        ]
+    ),
     "override_session_tags": _override(SessionChainingConfig={"EnableSessionTagChaining": True}),
     "override_placement": _override(ResourceConfig={"InstancePlacementConfig": {"EnableMultipleJobs": True}}),
     "override_log_level": _override(HyperParameters={"sagemaker_container_log_level": "10"}),

@@ -15,6 +15,7 @@ from cloudtrain.targets.sagemaker.adopt.documents import originals_in
 from cloudtrain.targets.sagemaker.adopt.jobs import drafts_of
 from cloudtrain.targets.sagemaker.adopt.scripts import originals_of_script
 from cloudtrain.targets.sagemaker.adopt.trainers import RENEWED_BY_START, START, WHY_STARTED, started_by_us, with_start
+from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
 from cloudtrain.targets.sagemaker.launch import keys
 from cloudtrain.targets.sagemaker.settings import SageMaker
 from cloudtrain.targets.sagemaker.tags import RUN_TAG
@@ -51,7 +52,7 @@ class SageMakerAdopter:
         found |= {"Tags": tags} if tags else {}
         if plan is not None:
             renewed.append((f"Tags.{RUN_TAG}", "the tag makes the run known to cloudtrain"))
-        _drop_input_modes(found)
+        _drop_defaults(found)
         if original.start is not None:
             start = original.start if plan is None else started_by_us(request, context.account.region)
             found = with_start(found, start)
@@ -97,8 +98,11 @@ class SageMakerAdopter:
         return _REASONS.get(str(path[0]) if path else "", "a job cannot say this")
 
 
-def _drop_input_modes(request: dict[str, Any]) -> None:
-    """A channel that says the mode of the whole job says nothing: version 3 writes it, and version 2 does not."""
+def _drop_defaults(request: dict[str, Any]) -> None:
+    """A channel that says the mode of the whole job says nothing: version 3 writes it, and version 2 does not. The same
+    with the folder of checkpoints that the service takes unless told otherwise (API reference, CheckpointConfig)."""
+    if (checkpoint := request.get("CheckpointConfig", {})).get("LocalPath") == CHECKPOINT_DIR:
+        del checkpoint["LocalPath"]
     mode = request.get("AlgorithmSpecification", {}).get("TrainingInputMode")
     for channel in request.get("InputDataConfig", ()):
         if channel.get("InputMode") == mode:

@@ -235,9 +235,9 @@ def _file_system(source: Mapping[str, Any]) -> dict[str, Any]:
 
 def _s3(source: Mapping[str, Any], channel: Mapping[str, Any], job_mode: str) -> dict[str, Any]:
     found: dict[str, Any] = {"sagemaker": source.get("S3Uri", "")}
-    mode = channel.get("InputMode")
-    if mode in _INPUT_MODES or (mode is None and job_mode == "File"):
-        found["mode"] = _INPUT_MODES[mode or "File"]
+    mode = channel.get("InputMode", job_mode)
+    if mode in _INPUT_MODES:
+        found["mode"] = _INPUT_MODES[mode]
     if source.get("S3DataDistributionType") == "ShardedByS3Key":
         found["shard"] = True
     if source.get("S3DataType") in _DATA_TYPES:
@@ -262,7 +262,8 @@ def _settings(original: Original) -> dict[str, Any]:
     output, config = _mapping(request.get("OutputDataConfig")), _mapping(request.get("ResourceConfig"))
     network = _mapping(request.get("VpcConfig"))
     experiment = _mapping(request.get("ExperimentConfig"))
-    profiler = _mapping(request.get("ProfilerConfig"))
+    profiler, mlflow = _mapping(request.get("ProfilerConfig")), _mapping(request.get("MlflowConfig"))
+    mode = _mapping(request.get("AlgorithmSpecification")).get("TrainingInputMode", "File")
     found = {
         "role": request.get("RoleArn"),
         "region": region_of(original),
@@ -285,6 +286,13 @@ def _settings(original: Original) -> dict[str, Any]:
         "experiment": experiment.get("ExperimentName"),
         "trial": experiment.get("TrialName"),
         "trial_component": experiment.get("TrialComponentDisplayName"),
+        "experiment_run": experiment.get("RunName"),
+        "mlflow": mlflow.get("MlflowResourceArn"),
+        "mlflow_experiment": mlflow.get("MlflowExperimentName"),
+        "mlflow_run": mlflow.get("MlflowRunName"),
+        "tensorboard": _mapping(request.get("TensorBoardOutputConfig")).get("S3OutputPath"),
+        "session_tags": _mapping(request.get("SessionChainingConfig")).get("EnableSessionTagChaining") or None,
+        "input_mode": _INPUT_MODES.get(mode) if mode != "File" else None,
     }
     return {name: value for name, value in found.items() if value is not None}
 
