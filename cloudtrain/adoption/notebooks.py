@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from cloudtrain.documents.reading import read_bytes
 from cloudtrain.errors import UsageError
 
 _MOST = 64 << 20
+
+_SHELL = re.compile(r"\s*(?:\w+\s*=\s*)?[!%]")
 
 _AROUND_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
 """Magics of a cell whose other lines are Python."""
@@ -43,7 +46,7 @@ def _joined(lines: list[str]) -> Iterator[str]:
     """The lines; a shell line that goes on after a backslash is one line."""
     shell = ""
     for line in lines:
-        if shell or line.lstrip().startswith(("!", "%")):
+        if shell or _SHELL.match(line):
             shell += line
             if line.endswith("\\"):
                 continue
@@ -54,7 +57,7 @@ def _joined(lines: list[str]) -> Iterator[str]:
 def _line(line: str) -> str:
     start = line.lstrip()
     indent = line[: len(line) - len(start)]
-    if start.startswith(("%", "!", "?")) or start.rstrip().endswith("?"):
+    if start.startswith(("%", "!", "?", "pip install ", "conda install ")) or start.rstrip().endswith("?"):
         return f"{indent}pass"
     name, equals, rest = start.partition("=")
     if equals and name.strip().isidentifier() and rest.lstrip().startswith(("!", "%")):

@@ -42,7 +42,9 @@ class Captured:
     target: str
     record: Mapping[str, Any]
     uploads: Mapping[str, bytes] = field(default_factory=dict)
-    """What it uploaded before: place to content of the archives."""
+    """What it uploaded before: place to content."""
+    failed: tuple[str, ...] = ()
+    """The cells of a notebook that have failed before, as a whole or in part."""
 
 
 def run_script(script: Path, arguments: Sequence[str], *, python: str | None, time_limit: float) -> Captured:
@@ -210,7 +212,7 @@ def _captured(place: Path, work: Path, script: Path, code: int | None, time_limi
         for copy in {str(work), os.path.realpath(work)}:  # the script's own folder
             text = text.replace(f"{copy}/", "./").replace(copy, ".")
         data = json.loads(text)
-        return Captured(str(data["target"]), data["record"], dict(_uploads(place / "hooks")))
+        return Captured(str(data["target"]), data["record"], dict(_uploads(place / "hooks")), _failed(place / "hooks"))
     except (OSError, ValueError, KeyError, TypeError):
         pass
     said = _last_lines(place / "output.txt")
@@ -234,6 +236,12 @@ def _last_lines(output: Path) -> str:
         if lines:
             return f": {lines[-1][:300]}"
     return ""
+
+
+def _failed(folder: Path) -> tuple[str, ...]:
+    with contextlib.suppress(OSError):
+        return tuple(dict.fromkeys(read_text(folder / "failed.txt").splitlines()))
+    return ()
 
 
 def _uploads(folder: Path) -> Iterator[tuple[str, bytes]]:

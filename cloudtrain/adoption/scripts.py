@@ -35,13 +35,13 @@ def originals_of_script(
     if not found:
         hint = "cloudtrain adopts training jobs"
         raise UsageError(f"the first job that `{script}` creates is no training job", hint=hint, code="CT981")
-    folder = script.absolute().parent
+    folder, failed = script.absolute().parent, captured.failed
     places = [*_folders(folder), *outside_folders(script)]
     source = _source_in(folder, places, archive) if archive is not None else None
     return [
         replace(
             original,
-            kind=f"the request that {script.name} sends",
+            kind=f"the request that {script.name} sends" + (f"; failed: {', '.join(failed)}" if failed else ""),
             folder=str(folder),
             source=source,
             code=archive if source is None else None,
