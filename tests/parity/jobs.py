@@ -298,7 +298,9 @@ OPTIONS = {
     "entrypoint": Case({"distribution": {"type": "torch"}}, {"launch": "entrypoint"}),
     "entrypoint_isolated": Case({}, {"launch": "entrypoint", "network_isolation": True}),
     "command": Case({"entry_point": None, "command": "bash run.sh 'a b'", "hyperparameters": {}}),
-    "image_alone": Case({**OWN, "entry_point": None, "hyperparameters": {"flag": True, "l": [1]}}),
+    "image_alone": Case(
+        {**OWN, "entry_point": None, "hyperparameters": {"flag": True, "l": [1, "x"], "n": None, "d": {"a": [None]}}}
+    ),
     "region_china": Case({}, region="cn-north-1"),
     "region_frankfurt": Case({"distribution": {"type": "torch"}}, region="eu-central-1"),
     "region_without_debugger": Case({"distribution": {"type": "torch"}}, region="ap-southeast-3"),
