@@ -1,10 +1,14 @@
-"""Adopt every command-job file below a folder, and print how many are equal, and why the others are not.
+"""Adopt every job below a folder, and print how many are equal, and why the others are not.
 
-python tools/measure_adoption.py FOLDER          # a checkout of Azure/azureml-examples, say
+python tools/measure_adoption.py azureml-examples                                # its command-job files
+python tools/measure_adoption.py amazon-sagemaker-examples --notebooks PYTHON    # its distributed notebooks, executed
+                                                                                 # by an interpreter with the SDK
 """
 
 from __future__ import annotations
 
+import argparse
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +18,11 @@ import cloudtrain as ct
 
 SIGN = "commandJob.schema.json"
 
+DISTRIBUTED = (
+    r"smdistributed|torch_distributed|pytorchddp|pytorchxla|parameter_server|multi_worker_mirrored|[\"']mpi|Torchrun"
+)
+"""What the code of a distributed notebook has one of."""
+
 
 def job_files(folder: Path) -> Iterator[Path]:
     """The files that say they are command jobs."""
@@ -22,26 +31,43 @@ def job_files(folder: Path) -> Iterator[Path]:
             yield file
 
 
+def notebooks(folder: Path, having: str) -> Iterator[Path]:
+    """The notebooks whose text has one of these words."""
+    for file in sorted(folder.rglob("*.ipynb")):
+        if file.is_file() and re.search(having, file.read_text(encoding="utf-8", errors="replace").replace('\\"', '"')):
+            yield file
+
+
 def main() -> int:
     """Print one line for each file, and the share."""
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--notebooks", metavar="PYTHON", help="adopt notebooks, executed by this interpreter")
+    parser.add_argument("--having", default=DISTRIBUTED, help="which notebooks: a pattern in their text")
+    given = parser.parse_args()
+    found = notebooks(given.folder, given.having) if given.notebooks else job_files(given.folder)
     outcomes: Counter[str] = Counter()
-    for file in job_files(folder):
-        try:
-            found = ct.adopt(file)
-        except ct.CloudtrainError as error:
-            outcome, why = "refused", error.message
-        else:
-            outcome = "equal" if found.equal else "different"
-            fields_alone = not any(name.endswith("_overrides") for name in found.fields)
-            why = "; ".join(f"{item.path}: {item.reason}" for item in found.differences)
-            why = why or ("by fields alone" if fields_alone else "with overrides")
+    for file in found:
+        outcome, why = outcome_of(file, given.notebooks)
         outcomes[outcome] += 1
-        print(f"{outcome:10} {file.relative_to(folder)}  {why}")
+        print(f"{outcome:10} {file.relative_to(given.folder)}  {why}", flush=True)
     total = sum(outcomes.values())
     shares = ", ".join(f"{count} {name} ({100 * count / total:.0f}%)" for name, count in outcomes.most_common())
     print(f"{total} files: {shares}")
     return 0
+
+
+def outcome_of(file: Path, python: str | None) -> tuple[str, str]:
+    """`equal`, `different`, or `refused`; and why. `no request`: the script creates no training job here."""
+    try:
+        found = ct.adopt(file, execute=python is not None, python=python)
+    except ct.CloudtrainError as error:
+        return ("no request" if error.code == "CT984" else "refused"), error.message
+    why = "; ".join(f"{item.path}: {item.reason}" for item in found.differences)
+    if not why:
+        by_fields = not any(name.endswith("_overrides") for name in found.fields)
+        why = "by fields alone" if by_fields else "with overrides"
+    return ("equal" if found.equal else "different"), why
 
 
 if __name__ == "__main__":

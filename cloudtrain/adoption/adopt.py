@@ -29,22 +29,32 @@ def adopt(
     execute: bool = False,
     python: str | None = None,
     time_limit: float = TIME_LIMIT,
+    static: bool = False,
 ) -> Adoption:
     """Return a job of another tool as a cloudtrain job, with its settings and the comparison of both requests.
 
     Args:
         source: a file with a request, an event, a description or a job of another tool, or `-` for stdin; a script or
-            a notebook that uses an SDK; a launch line, a batch script, or a task file.
+            a notebook that uses an SDK; a job that a target has (`sagemaker://REGION/NAME`); a launch line, a batch
+            script, or a task file.
         arguments: of the script.
         job: which job, where the source has several.
         folder: where the job file will stand: relative places in it start there.
         execute: that a script may be run, until it creates its first job (docs/adopting.md).
         python: the interpreter of the script, which has its packages; this one unless given.
         time_limit: seconds that the script gets.
+        static: read the text of a script instead, for a draft.
 
     Raises:
         UsageError: the source cannot be read, is nothing that can be adopted, or has several jobs.
     """
+    if static:
+        from cloudtrain.adoption.static import adopt_statically
+
+        if not is_script(str(source)):
+            hint = "leave `--static` out: nothing is executed for other sources"
+            raise UsageError(f"`{source}` is no script and no notebook", hint=hint, code="CT981")
+        return adopt_statically(Path(source), Path(folder))
     launched = launch_of(str(source))
     if launched is not None:
         return adopt_launch(*launched)
@@ -111,10 +121,27 @@ def originals_of(
         from cloudtrain.adoption.scripts import originals_of_script
 
         return originals_of_script(Path(source), arguments, python=python, time_limit=time_limit)
+    if "://" in source and not os.path.exists(source):  # noqa: PTH110
+        return [original_at(source)]
     if source == STDIN or os.path.exists(source):  # noqa: PTH110 - a Path raises where the name is too long
         return originals_of_document(source)
     hint = "name a file; `cloudtrain adopt --help` lists what can be adopted"
     raise UsageError(f"there is no file `{source}`", hint=hint, code="CT981")
+
+
+def original_at(reference: str) -> Original:
+    """A job that a target has: `sagemaker://us-west-2/NAME`.
+
+    Raises:
+        UsageError: the reference is none, or the target has no such job.
+        TargetError: the target cannot be asked.
+    """
+    from cloudtrain.core.states import RunRef
+    from cloudtrain.settings import load_settings
+    from cloudtrain.targets.registry import target_of
+
+    found = RunRef.parse(reference)
+    return target_of(found.target).fetch_original(found.place, found.name, load_settings().environ)
 
 
 def chosen(originals: Sequence[Original], name: str | None) -> Original:

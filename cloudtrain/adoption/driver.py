@@ -4,12 +4,16 @@ Only the standard library, and any Python 3.7 or newer: this is the script's int
 by `plan.json` beside it: the hooks, the script or the cells, the arguments.
 """
 
+import ast
 import importlib.abc
 import importlib.util
 import json
 import os
 import socket
 import sys
+import threading
+
+MOST_KEPT = 64 << 20
 
 
 def main(folder):
@@ -29,9 +33,29 @@ def main(folder):
     names = {"__name__": "__main__"}
     for number, cell in enumerate(plan["cells"], 1):
         try:
-            exec(compile(cell, "cell %d" % number, "exec"), names)
+            run_cell(cell, "cell %d" % number, names, folder)
         except Exception as error:  # noqa: BLE001 - the next cells may still create the job
-            sys.stderr.write("cell %d: %s: %s\n" % (number, type(error).__name__, error))
+            fail(folder, "cell %d" % number, error)
+
+
+def fail(folder, title, error):
+    """Note that a cell, or a part of it, has failed."""
+    sys.stderr.write("%s: %s: %s\n" % (title, type(error).__name__, error))
+    with open(os.path.join(folder, "failed.txt"), "a", encoding="utf-8") as file:
+        file.write(title + "\n")
+
+
+def run_cell(cell, title, names, folder):
+    """Run the statements of a cell. A package that is not there costs the cell no more than its name."""
+    whole = ast.parse(cell, title)
+    for statement in list(whole.body):
+        whole.body = [statement]
+        try:
+            exec(compile(whole, title, "exec"), names)
+        except ImportError as error:
+            if not isinstance(statement, (ast.Import, ast.ImportFrom)):
+                raise
+            fail(folder, title, error)
 
 
 def refuse_sockets():
@@ -73,16 +97,21 @@ def taker(folder, name):
 
 
 def keeper(folder):
-    """What keeps the archives that the script uploads: the job's code is one of them."""
+    """What keeps what the script uploads: the job's code is among it. Of data, the first megabytes are enough."""
+    kept = [0, 0]
+    lock = threading.Lock()
 
     def keep(place, content):
-        if not place.endswith(".tar.gz"):
-            return
-        number = len(os.listdir(os.path.join(folder, "uploads")))
-        with open(os.path.join(folder, "uploads", "%d.tar.gz" % number), "wb") as file:
-            file.write(content)
-        with open(os.path.join(folder, "uploads.txt"), "a", encoding="utf-8") as file:
-            file.write(place.replace("\n", " ") + "\n")
+        with lock:
+            if not place.endswith(".tar.gz"):
+                if kept[1] + len(content) > MOST_KEPT:
+                    return
+                kept[1] += len(content)
+            with open(os.path.join(folder, "uploads", "%d" % kept[0]), "wb") as file:
+                file.write(content)
+            kept[0] += 1
+            with open(os.path.join(folder, "uploads.txt"), "a", encoding="utf-8") as file:
+                file.write(place.replace("\n", " ") + "\n")
 
     return keep
 

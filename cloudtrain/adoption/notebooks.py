@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from cloudtrain.documents.document import Unreadable
@@ -10,6 +12,11 @@ from cloudtrain.documents.reading import read_bytes
 from cloudtrain.errors import UsageError
 
 _MOST = 64 << 20
+
+_SHELL = re.compile(r"\s*(?:\w+\s*=\s*)?[!%]")
+
+_AROUND_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
+"""Magics of a cell whose other lines are Python."""
 
 
 def cells_of(notebook: Path) -> list[str]:
@@ -27,16 +34,30 @@ def cells_of(notebook: Path) -> list[str]:
 
 
 def _plain(cell: str) -> str:
-    if cell.lstrip().startswith("%%"):
-        return ""
-    lines = cell.splitlines()
-    return "\n".join(_line(line) for line in lines)
+    lines = cell.strip().splitlines()
+    while lines and lines[0].startswith("%%"):
+        if lines[0].split()[0] not in _AROUND_PYTHON:
+            return ""
+        lines = lines[1:]
+    return "\n".join(_line(line) for line in _joined(lines))
+
+
+def _joined(lines: list[str]) -> Iterator[str]:
+    """The lines; a shell line that goes on after a backslash is one line."""
+    shell = ""
+    for line in lines:
+        if shell or _SHELL.match(line):
+            shell += line
+            if line.endswith("\\"):
+                continue
+            line, shell = shell, ""
+        yield line
 
 
 def _line(line: str) -> str:
     start = line.lstrip()
     indent = line[: len(line) - len(start)]
-    if start.startswith(("%", "!", "?")) or start.rstrip().endswith("?"):
+    if start.startswith(("%", "!", "?", "pip install ", "conda install ")) or start.rstrip().endswith("?"):
         return f"{indent}pass"
     name, equals, rest = start.partition("=")
     if equals and name.strip().isidentifier() and rest.lstrip().startswith(("!", "%")):

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.adoption.archives import unpack
 from cloudtrain.adoption.comparison import Comparison, Difference, shown_path
 from cloudtrain.adoption.writing import job_yaml, settings_toml
 from cloudtrain.core.adoption import Adopter, Draft, Original
@@ -18,6 +17,7 @@ from cloudtrain.core.job import TrainingJob
 from cloudtrain.core.per_target import OVERRIDES
 from cloudtrain.core.plan import CompileContext, Plan
 from cloudtrain.core.targets import DEFAULT_TARGET
+from cloudtrain.documents.archives import unpack
 from cloudtrain.documents.document import read_document
 from cloudtrain.errors import JobError, Problem, UsageError
 from cloudtrain.jobfile import parse_job
@@ -53,6 +53,8 @@ class Adoption:
     """Other files that the job needs, by their names beside the job file."""
     code: bytes | None = None
     """An archive (tar, gzip) of the code, which the job file expects in the folder `code`."""
+    is_draft: bool = False
+    """Whether it was read from the text of a script, and compared with nothing."""
 
     @property
     def equal(self) -> bool:
@@ -89,10 +91,10 @@ def adopt_original(original: Original, place: Path) -> Adoption:
     best: Adoption | None = None
     refused: JobError | None = None
     for draft in adopter.drafts(original):
-        if draft.last_resort and best is not None and best.equal:
+        if draft.last_resort and best is not None and (best.equal or original.start is not None):
             break
         try:
-            found = _finished(target, adopter, original, _moved(draft, original, place))
+            found = _finished(target, adopter, original, moved(draft, original, place))
         except JobError as error:
             refused = error
             continue
@@ -110,7 +112,7 @@ def adopt_original(original: Original, place: Path) -> Adoption:
     return best
 
 
-def _moved(draft: Draft, original: Original, place: Path) -> Draft:
+def moved(draft: Draft, original: Original, place: Path) -> Draft:
     """A copy of the draft for a job file in another folder: relative places on this machine lead to the same files."""
     job = deepcopy(draft.job)
     if original.folder is not None:
@@ -124,6 +126,21 @@ def _moved(draft: Draft, original: Original, place: Path) -> Draft:
     if conda in original.files:
         job["environment"]["conda_file"] = os.path.relpath(conda, job.get("source_dir") or ".")
     return Draft(job, deepcopy(draft.settings), dict(draft.comments), draft.last_resort, draft.settings_head)
+
+
+def settled(draft: Draft) -> TrainingJob:
+    """The job of a draft that nobody compiles. Fields that the job's model refuses are taken out.
+
+    Raises:
+        JobError: something that cannot be taken out is refused.
+    """
+    for _ in range(_TRIES):
+        try:
+            return parse_job(_text(draft), format="yaml", file="job.yaml")  # type: ignore[return-value]
+        except JobError as error:
+            if not _take_out(draft.job, error, draft.comments):
+                raise
+    raise JobError([Problem((), "it cannot be mended", "write the job by hand", code="CT982")])
 
 
 def _from(place: Path, folder: str, path: str) -> str:
@@ -150,8 +167,8 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
         JobError: it does not compile, whatever is taken out of it.
     """
     settings, context, plan = _mended(target, adopter, original, draft)
-    theirs = adopter.comparable(original.request, context, None)
-    ours = adopter.comparable(plan.request, context, plan)
+    theirs = adopter.comparable(original.request, original, context, None)
+    ours = adopter.comparable(plan.request, original, context, plan)
     field_name = target.name + OVERRIDES
     overrides = adopter.overrides(ours.request, theirs.request)
     if overrides:
@@ -162,7 +179,7 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
         except JobError:
             del draft.job[field_name]
             draft.comments.pop((field_name,))
-    ours = adopter.comparable(plan.request, context, plan)
+    ours = adopter.comparable(plan.request, original, context, plan)
     differences = [
         Difference(shown_path(path), original_value, adopted, adopter.reason(path))
         for path, original_value, adopted in paths_that_differ(theirs.request, ours.request)

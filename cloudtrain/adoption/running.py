@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -26,9 +27,11 @@ from cloudtrain.targets.registry import all_targets
 _MARK = "CLOUDTRAIN_ADOPT_ID"
 """The variable by which processes that the script has left behind are found."""
 
+_OUTSIDE = re.compile(r"[\"'](\.\./(?:\.\./)?[A-Za-z0-9_-][\w-]*)")
+
 _MOST_FILES, _MOST_BYTES = 20_000, 1 << 30
 _MOST_CAPTURED = 64 << 20
-_LEFT_OUT = ("node_modules", "__pycache__", "site-packages")
+LEFT_OUT = ("node_modules", "__pycache__", "site-packages")
 _KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "AWS_REGION", "AWS_DEFAULT_REGION", "VIRTUAL_ENV", "CONDA_PREFIX")
 
 
@@ -39,7 +42,9 @@ class Captured:
     target: str
     record: Mapping[str, Any]
     uploads: Mapping[str, bytes] = field(default_factory=dict)
-    """What it uploaded before: place to content of the archives."""
+    """What it uploaded before: place to content."""
+    failed: tuple[str, ...] = ()
+    """The cells of a notebook that have failed before, as a whole or in part."""
 
 
 def run_script(script: Path, arguments: Sequence[str], *, python: str | None, time_limit: float) -> Captured:
@@ -52,12 +57,23 @@ def run_script(script: Path, arguments: Sequence[str], *, python: str | None, ti
         place = Path(name)
         for folder in ("hooks", "hooks/uploads", "home", "tmp"):
             (place / folder).mkdir()
-        work = _copy_of(script.absolute().parent, place / "work")
+        work = _copy_of(script.absolute().parent, place / "above" / "above" / "work")
+        for outside in outside_folders(script):
+            if outside.is_dir():
+                _copy_of(outside, work / os.path.relpath(outside, script.absolute().parent))
         _write_plan(place / "hooks", script, arguments)
         mark = secrets.token_hex(16)
-        command = [*_without_network(), python or sys.executable, str(place / "hooks" / "driver.py")]
+        interpreter = os.path.abspath(python) if python and os.sep in python else python or sys.executable  # noqa: PTH100
+        command = [*_without_network(), interpreter, str(place / "hooks" / "driver.py")]
         code = _run(command, work, _environment(place, mark), place / "output.txt", mark, time_limit)
-        return _captured(place, script, code, time_limit)
+        return _captured(place, work, script, code, time_limit)
+
+
+def outside_folders(script: Path) -> list[Path]:
+    """The folders beside the script's own, and one above, that it names: `"../shared-scripts"`."""
+    text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
+    found = sorted(set(_OUTSIDE.findall(text)))
+    return [script.absolute().parent / name for name in found if not (script.parent / name).is_symlink()]
 
 
 def _copy_of(folder: Path, copy: Path) -> Path:
@@ -70,7 +86,7 @@ def _copy_of(folder: Path, copy: Path) -> Path:
 
     def left_out(place: str, names: list[str]) -> set[str]:
         nonlocal files, size
-        skipped = {name for name in names if name.startswith(".") or name in _LEFT_OUT}
+        skipped = {name for name in names if name.startswith(".") or name in LEFT_OUT}
         skipped |= {name for name in names if os.path.exists(os.path.join(place, name, "pyvenv.cfg"))}  # noqa: PTH110, PTH118
         for name in set(names) - skipped:
             path = os.path.join(place, name)  # noqa: PTH118
@@ -190,13 +206,13 @@ def _has_mark(process: Any, mark: str) -> bool:
         return False
 
 
-def _captured(place: Path, script: Path, code: int | None, time_limit: float) -> Captured:
+def _captured(place: Path, work: Path, script: Path, code: int | None, time_limit: float) -> Captured:
     try:
         text = read_bytes(place / "hooks" / "captured.json", _MOST_CAPTURED).decode()
-        for copy in {str(place / "work"), os.path.realpath(place / "work")}:  # the script's own folder
+        for copy in {str(work), os.path.realpath(work)}:  # the script's own folder
             text = text.replace(f"{copy}/", "./").replace(copy, ".")
         data = json.loads(text)
-        return Captured(str(data["target"]), data["record"], dict(_uploads(place / "hooks")))
+        return Captured(str(data["target"]), data["record"], dict(_uploads(place / "hooks")), _failed(place / "hooks"))
     except (OSError, ValueError, KeyError, TypeError):
         pass
     said = _last_lines(place / "output.txt")
@@ -222,8 +238,14 @@ def _last_lines(output: Path) -> str:
     return ""
 
 
+def _failed(folder: Path) -> tuple[str, ...]:
+    with contextlib.suppress(OSError):
+        return tuple(dict.fromkeys(read_text(folder / "failed.txt").splitlines()))
+    return ()
+
+
 def _uploads(folder: Path) -> Iterator[tuple[str, bytes]]:
     with contextlib.suppress(OSError):
         places = read_text(folder / "uploads.txt").splitlines()
         for number, place in enumerate(places):
-            yield place, read_bytes(folder / "uploads" / f"{number}.tar.gz", 1 << 30)
+            yield place, read_bytes(folder / "uploads" / f"{number}", 1 << 30)

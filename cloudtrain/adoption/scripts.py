@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cloudtrain.adoption.archives import files_of
-from cloudtrain.adoption.running import run_script
+from cloudtrain.adoption.running import LEFT_OUT, outside_folders, run_script
 from cloudtrain.core.adoption import Original
+from cloudtrain.documents.archives import files_of
 from cloudtrain.errors import UsageError
 from cloudtrain.targets.registry import target_of
 
@@ -31,17 +31,17 @@ def originals_of_script(
     captured = run_script(script, arguments, python=python, time_limit=time_limit)
     adopter = target_of(captured.target).adopter()
     assert adopter is not None, "the hook was the adopter's own"
-    found, place = adopter.captured(captured.record, list(captured.uploads))
+    found, archive = adopter.captured(captured.record, captured.uploads)
     if not found:
         hint = "cloudtrain adopts training jobs"
         raise UsageError(f"the first job that `{script}` creates is no training job", hint=hint, code="CT981")
-    folder = script.absolute().parent
-    archive = captured.uploads.get(place) if place is not None else None
-    source = _source_in(folder, archive) if archive is not None else None
+    folder, failed = script.absolute().parent, captured.failed
+    places = [*_folders(folder), *outside_folders(script)]
+    source = _source_in(folder, places, archive) if archive is not None else None
     return [
         replace(
             original,
-            kind=f"the request that {script.name} sends",
+            kind=f"the request that {script.name} sends" + (f"; failed: {', '.join(failed)}" if failed else ""),
             folder=str(folder),
             source=source,
             code=archive if source is None else None,
@@ -50,7 +50,7 @@ def originals_of_script(
     ]
 
 
-def _source_in(folder: Path, archive: bytes) -> str | None:
+def _source_in(folder: Path, places: Sequence[Path], archive: bytes) -> str | None:
     """The folder whose files are those of the archive, or the one file that it holds; None where there is none."""
     try:
         files = dict(files_of(archive))
@@ -58,10 +58,9 @@ def _source_in(folder: Path, archive: bytes) -> str | None:
         return None
     if not files:
         return None
-    for place in _folders(folder):
+    for place in places:
         if all(_is_file(place / name, content) for name, content in files.items()):
-            names = {name for name in _names_below(place) if not name.endswith(".pyc")}
-            if names == files.keys():
+            if set(_names_below(place)) <= files.keys():
                 return os.path.relpath(place, folder)
             if len(files) == 1:
                 return os.path.relpath(place / next(iter(files)), folder)
@@ -87,6 +86,10 @@ def _is_file(path: Path, content: bytes) -> bool:
 
 
 def _names_below(folder: Path) -> Iterator[str]:
-    for place, _, names in os.walk(folder):
+    """The files that the script saw: its copy of the folder has no hidden ones."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in LEFT_OUT]
         for name in names:
+            if name.startswith(".") or name.endswith(".pyc"):
+                continue
             yield os.path.normpath(os.path.relpath(os.path.join(place, name), folder))  # noqa: PTH118

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,6 +33,8 @@ class Original:
     known."""
     code: bytes | None = None
     """An archive (tar, gzip) of the code, where it is no folder of this machine."""
+    start: Mapping[str, Any] | None = None
+    """What the job starts, where files beside the request say it; the target compares it instead of what starts it."""
     lost: Mapping[str, str] = field(default_factory=dict)
     """What the source says and no request can hold, with the reason."""
 
@@ -49,6 +51,22 @@ class Draft:
     """Whether it counts only where no draft before it is equal."""
     settings_head: tuple[str, ...] = ()
     """What to write above the settings."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What the text of a script does not say: the expression."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class StaticCall:
+    """A call in the text of a script: its name with dots, and its arguments, as far as they are known."""
+
+    name: str
+    arguments: list[Any]
+    keywords: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -79,7 +97,9 @@ class Adopter(Protocol):
         """What the draft is compiled with: the original's name, and the account as the request names it."""
         ...
 
-    def comparable(self, request: Mapping[str, Any], context: CompileContext, plan: Plan | None) -> Comparable:
+    def comparable(
+        self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
+    ) -> Comparable:
         """A request without what each submission writes anew: the original, or ours, which has a plan."""
         ...
 
@@ -92,8 +112,8 @@ class Adopter(Protocol):
         the target's jobs are not created by Python."""
         ...
 
-    def captured(self, record: Mapping[str, Any], uploads: Collection[str]) -> tuple[list[Original], str | None]:
-        """The jobs that a hook wrote down, and which of the script's uploads is their code."""
+    def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
+        """The jobs that a hook wrote down, and their code (tar, gzip) out of the script's uploads."""
         ...
 
     def reason(self, path: Path) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.bundle.entries import below, content_hash, escape_path
 from cloudtrain.bundle.ignore import INCLUDE_FILE
@@ -66,7 +66,9 @@ def prepare_job(
     job = anchored(job, settings.cwd)
     job, notes, awaited = _resolve_run_inputs(job, where.name, settings)
     job = job if _keeps_literals(where, own) else without_literals(job)
-    account = where.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
+    account: Any = where.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
+    if emulated := getattr(own, "emulate", None):
+        account = account._replace(emulated=settings.target(emulated, profile=profile))
     if tree is None:
         job, tree, more = _code_of(job, settings)
         notes = (*more, *notes)

@@ -582,6 +582,25 @@ _PLACES = (
 
 _ADOPTION = (
     ErrorCode(
+        "CT974",
+        "The target has no such job.",
+        "`cloudtrain adopt TARGET://PLACE/NAME` asks the target for the job of that name. The place is the region of "
+        "SageMaker, with a profile before an `@` where your configuration has several.",
+    ),
+    ErrorCode(
+        "CT975",
+        "Jobs of this target cannot be fetched.",
+        "cloudtrain cannot read enough of a job out of this target to adopt it. Adopt its description, its request or "
+        "the script that makes it; docs/adopting.md lists what can be adopted.",
+    ),
+    ErrorCode(
+        "CT976",
+        "The text of the script makes no job.",
+        "`cloudtrain adopt SCRIPT --static` looks for the calls that make a job in the text alone. Calls inside of "
+        "functions, classes or loops count too, but not those of other files. Without `--static` the script is "
+        "executed, and its request is taken.",
+    ),
+    ErrorCode(
         "CT981",
         "There is nothing here that can be adopted.",
         "`cloudtrain adopt` reads requests, events and descriptions of training jobs, job files and launch lines of "

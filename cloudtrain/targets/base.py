@@ -7,15 +7,16 @@ promises.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from cloudtrain.core.states import ListedRun, LogLine, QueuedRun, RunRef, RunStatus
+from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceTable
-    from cloudtrain.core.adoption import Adopter
+    from cloudtrain.core.adoption import Adopter, Draft, Original, StaticCall
     from cloudtrain.core.job import TrainingJob
     from cloudtrain.core.plan import CompileContext, Finding, Plan, Upload
     from cloudtrain.core.processing import AnyJob
@@ -331,6 +332,21 @@ class Target(ABC):
 
     def adopter(self) -> Adopter | None:
         """What reads requests of the target's own service for `cloudtrain adopt`; None where it cannot."""
+        return None
+
+    def fetch_original(self, place: str, name: str, environ: Mapping[str, str]) -> Original:
+        """A job that the target has, for `cloudtrain adopt`, with its code as far as it can be read.
+
+        Raises:
+            UsageError: the target has no such job, or none of its jobs can be adopted like this.
+            TargetError: it cannot be asked.
+        """
+        hint = "adopt its description from a file: docs/adopting.md lists what can be adopted"
+        raise UsageError(f"jobs of `{self.name}` cannot be fetched", hint=hint, code="CT975")
+
+    def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
+        """The draft of the first job among the calls of a script, and what its text does not say: place to
+        expression. None where no call makes a job of this target."""
         return None
 
     def examine(self, settings: Any, account: Any) -> str | None:

@@ -157,8 +157,18 @@ UNSAYABLE: dict[str, dict[str, Any]] = {
         ]
     },
     "debugger rules": {"DebugRuleConfigurations": [{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1"}]},
-    "a checkpoint without a path": {"CheckpointConfig": {"S3Uri": "s3://b/c"}},
-    "pipe mode of the job": {"AlgorithmSpecification": FULL["AlgorithmSpecification"] | {"TrainingInputMode": "Pipe"}},
+    "preferences with counts and plans": {
+        "ResourceConfig": {
+            "VolumeSizeInGB": 30,
+            "InstancePreferences": [
+                {"InstanceType": "ml.p5.48xlarge", "InstanceCount": 2, "TrainingPlanArns": ["arn:aws:sagemaker:x:p"]},
+                {"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 4},
+            ],
+        }
+    },
+    "profiler rules": {"ProfilerRuleConfigurations": [{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1"}]},
+    "a folder of TensorBoard": {"TensorBoardOutputConfig": {"S3OutputPath": "s3://b/t", "LocalPath": "/tb"}},
+    "a folder of checkpoints": {"CheckpointConfig": {"S3Uri": "s3://b/c", "LocalPath": "/c"}},
     "a field of tomorrow": {"NewConfig": {"Enable": True, "Rates": [1, 2.5, None]}},
     "a hyperparameter that is no JSON": {"HyperParameters": FULL["HyperParameters"] | {"x": "plain text", "y": "01"}},
 }
@@ -175,6 +185,29 @@ def test_what_fields_cannot_say_goes_to_overrides(case: str, adopted: Callable[.
     found = adopted(request | UNSAYABLE[case])
     assert found.differences == ()
     assert found.fields.get("sagemaker_overrides") or case.startswith("a hyperparameter")
+
+
+SAYABLE: dict[str, dict[str, Any]] = {
+    "a checkpoint without a path": {"CheckpointConfig": {"S3Uri": "s3://b/c"}},
+    "pipe mode of the job": {"AlgorithmSpecification": FULL["AlgorithmSpecification"] | {"TrainingInputMode": "Pipe"}},
+    "a run of an experiment": {"ExperimentConfig": {"ExperimentName": "e", "RunName": "r"}},
+    "MLflow": {"MlflowConfig": {"MlflowResourceArn": "arn:aws:sagemaker:x", "MlflowRunName": "r"}},
+    "TensorBoard": {"TensorBoardOutputConfig": {"S3OutputPath": "s3://b/t"}},
+    "tags of the session": {"SessionChainingConfig": {"EnableSessionTagChaining": True}},
+}
+
+
+@pytest.mark.parametrize("case", SAYABLE)
+def test_what_fields_and_settings_say(case: str, adopted: Callable[..., ct.Adoption]) -> None:
+    """No override names the field."""
+    request = {key: value for key, value in FULL.items() if key != "EnableNetworkIsolation"}
+    request["HyperParameters"] = request["HyperParameters"] | {
+        "sagemaker_submit_directory": '"s3://my-bucket/code/golden/source/sourcedir.tar.gz"'
+    }
+    request["InputDataConfig"] = request["InputDataConfig"][:1]
+    found = adopted(request | SAYABLE[case])
+    assert found.differences == ()
+    assert not found.fields.get("sagemaker_overrides", {}).keys() & (SAYABLE[case].keys() | {"InputDataConfig"})
 
 
 def test_the_answer_of_the_service_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:

@@ -60,6 +60,16 @@ def adopted(folder: Path) -> Callable[..., ct.Adoption]:
     return adopt
 
 
+def test_folders_beside_the_script_are_there(adopted: Callable[..., ct.Adoption], folder: Path) -> None:
+    """Those that its text names, and their code is found where it is; others stay away."""
+    for name in ("shared-scripts", "other"):
+        (folder.parent / name).mkdir()
+        (folder.parent / name / "train.py").write_text("print(1)\n")
+    text = 'import os\nrequest["Environment"] = {"a": str(os.path.exists("../shared-scripts/train.py")), '
+    found = adopted(CALL + text + '"b": str(os.path.exists(os.path.join("..", "other")))}\n' + SEND)
+    assert found.job.environment.variables == {"a": "True", "b": "False"}
+
+
 def test_a_script_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     """The request that it was about to send, and its arguments."""
     found = adopted(CALL + 'request["HyperParameters"] = {"epochs": sys.argv[1]}\n' + SEND, arguments=["7"])
@@ -105,9 +115,17 @@ client._make_api_call("PutObject", {{"Bucket": bucket, "Key": key, "Body": tar}}
 
 def test_a_notebook_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     """Magics are left out, and a cell that fails does not end the notebook."""
-    cells = ["%pip install x\n!ls\nfiles = !ls\n1/0", "%%bash\nexit 1", CALL, SEND]
+    cells = [
+        "%pip install x\n!ls \\\n  -l\nfiles = !ls \\\n  | wc\npip install y\n1/0",
+        "%%bash\nexit 1",
+        "%%time\n" + CALL,
+        "import no_such_package\nfrom no_such_package import x\nready = True",
+        "%%capture out\nready\n" + SEND,
+    ]
     text = json.dumps({"cells": [{"cell_type": "code", "source": [cell]} for cell in cells]})
-    assert adopted(text, "job.ipynb").equal
+    found = adopted(text, "job.ipynb")
+    assert found.equal
+    assert found.kind == "the request that job.ipynb sends; failed: cell 1, cell 4"
 
 
 HOSTILE = {

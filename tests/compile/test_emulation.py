@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +71,25 @@ def as_in_the_container(value: Any, host: str) -> Any:
         text = text.replace(f"{quote}lo{quote}", f"{quote}eth0{quote}")
     text = text.replace('"/usr/bin/python3", "-m", "cloudtrain.runtime.torchrun"', '"torchrun"')
     return json.loads(text)
+
+
+def test_the_settings_of_the_emulated_target_count() -> None:
+    """Region, launcher and input mode reach the container; nothing else of the settings does."""
+    given = ct.SageMaker(region="eu-west-1", launch="entrypoint", role="arn:aws:iam::1:role/mine", bucket="mine")
+    plan = plan_of(job_of(), HERE._replace(emulated=given))
+    text = json.dumps(plan.request)
+    assert "eu-west-1" in text
+    assert "us-east-1" not in text
+    assert "cloudtrain.runtime.sagemaker_launcher" in text
+    assert "mine" not in text
+
+
+def test_the_settings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From cloudtrain.toml, as a plan for the target itself would."""
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "cloudtrain.toml").write_text('[sagemaker]\nregion = "eu-central-1"\n')
+    monkeypatch.chdir(tmp_path)
+    assert "eu-central-1" in json.dumps(ct.plan(job_of(), ct.Local(emulate="sagemaker")).request)
 
 
 @pytest.mark.parametrize("resources", [{"InstanceCount": 60}, {"InstanceType": None}, {"InstanceGroups": "x"}, None])

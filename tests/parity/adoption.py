@@ -173,6 +173,14 @@ V3 = {
     "environment": "ModelTrainer(**common, source_code=code, environment={'A': 'b'}).train(wait=False)",
     "waiting": "ModelTrainer(**common, source_code=code).train()",
     "swallowed": "try:\n    ModelTrainer(**common, source_code=code).train()\nexcept BaseException:\n    pass\n",
+    "mpi_on_one": "ModelTrainer(**dict(common, compute=Compute(instance_type='ml.p4d.24xlarge', instance_count=1)), "
+    "source_code=code, distributed=MPI(mpi_additional_options=['-x', 'A=1']), hyperparameters={'flag': True})"
+    ".train(wait=False)",
+    "own_variables": "ModelTrainer(**common, source_code=SourceCode(source_dir='src', command='echo $SM_MASTER_ADDR'))"
+    ".train(wait=False)",
+    "changed": "from sagemaker.train.distributed import DistributedConfig\n"
+    "class Own(DistributedConfig):\n    @property\n    def driver_dir(self): return 'src'\n    @property\n    def driver_script(self): return 'train.py'\n"
+    "ModelTrainer(**common, source_code=code, distributed=Own()).train(wait=False)",
 }
 
 

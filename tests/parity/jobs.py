@@ -298,7 +298,9 @@ OPTIONS = {
     "entrypoint": Case({"distribution": {"type": "torch"}}, {"launch": "entrypoint"}),
     "entrypoint_isolated": Case({}, {"launch": "entrypoint", "network_isolation": True}),
     "command": Case({"entry_point": None, "command": "bash run.sh 'a b'", "hyperparameters": {}}),
-    "image_alone": Case({**OWN, "entry_point": None, "hyperparameters": {"flag": True, "l": [1]}}),
+    "image_alone": Case(
+        {**OWN, "entry_point": None, "hyperparameters": {"flag": True, "l": [1, "x"], "n": None, "d": {"a": [None]}}}
+    ),
     "region_china": Case({}, region="cn-north-1"),
     "region_frankfurt": Case({"distribution": {"type": "torch"}}, region="eu-central-1"),
     "region_without_debugger": Case({"distribution": {"type": "torch"}}, region="ap-southeast-3"),
@@ -355,6 +357,45 @@ OVERRIDES = {
             "S3OutputPath": "s3://data/p",
             "ProfilingIntervalInMilliseconds": 500,
         }
+    ),
+    "override_rules": _override(
+        DebugRuleConfigurations=[
+            {
+                "RuleConfigurationName": "r",
+                "RuleEvaluatorImage": "i:1",
+                "RuleParameters": {"rule_to_invoke": "LossNotDecreasing"},
+            }
+        ],
+        ProfilerConfig={"DisableProfiler": False, "S3OutputPath": "s3://data/p"},
+        ProfilerRuleConfigurations=[
+            {
+                "RuleConfigurationName": "p",
+                "RuleEvaluatorImage": "i:2",
+                "InstanceType": "ml.m5.xlarge",
+                "VolumeSizeInGB": 10,
+                "S3OutputPath": "s3://data/r",
+            },
+        ],
+    ),
+    "override_debug_rule": _override(
+        DebugHookConfig={"S3OutputPath": "s3://data/debug", "CollectionConfigurations": []},
+        DebugRuleConfigurations=[{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1", "LocalPath": "/opt/r"}],
+    ),
+    "override_hub": _override(
+        InputDataConfig=[
+            {
+                "ChannelName": "model",
+                "DataSource": {
+                    "S3DataSource": {
+                        "S3DataType": "S3Prefix",
+                        "S3Uri": "s3://hub/m",
+                        "S3DataDistributionType": "FullyReplicated",
+                        "HubAccessConfig": {"HubContentArn": "arn:aws:sagemaker:us-west-2:1:hub-content/a"},
+                        "ModelAccessConfig": {"AcceptEula": True},
+                    }
+                },
+            }
+        ]
     ),
     "override_session_tags": _override(SessionChainingConfig={"EnableSessionTagChaining": True}),
     "override_placement": _override(ResourceConfig={"InstancePlacementConfig": {"EnableMultipleJobs": True}}),

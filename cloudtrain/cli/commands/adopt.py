@@ -17,7 +17,8 @@ def command(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A request or description of a job (JSON or YAML), or `-` for stdin; a script or a notebook; a launch "
+            help="A request or description of a job (JSON or YAML), or `-` for stdin; a script or a notebook; a job "
+            "that a target has (`sagemaker://REGION/NAME`); a launch "
             "line in quotes, a batch script, a task file of SkyPilot.",
             show_default=False,
         ),
@@ -42,6 +43,9 @@ def command(
     time_limit: Annotated[
         float, typer.Option("--time-limit", min=1, metavar="SECONDS", help="How long the script may run.")
     ] = 300,
+    static: Annotated[
+        bool, typer.Option("--static", help="Read the text of the script, for a draft, instead of executing it.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Run the script without asking.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -52,12 +56,14 @@ def command(
     its reason. Sends nothing.
 
     A script or notebook that uses the SageMaker SDK, boto3 or azure-ai-ml is executed, up to its first job: in a copy
-    of its folder, without network and credentials. It is asked for first.
+    of its folder, without network and credentials. It is asked for first. With --static only its text is read, for a
+    draft that is compared with nothing.
 
     \b
     Examples:
       cloudtrain adopt request.json
       cloudtrain adopt request.json --write my-job
+      cloudtrain adopt sagemaker://us-west-2/my-job --write my-job
       cloudtrain adopt train.sbatch
       cloudtrain adopt train_job.py --python .venv/bin/python --write my-job
       aws sagemaker describe-training-job --training-job-name X > x.json
@@ -65,7 +71,7 @@ def command(
     """
     from cloudtrain.adoption.adopt import adopt, is_script
 
-    execute = is_script(source) and (yes or _may_run(source, python))
+    execute = is_script(source) and not static and (yes or _may_run(source, python))
     found = adopt(
         source,
         _words(args),
@@ -74,6 +80,7 @@ def command(
         execute=execute,
         python=python,
         time_limit=time_limit,
+        static=static,
     )
     _show(found, write, force=force, json=json)
 
@@ -159,6 +166,8 @@ def _say_comparison(found: Adoption) -> None:
         verb = "place differs" if count == 1 else "places differ"
         rows = [(item.path, _short(item.original), _short(item.adopted), item.reason) for item in found.differences]
         head = Text(f"not equal: {count} {verb} from the original ({found.kind})")
+        if found.is_draft:
+            head = Text(f"a draft, compared with nothing, from {found.kind}")
         show(Document([head, Table(("PLACE", "ORIGINAL", "ADOPTED", "WHY"), rows)]), sys.stderr)
     for path, reason in found.comparison.renewed:
         say(f"written anew for every run: `{path}` ({reason})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cloudtrain.core.plan import Bundle, CompileContext, Machine, Plan, Upload
 from cloudtrain.core.processes import Process
@@ -24,6 +24,8 @@ class LocalAccount(NamedTuple):
     """The name of the network interface that only this machine reaches."""
     interpreter: tuple[str, str] = ("", "")
     """The interpreter of the settings, and the file that it leads to; empty where no environment is built on it."""
+    emulated: Any = None
+    """The settings of the target that is emulated; None where there are none."""
 
     @property
     def place(self) -> str:

@@ -56,6 +56,18 @@ class SageMaker(TargetSettings):
     """Name of an existing trial of the experiment."""
     trial_component: str | None = None
     """Display name of the job in the experiment."""
+    experiment_run: str | None = None
+    """Name of the job's run in the experiment (`RunName`)."""
+    mlflow: str | None = None
+    """ARN of the MLflow server, or app, that the job logs to."""
+    mlflow_experiment: str | None = None
+    mlflow_run: str | None = None
+    tensorboard: str | None = None
+    """`s3://` URI that gets what the script writes to `/opt/ml/output/tensorboard`."""
+    session_tags: bool = Field(default=False, strict=True)
+    """Hand the tags of your own session on to the job's (`SessionChainingConfig`)."""
+    input_mode: Literal["download", "mount", "pipe"] = "download"
+    """What the request says of the whole job; each input says its own `mode`."""
     max_cost: float | None = Field(default=None, gt=0)
     """US dollars. A job that could cost more by its `max_runtime` is an error."""
 
@@ -90,5 +102,12 @@ class SageMaker(TargetSettings):
             experiment: str | None = None,
             trial: str | None = None,
             trial_component: str | None = None,
+            experiment_run: str | None = None,
+            mlflow: str | None = None,
+            mlflow_experiment: str | None = None,
+            mlflow_run: str | None = None,
+            tensorboard: str | None = None,
+            session_tags: bool = False,
+            input_mode: Literal["download", "mount", "pipe"] = "download",
             max_cost: float | None = None,
         ) -> None: ...

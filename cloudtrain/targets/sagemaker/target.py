@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +13,7 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceTable
-    from cloudtrain.core.adoption import Adopter
+    from cloudtrain.core.adoption import Adopter, Draft, Original, StaticCall
     from cloudtrain.core.plan import CompileContext, Plan
     from cloudtrain.core.processing import AnyJob
     from cloudtrain.core.sweep import Sweep
@@ -118,6 +118,20 @@ class SageMakerTarget(Target):
         from cloudtrain.targets.sagemaker.emulate import compile_as_sagemaker
 
         return compile_as_sagemaker(job, settings, context)
+
+    def fetch_original(self, place: str, name: str, environ: Mapping[str, str]) -> Original:
+        """A training job of the account, through boto3."""
+        from cloudtrain.targets.sagemaker.account_ref import AccountRef
+        from cloudtrain.targets.sagemaker.service.adoption import fetch_original
+        from cloudtrain.targets.sagemaker.service.clients import Clients
+
+        return fetch_original(Clients(AccountRef.parse(place), environ), name)
+
+    def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
+        """An estimator, a trainer, or a request of boto3."""
+        from cloudtrain.targets.sagemaker.adopt.static import draft_of_calls
+
+        return draft_of_calls(calls)
 
     def adopter(self) -> Adopter:
         """Requests of CreateTrainingJob."""

@@ -38,7 +38,7 @@ def arguments_of(code: str, name: str) -> dict[str, str]:
         (Case({}, {"max_pending": "2h"}), "StoppingCondition.MaxPendingTimeInSeconds"),
         (override(OutputDataConfig={"CompressionType": "GZIP"}), "OutputDataConfig.CompressionType"),
         (override(EnableNetworkIsolation=False), "EnableNetworkIsolation"),
-        (override(DebugRuleConfigurations=[{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i"}]), "DebugRuleConfigurations"),
+        (override(ProfilerRuleConfigurations=[{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i"}]), "ProfilerRuleConfigurations"),
         (override(ProfilerConfig=None), "ProfilerConfig.DisableProfiler left out"),
         (
             override(ProfilerConfig={"ProfilingIntervalInMilliseconds": 500}),

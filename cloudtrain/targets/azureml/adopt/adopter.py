@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path as File
 from typing import Any
@@ -43,7 +43,9 @@ class AzureMLAdopter:
         built = "0" * 64 if isinstance(environment, Mapping) and "build" in environment else None
         return CompileContext(original.name or _NOBODY, _BUNDLE, account, conda=conda, build=built)
 
-    def comparable(self, request: Mapping[str, Any], context: CompileContext, plan: Plan | None) -> Comparable:
+    def comparable(
+        self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
+    ) -> Comparable:
         """Ids whole, as the SDK sends them; without the property that makes a run ours; one word for the code."""
         body: dict[str, Any] = json.loads(json.dumps(request["properties"]))
         renewed = [("name", "every run gets a name of its own")]
@@ -107,7 +109,7 @@ class AzureMLAdopter:
         """What takes the job of a script that uses azure-ai-ml."""
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
-    def captured(self, record: Mapping[str, Any], uploads: Collection[str]) -> tuple[list[Original], str | None]:
+    def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], None]:
         """The job that a script was about to create, in the workspace of its client."""
         workspace = {str(name): str(value) for name, value in (record.get("workspace") or {}).items()}
         found = originals_in(record.get("job"), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path as File
 from typing import Any
 
@@ -14,6 +14,8 @@ from cloudtrain.targets.sagemaker.account import account_of
 from cloudtrain.targets.sagemaker.adopt.documents import originals_in
 from cloudtrain.targets.sagemaker.adopt.jobs import drafts_of
 from cloudtrain.targets.sagemaker.adopt.scripts import originals_of_script
+from cloudtrain.targets.sagemaker.adopt.trainers import RENEWED_BY_START, START, WHY_STARTED, started_by_us, with_start
+from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
 from cloudtrain.targets.sagemaker.launch import keys
 from cloudtrain.targets.sagemaker.settings import SageMaker
 from cloudtrain.targets.sagemaker.tags import RUN_TAG
@@ -38,8 +40,11 @@ class SageMakerAdopter:
         account = account_of(settings, {"HOME": "/nonexistent"})
         return CompileContext(original.name, _BUNDLE, account._replace(overlay=None))
 
-    def comparable(self, request: Mapping[str, Any], context: CompileContext, plan: Plan | None) -> Comparable:
-        """Without the tag that makes a run ours, and with one word for the place of a script's code."""
+    def comparable(
+        self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
+    ) -> Comparable:
+        """Without the tag that makes a run ours, and with one word for the place of a script's code. Where version 3's
+        drivers start the original, with what is started in place of what starts it."""
         found = json.loads(json.dumps(request, default=str))
         renewed = [("TrainingJobName", "every run gets a name of its own; the original's stands in for it here")]
         tags = [row for row in found.get("Tags", ()) if row.get("Key") != RUN_TAG]
@@ -47,6 +52,11 @@ class SageMakerAdopter:
         found |= {"Tags": tags} if tags else {}
         if plan is not None:
             renewed.append((f"Tags.{RUN_TAG}", "the tag makes the run known to cloudtrain"))
+        _drop_defaults(found)
+        if original.start is not None:
+            start = original.start if plan is None else started_by_us(request, context.account.region)
+            found = with_start(found, start)
+            renewed += [(name, WHY_STARTED) for name in RENEWED_BY_START]
         parameters = found.get("HyperParameters", {})
         where = str(parameters.get(keys.SUBMIT_DIRECTORY, "")).strip('"')
         if where.startswith("s3://"):
@@ -66,8 +76,9 @@ class SageMakerAdopter:
         """All that differs, but what would take a run's tag or its code away."""
         found = overrides_between(ours, theirs)
         found.pop("Tags", None)
-        if _CODE in json.dumps(found.get("InputDataConfig")):
-            del found["InputDataConfig"]
+        drivers = found.pop(START, None) or START in theirs
+        if drivers or _CODE in json.dumps(found.get("InputDataConfig")):
+            found.pop("InputDataConfig", None)
         parameters = found.get("HyperParameters")
         if parameters is not None and parameters.get(keys.SUBMIT_DIRECTORY) == _CODE:
             del parameters[keys.SUBMIT_DIRECTORY]
@@ -77,7 +88,7 @@ class SageMakerAdopter:
         """What answers botocore's calls in a script."""
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
-    def captured(self, record: Mapping[str, Any], uploads: Collection[str]) -> tuple[list[Original], str | None]:
+    def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
         """The request that a script was about to send. Where the script left the account to its credentials, the
         account of its role takes the place of the one that the hook answered with."""
         return originals_of_script(record, uploads)
@@ -87,9 +98,21 @@ class SageMakerAdopter:
         return _REASONS.get(str(path[0]) if path else "", "a job cannot say this")
 
 
+def _drop_defaults(request: dict[str, Any]) -> None:
+    """A channel that says the mode of the whole job says nothing: version 3 writes it, and version 2 does not. The same
+    with the folder of checkpoints that the service takes unless told otherwise (API reference, CheckpointConfig)."""
+    if (checkpoint := request.get("CheckpointConfig", {})).get("LocalPath") == CHECKPOINT_DIR:
+        del checkpoint["LocalPath"]
+    mode = request.get("AlgorithmSpecification", {}).get("TrainingInputMode")
+    for channel in request.get("InputDataConfig", ()):
+        if channel.get("InputMode") == mode:
+            del channel["InputMode"]
+
+
 _WHY_CODE = "cloudtrain uploads the code under the hash of its content"
 
 _REASONS = {
+    START: "the job starts something else than version 3's drivers do",
     "Tags": "a job's tags have each key once, and an override of the list would lose the tag of the run",
     "InputDataConfig": "an override of the list would name the code's old place",
     "HyperParameters": "the hyperparameter starts the job in a way that a job cannot say",

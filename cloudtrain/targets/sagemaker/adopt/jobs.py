@@ -16,6 +16,7 @@ from cloudtrain.errors import JobError
 from cloudtrain.targets.sagemaker.account import account_id
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.launches import OF_TOOLKIT, distribution_in, parsed
+from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields
 from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
 from cloudtrain.targets.sagemaker.compile.request import DEFAULT_MAX_RUNTIME
@@ -41,12 +42,29 @@ def drafts_of(original: Original) -> Iterator[Draft]:
     as an image's own job, which leaves the code where it is."""
     request = original.request
     parameters = _mapping(request.get("HyperParameters"))
-    if parsed(parameters.get(keys.PROGRAM)):
+    if original.start is not None:
+        yield from _by_drivers(original, original.start)
+    elif parsed(parameters.get(keys.PROGRAM)):
         algorithm = _mapping(request.get("AlgorithmSpecification"))
         if algorithm.get("EnableSageMakerMetricsTimeSeries"):
             yield from _by_framework(original)
         yield _script(original, {"image": {"sagemaker": algorithm.get("TrainingImage", "")}})
     yield _image_alone(original)
+
+
+def _by_drivers(original: Original, start: Mapping[str, Any]) -> Iterator[Draft]:
+    """What version 3's drivers start: by our launcher, which leaves the image's toolkit alone as they do, and by the
+    toolkit where only that can."""
+    for mode in ("entrypoint", "toolkit"):
+        draft = _common(original)
+        environment = {"image": {"sagemaker": _mapping(original.request["AlgorithmSpecification"])["TrainingImage"]}}
+        environment |= {"requirements": start["requirements"]} if "requirements" in start else {}
+        draft.job["inputs"] = {n: v for n, v in draft.job.get("inputs", {}).items() if n not in (CODE, DRIVERS)}
+        draft.job["environment"] = environment | draft.job.get("environment", {})
+        draft.job |= {"source_dir": original.source or (CODE_FOLDER if original.code else None)} | draft_fields(start)
+        draft.job = _ordered({name: value for name, value in draft.job.items() if value != {}})
+        draft.settings["launch"] = mode
+        yield draft
 
 
 def _by_framework(original: Original) -> Iterator[Draft]:
@@ -103,7 +121,9 @@ def _script(original: Original, environment: dict[str, Any]) -> Draft:
 
 
 def _order_fields(job: dict[str, Any]) -> dict[str, Any]:
-    order = "name description source_dir entry_point hyperparameters distribution resources environment inputs".split()
+    order = (
+        "name description source_dir entry_point command hyperparameters distribution resources environment inputs"
+    ).split()
     return {name: job[name] for name in order if name in job} | job
 
 
@@ -215,9 +235,9 @@ def _file_system(source: Mapping[str, Any]) -> dict[str, Any]:
 
 def _s3(source: Mapping[str, Any], channel: Mapping[str, Any], job_mode: str) -> dict[str, Any]:
     found: dict[str, Any] = {"sagemaker": source.get("S3Uri", "")}
-    mode = channel.get("InputMode")
-    if mode in _INPUT_MODES or (mode is None and job_mode == "File"):
-        found["mode"] = _INPUT_MODES[mode or "File"]
+    mode = channel.get("InputMode", job_mode)
+    if mode in _INPUT_MODES:
+        found["mode"] = _INPUT_MODES[mode]
     if source.get("S3DataDistributionType") == "ShardedByS3Key":
         found["shard"] = True
     if source.get("S3DataType") in _DATA_TYPES:
@@ -242,7 +262,8 @@ def _settings(original: Original) -> dict[str, Any]:
     output, config = _mapping(request.get("OutputDataConfig")), _mapping(request.get("ResourceConfig"))
     network = _mapping(request.get("VpcConfig"))
     experiment = _mapping(request.get("ExperimentConfig"))
-    profiler = _mapping(request.get("ProfilerConfig"))
+    profiler, mlflow = _mapping(request.get("ProfilerConfig")), _mapping(request.get("MlflowConfig"))
+    mode = _mapping(request.get("AlgorithmSpecification")).get("TrainingInputMode", "File")
     found = {
         "role": request.get("RoleArn"),
         "region": region_of(original),
@@ -265,6 +286,13 @@ def _settings(original: Original) -> dict[str, Any]:
         "experiment": experiment.get("ExperimentName"),
         "trial": experiment.get("TrialName"),
         "trial_component": experiment.get("TrialComponentDisplayName"),
+        "experiment_run": experiment.get("RunName"),
+        "mlflow": mlflow.get("MlflowResourceArn"),
+        "mlflow_experiment": mlflow.get("MlflowExperimentName"),
+        "mlflow_run": mlflow.get("MlflowRunName"),
+        "tensorboard": _mapping(request.get("TensorBoardOutputConfig")).get("S3OutputPath"),
+        "session_tags": _mapping(request.get("SessionChainingConfig")).get("EnableSessionTagChaining") or None,
+        "input_mode": _INPUT_MODES.get(mode) if mode != "File" else None,
     }
     return {name: value for name, value in found.items() if value is not None}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,36 +12,40 @@ from cloudtrain.targets.sagemaker.account import account_id
 from cloudtrain.targets.sagemaker.adopt.documents import originals_in
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT
 from cloudtrain.targets.sagemaker.adopt.jobs import code_uri
-
-_DRIVERS = "sm_drivers"
-"""The channel with the launch scripts of the SDK's version 3."""
-
-
-def _not_uploaded(request: Mapping[str, Any]) -> dict[str, str]:
-    """What version 3 of the SDK uploads before it sends a request: launch scripts that it writes, and the code."""
-    names = {channel.get("ChannelName") for channel in request.get("InputDataConfig", ())}
-    if _DRIVERS not in names:
-        return {}
-    why = (
-        "the script uploads its code and the SDK's launch scripts to these places, and here nothing was uploaded: "
-        "replace the inputs `code` and `sm_drivers` and the overrides by `source_dir`, `entry_point`, `distribution`"
-    )
-    return {"InputDataConfig": why}
+from cloudtrain.targets.sagemaker.adopt.trainers import (
+    Changed,
+    code_of,
+    idle_instances,
+    is_trainer,
+    lost_in_code,
+    started_by_drivers,
+)
 
 
-def originals_of_script(record: Mapping[str, Any], uploads: Collection[str]) -> tuple[list[Original], str | None]:
-    """The training jobs of a captured call, and the upload that is their code."""
+def originals_of_script(record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
+    """The training jobs of a captured call, and the archive of their code among the uploads."""
     request = record.get("request")
     text = json.dumps(request)
     role = str(request.get("RoleArn", "")) if isinstance(request, Mapping) else ""
     owner = account_id(role)
-    known = owner is not None and owner != ACCOUNT
-    request = json.loads(text.replace(ACCOUNT, owner) if known and owner else text)
-    places = {place.replace(ACCOUNT, owner) if known and owner else place: place for place in uploads}
+    if owner is not None and owner != ACCOUNT:
+        text = text.replace(ACCOUNT, owner)
+        uploads = {place.replace(ACCOUNT, owner): content for place, content in uploads.items()}
     settings = {"region": record["region"]} if isinstance(record.get("region"), str) else {}
-    found = [
-        replace(item, settings={**settings, **item.settings}, lost={**item.lost, **_not_uploaded(item.request)})
-        for item in originals_in(request, None)
-    ]
-    code = next((places[uri] for item in found if (uri := code_uri(item.request)) in places), None)
-    return found, code
+    found = [with_code(item, uploads) for item in originals_in(json.loads(text), None)]
+    code = next((archive for _, archive in found if archive is not None), None)
+    return [replace(item, settings={**settings, **item.settings}) for item, _ in found], code
+
+
+def with_code(original: Original, objects: Mapping[str, bytes]) -> tuple[Original, bytes | None]:
+    """The job with what these objects of S3 say of it, and its code among them."""
+    request = original.request
+    if not is_trainer(request):
+        return original, objects.get(code_uri(request) or "")
+    try:
+        start = started_by_drivers(request, objects)
+    except Changed as changed:
+        return replace(original, lost={**original.lost, "InputDataConfig": f"{changed}"}), None
+    code = code_of(request, objects)
+    lost = {**original.lost, **idle_instances(start, request), **lost_in_code(code, start)}
+    return replace(original, start=start, lost=lost), code

@@ -21,8 +21,8 @@ CHECKPOINT_DIR = "/opt/ml/checkpoints"
 ISOLATED_BUNDLE = f"{INPUT_ROOT}/{CODE_CHANNEL}/sourcedir.tar.gz"
 """Where the bundle is in a container without network: it cannot fetch it, and gets it through a channel."""
 
-_INPUT_MODES = {"mount": "FastFile", "pipe": "Pipe"}
-"""What is written on a channel; `download` is the request's default, File."""
+INPUT_MODES = {"download": "File", "mount": "FastFile", "pipe": "Pipe"}
+"""How the service calls them. A channel says its mode where it is not that of the whole job."""
 
 _DATA_TYPES = {"prefix": "S3Prefix", "manifest": "ManifestFile", "augmented_manifest": "AugmentedManifestFile"}
 
@@ -37,9 +37,9 @@ def paths_of(job: TrainingJob) -> dict[str, str]:
     return paths | {"outputs.model": MODEL_DIR, "checkpoint": CHECKPOINT_DIR}
 
 
-def channels(job: TrainingJob) -> list[dict[str, Any]]:
-    """`InputDataConfig` of the job's inputs, but for those that have problems."""
-    return [_channel(name, item) for name, item in job.inputs.items() if not _input_problems(name, item)]
+def channels(job: TrainingJob, usual: str) -> list[dict[str, Any]]:
+    """`InputDataConfig` of the job's inputs, but for those that have problems. `usual` is the mode of the request."""
+    return [_channel(name, item, usual) for name, item in job.inputs.items() if not _input_problems(name, item)]
 
 
 def place_problems(job: TrainingJob) -> list[Problem]:
@@ -48,13 +48,14 @@ def place_problems(job: TrainingJob) -> list[Problem]:
     return [*found, *_output_problems(job)]
 
 
-def code_channel(uri: str, groups: tuple[str, ...] = ()) -> dict[str, Any]:
+def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> dict[str, Any]:
     """The channel that brings the bundle. With `groups`, it says that these instance groups get it: SageMaker wants
     either all channels of a job assigned to groups, or none (SDK 3's `InputData`)."""
     source: dict[str, Any] = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
     if groups:
         source["InstanceGroupNames"] = list(groups)
-    return {"DataSource": {"S3DataSource": source}, "ChannelName": CODE_CHANNEL}
+    mode = {} if usual == "download" else {"InputMode": INPUT_MODES["download"]}
+    return {"DataSource": {"S3DataSource": source}, "ChannelName": CODE_CHANNEL} | mode
 
 
 def bundle_uri(target: SageMaker, account: SageMakerAccount, sha256: str) -> str:
@@ -100,12 +101,12 @@ def _input_path(name: str, item: Input) -> str:
     return f"{INPUT_ROOT}/{name}"
 
 
-def _channel(name: str, item: Input) -> dict[str, Any]:
+def _channel(name: str, item: Input, usual: str) -> dict[str, Any]:
     assert item.sagemaker is not None
     system = _FILE_SYSTEM.fullmatch(item.sagemaker)
     if system is not None:
         return {"DataSource": {"FileSystemDataSource": _file_system(system, item)}, "ChannelName": name}
-    return {"DataSource": {"S3DataSource": _s3_source(item)}, "ChannelName": name} | _reading(item)
+    return {"DataSource": {"S3DataSource": _s3_source(item)}, "ChannelName": name} | _reading(item, usual)
 
 
 def _file_system(system: re.Match[str], item: Input) -> dict[str, str]:
@@ -130,7 +131,7 @@ def _s3_source(item: Input) -> dict[str, Any]:
     return source
 
 
-def _reading(item: Input) -> dict[str, Any]:
+def _reading(item: Input, usual: str) -> dict[str, Any]:
     """How the container reads a channel."""
     reading: dict[str, Any] = {}
     if item.content_type is not None:
@@ -139,8 +140,8 @@ def _reading(item: Input) -> dict[str, Any]:
         reading["CompressionType"] = "Gzip"
     if item.record_wrapper is not None:
         reading["RecordWrapperType"] = "RecordIO"
-    if item.mode in _INPUT_MODES:
-        reading["InputMode"] = _INPUT_MODES[item.mode]
+    if item.mode != usual:
+        reading["InputMode"] = INPUT_MODES[item.mode]
     if item.shuffle_seed is not None:
         reading["ShuffleConfig"] = {"Seed": item.shuffle_seed}
     return reading

@@ -15,6 +15,7 @@ from cloudtrain.targets.sagemaker.compile.images import ChosenImage
 from cloudtrain.targets.sagemaker.compile.machines import resource_config
 from cloudtrain.targets.sagemaker.compile.modes import Launch
 from cloudtrain.targets.sagemaker.compile.places import (
+    INPUT_MODES,
     ISOLATED_BUNDLE,
     channels,
     checkpoint_config,
@@ -78,7 +79,8 @@ def request_of(parts: Parts) -> dict[str, Any]:
 
 
 def _algorithm(parts: Parts) -> dict[str, Any]:
-    algorithm: dict[str, Any] = {"TrainingInputMode": "File", "TrainingImage": parts.image.uri}
+    mode = INPUT_MODES[parts.target.input_mode]
+    algorithm: dict[str, Any] = {"TrainingInputMode": mode, "TrainingImage": parts.image.uri}
     if parts.job.metrics:
         algorithm["MetricDefinitions"] = [{"Name": name, "Regex": regex} for name, regex in parts.job.metrics.items()]
     if parts.image.by_version:
@@ -107,12 +109,12 @@ def _hyperparameters(parts: Parts) -> dict[str, str]:
 
 
 def _inputs(parts: Parts) -> list[dict[str, Any]]:
-    found = channels(parts.job)
+    found = channels(parts.job, parts.target.input_mode)
     if not parts.needs_code_channel:
         return found
     assigned = any(item.instance_groups for item in parts.job.inputs.values())
     names = tuple(group.name for group in parts.machines.groups) if assigned else ()
-    return [*found, code_channel(parts.code_uri, names)]
+    return [*found, code_channel(parts.code_uri, names, parts.target.input_mode)]
 
 
 def _stopping(parts: Parts) -> dict[str, int]:
@@ -151,6 +153,7 @@ def experiment(target: SageMaker) -> dict[str, str]:
         "ExperimentName": target.experiment,
         "TrialName": target.trial,
         "TrialComponentDisplayName": target.trial_component,
+        "RunName": target.experiment_run,
     }
     return {key: value for key, value in names.items() if value is not None}
 
@@ -164,6 +167,7 @@ def _switches(parts: Parts) -> dict[str, Any]:
         "EnableManagedSpotTraining": True if parts.job.spot else None,
         "RemoteDebugConfig": {"EnableRemoteDebug": True} if target.remote_debug else None,
         "InfraCheckConfig": {"EnableInfraCheck": True} if target.infra_check else None,
+        "SessionChainingConfig": {"EnableSessionTagChaining": True} if target.session_tags else None,
     }
 
 
@@ -174,4 +178,14 @@ def _observers(parts: Parts) -> dict[str, Any]:
     if parts.target.profiler:
         profiler = {"S3OutputPath": place, "DisableProfiler": False}
     hook = {"S3OutputPath": place, "CollectionConfigurations": []} if parts.target.debugger else None
-    return {"ProfilerConfig": profiler, "DebugHookConfig": hook}
+    mlflow = {
+        "MlflowResourceArn": parts.target.mlflow,
+        "MlflowExperimentName": parts.target.mlflow_experiment,
+        "MlflowRunName": parts.target.mlflow_run,
+    }
+    return {
+        "ProfilerConfig": profiler,
+        "DebugHookConfig": hook,
+        "TensorBoardOutputConfig": {"S3OutputPath": parts.target.tensorboard} if parts.target.tensorboard else None,
+        "MlflowConfig": {name: value for name, value in mlflow.items() if value is not None},
+    }

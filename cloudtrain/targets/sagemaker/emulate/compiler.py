@@ -35,7 +35,8 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 ACCOUNT = SageMakerAccount(
     region="us-east-1", role="arn:aws:iam::000000000000:role/emulated", bucket="emulated", missing=()
 )
-"""Stands for an account: the request is not sent, and no other part of it is looked at."""
+"""Stands for an account: the request is not sent. Of the user's settings count those that the container can see: the
+region, who starts the processes, and the mode of the channels."""
 
 LAUNCHER_PATIENCE = 60.0
 """Seconds that our launcher has to say why a rank has failed: it ends the others, and writes the failure file."""
@@ -57,8 +58,10 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
     account: LocalAccount = context.account
     problems = Problems()
     scaled = problems.value(lambda: scaled_job(job, target, account), None)
-    context_there = context._replace(account=ACCOUNT)
-    parts = parts_of(scaled[0] if scaled else job, SageMaker(), context_there, problems)
+    given = account.emulated or SageMaker()
+    there = ACCOUNT._replace(region=given.region or ACCOUNT.region)
+    settings = SageMaker(launch=given.launch, input_mode=given.input_mode)
+    parts = parts_of(scaled[0] if scaled else job, settings, context._replace(account=there), problems)
     if job.entry_point is None and job.command is None:
         message = "the job runs the image's own program, which is not on this machine"
         problems.append(Problem(("entry_point",), message, "add an `entry_point` or a `command`", code="CT036"))
@@ -73,7 +76,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
         account=account,
         python=python,
         run_dir=account.run_dir(context.run_name),
-        region=ACCOUNT.region,
+        region=there.region,
         world_size=size.world_size,
         grace_period=target.grace_period,
     )

@@ -18,6 +18,8 @@ CHANNEL = {
     "DataSource.S3DataSource.InstanceGroupNames": "instance_groups",
     "InputMode": "input_mode",
     "DataSource.S3DataSource.AttributeNames": "attribute_names",
+    "DataSource.S3DataSource.HubAccessConfig": "hub_access_config",
+    "DataSource.S3DataSource.ModelAccessConfig": "model_access_config",
 }
 """Field of a channel to argument of `TrainingInput`."""
 

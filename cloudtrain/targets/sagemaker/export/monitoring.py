@@ -10,15 +10,37 @@ from cloudtrain.targets.common.export.fields import Fields
 HOOK = "DebugHookConfig"
 PROFILER = "ProfilerConfig"
 TENSORBOARD = "TensorBoardOutputConfig"
+DEBUG_RULES = "DebugRuleConfigurations"
+PROFILER_RULES = "ProfilerRuleConfigurations"
+
+_OF_RULES = {
+    "RuleConfigurationName": "name",
+    "RuleEvaluatorImage": "image_uri",
+    "InstanceType": "instance_type",
+    "LocalPath": "container_local_output_path",
+    "S3OutputPath": "s3_output_path",
+    "VolumeSizeInGB": "volume_size_in_gb",
+}
 
 
 def monitoring_arguments(fields: Fields, output: str) -> dict[str, Any]:
     """The arguments. `output` is where the SDK would write without any. What they cannot say stays in `fields`."""
-    arguments = _hook(fields.take(HOOK), output)
+    rules = [_rule("Rule", row) for row in fields.take(DEBUG_RULES, ())]
+    if fields.take_if(f"{PROFILER}.DisableProfiler", False):  # the SDK refuses its rules where the profiler is off
+        rules += [_rule("ProfilerRule", row) for row in fields.take(PROFILER_RULES, ())]
+    arguments = _hook(fields.take(HOOK), output) | ({"rules": rules} if rules else {})
     board = fields.take(TENSORBOARD)
     if board is not None:
         arguments["tensorboard_output_config"] = Call("sagemaker.debugger.TensorBoardOutputConfig", _places(board))
     return arguments | _profiler(fields, output)
+
+
+def _rule(kind: str, rule: dict[str, Any]) -> Call:
+    arguments = {argument: rule.get(name) for name, argument in _OF_RULES.items()}
+    arguments["rule_parameters"] = dict(rule.get("RuleParameters", {}))
+    if kind == "Rule":
+        arguments["collections_to_save"] = []
+    return Call(f"sagemaker.debugger.{kind}", arguments)
 
 
 def _hook(hook: dict[str, Any] | None, output: str) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def pipe_is_no_folder(subject: Subject) -> Iterator[Fault]:
     read once, from its beginning. Scripts that open files need `mode: mount`, which reads on demand too.
     """
     for name, channel in _channels(subject):
-        if channel.get("InputMode") == _PIPE and mode(subject) != "image":
+        if _mode_of(subject, channel) == _PIPE and mode(subject) != "image":
             yield Fault(
                 f"the script finds no folder, but a FIFO `/opt/ml/input/data/{name}_0`",
                 "write `mode: mount`, or accept it with `--ignore SM504` if the script reads the FIFO",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 
@@ -22,6 +22,17 @@ def files_of(archive: bytes) -> Iterator[tuple[str, bytes]]:
             stream = tar.extractfile(member) if member.isfile() and not outside else None
             if stream is not None:
                 yield name, stream.read()
+
+
+def archive_of(files: Mapping[str, bytes]) -> bytes:
+    """The files in an archive."""
+    text = io.BytesIO()
+    with tarfile.open(fileobj=text, mode="w:gz") as tar:
+        for name, content in sorted(files.items()):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return text.getvalue()
 
 
 def unpack(archive: bytes, folder: Path) -> None:

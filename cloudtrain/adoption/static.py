@@ -1,0 +1,213 @@
+"""`cloudtrain adopt SCRIPT --static`: a draft of a job from the text of a script, which is not executed.
+
+Calls are read in their order, with the names that are assigned on the way. What is no literal, and follows from none,
+is kept as its own text.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.adoption.comparison import Comparison, Difference
+from cloudtrain.adoption.notebooks import cells_of
+from cloudtrain.adoption.proof import Adoption, moved, settled
+from cloudtrain.adoption.writing import job_yaml, settings_toml
+from cloudtrain.core.adoption import Original, StaticCall, Unknown
+from cloudtrain.documents.reading import read_text
+from cloudtrain.errors import UsageError
+from cloudtrain.targets.registry import all_targets
+
+
+def adopt_statically(script: Path, place: Path) -> Adoption:
+    """The draft of the first job that the script's text creates; never equal, because nothing is compared.
+
+    Raises:
+        UsageError: the text is no Python, or has no call that makes a job.
+    """
+    calls = list(calls_in(script))
+    kind = f"the text of {script.name}"
+    for target in all_targets():
+        found = target.draft_of_calls(calls)
+        if found is None:
+            continue
+        draft, unknown = found
+        origin = Original(target.name, {}, "", kind, folder=str(script.absolute().parent))
+        draft = moved(draft, origin, place)
+        job = settled(draft)
+        why = "no literal in the text"
+        differences = [Difference(path, text, draft.comments.get((path,), ""), why) for path, text in unknown.items()]
+        differences.append(Difference("(the whole request)", "", "", "nothing was executed, so nothing was compared"))
+        head = [f"A draft from {kind}: what is no literal there is missing here, or guessed."]
+        head += [f"{path} was: {text}" for path, text in unknown.items()]
+        text = settings_toml(target.name, draft.settings, draft.settings_head) if draft.settings else ""
+        written = job_yaml(draft.job, draft.comments, head)
+        comparison = Comparison(tuple(differences))
+        return Adoption(target.name, kind, job, draft.settings, comparison, written, text, draft.job, is_draft=True)
+    hint = "let it be executed instead, without `--static`; or adopt a request of a job that it made"
+    raise UsageError(f"the text of `{script}` has no call that cloudtrain reads as a job", hint=hint, code="CT976")
+
+
+def calls_in(script: Path) -> Iterator[StaticCall]:
+    """Every call of a script or a notebook, with what is known of its arguments.
+
+    Raises:
+        UsageError: it is no Python.
+    """
+    notebook = script.suffix == ".ipynb"
+    names: dict[str, Any] = {}
+    for cell in cells_of(script) if notebook else [read_text(script)]:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tree = ast.parse(cell)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            if notebook:
+                continue
+            hint = "name a script of Python 3"
+            raise UsageError(f"`{script}` is not Python: {error}", hint=hint, code="CT981") from None
+        for statement in tree.body:
+            yield from _calls(statement, names)
+
+
+def _calls(statement: ast.AST, names: dict[str, Any]) -> Iterator[StaticCall]:
+    """The calls of a statement, outermost first; then its assignments hold."""
+    if isinstance(statement, ast.If):
+        yield from _calls_of_branches(statement, names)
+        return
+    inner = [child for part in ("body", "handlers", "orelse", "finalbody") for child in getattr(statement, part, ())]
+    if inner:
+        for name in _targets(getattr(statement, "target", None)):
+            names[name] = Unknown(name)  # of a loop
+        for child in inner:
+            yield from _calls(child, names)
+        return
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call):
+            keywords = _keywords(node, names)
+            yield StaticCall(_dotted(node.func, names), [_value(one, names) for one in node.args], keywords)
+    if isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            _assign(target, statement.value, names)
+    elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+        _assign(statement.target, statement.value, names)
+    elif isinstance(statement, ast.AugAssign):
+        for name in _targets(statement.target):
+            names[name] = Unknown(ast.unparse(statement))
+
+
+def _calls_of_branches(statement: ast.If, names: dict[str, Any]) -> Iterator[StaticCall]:
+    """What is assigned in one branch only, or otherwise in each, is not known after them."""
+    branches = []
+    for body in (statement.body, statement.orelse):
+        branches.append({name: dict(held) if isinstance(held, dict) else held for name, held in names.items()})
+        for child in body:
+            yield from _calls(child, branches[-1])
+    for name in {*branches[0], *branches[1]}:
+        one, other = (branch.get(name) for branch in branches)
+        names[name] = one if one == other else Unknown(f"{name}, by `if {ast.unparse(statement.test)}`")
+
+
+def _targets(target: ast.expr | None) -> Iterator[str]:
+    yield from (node.id for node in ast.walk(target or ast.Pass()) if isinstance(node, ast.Name))
+
+
+def _assign(target: ast.expr, value: ast.expr, names: dict[str, Any]) -> None:
+    if isinstance(target, ast.Name):
+        names[target.id] = _value(value, names)
+    elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+        held, key = names.get(target.value.id), _value(target.slice, names)
+        if isinstance(held, dict) and isinstance(key, str):
+            held[key] = _value(value, names)
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        for one, other in zip(target.elts, value.elts, strict=True):
+            _assign(one, other, names)
+
+
+def _keywords(node: ast.Call, names: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for keyword in node.keywords:
+        value = _value(keyword.value, names)
+        if keyword.arg is not None:
+            found[keyword.arg] = value
+        elif isinstance(value, dict):
+            found |= value
+    return found
+
+
+def _dotted(node: ast.expr, names: Mapping[str, Any]) -> str:
+    """`sagemaker.pytorch.PyTorch`; of a call on a call, what was called: `PyTorch().fit`."""
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value, names)}.{node.attr}"
+    if isinstance(node, ast.Call):
+        return f"{_dotted(node.func, names)}()"
+    held = names.get(node.id) if isinstance(node, ast.Name) else None
+    return f"{held.name}()" if isinstance(held, StaticCall) else node.id if isinstance(node, ast.Name) else "?"
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """What an expression is, as far as its text says it."""
+    if isinstance(node, ast.Name) and isinstance(names.get(node.id), Unknown):
+        return names[node.id]
+    try:
+        return _known(node, names)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, ZeroDivisionError, OverflowError):
+        return Unknown(ast.unparse(node))
+
+
+def _known(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The same.
+
+    Raises:
+        ValueError, and others: the text does not say it.
+    """
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return _sure(names[node.id])
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(one, names) for one in node.elts]
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        spread = [(_known(key, names), _value(one, names)) if key else (None, _known(one, names)) for key, one in pairs]
+        return {k: v for key, one in spread for k, v in ({key: one} if key is not None else one).items()}
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(_known(part, names)) for part in node.values)
+    if isinstance(node, ast.FormattedValue) and node.format_spec is None:
+        return _plain(_known(node.value, names))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_known(node.operand, names)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
+        left, right = _plain(_known(node.left, names)), _plain(_known(node.right, names))
+        if isinstance(node.op, ast.Mult) and not (isinstance(left, int | float) and isinstance(right, int | float)):
+            raise ValueError("texts are not repeated")
+        return left + right if isinstance(node.op, ast.Add) else left * right
+    if isinstance(node, ast.Subscript):
+        return _sure(_known(node.value, names)[_known(node.slice, names)])
+    if isinstance(node, ast.Call):
+        return _called(node, names)
+    raise ValueError("no literal")
+
+
+def _called(node: ast.Call, names: Mapping[str, Any]) -> Any:
+    arguments, keywords = [_value(one, names) for one in node.args], _keywords(node, names)
+    if isinstance(node.func, ast.Name) and node.func.id == "dict" and len(arguments) < 2:
+        return {**(_sure(arguments[0]) if arguments else {}), **keywords}
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        return _plain(_known(node.func.value, names)).format(*map(_plain, arguments), **keywords)
+    return StaticCall(_dotted(node.func, names), arguments, keywords)
+
+
+def _sure(value: Any) -> Any:
+    if isinstance(value, Unknown):
+        raise ValueError(value.text)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, str | int | float):
+        raise TypeError("no plain value")
+    return value

@@ -1,0 +1,276 @@
+"""Requests of the SDK's version 3: what its uploaded drivers start, and the same of ours, so that both can be compared.
+
+Version 3 starts a job by scripts of its own: a channel `sm_drivers` with Python files that are the same for every job,
+`sm_train.sh`, which is made from a template, and two JSON files that say what to start. Only drivers that are known
+line by line count: what a changed one starts, nobody can tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cloudtrain.documents.archives import archive_of, files_of
+from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
+from cloudtrain.targets.sagemaker.adopt.launches import parsed
+from cloudtrain.targets.sagemaker.export.starts import Start, start_of
+from cloudtrain.targets.sagemaker.launch import keys
+
+DRIVERS, CODE = "sm_drivers", "code"
+"""The channels that version 3 adds."""
+
+START = "(start)"
+"""Where a comparison says what each of the two starts."""
+
+WHY_STARTED = (
+    "the SDK's version 3 starts the job by drivers that it uploads, and cloudtrain by its launcher or the image's "
+    "toolkit; what both start is compared instead"
+)
+
+RENEWED_BY_START = (
+    "AlgorithmSpecification.ContainerEntrypoint",
+    "AlgorithmSpecification.ContainerArguments",
+    "HyperParameters",
+    "InputDataConfig.code",
+    "InputDataConfig.sm_drivers",
+)
+"""What the drivers need of a request."""
+
+_ENTRYPOINT = {
+    "ContainerEntrypoint": ["/bin/bash"],
+    "ContainerArguments": [
+        "-c",
+        "chmod +x /opt/ml/input/data/sm_drivers/sm_train.sh && /opt/ml/input/data/sm_drivers/sm_train.sh",
+    ],
+}
+
+_KNOWN = {
+    "__init__.py": ("015147adf743ea46",),
+    "common/__init__.py": ("417d8eddae9ebaeb",),
+    "common/utils.py": ("5d943eff3396bf53", "fcc002a278cb0304", "710b7ed98195e683"),
+    "distributed_drivers/__init__.py": ("53a99964477523af",),
+    "distributed_drivers/basic_script_driver.py": ("dadc0edee555ae34", "1691a1e82cf65884"),
+    "distributed_drivers/mpi_driver.py": ("0b129b47f6d45f77", "9bef816b2b2f140d", "27d871743e98dab1"),
+    "distributed_drivers/mpi_utils.py": ("18ebf5f37be6532f",),
+    "distributed_drivers/torchrun_driver.py": ("ed06f1d666e9ce1e",),
+    "scripts/__init__.py": ("cff9d52c72a87d30",),
+    "scripts/environment.py": ("6e49c1a802d241df",),
+    "scripts/install_requirements.py": ("64ebae36f29903a3", "b8eac06428d1a291"),
+}
+"""The drivers of sagemaker-train 1.10.1, 1.21.0 and 1.27.0 (sagemaker-core 2.21.0 and 2.27.0), and of the ModelTrainer
+in sagemaker 2.257.7, by `_digest`."""
+
+_HEADS = ("8b06572b544db111", "7fc60ba61f50c281")
+"""SHA-256 of `sm_train.sh`, up to where it says what to start."""
+
+_AFTER_HEAD = re.compile(r"\nsource /opt/ml/input/sm_training\.env\n(?:set -x\n)?\n")
+
+_WHAT = re.compile(
+    r"(?:cd /opt/ml/input/data/code \n(?:tar -xzf (?P<tar>[^\n]+) \n)?)?\n"
+    r"(?:\n?echo [\"']Installing requirements[\"']\n"
+    r"(?:\$SM_PYTHON_CMD /opt/ml/input/data/sm_drivers/scripts/install_requirements\.py|\$SM_PIP_CMD install -r) "
+    r"(?P<requirements>[^\n]+)\n?)?\n"
+    r'(?:\necho "Running (?:Basic Script|Torchrun|MPI) (?:d|D)river"\n'
+    r"\$SM_PYTHON_CMD /opt/ml/input/data/sm_drivers/distributed_drivers/(?P<driver>\w+)\.py\n"
+    r"|\nCMD=\$\(cat <<'SAGEMAKER_BASE_COMMAND_EOF'\n(?P<command>.*)\nSAGEMAKER_BASE_COMMAND_EOF\n\)\n"
+    r'echo "Executing command: \$CMD"\neval "\$CMD"\n'
+    r'|\nCMD="(?P<plain>[^"$`\\\n]*)"\necho "Executing command: \$CMD"\neval \$CMD\n)'
+    r'\n\necho "Training Container Execution Completed"\n',
+    re.DOTALL,
+)
+
+_LAUNCHERS = {"basic_script_driver": "single", "torchrun_driver": "torchrun", "mpi_driver": "mpirun"}
+
+_ONLY_THERE = re.compile(
+    rb"SM_(?:SOURCE_DIR|ENTRY_SCRIPT|HOST_COUNT|CURRENT_HOST_RANK|MASTER_ADDR|MASTER_PORT|DISTRIBUTED_CONFIG"
+    rb"|DISTRIBUTED_DRIVER_DIR|INPUT_DATA_DIR|OUTPUT_FAILURE)\b|/opt/ml/input/data/(?:code|sm_drivers)\b"
+)
+"""What only version 3's drivers give a script: variables, and the folder of the code."""
+
+_ON_EVERY_GPU = "one for each GPU"
+
+
+class Changed(Exception):
+    """A driver is not the SDK's: nobody can say what it starts."""
+
+
+def is_trainer(request: Mapping[str, Any]) -> bool:
+    """Whether version 3's drivers start the job."""
+    return DRIVERS in (channel.get("ChannelName") for channel in request.get("InputDataConfig", ()))
+
+
+def started_by_drivers(request: Mapping[str, Any], uploads: Mapping[str, bytes]) -> dict[str, Any]:
+    """What the uploaded drivers start.
+
+    Raises:
+        Changed: one of them is missing, or is not the SDK's.
+    """
+    algorithm = request.get("AlgorithmSpecification", {})
+    if any(algorithm.get(name) != value for name, value in _ENTRYPOINT.items()):
+        raise Changed("the container starts in another way than version 3's drivers do")
+    files = dict(_below(place_of(request, DRIVERS), uploads))
+    found = _read_train_script(files)
+    source, distributed = _json(files, "sourcecode.json"), _json(files, "distributed.json")
+    if found.get("command") is None:
+        found |= {"entry_point": source.get("entry_script"), "launcher": _LAUNCHERS.get(found.pop("driver"), "other")}
+    _refuse_unknown(files)
+    values = {name: parsed(text) for name, text in request.get("HyperParameters", {}).items()}
+    return _start(
+        found.get("launcher", "single"),
+        entry_point=found.get("entry_point"),
+        command=found.get("command"),
+        requirements=found.get("requirements"),
+        processes=distributed.get("process_count_per_node"),
+        mpi_options=distributed.get("mpi_additional_options") or [],
+        smp=values.get(keys.MODEL_PARALLEL),
+        arguments={
+            f"--{name}": parsed(value) if isinstance(parsed(value), str) else json.dumps(parsed(value))
+            for name, value in values.items()
+            if name != keys.MODEL_PARALLEL
+        },
+    )
+
+
+def _start(launcher: str, *, processes: int | None, **found: Any) -> dict[str, Any]:
+    """What is compared."""
+    several = launcher in ("torchrun", "mpirun")
+    given = {"launcher": launcher, "processes": (processes or _ON_EVERY_GPU) if several else None, **found}
+    return {name: value for name, value in given.items() if value not in (None, [], {})}
+
+
+def started_by_us(request: Mapping[str, Any], region: str) -> dict[str, Any] | None:
+    """What our own request starts, in the same words; None where it brings no code."""
+    start: Start | None = start_of(dict(request), region)
+    if start is None:
+        return None
+    values = {name: parsed(text) for name, text in start.hyperparameters.items()}
+    return _start(
+        start.launcher if start.launcher != keys.MODEL_PARALLEL else "torchrun",
+        entry_point=start.entry_point,
+        command=start.command,
+        requirements=start.requirements,
+        processes=start.processes,
+        mpi_options=shlex.split(start.mpi_options),
+        smp=start.model_parallel,
+        arguments={f"-{name}" if len(name) == 1 else f"--{name}": text_of(value) for name, value in values.items()},
+    )
+
+
+def with_start(request: dict[str, Any], start: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A request with what it starts in place of what starts it."""
+    found = {name: value for name, value in request.items() if name != "HyperParameters"}
+    found["AlgorithmSpecification"] = {
+        name: value for name, value in request.get("AlgorithmSpecification", {}).items() if name not in _ENTRYPOINT
+    }
+    found["InputDataConfig"] = [
+        channel for channel in request.get("InputDataConfig", ()) if channel.get("ChannelName") not in (CODE, DRIVERS)
+    ]
+    return found if start is None else found | {START: dict(start)}
+
+
+def idle_instances(start: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, str]:
+    """A difference that no field shows: version 3 tells mpirun the processes of one instance for the whole job."""
+    config = request.get("ResourceConfig", {})
+    rows = config.get("InstanceGroups") or [config]
+    several = sum(row.get("InstanceCount", 1) for row in rows) > 1
+    if start.get("launcher") != "mpirun" or not several:
+        return {}
+    why = (
+        "version 3's MPI driver starts the processes of one instance, and leaves the others idle; the job starts them "
+        "on every instance"
+    )
+    return {f"{START}.processes": why}
+
+
+def code_of(request: Mapping[str, Any], uploads: Mapping[str, bytes]) -> bytes | None:
+    """The uploaded code as an archive; None where the script has uploaded none."""
+    place = place_of(request, CODE)
+    files = dict(_below(place, uploads)) if place else {}
+    only = next(iter(files.values())) if len(files) == 1 and next(iter(files)).endswith(".tar.gz") else None
+    return only or (archive_of(files) if files else None)
+
+
+def lost_in_code(code: bytes | None, start: Mapping[str, Any]) -> dict[str, str]:
+    """What the code asks for and only version 3's drivers give: a difference that no request shows."""
+    texts = [json.dumps(start).encode()]
+    if code is not None:
+        texts += [content for name, content in files_of(code) if name.endswith((".py", ".sh"))]
+    names = sorted({found.decode() for text in texts for found in _ONLY_THERE.findall(text)})
+    if not names:
+        return {}
+    return {f"{START}.environment": f"the code uses what only version 3's drivers give it: {', '.join(names)}"}
+
+
+def draft_fields(start: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a job that starts the same."""
+    found: dict[str, Any] = {name: start[name] for name in ("entry_point", "command") if name in start}
+    own = {name.removeprefix("--"): _value(text) for name, text in start.get("arguments", {}).items()}
+    if own:
+        found["hyperparameters"] = own
+    distribution: dict[str, Any] = {"torchrun": {"type": "torch"}, "mpirun": {"type": "mpi"}}.get(start["launcher"], {})
+    if "smp" in start:
+        distribution = {"type": "smp", "version": 2, "parameters": start["smp"]}
+    if isinstance(start.get("processes"), int):
+        distribution["processes_per_instance"] = start["processes"]
+    if start.get("mpi_options"):
+        distribution["options"] = shlex.join(start["mpi_options"])
+    return found | ({"distribution": distribution} if distribution else {})
+
+
+def _value(text: str) -> Any:
+    """What arrives as this text."""
+    value = parsed(text)
+    return value if text_of(value) == text else text
+
+
+def place_of(request: Mapping[str, Any], channel: str) -> str:
+    """Where a channel's data lies; nothing where the request has no such channel."""
+    for row in request.get("InputDataConfig", ()):
+        if row.get("ChannelName") == channel:
+            return str(row.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri", ""))
+    return ""
+
+
+def _below(place: str, uploads: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    for name, content in uploads.items():
+        if place and (name == place or name.startswith(place.rstrip("/") + "/")):
+            yield name[len(place.rstrip("/")) + 1 :] or name.rpartition("/")[2], content
+
+
+def _digest(text: bytes) -> str:
+    """Of a file without its comments and empty lines, which differ between releases."""
+    lines = [line.rstrip() for line in text.decode(errors="replace").splitlines()]
+    kept = "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
+    return hashlib.sha256(kept.encode()).hexdigest()[:16]
+
+
+def _refuse_unknown(files: Mapping[str, bytes]) -> None:
+    made = ("sm_train.sh", "sourcecode.json", "distributed.json")
+    for name, content in files.items():
+        if name in made or "__pycache__/" in name:
+            continue
+        if _digest(content) not in _KNOWN.get(name, ()):
+            raise Changed(f"`{DRIVERS}/{name}` is none of the SDK's drivers that cloudtrain knows")
+
+
+def _read_train_script(files: Mapping[str, bytes]) -> dict[str, Any]:
+    text = files.get("sm_train.sh", b"").decode(errors="replace")
+    mark = _AFTER_HEAD.search(text)
+    end = mark.end() if mark else 0
+    found = _WHAT.fullmatch(text[end:])
+    if hashlib.sha256(text[:end].encode()).hexdigest()[:16] not in _HEADS or found is None:
+        raise Changed(f"`{DRIVERS}/sm_train.sh` is not made from the SDK's template")
+    command = found["command"] or found["plain"]
+    named = {"requirements": found["requirements"], "driver": found["driver"], "command": command}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    found = parsed(files.get(name, b"{}").decode(errors="replace"))
+    if not isinstance(found, dict):
+        raise Changed(f"`{DRIVERS}/{name}` holds no configuration")
+    return found

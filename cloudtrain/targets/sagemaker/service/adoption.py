@@ -1,0 +1,78 @@
+"""A training job of the account for `cloudtrain adopt`: its description, its tags, and its code as far as it can be
+read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from io import BytesIO
+from typing import Any
+
+from cloudtrain.core.adoption import Original
+from cloudtrain.errors import TargetError, UsageError
+from cloudtrain.targets.common.provider_errors import NotThere
+from cloudtrain.targets.sagemaker.adopt.documents import originals_in
+from cloudtrain.targets.sagemaker.adopt.jobs import code_uri
+from cloudtrain.targets.sagemaker.adopt.scripts import with_code
+from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, place_of
+from cloudtrain.targets.sagemaker.s3_uri import S3Uri
+from cloudtrain.targets.sagemaker.service.clients import Clients
+
+_MOST = 256 << 20
+"""Bytes of code: more is data, and stays where it is."""
+
+
+def fetch_original(clients: Clients, name: str) -> Original:
+    """The job with its code. Where the code cannot be read, the job file says where it lies.
+
+    Raises:
+        UsageError: the account has no training job of that name.
+        TargetError: it cannot be asked.
+    """
+    try:
+        described = clients.call("sagemaker", "describe_training_job", TrainingJobName=name)
+    except NotThere:
+        hint = "`cloudtrain ps --target sagemaker` lists the account's jobs"
+        raise UsageError(f"SageMaker has no training job `{name}` there", hint=hint, code="CT974") from None
+    document: dict[str, Any] = {key: value for key, value in described.items() if key != "ResponseMetadata"}
+    pages = clients.pages("sagemaker", "list_tags", ResourceArn=described["TrainingJobArn"])
+    document["Tags"] = [row for page in pages for row in page.get("Tags", ())]
+    (original,) = originals_in(document, None)
+    found, code = with_code(original, dict(_objects(clients, original.request)))
+    return replace(found, kind=f"the job {name}", code=code)
+
+
+def _objects(clients: Clients, request: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """The objects that hold code: the archive, or the folders of version 3."""
+    drivers = place_of(request, DRIVERS)
+    places = [drivers, place_of(request, CODE)] if drivers else [code_uri(request)]
+    left = _MOST
+    for place in places:
+        where = S3Uri.parse(place) if place else None
+        if where is None:
+            continue
+        try:
+            for key, size in _keys(clients, where):
+                left -= size
+                if left < 0:
+                    return
+                yield f"s3://{where.bucket}/{key}", _content(clients, where.bucket, key)
+        except TargetError:
+            continue  # the code is gone, or not the caller's to read
+
+
+def _keys(clients: Clients, where: S3Uri) -> Iterator[tuple[str, int]]:
+    pages = clients.pages(
+        "s3", "list_objects_v2", token="ContinuationToken", next_token="NextContinuationToken",
+        Bucket=where.bucket, Prefix=where.key,
+    )  # fmt: skip
+    for page in pages:
+        yield from ((row["Key"], row["Size"]) for row in page.get("Contents", ()) if not row["Key"].endswith("/"))
+
+
+def _content(clients: Clients, bucket: str, key: str) -> bytes:
+    content = BytesIO()
+    clients.attempt(
+        "s3", "get_object", {"Bucket": f"{bucket}/{key}"}, lambda client: client.download_fileobj(bucket, key, content)
+    )
+    return content.getvalue()
