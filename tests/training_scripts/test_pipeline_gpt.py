@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from cloudtrain.runtime import SetupError
 
 FOLDER = Path(__file__).parents[2] / "training_scripts" / "pipeline_gpt"
-PARTS = ("schedules", "balance", "timeline", "gpt", "pipeline")
+PARTS = ("schedules", "balance", "timeline", "gpt", "layouts", "pipeline")
 
 
 @pytest.fixture(scope="module")
 def parts() -> Iterator[dict[str, ModuleType]]:
     """The script's modules by name, imported as the script does; other scripts have modules of the same names."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER.with_name("gpt_fsdp"))
         patch.syspath_prepend(FOLDER)
         for name in PARTS:
             patch.delitem(sys.modules, name, raising=False)
@@ -243,7 +244,10 @@ def test_what_a_block_keeps_grows_with_the_microbatch(parts: dict[str, ModuleTyp
     [
         ({"heads": 3}, 4, "`width` 128 is no multiple of `heads` 3"),
         ({"replicas": 3}, 4, "4 processes cannot hold 3 replicas"),
+        ({"shards": 2, "tensor": 2}, 2, "2 processes cannot hold 1 replicas x 2 shards x 2 tensor"),
+        ({"tensor": 3, "layers": 1}, 6, "`heads` 4 cannot be cut into 3 equal parts"),
         ({"global_batch": 12}, 2, "12 windows cannot be cut into 1 x 8 equal parts"),
+        ({"global_batch": 24, "shards": 2, "replicas": 2}, 4, "24 windows cannot be cut into 4 x 8 equal parts"),
         ({"layers": 5, "schedule": "interleaved"}, 4, "7 blocks are too few for 8 stages"),
         ({"microbatches": 2}, 4, "`1f1b` needs at least 4 microbatches"),
         ({"microbatches": 9, "global_batch": 18, "schedule": "interleaved"}, 2, "`interleaved` cannot run: .*rounds"),
@@ -258,7 +262,10 @@ def test_what_cannot_run_is_said_before_anything_is_computed(
         "layers": 8,
         "width": 128,
         "heads": 4,
+        "context": 128,
         "replicas": 1,
+        "shards": 1,
+        "tensor": 1,
         "global_batch": 16,
         "microbatches": 8,
         "schedule": "1f1b",
