@@ -144,6 +144,21 @@ def test_stages_that_hold_more_get_fewer_blocks(balance: Any) -> None:
     assert by_memory[0] < 3 < by_memory[3]
 
 
+def test_shards_and_tensor_parallelism_divide_a_stage(balance: Any) -> None:
+    """16 bytes a parameter over both, activations over `tensor`; with shards, what is gathered comes on top: in bf16 a
+    parameter of 2 bytes and its gradient in fp32."""
+    costs = [balance.Cost("Layer", parameters=1000, activation_bytes=50_000)] * 2
+
+    def total(shards: int, tensor: int, precision: str = "bf16") -> float:
+        cut = balance.cut_of(SimpleNamespace(shards=shards, tensor=tensor, precision=precision))
+        return float(balance.stage_bytes(costs, range(2), 3, cut))
+
+    assert total(1, 1) == 2 * (16_000 + 150_000)
+    assert total(1, 2) == 2 * (8_000 + 75_000)
+    assert total(4, 1) == 2 * (4_000 + 6_000 + 150_000)
+    assert total(4, 2, "fp32") == 2 * (2_000 + 4_000 + 75_000)
+
+
 def test_the_table_shows_each_stage_and_what_balancing_gained(balance: Any) -> None:
     """Parameters, time and memory of each stage, and the slowest stage against the mean."""
     cheap, dear = balance.Cost("Embedding", 2**16, 2**10, 0.001), balance.Cost("Layer", 2**18, 2**20, 0.004)

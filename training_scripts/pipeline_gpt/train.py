@@ -13,6 +13,11 @@ The schedules; the stages balanced by memory instead of by time:
 What the schedules cost, beside the theory, as tables, as a timeline and as a picture:
     torchrun --nproc-per-node 4 train.py --measure
 
+Shards and tensor parallelism beside the stages; all such grids against one process; what each GPU of a large job holds:
+    torchrun --nproc-per-node 8 train.py --shards 2 --tensor 2 --precision bf16
+    torchrun --nproc-per-node 8 train.py --compare
+    python train.py --dry_run --world 32 --shards 4 --tensor 2 --precision bf16
+
 As a job: this machine, Amazon SageMaker, Azure Machine Learning; then with SageMaker's own library, smp:
     cloudtrain submit job.yaml
     cloudtrain submit job.yaml --target sagemaker
@@ -39,7 +44,7 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
-from balance import choose, profile, table
+from balance import choose, cut_of, profile, table
 from gpt import GPT, Shape, divided, loss_of, read_text, starts_at, windows_at
 
 # In a checkout layouts.py stands only there (.cloudtraininclude); a copy and a bundle have it here.
@@ -92,6 +97,8 @@ class Config:
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
 
     compare: bool = False  # do not train; the gradients of all grids of these processes, beside those of one process
+    dry_run: bool = False  # do not train; what each of `world` processes would hold
+    world: int = 8  # processes of a dry run
     measure: bool = False  # do not train; measure the schedules, and say how far theory is away
     experiments: list[Literal["exact", "bubble", "speed"]] = field(default_factory=lambda: ["exact", "bubble", "speed"])
     repeat: int = 3  # times that each is measured; the median counts
@@ -101,7 +108,7 @@ class Config:
 AT_LEAST = {
     "layers": 1, "heads": 1, "width": 1, "context": 1, "steps": 0, "global_batch": 1, "microbatches": 1,
     "replicas": 1, "shards": 1, "tensor": 1, "chunks": 1, "report_every": 1, "checkpoint_every": 1, "step_delay": 0,
-    "repeat": 1, "sleep": 0,
+    "repeat": 1, "sleep": 0, "world": 1,
 }  # fmt: skip
 
 config = runtime.arguments(Config, at_least=AT_LEAST)
@@ -109,6 +116,12 @@ if config.engine == "smp":
     from smp_engine import train_with_smp
 
     train_with_smp(config)
+    sys.exit()
+
+if config.dry_run:
+    from fit import print_fit
+
+    print_fit(config)
     sys.exit()
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
@@ -178,10 +191,11 @@ if stage_count > 1:
         costs = [[first, *[layer] * shape.layers, last]]
     dist.broadcast_object_list(costs, src=0)
     held = most_held(order_of(config.schedule, place.processes, config.microbatches, chunks))
-    split = choose(costs[0], stage_count, held, config.balance)
+    cut = cut_of(config)
+    split = choose(costs[0], stage_count, held, config.balance, cut)
     holders = {s: p for p in range(place.processes) for s in stages_of(config.schedule, p, place.processes, chunks)}
     if group.is_main:
-        print(table(costs[0], split, held, holders), flush=True)
+        print(table(costs[0], split, held, holders, cut), flush=True)
     modules = make_stages(shape, split, config.schedule, chunks, config.seed, place, config.precision)
     pipeline = Pipeline(modules, config.schedule, chunks, config.microbatches, place)
 else:
