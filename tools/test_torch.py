@@ -91,7 +91,8 @@ class Cell:
 
 SMALL_GPT = "--layers 2 --width 32 --context 32 --steps 4 --report_every 1"
 COMPARED = r"^([a-z0-9, ]+?) +\d+ x \d+ x \d+ +[\d.]+ +[\d.e+-]+ +([\d.e+-]+) "
-SCHEDULES = r"^([a-z0-9-]+) +\w+ +5\.\d+ +[\d.e+-]+ +([\d.e+-]+)$"
+BF16 = ("bf16", "fsdp, bf16", "fsdp x tp, bf16")
+GRIDS = r"^([a-z0-9, -]+?) +\d+ x \d+ x \d+ x \d+ +5\.\d+ +[\d.e+-]+ +([\d.e+-]+)$"
 VOLUMES = "--steps 2 --patch 16,16,8 --channels 4,8 --report_every 1 --pictures 0"
 
 CELLS = (
@@ -105,8 +106,10 @@ CELLS = (
          ("`ddp`", "`fsdp`", "`hsdp`", "`tp`", "`2d`")),
     Cell("gpt_fsdp/train.py", 2, f"{SMALL_GPT} --async_checkpoints --checkpoint_every 2", trained("async checkpoints")),
     Cell("gpt_fsdp/train.py", 1, "--dry_run --world 64 --layout 2d --tensor 4", printed("dry run", "all that stays")),
-    Cell("pipeline_gpt/train.py", 4, "--measure --experiments exact", compared(SCHEDULES),
+    Cell("pipeline_gpt/train.py", 4, "--measure --experiments exact", compared(GRIDS),
          ("`simple`", "`1f1b`", "`interleaved`", "`zero-bubble`", "`zero-bubble-v`")),
+    Cell("pipeline_gpt/train.py", 8, "--compare", compared(GRIDS, dict.fromkeys(BF16, 0.02)),
+         ("`replicas`", "`fsdp`", "`tp`", "`fsdp x tp`")),
     Cell("pipeline_gpt/train.py", 4, f"{SMALL_GPT} --layers 6 --replicas 2", trained("1F1B in 2 replicas")),
     Cell("pipeline_gpt/train.py", 1, "--engine smp", trained("SageMaker's smp")),
     Cell("resnet_model_parallel/train.py", 2, "--model resnet14 --batch 8 --split_size 4 --steps 2 --report_every 1",

@@ -232,3 +232,32 @@ def test_the_histogram_has_a_line_for_each_power_of_two(server_module: ModuleTyp
         ["4-7", "3", "30.0%", "###"],
     ]
     assert server_module.histogram(Counter()) == []
+
+
+@pytest.fixture
+def costs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`costs.py`, which needs no torch."""
+    monkeypatch.syspath_prepend(FOLDER)
+    yield importlib.import_module("costs")
+    sys.modules.pop("costs", None)
+
+
+def test_what_exchanges_cost_by_arithmetic(costs: Any) -> None:
+    """1 GB at 8 Gb/s takes a second: a ring of 4 sends 6 quarters, one server 3 in and 3 out, 4 servers a ring's bytes in
+    two messages."""
+    assert costs.exchange_seconds(1e9, 4, 8.0, 0.0) == pytest.approx((1.5, 6.0, 1.5))
+    assert costs.exchange_seconds(0.0, 4, 8.0, 0.5) == pytest.approx((3.0, 1.0, 1.0))
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=9), st.integers(1, 5))
+def test_servers_hold_everything_once(sizes: list[int], servers: int) -> None:
+    """Whatever the way; cut tensors differ by a byte each at most, and the emptiest first is never worse than twice the
+    best."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER)
+        costs = importlib.import_module("costs")
+    held = {way: costs.placed(sizes, servers, way) for way in costs.WAYS}
+    assert all(sum(each) == sum(sizes) and len(each) == servers for each in held.values())
+    assert max(held["cut"]) - min(held["cut"]) <= len(sizes)
+    assert max(held["largest first"]) < 2 * max(max(sizes), -(-sum(sizes) // servers))
+    assert costs.placed([5, 1, 5, 1], 2, "in turn") == [10, 2]

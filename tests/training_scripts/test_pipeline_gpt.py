@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from cloudtrain.runtime import SetupError
 
 FOLDER = Path(__file__).parents[2] / "training_scripts" / "pipeline_gpt"
-PARTS = ("schedules", "balance", "timeline", "gpt", "pipeline")
+PARTS = ("schedules", "balance", "timeline", "gpt", "layouts", "pipeline")
 
 
 @pytest.fixture(scope="module")
 def parts() -> Iterator[dict[str, ModuleType]]:
     """The script's modules by name, imported as the script does; other scripts have modules of the same names."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER.with_name("gpt_fsdp"))
         patch.syspath_prepend(FOLDER)
         for name in PARTS:
             patch.delitem(sys.modules, name, raising=False)
@@ -143,6 +144,21 @@ def test_stages_that_hold_more_get_fewer_blocks(balance: Any) -> None:
     assert by_memory[0] < 3 < by_memory[3]
 
 
+def test_shards_and_tensor_parallelism_divide_a_stage(balance: Any) -> None:
+    """16 bytes a parameter over both, activations over `tensor`; with shards, what is gathered comes on top: in bf16 a
+    parameter of 2 bytes and its gradient in fp32."""
+    costs = [balance.Cost("Layer", parameters=1000, activation_bytes=50_000)] * 2
+
+    def total(shards: int, tensor: int, precision: str = "bf16") -> float:
+        cut = balance.cut_of(SimpleNamespace(shards=shards, tensor=tensor, precision=precision))
+        return float(balance.stage_bytes(costs, range(2), 3, cut))
+
+    assert total(1, 1) == 2 * (16_000 + 150_000)
+    assert total(1, 2) == 2 * (8_000 + 75_000)
+    assert total(4, 1) == 2 * (4_000 + 6_000 + 150_000)
+    assert total(4, 2, "fp32") == 2 * (2_000 + 4_000 + 75_000)
+
+
 def test_the_table_shows_each_stage_and_what_balancing_gained(balance: Any) -> None:
     """Parameters, time and memory of each stage, and the slowest stage against the mean."""
     cheap, dear = balance.Cost("Embedding", 2**16, 2**10, 0.001), balance.Cost("Layer", 2**18, 2**20, 0.004)
@@ -243,7 +259,10 @@ def test_what_a_block_keeps_grows_with_the_microbatch(parts: dict[str, ModuleTyp
     [
         ({"heads": 3}, 4, "`width` 128 is no multiple of `heads` 3"),
         ({"replicas": 3}, 4, "4 processes cannot hold 3 replicas"),
+        ({"shards": 2, "tensor": 2}, 2, "2 processes cannot hold 1 replicas x 2 shards x 2 tensor"),
+        ({"tensor": 3, "layers": 1}, 6, "`heads` 4 cannot be cut into 3 equal parts"),
         ({"global_batch": 12}, 2, "12 windows cannot be cut into 1 x 8 equal parts"),
+        ({"global_batch": 24, "shards": 2, "replicas": 2}, 4, "24 windows cannot be cut into 4 x 8 equal parts"),
         ({"layers": 5, "schedule": "interleaved"}, 4, "7 blocks are too few for 8 stages"),
         ({"microbatches": 2}, 4, "`1f1b` needs at least 4 microbatches"),
         ({"microbatches": 9, "global_batch": 18, "schedule": "interleaved"}, 2, "`interleaved` cannot run: .*rounds"),
@@ -258,7 +277,10 @@ def test_what_cannot_run_is_said_before_anything_is_computed(
         "layers": 8,
         "width": 128,
         "heads": 4,
+        "context": 128,
         "replicas": 1,
+        "shards": 1,
+        "tensor": 1,
         "global_batch": 16,
         "microbatches": 8,
         "schedule": "1f1b",

@@ -54,7 +54,10 @@ def test_stopped_it_goes_on_with_other_stages_replicas_and_schedule(script: Path
     )  # fmt: skip
     stopped_at = json.loads((tmp_path / "checkpoint" / "preempted").read_text())["step"]
     assert 6 <= stopped_at < 30
-    assert first.lines[0] == "processes=2 replicas=1 stages=4 schedule=zero-bubble-v device=cpu backend=gloo"
+    assert (
+        first.lines[0]
+        == "processes=2 replicas=1 shards=1 stages=4 tensor=1 schedule=zero-bubble-v device=cpu backend=gloo"
+    )
     assert [line.split()[1] for line in first.lines[2:6]] == ["0", "1", "1", "0"]  # who holds each stage
 
     other = ["--replicas", "2", "--schedule", "interleaved", "--microbatches", "4", "--balance", "memory"]
@@ -75,6 +78,48 @@ def test_stopped_it_goes_on_with_other_stages_replicas_and_schedule(script: Path
     assert second.last("test_loss") == pytest.approx(alone.last("test_loss"), abs=FIVE_DECIMALS)
 
 
+def test_a_dry_run_says_what_each_process_would_hold(script: Path, tmp_path: Path) -> None:
+    """Without starting any of them: the stages, and the fullest process."""
+    grid = ["--world", "16", "--shards", "2", "--tensor", "2", "--precision", "bf16"]
+    found = run(tmp_path, sys.executable, script, "--dry_run", *SIZE, *grid, "--global_batch", "32")
+    assert found.exit_code == 0, found.errors
+    assert found.lines[0] == ("16 processes: replicas 1 x shards 2 x stages 4 x tensor 2; 1 of 4 stages on each; bf16")
+    assert [line.split()[:2] for line in found.lines[2:6]] == [[str(stage), str(stage)] for stage in range(4)]
+    assert re.fullmatch(r"[\d,]+ parameters; the fullest process is \d with [\d.]+ GiB, .*", found.lines[-1])
+
+
+@pytest.mark.slow
+def test_it_goes_on_from_shards_and_tensor_parallelism(script: Path, alone: Run, tmp_path: Path) -> None:
+    """Two shards x two tensor-parallel processes, SIGTERM, then two stages under another schedule: the losses of a
+    single process that was never stopped, and its model."""
+    cut = ["--shards", "2", "--tensor", "2", "--step_delay", "0.05"]
+    first = run(tmp_path, *TORCHRUN, "4", script, *SMALL, *cut, disturb=terminate, at=4)
+    stopped_at = json.loads((tmp_path / "checkpoint" / "preempted").read_text())["step"]
+    second = run(tmp_path, *TORCHRUN, "2", script, *SMALL, "--schedule", "zero-bubble-v")
+    assert second.exit_code == 0, second.errors
+    assert second.resumed_from[0] == stopped_at == min(second.losses) - 1
+    for part in (first, second):
+        assert_same_losses(part, alone)
+    assert second.last("test_loss") == pytest.approx(alone.last("test_loss"), abs=FIVE_DECIMALS)
+
+
+@pytest.mark.slow
+def test_every_grid_has_the_gradients_of_one_process(script: Path, tmp_path: Path) -> None:
+    """Replicas, shards, tensor parallelism and two of them together, under the schedules that differ; what four
+    processes cannot form is said."""
+    found = run(tmp_path, *TORCHRUN, "4", script, "--compare")
+    assert found.exit_code == 0, found.errors
+    rows = re.findall(r"^(\S.*?) +(\d x \d x \d x \d) +5\.\d+ +\S+ +(\S+)$", "\n".join(found.lines), re.MULTILINE)
+    assert [name for name, _, _ in rows] == [
+        "bf16", "replicas", "fsdp", "fsdp, interleaved", "fsdp, zero-bubble", "fsdp, zero-bubble-v", "fsdp, bf16",
+        "tp", "tp, interleaved", "tp, zero-bubble", "tp, zero-bubble-v", "replicas x fsdp", "replicas x tp",
+        "fsdp x tp", "fsdp x tp, bf16",
+    ]  # fmt: skip
+    for name, _, difference in rows:
+        assert float(difference) < (0.02 if "bf16" in name else 1e-6), name
+    assert found.lines[-1] == "replicas x fsdp x tp: 4 processes cannot hold 2 replicas x 2 shards x 2 tensor"
+
+
 def test_measured_schedules_agree_with_one_process(script: Path, tmp_path: Path) -> None:
     """All five give the gradients of a single process; each shows its bubble and a timeline."""
     found = run(
@@ -85,7 +130,7 @@ def test_measured_schedules_agree_with_one_process(script: Path, tmp_path: Path)
     names = ("simple", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v")
     rows = [line.split() for line in found.lines if line.startswith(names) and ":" not in line]
     assert [row[0] for row in rows] == 3 * list(names)
-    for _, _, loss, difference, gradients in rows[:5]:
+    for loss, difference, gradients in (row[-3:] for row in rows[:5]):
         assert float(loss) == pytest.approx(5.55, abs=0.02)
         assert float(difference) < 1e-6
         assert float(gradients) < 1e-6

@@ -44,9 +44,9 @@ SCRIPTS = (
         "shard": ("train.py", "batch[group.rank :: group.world_size]", "batch[:: group.world_size]"),
     }),
     Script("pipeline_gpt", "--layers 1 --width 16 --heads 1 --context 16 --steps 2 --report_every 1 --replicas 2", {
-        "factor": ("pipeline.py", "flat /= times * self.place.replicas", "flat /= 1"),
-        "missing": ("pipeline.py", "flat /= times * self.place.replicas", "flat = torch.cat([p.grad.flatten() for p in self.blocks[number]])"),
-        "shard": ("train.py", "starts.chunk(place.replicas)[place.replica]", "starts.chunk(place.replicas)[0]"),
+        "factor": ("pipeline.py", "flat /= self.place.replicas", "flat /= 1"),
+        "missing": ("pipeline.py", "flat /= self.place.replicas", "flat = torch.cat([p.grad.flatten() for p in self.blocks[number]])"),
+        "shard": ("train.py", "starts.chunk(place.shares)[place.share]", "starts.chunk(place.shares)[0]"),
     }),
 )  # fmt: skip
 FAULTS = ("factor", "missing", "shard")
@@ -139,3 +139,33 @@ def test_the_comparison_of_all_layouts_sees_a_planted_fault(fault: str, tmp_path
     for layout in ("ddp", "ddp, 2 parts", "fsdp", "fsdp, kept", "fsdp, 2 parts", "hsdp", "2d"):
         assert seen[layout] > SAME_GRADIENT, (fault, layout)
     assert seen["tp"] < 1e-5
+
+
+PIPELINED_FAULTS: dict[str, tuple[Edit, ...]] = {
+    "factor": (("pipeline.py", "/ (microbatches * excess)", "/ (microbatches * excess) * place.tensor"),),
+    "missing": (
+        (
+            "layouts.py",
+            "    policy = MixedPrecisionPolicy()\n",
+            "    policy = MixedPrecisionPolicy()\n    lonely(mesh)\n",
+        ),
+        ("layouts.py", "\n\ndef whole(tensor", MISSING + "\n\ndef whole(tensor"),
+    ),
+    "shard": (("train.py", "starts.chunk(place.shares)[place.share]", "starts.chunk(place.shares)[0]"),),
+}
+
+
+@pytest.mark.slow
+def test_a_planted_fault_is_seen_in_a_pipeline_of_shards(tmp_path: Path) -> None:
+    """Two shards x two tensor-parallel processes of `pipeline_gpt`, as above."""
+    small = "--layers 1 --width 16 --heads 2 --context 16 --steps 1 --report_every 1"
+    right = check_out("pipeline_gpt", tmp_path / "right")
+    one = run_of(right, tmp_path / "one", 1, small)
+    cut = f"{small} --shards 2 --tensor 2"
+    assert_same_losses(run_of(right, tmp_path / "four", 4, cut), one)
+    for fault, edits in PIPELINED_FAULTS.items():
+        wrong = check_out("pipeline_gpt", tmp_path / fault)
+        for edit in edits:
+            plant(wrong, edit)
+        found = run_of(wrong, tmp_path / f"{fault}_run", 4, cut)
+        assert abs(found.norms[1] / one.norms[1] - 1) > SAME_GRADIENT, fault

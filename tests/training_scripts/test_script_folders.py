@@ -105,7 +105,7 @@ def test_no_code_stands_twice() -> None:
     for file in files:
         by_content.setdefault(file.read_bytes(), []).append(f"{file.parent.name}/{file.name}")
     assert [names for names in by_content.values() if len(names) > 1] == []
-    assert {folder.name for folder in SHARING} == {"cifar_deepspeed", "gpt_fsdp"}
+    assert {folder.name for folder in SHARING} == {"cifar_deepspeed", "gpt_fsdp", "pipeline_gpt"}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

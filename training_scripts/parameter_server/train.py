@@ -12,6 +12,9 @@ The same where each gradient takes 5 ms, or 20 ms on worker 1; then no worker ma
 Against ring all-reduce, as a table and as a picture:
     torchrun --nproc-per-node 4 train.py --experiment
 
+By arithmetic: the ring and servers against the number of processes, and servers that hold unequal parts:
+    python train.py --costs
+
 As a job: this machine, Amazon SageMaker, Azure Machine Learning:
     cloudtrain submit job.yaml
     cloudtrain submit job.yaml --target sagemaker
@@ -64,11 +67,14 @@ class Config:
     checkpoint_every: int = 100  # updates
     experiment: bool = False  # do not train; compare with ring all-reduce, print a table and draw a picture
     picture: str = "parameter_server.png"
+    costs: bool = False  # do not train; what exchanges would cost, for a network of these figures:
+    gigabits: float = 25.0  # per second, each way, for each process
+    latency: float = 2e-5  # seconds for a message
 
 
 AT_LEAST = {
     "epochs": 0, "batch": 1, "hidden": 1, "max_staleness": 0, "step_seconds": 0, "slow_worker": 0, "hiccups": 0,
-    "slow_factor": 0, "report_every": 1, "checkpoint_every": 1,
+    "slow_factor": 0, "report_every": 1, "checkpoint_every": 1, "gigabits": 1e-3, "latency": 0,
 }  # fmt: skip
 
 config = runtime.arguments(Config, at_least=AT_LEAST)
@@ -87,6 +93,11 @@ device = torch.device("cpu")
 if torch.cuda.is_available():  # the server needs no GPU, so the workers beside it start with the first
     device = torch.device("cuda", max(0, place.local_rank - (place.node_rank == 0)) % torch.cuda.device_count())
 digits = Digits(hidden=config.hidden, batch=config.batch, seed=config.seed, device=device)
+if config.costs:
+    from costs import tables
+
+    print(tables([parameter.nbytes for parameter in digits.network.parameters()], config.gigabits, config.latency))
+    sys.exit()
 last_update = config.epochs * digits.batches_per_epoch
 
 

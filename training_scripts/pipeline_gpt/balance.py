@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -30,6 +30,28 @@ class Cost:
     parameters: int
     activation_bytes: int
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Over how many processes a stage is spread: its parameters over `shards` and `tensor`, its activations over
+    `tensor`. With shards, the parameters gathered for a step and their gradients come on top, `gathered_bytes` each."""
+
+    shards: int = 1
+    tensor: int = 1
+    gathered_bytes: int = 8
+
+    def parameter_bytes(self) -> float:
+        """On one process, for each parameter of its stage."""
+        return (STATE_BYTES / self.shards + (self.gathered_bytes if self.shards > 1 else 0)) / self.tensor
+
+
+WHOLE = Cut()
+
+
+def cut_of(config: Any) -> Cut:
+    """Gathered are parameters as they are computed with, and gradients in fp32."""
+    return Cut(config.shards, config.tensor, 4 + (2 if config.precision == "bf16" else 4))
 
 
 def split(count: int, stages: int, cost: Callable[[int, int, int], float]) -> list[range]:
@@ -76,31 +98,34 @@ def stage_seconds(costs: Sequence[Cost], blocks: range) -> float:
     return sum(costs[block].seconds for block in blocks)
 
 
-def stage_bytes(costs: Sequence[Cost], blocks: range, held: int) -> int:
-    """Parameters with all that belongs to them, and the activations of `held` microbatches."""
-    return sum(STATE_BYTES * costs[block].parameters + held * costs[block].activation_bytes for block in blocks)
+def stage_bytes(costs: Sequence[Cost], blocks: range, held: int, cut: Cut = WHOLE) -> float:
+    """On one process: parameters with all that belongs to them, and the activations of `held` microbatches."""
+    each = cut.parameter_bytes()
+    return sum(each * costs[block].parameters + held * costs[block].activation_bytes / cut.tensor for block in blocks)
 
 
-def choose(costs: Sequence[Cost], stages: int, held: dict[int, int], by: str) -> list[range]:
+def choose(costs: Sequence[Cost], stages: int, held: dict[int, int], by: str, cut: Cut = WHOLE) -> list[range]:
     """The blocks of each stage, balanced `by` time, memory, or number of blocks. `held[stage]` is for how many
     microbatches a stage keeps activations, which depends on the schedule and on where the stage stands."""
     judges: dict[str, Callable[[int, range], float]] = {
         "time": lambda _, blocks: stage_seconds(costs, blocks),
-        "memory": lambda stage, blocks: stage_bytes(costs, blocks, held[stage]),
+        "memory": lambda stage, blocks: stage_bytes(costs, blocks, held[stage], cut),
         "blocks": lambda _, blocks: len(blocks),
     }
     judge = judges[by]
     return split(len(costs), stages, lambda stage, first, end: judge(stage, range(first, end)))
 
 
-def table(costs: Sequence[Cost], chosen: Sequence[range], held: dict[int, int], processes: Sequence[int]) -> str:
+def table(
+    costs: Sequence[Cost], chosen: Sequence[range], held: dict[int, int], processes: Sequence[int], cut: Cut = WHOLE
+) -> str:
     """The split, for a person: one line for each stage, and how uneven it is. `processes[stage]` holds the stage."""
     lines = [f"{'stage':>5} {'process':>7} {'blocks':>8} {'parameters':>12} {'ms':>8} {'held':>5} {'MiB':>8}"]
     for stage, blocks in enumerate(chosen):
         lines.append(
             f"{stage:>5} {processes[stage]:>7} {f'{blocks[0]}-{blocks[-1]}':>8} "
             f"{sum(costs[block].parameters for block in blocks):>12,} {1e3 * stage_seconds(costs, blocks):>8.2f} "
-            f"{held[stage]:>5} {stage_bytes(costs, blocks, held[stage]) / 2**20:>8.1f}"
+            f"{held[stage]:>5} {stage_bytes(costs, blocks, held[stage], cut) / 2**20:>8.1f}"
         )
     by_count = split(len(costs), len(chosen), lambda _, first, end: float(end - first))
     uneven, usual = _unevenness(costs, chosen), _unevenness(costs, by_count)
@@ -151,15 +176,15 @@ def _kept_bytes(run: Callable[[], object], block: nn.Module) -> int:
     """What autograd keeps for the backward, without the parameters: each storage once, however often it is kept."""
     import torch
 
-    parameters = {parameter.untyped_storage().data_ptr() for parameter in block.parameters()}
+    parameters = {parameter.untyped_storage()._cdata for parameter in block.parameters()}
     kept: dict[int, int] = {}
-    alive = []  # or an address is used again for something else
+    alive = []  # or an address is used again for something else; of the storage, because fake tensors have no data
 
     def note(tensor: Tensor) -> Tensor:
         alive.append(tensor)
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if storage._cdata not in parameters:
+            kept[storage._cdata] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from balance import Cost, choose, profile
-from gpt import GPT, Shape, loss_of, read_text, starts_at, windows_at
-from pipeline import Alone, Pipeline, Place, check_version, gather, make_stages
+from compare import compare, say
+from gpt import GPT, Shape, loss_of
+from pipeline import Alone, Pipeline, Place, check_version, make_stages
 from schedules import (
     SCHEDULES,
     Action,
@@ -44,7 +45,7 @@ def measure(config: Any, device: torch.device) -> None:
         raise runtime.SetupError("one process has no pipeline", hint="`torchrun --nproc-per-node 4 train.py --measure`")
     check_version(dist.get_world_size())
     torch.manual_seed(config.seed)
-    experiments: dict[str, Callable[[Any, torch.device], None]] = {"exact": exact, "bubble": bubbles, "speed": speed}
+    experiments: dict[str, Callable[[Any, torch.device], None]] = {"exact": compare, "bubble": bubbles, "speed": speed}
     for name in config.experiments:
         experiments[name](config, device)
 
@@ -60,56 +61,11 @@ def undisturbed() -> Iterator[None]:
         gc.enable()
 
 
-def say(text: str) -> None:
-    if dist.get_rank() == 0:
-        print(text, flush=True)
-
-
 def place_of(processes: int, device: torch.device) -> Place | None:
     """One pipeline of the first `processes` ranks; None on the others. Every rank must call it."""
     group, peers = dist.new_group(list(range(processes))), dist.new_group([0])
     rank = dist.get_rank()
     return Place(1, processes, 0, rank, group, peers, device) if rank < processes else None
-
-
-# Exactness: the gradients of one batch, with every schedule, against those of the whole model in one process.
-
-
-def exact(config: Any, device: torch.device) -> None:
-    """The largest difference to a single process, over all gradients. The model is small, the comparison is not."""
-    place = place_of(dist.get_world_size(), device)
-    assert place is not None
-    shape = Shape(layers=max(config.layers, 2 * place.processes), heads=2, width=32, context=32)
-    microbatches = 2 * place.processes
-    text = read_text()
-    starts = starts_at(0, count=2 * microbatches, text=text, context=shape.context, seed=config.seed)
-    inputs, following = (part.to(device) for part in windows_at(text, starts, shape.context))
-
-    whole = GPT(shape)
-    whole.reset_parameters(config.seed)
-    whole.to(device)
-    loss = Alone(whole, microbatches).step(inputs, following)
-    say(f"\ngradients of {place.processes} processes and {microbatches} microbatches against a single process")
-    say(f"{'schedule':<15} {'torch':<22} {'loss':>9} {'difference':>11} {'gradients':>11}")
-    for name, row in SCHEDULES.items():
-        chunks = chunks_of(name, config.chunks)
-        stages = place.processes * chunks
-        held = most_held(order_of(name, place.processes, microbatches, chunks))
-        split = choose([Cost("", 1, 0, 1.0)] * shape.block_count, stages, held, "blocks")
-        modules = make_stages(shape, split, name, chunks, config.seed, place)
-        found = Pipeline(modules, name, chunks, microbatches, place).step(inputs, following)
-        dist.all_reduce(found)
-        mine = {name: grad.cpu() for module in modules.values() for name, grad in gradients(module).items()}
-        gathered = gather(mine, place)
-        if gathered is not None:
-            expected = gradients(whole)
-            assert gathered.keys() == expected.keys()
-            worst = max(float((gathered[key] - expected[key].cpu()).abs().max()) for key in expected)
-            say(f"{name:<15} {row.torch_name:<22} {found:>9.6f} {abs(found - loss):>11.1e} {worst:>11.1e}")
-
-
-def gradients(module: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
 
 
 # Bubbles: stages that sleep.

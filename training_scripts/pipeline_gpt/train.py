@@ -13,6 +13,11 @@ The schedules; the stages balanced by memory instead of by time:
 What the schedules cost, beside the theory, as tables, as a timeline and as a picture:
     torchrun --nproc-per-node 4 train.py --measure
 
+Shards and tensor parallelism beside the stages; all such grids against one process; what each GPU of a large job holds:
+    torchrun --nproc-per-node 8 train.py --shards 2 --tensor 2 --precision bf16
+    torchrun --nproc-per-node 8 train.py --compare
+    python train.py --dry_run --world 32 --shards 4 --tensor 2 --precision bf16
+
 As a job: this machine, Amazon SageMaker, Azure Machine Learning; then with SageMaker's own library, smp:
     cloudtrain submit job.yaml
     cloudtrain submit job.yaml --target sagemaker
@@ -39,15 +44,17 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
-from balance import choose, profile, table
+from balance import choose, cut_of, profile, table
 from gpt import GPT, Shape, divided, loss_of, read_text, starts_at, windows_at
+
+# In a checkout layouts.py stands only there (.cloudtraininclude); a copy and a bundle have it here.
+sys.path.append(str(Path(__file__).resolve().parent.parent / "gpt_fsdp"))
 from pipeline import (
     Alone,
     Pipeline,
     Replicas,
     check,
     clip_gradients,
-    computing_in,
     gather,
     learning_rate_at,
     make_stages,
@@ -73,10 +80,10 @@ class Config:
     clip: float = 1.0  # the largest norm that the gradient of the whole model may have
     seed: int = 1
 
-    precision: Literal["fp32", "bf16"] = (
-        "fp32"  # bf16: matrix products by autocast; weights, gradients, messages stay fp32
-    )
-    replicas: int = 1  # pipelines; the other processes are stages: processes / replicas of them hold one model
+    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: parameters computed with; weights, gradients' sums stay fp32
+    replicas: int = 1  # of the whole model; what replicas, shards and tensor leave of the processes are stages
+    shards: int = 1  # processes that share the parameters of a stage, each with data of its own (FSDP2)
+    tensor: int = 1  # processes that compute each layer together (tensor parallelism)
     schedule: Literal["simple", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"] = "1f1b"
     chunks: int = 2  # stages per process, for `interleaved` and `zero-bubble`; the others have 1, `zero-bubble-v` has 2
     balance: Literal["time", "memory", "blocks"] = "time"  # what the largest stage should have least of
@@ -89,6 +96,9 @@ class Config:
     checkpoint_every: int = 20  # steps
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
 
+    compare: bool = False  # do not train; the gradients of all grids of these processes, beside those of one process
+    dry_run: bool = False  # do not train; what each of `world` processes would hold
+    world: int = 8  # processes of a dry run
     measure: bool = False  # do not train; measure the schedules, and say how far theory is away
     experiments: list[Literal["exact", "bubble", "speed"]] = field(default_factory=lambda: ["exact", "bubble", "speed"])
     repeat: int = 3  # times that each is measured; the median counts
@@ -97,7 +107,8 @@ class Config:
 
 AT_LEAST = {
     "layers": 1, "heads": 1, "width": 1, "context": 1, "steps": 0, "global_batch": 1, "microbatches": 1,
-    "replicas": 1, "chunks": 1, "report_every": 1, "checkpoint_every": 1, "step_delay": 0, "repeat": 1, "sleep": 0,
+    "replicas": 1, "shards": 1, "tensor": 1, "chunks": 1, "report_every": 1, "checkpoint_every": 1, "step_delay": 0,
+    "repeat": 1, "sleep": 0, "world": 1,
 }  # fmt: skip
 
 config = runtime.arguments(Config, at_least=AT_LEAST)
@@ -105,6 +116,12 @@ if config.engine == "smp":
     from smp_engine import train_with_smp
 
     train_with_smp(config)
+    sys.exit()
+
+if config.dry_run:
+    from fit import print_fit
+
+    print_fit(config)
     sys.exit()
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
@@ -118,22 +135,27 @@ device = group.device
 if device.type == "cuda" and group.backend == "gloo" and group.world_size > 1:
     runtime.notice("gloo sends no tensors between GPUs, so the stages run on the CPU")
     device = torch.device("cpu")
-if config.measure:
+if config.measure or config.compare:
+    from compare import OF_GRIDS, compare
     from measure import measure
 
-    measure(config, device)
+    if config.compare:
+        compare(config, device, OF_GRIDS)
+    else:
+        measure(config, device)
     runtime.destroy_process_group()
     sys.exit()
 
 runtime.watch_for_stop()
 check(config, group.world_size)
 shape = Shape(config.layers, config.heads, config.width, config.context)
-place = take_place(config.replicas, config.placement, device)
+place = take_place(config, device)
 chunks = chunks_of(config.schedule, config.chunks)
 stage_count = place.processes * chunks if place.processes > 1 else 1
 if group.is_main:
     print(
-        f"processes={group.world_size} replicas={place.replicas} stages={stage_count} schedule={config.schedule} "
+        f"processes={group.world_size} replicas={place.replicas} shards={place.shards} stages={stage_count} "
+        f"tensor={place.tensor} schedule={config.schedule} "
         f"device={device.type} backend={group.backend}",
         flush=True,
     )
@@ -143,10 +165,13 @@ train_text, test_text = divided(read_text(text_folder()), config.context)
 
 
 def share_at(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """This replica's part of the batch of one step: all processes of a pipeline get the same."""
+    """This process's part of the batch of one step: all that compute one pipeline together get the same."""
     starts = starts_at(step, count=config.global_batch, text=train_text, context=shape.context, seed=config.seed)
-    mine = starts.chunk(place.replicas)[place.replica]
-    inputs, following = windows_at(train_text, mine, shape.context)
+    return windows_from(train_text, starts)
+
+
+def windows_from(text: torch.Tensor, starts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs, following = windows_at(text, starts.chunk(place.shares)[place.share], shape.context)
     return to_device(inputs), to_device(following)
 
 
@@ -166,17 +191,16 @@ if stage_count > 1:
         costs = [[first, *[layer] * shape.layers, last]]
     dist.broadcast_object_list(costs, src=0)
     held = most_held(order_of(config.schedule, place.processes, config.microbatches, chunks))
-    split = choose(costs[0], stage_count, held, config.balance)
+    cut = cut_of(config)
+    split = choose(costs[0], stage_count, held, config.balance, cut)
     holders = {s: p for p in range(place.processes) for s in stages_of(config.schedule, p, place.processes, chunks)}
     if group.is_main:
-        print(table(costs[0], split, held, holders), flush=True)
-    modules = make_stages(shape, split, config.schedule, chunks, config.seed, place)
-    computing_in(config.precision, modules)
+        print(table(costs[0], split, held, holders, cut), flush=True)
+    modules = make_stages(shape, split, config.schedule, chunks, config.seed, place, config.precision)
     pipeline = Pipeline(modules, config.schedule, chunks, config.microbatches, place)
 else:
-    modules = make_stages(shape, [range(shape.block_count)], "simple", 1, config.seed, place)
-    computing_in(config.precision, modules)
-    pipeline = Alone(modules[0], config.microbatches)
+    modules = make_stages(shape, [range(shape.block_count)], "simple", 1, config.seed, place, config.precision)
+    pipeline = Alone(modules[0], config.microbatches, place)
 
 named = {name: parameter for module in modules.values() for name, parameter in module.named_parameters()}
 parameters = list(named.values())
@@ -209,32 +233,32 @@ if saved := checkpoints.agree():
     runtime.notice(f"resumed from step {first_step}")
 
 
-def whole_model() -> dict[str, torch.Tensor] | None:
-    return gather({name: parameter.detach().cpu() for name, parameter in named.items()}, place)
-
-
 def save(step: int) -> None:
     """Every process writes what it holds; of what several replicas hold, one writes each part."""
     state = state_by_name(runtime.random_states())
     checkpoints.save_sharded(lambda folder: write_shards(state, folder), step)
 
 
-early = config.microbatches if stage_count > 1 else 1
-replicas = Replicas(modules, place, config.microbatches, overlaps="zero" not in config.schedule, early=early)
+def mean_of(loss: torch.Tensor) -> torch.Tensor:
+    """Over the batch: the processes with the last stage have it, the others have 0."""
+    dist.all_reduce(loss)
+    return loss / (place.shares * place.tensor)
+
+
+replicas = Replicas(modules, place, config.microbatches, overlaps="zero" not in config.schedule)
 started = time.perf_counter()
 for step in range(first_step, config.steps):
     for parameter_group in optimizer.param_groups:
         parameter_group["lr"] = learning_rate_at(step, config)
     loss = pipeline.step(*share_at(step))
     replicas.wait()
-    norm = clip_gradients(parameters, config.clip, place.pipeline)
+    norm = clip_gradients(parameters, config.clip, place.model)
     optimizer.step()
     optimizer.zero_grad()
 
     done = step + 1
     if done % config.report_every == 0 or done == first_step + 1:
-        dist.all_reduce(loss)  # one process of each pipeline has it, the others have 0
-        runtime.report(step=done, total=config.steps, loss=loss / place.replicas, gradient_norm=norm)
+        runtime.report(step=done, total=config.steps, loss=mean_of(loss), gradient_norm=norm)
     if done % config.checkpoint_every == 0 or done == config.steps:
         save(done)
     if config.step_delay:
@@ -244,16 +268,21 @@ for step in range(first_step, config.steps):
         runtime.exit_preempted(done)
 
 seconds = time.perf_counter() - started
-weights = whole_model()
+weights = gather(shape, named, place)
 if group.is_main:
     torch.save(weights, runtime.model_dir() / "model.pt")
-    model = GPT(shape)
-    model.load_state_dict(weights)
-    starts = starts_at(0, count=32, text=test_text, context=shape.context, seed=0)
-    inputs, following = windows_at(test_text, starts, shape.context)
-    with torch.no_grad():
-        test_loss = loss_of(model(inputs), following)
-    runtime.report(step=config.steps, test_loss=test_loss)
+
+# The test, through the same pipeline: a step whose gradients nobody uses.
+batches = max(1, 32 // config.global_batch)
+starts = starts_at(0, count=batches * config.global_batch, text=test_text, context=shape.context, seed=0)
+losses = []
+for part in starts.chunk(batches):
+    losses.append(mean_of(pipeline.step(*windows_from(test_text, part))))
+    replicas.wait()
+    optimizer.zero_grad()
+test_loss = torch.stack(losses).mean().item()
+runtime.report(step=config.steps, test_loss=test_loss)
+if group.is_main:
     per_second = (config.steps - first_step) * config.global_batch * shape.context / seconds
     print(
         f"test loss {test_loss:.4f} after {config.steps} steps, {seconds:.1f} s, {per_second:,.0f} bytes/s", flush=True
