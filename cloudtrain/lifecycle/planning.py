@@ -66,6 +66,11 @@ def prepare_job(
     job = anchored(job, settings.cwd)
     job, notes, awaited = _resolve_run_inputs(job, where.name, settings)
     job = job if _keeps_literals(where, own) else without_literals(job)
+    if job.environment.secrets:
+        from cloudtrain.lifecycle.secret_places import with_secret_places
+
+        job, missing = with_secret_places(job, where, getattr(own, "emulate", None), settings.environ)
+        notes = (*notes, *missing)
     account = where.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
     if tree is None:
         job, tree, more = _code_of(job, settings)

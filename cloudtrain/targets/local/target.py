@@ -33,7 +33,7 @@ class LocalTarget(Target):
     is_paid = False
     place_example = "data/train"
     place_help = "A path on this machine, relative to the job file."
-    secret_hint = "export it in your shell, whose variables a local run gets, or let the script read it from a file"
+    has_secrets_here = True
     waits_for_runs = False
 
     def account(self, settings: Local, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> LocalAccount:

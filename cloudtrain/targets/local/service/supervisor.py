@@ -178,6 +178,7 @@ class Supervisor:
         shares = prepare.shares_of(self._gpus, self.spec.instances)
         commands = [prepare.command_of(process, ports.numbers, os.environ, shares) for process in self.spec.processes]
         ports.release()
+        self._look_up_secrets([environment for _, environment in commands])
         if not self.is_queued:
             self._tell_queue([environment for _, environment in commands])
         if not self._asked_to_stop:
@@ -186,6 +187,24 @@ class Supervisor:
         self._publish(state="running")
         if self.spec.max_runtime:
             self._stop_at = time.monotonic() + self.spec.max_runtime
+
+    def _look_up_secrets(self, environments: list[dict[str, str]]) -> None:
+        """Put the job's secrets into the environments of the processes, and hide them in the output."""
+        if not any("CLOUDTRAIN_SECRETS" in environment for environment in environments):
+            return
+        import site
+
+        from cloudtrain.runtime.errors import SetupError
+        from cloudtrain.runtime.secret_values import forms_of, resolved
+
+        site.main()  # an SDK may have to be asked, and this process was started without installed packages
+        try:
+            secrets = next(found for environment in environments if (found := resolved(environment)))
+        except SetupError as error:
+            raise CannotStart(f"{error.message}; {error.hint}" if error.hint else error.message) from None
+        for environment in environments:
+            environment.update(secrets)
+        self.output.hidden = forms_of(secrets)
 
     def _tell_queue(self, environments: list[dict[str, str]]) -> None:
         """Let those who wait for GPUs know which ones this run takes, although it does not wait."""
