@@ -64,7 +64,7 @@ def prepare_job(
     own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
     where = target_of(own.type)
     job = anchored(job, settings.cwd)
-    job, notes, awaited = _resolve_run_inputs(job, where.name, settings)
+    job, notes, awaited, after = _resolve_run_inputs(job, where.name, settings)
     job = job if _keeps_literals(where, own) else without_literals(job)
     if job.environment.secrets:
         from cloudtrain.lifecycle.secret_places import with_secret_places
@@ -75,7 +75,7 @@ def prepare_job(
     if tree is None:
         job, tree, more = _code_of(job, settings)
         notes = (*more, *notes)
-    return PreparedJob(job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited)
+    return PreparedJob(job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited, after)
 
 
 def _code_of(job: AnyJob, settings: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
@@ -106,6 +106,8 @@ class PreparedJob:
     """What was found out while the job was prepared, for the reader of the plan."""
     awaited: tuple[Awaited, ...] = ()
     """Earlier runs that the job reads from, and that had not ended when they were last seen."""
+    after: tuple[str, ...] = ()
+    """Those that the run will wait for. They have no part in `key`: the same job is the same when they have ended."""
 
     @cached_property
     def service(self) -> Service:
@@ -235,6 +237,7 @@ class PreparedJob:
             build=self._build,
             requirements=self._requirements,
             package=any(entry.path == "setup.py" for entry in self.tree.entries),
+            after=() if name == _NAMELESS else self.after,
         )
 
     def _compiled(self, name: str) -> Plan:
@@ -312,10 +315,10 @@ def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
 
 def _resolve_run_inputs(
     job: AnyJob, target: str, settings: Settings
-) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...]]:
-    """The job with what earlier runs wrote in the place of their names; see `lineage.Resolved`."""
+) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...], tuple[str, ...]]:
+    """The job with what earlier runs wrote in the place of their names; see `inputs.Resolved`."""
     if not any(is_run_input(item.of(target)) for item in job.inputs.values()):
-        return job, (), ()
+        return job, (), (), ()
     from cloudtrain.lifecycle.inputs import resolve_run_inputs
 
     return resolve_run_inputs(job, target, settings)

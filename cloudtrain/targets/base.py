@@ -242,8 +242,8 @@ class Target(ABC):
     """Whether the job finds its secrets on this machine, so that a missing one is seen before."""
     keeps_literals: ClassVar[bool] = False
     """Whether an input with a plain `value` stays an input of the request; it is put into the arguments otherwise."""
-    waits_for_runs: ClassVar[bool] = True
-    """Whether a job may be sent while a run that it reads from still goes on."""
+    waits_for_runs: ClassVar[bool] = False
+    """Whether a run waits by itself for the runs that it reads from: `CompileContext.after`."""
     can_emulate: ClassVar[bool] = False
     """Whether `emulate` makes a plan for this machine."""
     emulated_places: ClassVar[str] = ""
