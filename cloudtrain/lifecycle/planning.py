@@ -64,13 +64,16 @@ def prepare_job(
     own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
     where = target_of(own.type)
     job = anchored(job, settings.cwd)
-    job, notes, awaited, after = _resolve_run_inputs(job, where.name, settings)
-    job = job if _keeps_literals(where, own) else without_literals(job)
-    if job.environment.secrets:
-        from cloudtrain.lifecycle.secret_places import with_secret_places
+    try:
+        job, notes, awaited, after = _resolve_run_inputs(job, where.name, settings)
+        job = job if _keeps_literals(where, own) else without_literals(job)
+        if job.environment.secrets:
+            from cloudtrain.lifecycle.secret_places import with_secret_places
 
-        job, missing = with_secret_places(job, where, getattr(own, "emulate", None), settings.environ)
-        notes = (*notes, *missing)
+            job, missing = with_secret_places(job, where, getattr(own, "emulate", None), settings.environ)
+            notes = (*notes, *missing)
+    except JobError as error:
+        raise JobError([_problem_placed(problem, place_of) for problem in error.problems]) from None
     account = where.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
     if tree is None:
         job, tree, more = _code_of(job, settings)
@@ -268,17 +271,7 @@ class PreparedJob:
             *error.problems,
             *(Problem(item.path, item.message, item.hint, code=item.code) for item in errors),
         ]
-        return [self._problem_placed(problem) for problem in problems]
-
-    def _problem_placed(self, problem: Problem) -> Problem:
-        place = self.place_of(problem.path) if self.place_of is not None and problem.path and not problem.file else None
-        problem = replace(problem, hint=self._in_form(problem.hint))
-        if place is None:
-            return problem
-        match = re.fullmatch(_PLACE, place)
-        if match is None:
-            return replace(problem, file=place)
-        return replace(problem, file=match["file"], line=int(match["line"]), column=int(match["column"]))
+        return [_problem_placed(problem, self.place_of) for problem in problems]
 
     def _subject(self, plan: Plan) -> Subject:
         from cloudtrain.targets.rules import subject_of
@@ -287,20 +280,33 @@ class PreparedJob:
         return subject_of(self.view, self.target, self.account, plan, self.tree, processing)
 
     def _placed(self, finding: Finding) -> Finding:
-        finding = finding._replace(hint=self._in_form(finding.hint))
+        finding = finding._replace(hint=_in_form(finding.hint, self.place_of))
         if self.place_of is None or not finding.path:
             return finding
         return finding._replace(place=self.place_of(finding.path))
 
-    def _in_form(self, hint: str | None) -> str | None:
-        """The hint as it is typed into the job's file, which may be TOML or JSON."""
-        match = re.fullmatch(_PLACE, (self.place_of(()) if self.place_of is not None else None) or "")
-        suffix = Path(match["file"]).suffix.lower() if match else ""
-        if suffix not in (".toml", ".json"):
-            return hint
-        from cloudtrain.problems.forms import in_form
 
-        return in_form(hint, "toml" if suffix == ".toml" else "json")
+def _problem_placed(problem: Problem, place_of: PlaceOf | None) -> Problem:
+    """The problem with where it stands in the job's file, and a hint as it is typed there."""
+    place = place_of(problem.path) if place_of is not None and problem.path and not problem.file else None
+    problem = replace(problem, hint=_in_form(problem.hint, place_of))
+    if place is None:
+        return problem
+    match = re.fullmatch(_PLACE, place)
+    if match is None:
+        return replace(problem, file=place)
+    return replace(problem, file=match["file"], line=int(match["line"]), column=int(match["column"]))
+
+
+def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
+    """The hint as it is typed into the job's file, which may be TOML or JSON."""
+    match = re.fullmatch(_PLACE, (place_of(()) if place_of is not None else None) or "")
+    suffix = Path(match["file"]).suffix.lower() if match else ""
+    if suffix not in (".toml", ".json"):
+        return hint
+    from cloudtrain.problems.forms import in_form
+
+    return in_form(hint, "toml" if suffix == ".toml" else "json")
 
 
 def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
