@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
@@ -33,6 +34,28 @@ Name = Annotated[str, Field(pattern=PLACE_NAME, max_length=64)]
 """A name of an input or output: what SageMaker's channels and Azure ML's keys both accept."""
 
 
+_REFERENCE = re.compile(r"[a-z]+:\S.*")
+
+
+def _environment_rules(environment: Mapping[str, Any]) -> Iterator[Problem]:
+    """Secrets that are not references. No message holds what is written there: it may be the secret."""
+    secrets, variables = environment.get("secrets"), environment.get("variables")
+    for name, value in secrets.items() if isinstance(secrets, Mapping) else ():
+        path = ("secrets", name)
+        if not re.fullmatch(r"[A-Za-z_]\w*", str(name)):
+            message = f"`{name}` cannot be a variable's name"
+            yield KeyProblem(path, message, "write for example `HF_TOKEN`", code="CT070")
+        if isinstance(variables, Mapping) and name in variables:
+            message = f"`{name}` is a secret and a variable"
+            yield Problem(path, message, f"remove `variables.{name}`", code="CT071")
+        places = {(target,): text for target, text in value.items()} if isinstance(value, Mapping) else {(): value}
+        for where, text in places.items():
+            if isinstance(text, str) and not _REFERENCE.fullmatch(text):
+                message = f"the secret `{name}` says something else than where its value is"
+                hint = f"write for example `env:{name}` or `file:~/.secrets/{name}`"
+                yield Problem((*path, *where), message, hint, code="CT070")
+
+
 @per_target(str | None, default=None)
 class Environment(Model):
     """What the script runs in: a framework and version that each target knows, or an image per target.
@@ -60,7 +83,12 @@ class Environment(Model):
     """A pip requirements file inside `source_dir`, installed before the script starts on the clouds. On this
     machine the interpreter must have them (LO207)."""
     variables: dict[str, str] = Field(default_factory=dict)
-    """Environment variables. Never put secrets here: they would be sent, stored and shown."""
+    """Environment variables. Secrets belong into `secrets`: variables are sent, stored and shown."""
+    secrets: dict[str, Named] = Field(default_factory=dict)
+    """Environment variables whose values the job looks up: where each target keeps the value, `secretsmanager:NAME`,
+    `keyvault:VAULT/NAME`, `file:PATH` or `env:NAME`, or one place for all. Only the place is sent and stored."""
+
+    _rules = all_at_once(_environment_rules)
 
     def of(self, target: str) -> str | None:
         """The environment that is registered on one target, or None."""
@@ -81,6 +109,7 @@ class Environment(Model):
             dockerfile: str | None = None,
             requirements: str | None = None,
             variables: Mapping[str, str] = ...,
+            secrets: Mapping[str, NamedInput] = ...,
             **environments: str | None,
         ) -> None: ...
 

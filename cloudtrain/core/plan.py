@@ -109,6 +109,8 @@ class CompileContext(NamedTuple):
     """Hash of the job's `environment.requirements` and of what it includes; None where the bundle has no such file."""
     package: bool = False
     """Whether a `setup.py` stands at the top of the bundle, which SageMaker's toolkit takes for a Python package."""
+    after: tuple[str, ...] = ()
+    """Runs on this machine that have to succeed before this one starts: it reads what they write."""
 
 
 @dataclass(frozen=True)

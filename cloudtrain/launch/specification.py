@@ -122,6 +122,7 @@ class LaunchSpecification:
         metrics: name to a regular expression with one group, read in the output of the ranks.
         queue: what the run waits for; None where it starts at once.
         environment: what is built before the start, if it is not there.
+        after: runs beside it that have to succeed before the start.
     """
 
     name: str
@@ -146,6 +147,7 @@ class LaunchSpecification:
     metrics: dict[str, str] | None = None
     queue: QueueNeed | None = None
     environment: BuiltEnvironment | None = None
+    after: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, data: object) -> "LaunchSpecification":

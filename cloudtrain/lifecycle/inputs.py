@@ -51,11 +51,13 @@ class Resolved(NamedTuple):
     Attributes:
         notes: what a reader of its plan should know.
         awaited: what is worth asking the target about before the job is sent.
+        after: runs that the target will wait for.
     """
 
     job: AnyJob
     notes: tuple[str, ...] = ()
     awaited: tuple[Awaited, ...] = ()
+    after: tuple[str, ...] = ()
 
 
 def resolve_run_inputs(job: AnyJob, target: str, settings: Settings) -> Resolved:
@@ -65,6 +67,7 @@ def resolve_run_inputs(job: AnyJob, target: str, settings: Settings) -> Resolved
         JobError: a run does not exist, has failed, or did not write that.
     """
     inputs, problems, notes, awaited = dict(job.inputs), list[Problem](), list[str](), list[Awaited]()
+    after = dict[str, None]()
     with read_store(settings.state_dir) as store:
         for name, item in job.inputs.items():
             written, path = item.of(target), ("inputs", name, target)
@@ -73,18 +76,22 @@ def resolve_run_inputs(job: AnyJob, target: str, settings: Settings) -> Resolved
             wanted = run_input(written)
             assert wanted is not None, "the model has checked it"
             try:
-                row = _Search(store, target, settings).row(wanted.run)
+                row, state = _Search(store, target, settings).row(wanted.run)
                 place = _place(store, row, wanted)
             except CloudtrainError as error:
                 problems.append(Problem(path, error.message, error.hint, code=error.code))
                 continue
             inputs[name] = item.model_copy(update={target: place})
-            notes += _notes(name, written, row, place)
-            if not RunState(row.state).is_final and target_of(target).waits_for_runs:
+            notes += _notes(name, written, row, place, state)
+            if state.is_final:
+                continue
+            if target_of(target).waits_for_runs:
+                after[row.name] = None
+            else:
                 awaited.append(Awaited(path, row.ref))
     if problems:
         raise JobError(problems)
-    return Resolved(job.model_copy(update={"inputs": inputs}), tuple(notes), tuple(awaited))
+    return Resolved(job.model_copy(update={"inputs": inputs}), tuple(notes), tuple(awaited), tuple(after))
 
 
 def not_ready(awaited: Sequence[Awaited], service: Service) -> Iterator[Finding]:
@@ -110,8 +117,8 @@ class _Search:
         self._target = target
         self._settings = settings
 
-    def row(self, name: str) -> RunRecord:
-        """The run that a name means, with its state as far as this machine can tell.
+    def row(self, name: str) -> tuple[RunRecord, RunState]:
+        """The run that a name means, and its state as far as this machine can tell.
 
         Raises:
             CloudtrainError: there is none, several are meant, or it did not succeed.
@@ -128,7 +135,7 @@ class _Search:
         state = self._state(found[0])
         if state in _BAD:
             raise _unusable(found[0], f"is {state}")
-        return self._ready(found[0], state)
+        return found[0], state
 
     def _candidates(self, name: str) -> tuple[list[RunRecord], bool]:
         """The runs that a name can mean, newest first, and whether it is a job's name."""
@@ -142,33 +149,23 @@ class _Search:
         of_job = self._here(self._store.newest(job=name))
         return (of_job, True) if of_job else (self._here(self._store.starting_with(name)), False)
 
-    def _best(self, rows: Sequence[RunRecord]) -> RunRecord:
+    def _best(self, rows: Sequence[RunRecord]) -> tuple[RunRecord, RunState]:
         states = list[tuple[RunRecord, RunState]]()
         for row in rows:
             state = self._state(row)
             if state is RunState.SUCCEEDED:
-                return row
+                return row, state
             states.append((row, state))
         for row, state in states:
             if not state.is_final:
-                return self._ready(row, state)
+                return row, state
         row, state = states[0]
         raise _unusable(row, f"is {state}, as are the others of `{row.job_name}`" if rows[1:] else f"is {state}")
 
-    def _ready(self, row: RunRecord, state: RunState) -> RunRecord:
-        """A run on this machine can be seen to go on; one elsewhere may have ended since it was last seen."""
-        if not state.is_final and not target_of(self._target).waits_for_runs:
-            raise CloudtrainError(
-                f"the run `{row.name}` has not ended ({state})",
-                hint=f"wait for it: `cloudtrain wait {row.name}`",
-                code="CT021",
-            )
-        return row
-
     def _state(self, row: RunRecord) -> RunState:
-        """As last seen; where a job cannot wait for a run, as it is: lost where nothing is left of the run."""
+        """As last seen; where runs wait for others, as it is: lost where nothing is left of the run."""
         state = RunState(row.state)
-        if state.is_final or target_of(self._target).waits_for_runs:
+        if state.is_final or not target_of(self._target).waits_for_runs:
             return state
         try:
             return service_of(row.target, self._settings).status(row.ref).state
@@ -219,9 +216,11 @@ def _place(store: Store | None, row: RunRecord, wanted: RunInput) -> str:
     return place.rstrip("/") + wanted.below
 
 
-def _notes(name: str, written: str, row: RunRecord, place: str) -> list[str]:
+def _notes(name: str, written: str, row: RunRecord, place: str, state: RunState) -> list[str]:
     notes = [f"input `{name}`: `{written}` is `{place}`, written by `{row.name}`"]
-    if not RunState(row.state).is_final and target_of(row.target).waits_for_runs:
+    if not state.is_final and target_of(row.target).waits_for_runs:
+        notes.append(f"the run waits for `{row.name}`, which is {state}")
+    elif not state.is_final:
         notes.append(f"`{row.name}` had not ended when it was last seen: `cloudtrain status {row.name}`")
     if place.endswith(".tar.gz"):
         notes.append(f"input `{name}` is an archive, which the script has to unpack")

@@ -64,15 +64,23 @@ def prepare_job(
     own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
     where = target_of(own.type)
     job = anchored(job, settings.cwd)
-    job, notes, awaited = _resolve_run_inputs(job, where.name, settings)
-    job = job if _keeps_literals(where, own) else without_literals(job)
+    try:
+        job, notes, awaited, after = _resolve_run_inputs(job, where.name, settings)
+        job = job if _keeps_literals(where, own) else without_literals(job)
+        if job.environment.secrets:
+            from cloudtrain.lifecycle.secret_places import with_secret_places
+
+            job, missing = with_secret_places(job, where, getattr(own, "emulate", None), settings.environ)
+            notes = (*notes, *missing)
+    except JobError as error:
+        raise JobError([_problem_placed(problem, place_of) for problem in error.problems]) from None
     account: Any = where.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
     if emulated := getattr(own, "emulate", None):
         account = account._replace(emulated=settings.target(emulated, profile=profile))
     if tree is None:
         job, tree, more = _code_of(job, settings)
         notes = (*more, *notes)
-    return PreparedJob(job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited)
+    return PreparedJob(job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited, after)
 
 
 def _code_of(job: AnyJob, settings: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
@@ -103,6 +111,8 @@ class PreparedJob:
     """What was found out while the job was prepared, for the reader of the plan."""
     awaited: tuple[Awaited, ...] = ()
     """Earlier runs that the job reads from, and that had not ended when they were last seen."""
+    after: tuple[str, ...] = ()
+    """Those that the run will wait for. They have no part in `key`: the same job is the same when they have ended."""
 
     @cached_property
     def service(self) -> Service:
@@ -232,6 +242,7 @@ class PreparedJob:
             build=self._build,
             requirements=self._requirements,
             package=any(entry.path == "setup.py" for entry in self.tree.entries),
+            after=() if name == _NAMELESS else self.after,
         )
 
     def _compile(self, name: str) -> Plan:
@@ -262,17 +273,7 @@ class PreparedJob:
             *error.problems,
             *(Problem(item.path, item.message, item.hint, code=item.code) for item in errors),
         ]
-        return [self._problem_placed(problem) for problem in problems]
-
-    def _problem_placed(self, problem: Problem) -> Problem:
-        place = self.place_of(problem.path) if self.place_of is not None and problem.path and not problem.file else None
-        problem = replace(problem, hint=self._in_form(problem.hint))
-        if place is None:
-            return problem
-        match = re.fullmatch(_PLACE, place)
-        if match is None:
-            return replace(problem, file=place)
-        return replace(problem, file=match["file"], line=int(match["line"]), column=int(match["column"]))
+        return [_problem_placed(problem, self.place_of) for problem in problems]
 
     def _subject(self, plan: Plan) -> Subject:
         from cloudtrain.targets.rules import subject_of
@@ -281,20 +282,33 @@ class PreparedJob:
         return subject_of(self.view, self.target, self.account, plan, self.tree, processing)
 
     def _place(self, finding: Finding) -> Finding:
-        finding = finding._replace(hint=self._in_form(finding.hint))
+        finding = finding._replace(hint=_in_form(finding.hint, self.place_of))
         if self.place_of is None or not finding.path:
             return finding
         return finding._replace(place=self.place_of(finding.path))
 
-    def _in_form(self, hint: str | None) -> str | None:
-        """The hint as it is typed into the job's file, which may be TOML or JSON."""
-        match = re.fullmatch(_PLACE, (self.place_of(()) if self.place_of is not None else None) or "")
-        suffix = Path(match["file"]).suffix.lower() if match else ""
-        if suffix not in (".toml", ".json"):
-            return hint
-        from cloudtrain.problems.forms import in_form
 
-        return in_form(hint, "toml" if suffix == ".toml" else "json")
+def _problem_placed(problem: Problem, place_of: PlaceOf | None) -> Problem:
+    """The problem with where it stands in the job's file, and a hint as it is typed there."""
+    place = place_of(problem.path) if place_of is not None and problem.path and not problem.file else None
+    problem = replace(problem, hint=_in_form(problem.hint, place_of))
+    if place is None:
+        return problem
+    match = re.fullmatch(_PLACE, place)
+    if match is None:
+        return replace(problem, file=place)
+    return replace(problem, file=match["file"], line=int(match["line"]), column=int(match["column"]))
+
+
+def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
+    """The hint as it is typed into the job's file, which may be TOML or JSON."""
+    match = re.fullmatch(_PLACE, (place_of(()) if place_of is not None else None) or "")
+    suffix = Path(match["file"]).suffix.lower() if match else ""
+    if suffix not in (".toml", ".json"):
+        return hint
+    from cloudtrain.problems.forms import in_form
+
+    return in_form(hint, "toml" if suffix == ".toml" else "json")
 
 
 def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
@@ -309,10 +323,10 @@ def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
 
 def _resolve_run_inputs(
     job: AnyJob, target: str, settings: Settings
-) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...]]:
-    """The job with what earlier runs wrote in the place of their names; see `lineage.Resolved`."""
+) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...], tuple[str, ...]]:
+    """The job with what earlier runs wrote in the place of their names; see `inputs.Resolved`."""
     if not any(is_run_input(item.of(target)) for item in job.inputs.values()):
-        return job, (), ()
+        return job, (), (), ()
     from cloudtrain.lifecycle.inputs import resolve_run_inputs
 
     return resolve_run_inputs(job, target, settings)

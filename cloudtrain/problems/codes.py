@@ -284,6 +284,29 @@ _SWEEPS = (
     ),
 )
 
+_SECRETS = (
+    ErrorCode(
+        "CT070",
+        "A secret is written as something else than where its value is.",
+        "`environment.secrets` holds the names of variables and where each target keeps the value: "
+        "`secretsmanager:NAME`, `ssm:NAME`, `keyvault:VAULT/NAME`, `file:PATH` or `env:NAME`. The value itself never "
+        "stands in a job: it would be sent, stored and shown.",
+    ),
+    ErrorCode(
+        "CT071",
+        "A secret has the name of a variable.",
+        "The script would find one of the two values. `environment.secrets` and `environment.variables` share the "
+        "names of the script's environment.",
+    ),
+    ErrorCode(
+        "CT072",
+        "A secret has no place that the target can read.",
+        "Inside a job, SageMaker's role reads AWS Secrets Manager and the parameter store, Azure ML's managed identity "
+        "reads Key Vault, and a job on Slurm or on this machine reads files and variables. A job that is emulated here "
+        "takes the place for `local`, else that of the target.",
+    ),
+)
+
 _USE = (
     ErrorCode(
         "CT900",
@@ -636,6 +659,18 @@ _ADOPTION = (
 
 ERROR_CODES: dict[str, ErrorCode] = {
     entry.code: entry
-    for entry in (*_FILE, *_FIELDS, *_TARGETS, *_SOURCE, *_SWEEPS, *_USE, *_SETTINGS, *_RUNS, *_PLACES, *_ADOPTION)
+    for entry in (
+        *_FILE,
+        *_FIELDS,
+        *_TARGETS,
+        *_SOURCE,
+        *_SWEEPS,
+        *_SECRETS,
+        *_USE,
+        *_SETTINGS,
+        *_RUNS,
+        *_PLACES,
+        *_ADOPTION,
+    )
 }
 """Every code that an error of cloudtrain can have."""

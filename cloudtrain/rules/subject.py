@@ -31,7 +31,7 @@ class Where(Protocol):
     name: ClassVar[str]
     title: ClassVar[str]
     is_paid: ClassVar[bool]
-    secret_hint: ClassVar[str]
+    secret_places: ClassVar[Mapping[str, str]]
     rule_prefix: ClassVar[str]
     rule_modules: ClassVar[tuple[str, ...]]
     only_training_rule_modules: ClassVar[tuple[str, ...]]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from cloudtrain.rules.overridden import Path
 from cloudtrain.rules.subject import Subject
+from cloudtrain.runtime.secret_values import VARIABLE as SECRETS
 
 
 class Variable(NamedTuple):
@@ -29,6 +30,8 @@ class Variable(NamedTuple):
 def variables(subject: Subject) -> Iterator[Variable]:
     """All of them. What overrides write has the place of the field that would say the same."""
     for name, value in subject.effective.environment.variables.items():
+        if name == SECRETS and subject.job.environment.secrets:
+            continue  # cloudtrain's own
         yield Variable(name, value, ("environment", "variables", name))
     distribution = subject.effective.distribution
     for field in ("options", "mpi_options"):

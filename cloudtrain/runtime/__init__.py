@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .process_group import init_process_group as init_process_group
     from .randomness import random_states as random_states
     from .randomness import restore_random_states as restore_random_states
+    from .secret_values import load_secrets as load_secrets
     from .stopping import exit_preempted as exit_preempted
     from .stopping import leave_stops_to_the_parent as leave_stops_to_the_parent
     from .stopping import should_stop as should_stop
@@ -69,6 +70,7 @@ _HOME = {
     "init_process_group": "process_group",
     "random_states": "randomness",
     "restore_random_states": "randomness",
+    "load_secrets": "secret_values",
     "exit_preempted": "stopping",
     "leave_stops_to_the_parent": "stopping",
     "should_stop": "stopping",

@@ -20,6 +20,7 @@ from shlex import quote
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.sagemaker_launcher import FIND_PYTHON, ROOT
 from cloudtrain.runtime.sagemaker_launcher.config import read_config
+from cloudtrain.runtime.secret_values import forms_of, masked, resolved
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
@@ -109,13 +110,15 @@ def _run(words: list[str], root: Path, children: Children) -> int:
     if words[:1] == ["--requirements"]:
         install(words[1], code, environment, sys.executable)
         del words[:2]
+    secrets = resolved(environment)
+    environment.update(secrets)
     argv = script_argv(words, sys.executable)
     _tell("starting " + " ".join(map(quote, argv)))
     is_shell = argv[0] != sys.executable
     children.start(Program("the script", tuple(argv), signal="group" if is_shell else "leader"), environment, str(code))
     exit_code, failed = children.finish(())
     if failed is not None and not children.asked_to_stop:
-        _write_message(root, _explain_failure(failed, own))
+        _write_message(root, masked(_explain_failure(failed, own), forms_of(secrets)))
     return 128 - exit_code if exit_code < 0 else exit_code
 
 

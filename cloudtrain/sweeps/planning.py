@@ -53,6 +53,12 @@ def prepare_sweep(
     job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
     in_job: PlaceOf | None = None if place_of is None else (lambda path: place_of(_path_in_sweep(sweep, path)))
     prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=in_job)
+    if prepared.after:
+        message = f"a sweep does not wait for runs, and `{prepared.after[0]}` has not ended"
+        raise _refused(
+            [Problem(("job", "inputs"), message, f"wait for it: `cloudtrain wait {prepared.after[0]}`", code="CT021")],
+            place_of,
+        )
     if not hasattr(prepared.job, "distribution"):
         raise AssertionError("the model takes training jobs alone")
     sweep = sweep.model_copy(update={"job": prepared.job})

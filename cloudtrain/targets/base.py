@@ -236,12 +236,15 @@ class Target(ABC):
     environment_help: ClassVar[str] = ""
     """What `environment.NAME` can be; empty where the target keeps no environments by name."""
     overrides_help: ClassVar[str] = "Merged last into the request."
-    secret_hint: ClassVar[str] = "let the script read it at run time, with the job's own identity"
-    """Where a secret belongs instead of into the job."""
+    secret_places: ClassVar[Mapping[str, str]] = {"env": "env:NAME", "file": "file:~/.secrets/NAME"}
+    """Where `environment.secrets` can find values inside a job: the schemes that `cloudtrain.runtime` reads there, the
+    one for a hint first, each with an example that has `NAME` in it."""
+    has_secrets_here: ClassVar[bool] = False
+    """Whether the job finds its secrets on this machine, so that a missing one is seen before."""
     keeps_literals: ClassVar[bool] = False
     """Whether an input with a plain `value` stays an input of the request; it is put into the arguments otherwise."""
-    waits_for_runs: ClassVar[bool] = True
-    """Whether a job may be sent while a run that it reads from still goes on."""
+    waits_for_runs: ClassVar[bool] = False
+    """Whether a run waits by itself for the runs that it reads from: `CompileContext.after`."""
     can_emulate: ClassVar[bool] = False
     """Whether `emulate` makes a plan for this machine."""
     emulated_places: ClassVar[str] = ""

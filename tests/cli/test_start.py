@@ -24,10 +24,11 @@ def test_init_writes_a_job_that_plans(cli: Cli, clean_environment: Path) -> None
     text = (clean_environment / "job.yaml").read_text()
     assert text.startswith("# yaml-language-server: $schema=job.schema.json\n")
     assert json.loads((clean_environment / "job.schema.json").read_text()) == json.loads(cli("schema").out)
-    used = re.sub(r"^# ?(?=hyper|inputs|checkpoint|max_runtime|  \w)", "", text, flags=re.MULTILINE)
+    used = re.sub(r"^# ?(?=hyper|inputs|environment|checkpoint|max_runtime|  \w)", "", text, flags=re.MULTILINE)
     (clean_environment / "job.yaml").write_text(used)
     job = ct.load_job("job.yaml")
     assert job.hyperparameters == {"epochs": 3, "learning_rate": 0.01}
+    assert set(job.environment.secrets) == {"HF_TOKEN"}
     assert (set(job.inputs), job.max_runtime, job.checkpoint is not None) == ({"train"}, 7200, True)
 
 

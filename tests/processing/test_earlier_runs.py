@@ -16,7 +16,6 @@ import cloudtrain as ct
 from cloudtrain.core.references import RunInput, run_input
 from cloudtrain.core.states import RunState, RunStatus
 from cloudtrain.store.store import open_store
-from tests.deadlines import DEADLINE
 from tests.store.records import record
 
 pytestmark = pytest.mark.lifecycle
@@ -130,22 +129,6 @@ def test_a_run_that_failed_is_an_error(prepare: Callable[..., ct.Run]) -> None:
     why = f"the run `{failed.name}` is failed, so what it wrote is not whole"
     assert problem_of(use(f"run:{failed.name}/model")) == (why, f"`cloudtrain status {failed.name}` says why")
     assert problem_of(use("run:prep/model"))[0] == why
-
-
-def test_a_run_that_goes_on_is_an_error_here(make_source: Callable[..., Path]) -> None:
-    """On this machine one can see that it has not ended."""
-    source = make_source({"slow.py": "import time\nprint('up', flush=True)\ntime.sleep(3600)\n"})
-    slow = ct.submit(ct.TrainingJob(name="slow", source_dir=str(source), entry_point="slow.py"), "local")
-    try:
-        deadline = time.monotonic() + DEADLINE
-        while slow.status().state is not RunState.RUNNING and time.monotonic() < deadline:
-            time.sleep(0.02)
-        message, hint = problem_of(use("run:slow/model"))
-    finally:
-        slow.stop()
-        slow.wait(60)
-    assert message == f"the run `{slow.name}` has not ended (running)"
-    assert hint == f"wait for it: `cloudtrain wait {slow.name}`"
 
 
 @pytest.mark.parametrize(

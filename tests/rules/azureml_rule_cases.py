@@ -374,6 +374,11 @@ ENVIRONMENT_CASES: dict[str, tuple[Case, Case, str]] = {
         Case(TWO_H100 | {"environment": variables(CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6,7")}),
         "`LOCAL_RANK`",
     ),
+    "AZ520": (
+        Case({"environment": {"framework": "pytorch", "secrets": {"HF_TOKEN": "keyvault:hf"}}}),
+        Case({"environment": {"framework": "pytorch", "secrets": {"HF_TOKEN": "keyvault:vault/hf"}}}),
+        "`keyvault:VAULT/hf`",
+    ),
 }  # fmt: skip
 
 CONTAINER_CASES: dict[str, tuple[Case, Case, str]] = {

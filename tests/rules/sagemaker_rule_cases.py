@@ -16,6 +16,7 @@ KEY = "arn:aws:kms:us-west-2:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890
 PLAN = "arn:aws:sagemaker:us-west-2:123456789012:training-plan/plan-1"
 
 ACCOUNT = SageMakerAccount("us-west-2", ROLE, "my-bucket")
+SECRET = {"framework": "pytorch", "version": "2.8", "secrets": {"HF_TOKEN": "secretsmanager:hf"}}
 FILES = {"train.py": "", "train.sh": ""}
 WITH_REQUIREMENTS = {**FILES, "requirements.txt": "numpy\n"}
 
@@ -321,6 +322,12 @@ DISTRIBUTION_CASES: dict[str, tuple[Case, Case, str]] = {
         "`distribution.processes_per_instance` to 4",
     ),
     "SM334": (job(distribution=MPI), job(resources=G5, distribution=MPI), "more GPUs"),
+    "SM520": (
+        Case({"environment": SECRET}, {"network_isolation": True}),
+        job(environment=SECRET),
+        "remove `network_isolation`",
+    ),
+    "SM521": (toolkit(environment=SECRET), entrypoint(environment=SECRET), "runtime.load_secrets()"),
     "SM341": (
         toolkit(entry_point="train.sh", distribution=TORCH),
         Case({"entry_point": "train.sh", "distribution": TORCH}, {"launch": "entrypoint"}),

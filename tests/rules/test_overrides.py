@@ -79,7 +79,7 @@ WRONG: dict[str, tuple[str, Any, tuple[str, ...], str]] = {
         "write `a_b`",
     ),
     "a secret": (
-        "CT205", on_aws({"Environment": {"HF_TOKEN": "hf_1"}}), ("sagemaker_overrides", "Environment", "HF_TOKEN"), "Secrets Manager",
+        "CT205", on_aws({"Environment": {"HF_TOKEN": "hf_1"}}), ("sagemaker_overrides", "Environment", "HF_TOKEN"), "secretsmanager:",
     ),
     "a hyperparameter's name": (
         "CT201", on_aws({"HyperParameters": {"--lr": "1"}}), ("sagemaker_overrides", "HyperParameters", "--lr"), "write `lr`",

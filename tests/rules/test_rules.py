@@ -70,7 +70,7 @@ CASES: dict[str, tuple[Case, Case, str]] = {
     "CT205": (
         Case({"environment": {"variables": {"HF_TOKEN": "hf_abc"}}}),
         Case({"environment": {"variables": {"HF_TOKEN_FILE": "/run/token"}}}),
-        "export it in your shell",
+        "`environment.secrets: {HF_TOKEN: {local: \"env:HF_TOKEN\"}}`",
     ),
     "CT206": (
         Case({"metrics": {"loss": "loss=[0-9.]+"}}), Case({"metrics": {"loss": "loss=([0-9.]+)"}}), "loss=([0-9.eE+-]+)",
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         ".cloudtrainignore",
     ),
     "CT305": (
-        Case({"hyperparameters": {"hub": TOKEN}}), Case({"hyperparameters": {"hub": "hf_xxxx"}}), "export it in your shell",
+        Case({"hyperparameters": {"hub": TOKEN}}), Case({"hyperparameters": {"hub": "hf_xxxx"}}), "environment.secrets",
     ),
     "CT401": (Case({"spot": {}}), Case({"spot": {}, "checkpoint": {"local": "/c"}}), "checkpoint:"),
     "CT402": (

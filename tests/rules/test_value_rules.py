@@ -81,7 +81,7 @@ def test_the_clouds_hide_it_too(source: Path, target: str) -> None:
     found = {finding.path: finding.hint for finding in about_secrets(plan)}
     assert ("environment", "variables", "HF_TOKEN") in found
     assert (("inputs", "x", "value") in found) == (target == "azureml")
-    assert all(("Secrets Manager" if target == "sagemaker" else "Key Vault") in (hint or "") for hint in found.values())
+    assert all(("secretsmanager:" if target == "sagemaker" else "keyvault:") in (hint or "") for hint in found.values())
     assert HF in plan.request_json
     assert not [value for value in (HF, GITLAB) if value in plan.to_text() + plan.to_json() + plan.to_html()]
 

@@ -26,6 +26,9 @@ resources:
 # inputs:                     # a hyperparameter `data: "${{{{inputs.train}}}}"` tells the script where it is
 #   train: {{local: data/train, sagemaker: "s3://bucket/train", azureml: "azureml:train:1"}}
 
+# environment:
+#   secrets: {{HF_TOKEN: {{local: "env:HF_TOKEN", sagemaker: "secretsmanager:NAME", azureml: "keyvault:VAULT/NAME"}}}}
+
 # checkpoint: {{local: checkpoints}}   # a run that finds checkpoints there resumes
 # max_runtime: 2h
 """

@@ -13,6 +13,7 @@ from cloudtrain.core.per_target import OVERRIDES
 from cloudtrain.core.plan import Level
 from cloudtrain.core.targets import target_names
 from cloudtrain.rules.rule import Fault, Subject, rule
+from cloudtrain.runtime.secret_values import VARIABLE
 
 if TYPE_CHECKING:
     from cloudtrain.core.job import TrainingJob
@@ -61,14 +62,13 @@ def secret_in_value(subject: Subject) -> Iterator[Fault]:
     """A value of the job holds a secret.
 
     Variables, hyperparameters, tags, the command, the description and overrides are part of the request: the services
-    store them, and show them to everyone who may read the job. Let the script read secrets at run time, with the job's
-    own identity: from AWS Secrets Manager or Systems Manager on SageMaker, from the workspace's Key Vault on Azure ML.
-    A local run has the variables of the shell that submits it. The value is hidden (`***`) in the text, the HTML and
-    the JSON of the plan.
+    store them, and show them to everyone who may read the job. Write where the secret is kept into
+    `environment.secrets` instead: AWS Secrets Manager, Azure Key Vault, a file, or a variable of your shell. The value
+    is hidden (`***`) in the text, the HTML and the JSON of the plan.
     """
     for found in secret_values(subject.job):
         if found.certain:
-            yield Fault(f"{_name_of(found)} holds a secret ({found.rule}), {_SHOWN}", _hint(subject), found.path)
+            yield Fault(f"{_name_of(found)} holds a secret ({found.rule}), {_SHOWN}", _hint(subject, found), found.path)
 
 
 @rule("CT205", Level.WARNING)
@@ -76,12 +76,14 @@ def possible_secret(subject: Subject) -> Iterator[Fault]:
     """A value of the job may be a secret.
 
     It has the name of a secret, such as `HF_TOKEN`, or looks random and stands behind a word such as `key`. Values of a
-    job are part of its request: the services store them and show them to everyone who may read the job. Read secrets at
-    run time from a secret store (AWS Secrets Manager, Azure Key Vault) with the job's own identity instead.
+    job are part of its request: the services store them and show them to everyone who may read the job. Write where the
+    secret is kept into `environment.secrets` instead.
     """
     for found in secret_values(subject.job):
         if not found.certain:
-            yield Fault(f"{_name_of(found)} looks like a secret ({found.rule}), {_SHOWN}", _hint(subject), found.path)
+            yield Fault(
+                f"{_name_of(found)} looks like a secret ({found.rule}), {_SHOWN}", _hint(subject, found), found.path
+            )
 
 
 _SHOWN = "and the request shows it to everyone who may read the job"
@@ -91,8 +93,12 @@ def _name_of(found: SecretValue) -> str:
     return f"`{found.path[-1]}`"
 
 
-def _hint(subject: Subject) -> str:
-    return f"{subject.where.secret_hint}; `cloudtrain explain CT305` says why"
+def _hint(subject: Subject, found: SecretValue) -> str:
+    """What to type into the job instead."""
+    name = str(found.path[-1]) if found.path[:2] == ("environment", "variables") else "NAME"
+    example = next(iter(subject.where.secret_places.values())).replace("NAME", name)
+    place = f'`environment.secrets: {{{name}: {{{subject.where.name}: "{example}"}}}}`'
+    return f"let the job look it up with {place}; `cloudtrain explain CT305` says why"
 
 
 def secret_values(job: TrainingJob) -> list[SecretValue]:
@@ -133,7 +139,8 @@ def _values(job: TrainingJob) -> Iterator[tuple[Path, str]]:
             yield (field,), getattr(job, field)
     for field in ("hyperparameters", "tags", *(name + OVERRIDES for name in target_names())):
         yield from _texts((field,), getattr(job, field))
-    yield from _texts(("environment", "variables"), job.environment.variables)
+    variables = job.environment.variables
+    yield from _texts(("environment", "variables"), {name: variables[name] for name in variables if name != VARIABLE})
     for name, item in job.inputs.items():
         yield from _texts(("inputs", name, "value"), item.value)
 

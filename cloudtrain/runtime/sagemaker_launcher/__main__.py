@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.secret_values import forms_of, masked, resolved
 
 from . import ROOT
 from .children import Child, Children
@@ -54,6 +55,8 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
         _tell(f"`{plan.requirements}` is not installed: this machine is only an emulation")
     elif plan.requirements:
         install(plan.requirements, root / "code", environment, plan.python)
+    secrets = resolved(environment)
+    environment.update(secrets)
     if plan.wait_for:
         wait_for_name(plan.wait_for, tell=_tell)
     if children.asked_to_stop:
@@ -70,7 +73,7 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
         if beacon is not None:
             beacon.tell(code, patience=0 if children.asked_to_stop else LATECOMERS)
     if code and not children.asked_to_stop:
-        _write_failure(root, _explain_failure(failed, environment))
+        _write_failure(root, masked(_explain_failure(failed, environment), forms_of(secrets)))
     return code
 
 

@@ -50,7 +50,7 @@ class AzureMLTarget(Target):
     place_aliases = ("azure", "path")
     environment_help = "A registered Azure ML environment: `azureml:name:version` or an `azureml://registries/...` id."
     overrides_help = "Merged last into the Azure ML job body."
-    secret_hint = "let the script read it from the workspace's Key Vault with the job's identity"
+    secret_places: ClassVar = {"keyvault": "keyvault:VAULT/NAME"}
     keeps_literals = True
     can_emulate = True
     has_tuner = True

@@ -33,8 +33,8 @@ class LocalTarget(Target):
     is_paid = False
     place_example = "data/train"
     place_help = "A path on this machine, relative to the job file."
-    secret_hint = "export it in your shell, whose variables a local run gets, or let the script read it from a file"
-    waits_for_runs = False
+    has_secrets_here = True
+    waits_for_runs = True
 
     def account(self, settings: Local, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> LocalAccount:
         """This machine as the compile context wants it."""
@@ -65,11 +65,15 @@ class LocalTarget(Target):
             plan = self._compile(job, settings, context)
         else:
             plan = plan_with(environment, self._compile(job, settings_in(environment, settings), context))
-        if not settings.queue:
-            return plan
-        from cloudtrain.targets.local.compile.queueing import queue_plan
+        if settings.queue:
+            from cloudtrain.targets.local.compile.queueing import queue_plan
 
-        return queue_plan(plan, job, settings, context.account)
+            plan = queue_plan(plan, job, settings, context.account)
+        if context.after:
+            from cloudtrain.targets.local.compile.queueing import plan_after
+
+            plan = plan_after(plan, context.after)
+        return plan
 
     @staticmethod
     def _compile(job: AnyJob, settings: Local, context: CompileContext) -> LocalPlan:

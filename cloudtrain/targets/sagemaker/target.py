@@ -52,7 +52,7 @@ class SageMakerTarget(Target):
     place_prefixes = ("s3://",)
     place_aliases = ("s3", "s3_uri", "uri", "s3_data")
     overrides_help = "Merged last into the CreateTrainingJob or CreateProcessingJob request."
-    secret_hint = "let the script read it from AWS Secrets Manager with the job's role"
+    secret_places: ClassVar = {"secretsmanager": "secretsmanager:NAME", "ssm": "ssm:NAME"}
     can_emulate = True
     has_tuner = True
     emulated_places = "s3://emulated"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from cloudtrain.targets.base import Service, Target
 from cloudtrain.targets.slurm.account import SlurmAccount
@@ -30,7 +30,7 @@ class SlurmTarget(Target):
     place_example = "/data/train"
     place_help = "An absolute path that every node of the cluster sees."
     overrides_help = "Options of sbatch, merged last: `{nice: 100, exclusive: null}`; null removes one."
-    secret_hint = "let the script read it from a file in your home directory, which the nodes see"
+    secret_places: ClassVar = {"file": "file:~/.secrets/NAME", "env": "env:NAME"}
 
     def account(self, settings: Slurm, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> SlurmAccount:
         """The login node and the shared folder."""

@@ -23,6 +23,8 @@ class Identity:
     account: str = ACCOUNT
     roles: dict[str, dict[str, Any]] = field(default_factory=lambda: {"SageMakerRole": TRUST})
     quotas: dict[str, float] = field(default_factory=dict)
+    denied: set[str] = field(default_factory=set)
+    """What the simulation of a role's policies does not allow: `ACTION RESOURCE`."""
 
     def query(self, operation: str, form: dict[str, str]) -> str:
         """The XML inside the answer of STS and IAM."""
@@ -32,6 +34,11 @@ class Identity:
             )
         if operation == "GetRole":
             return self._role(form["RoleName"])
+        if operation == "SimulatePrincipalPolicy":
+            action, arn = form["ActionNames.member.1"], form["ResourceArns.member.1"]
+            decision = "implicitDeny" if f"{action} {arn}" in self.denied else "allowed"
+            result = f"<EvalActionName>{action}</EvalActionName><EvalDecision>{decision}</EvalDecision>"
+            return f"<IsTruncated>false</IsTruncated><EvaluationResults><member>{result}</member></EvaluationResults>"
         raise Refused("InvalidAction", f"the fake knows no {operation}")
 
     def quota_page(self, body: dict[str, Any]) -> dict[str, Any]:

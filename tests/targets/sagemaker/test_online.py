@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -46,6 +47,23 @@ def test_all_is_well(fake: FakeAws, service: SageMakerService) -> None:
     """No finding, and everything was looked at."""
     assert check(fake, service) == []
     assert {item.operation for item in fake.received} == READING
+
+
+def test_the_role_has_to_read_the_secrets(fake: FakeAws, service: SageMakerService) -> None:
+    """IAM is asked about the role, and never for a value."""
+    places = {"HF": "secretsmanager:prod/hf#token", "KEY": "ssm:/keys/wandb"}
+    plan = plan_of(Environment={"CLOUDTRAIN_SECRETS": json.dumps(places)})
+    assert service.check(JOB, ct.SageMaker(), plan) == []
+    fake.identity.denied = {
+        "secretsmanager:GetSecretValue arn:aws:secretsmanager:eu-west-1:123456789012:secret:prod/hf-??????",
+        "ssm:GetParameter arn:aws:ssm:eu-west-1:123456789012:parameter/keys/wandb",
+    }
+    found = service.check(JOB, ct.SageMaker(), plan)
+    assert [(item.code, item.path) for item in found] == [
+        ("SM522", ("environment", "secrets", "HF")), ("SM522", ("environment", "secrets", "KEY"))
+    ]  # fmt: skip
+    assert "secretsmanager:GetSecretValue" in (found[0].hint or "")
+    assert "GetSecretValue" not in {item.operation for item in fake.received}
 
 
 def _trust(service: str, effect: str = "Allow") -> dict[str, Any]:

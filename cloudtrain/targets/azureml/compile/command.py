@@ -24,6 +24,11 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
 _INSTALL = "flock /tmp/cloudtrain-requirements.lock python -m pip install -q --disable-pip-version-check -r"
 """Every process of an instance runs the command, so they take turns; after the first there is nothing to install."""
 
+_SECRETS = (
+    'secrets="$(PYTHONPATH="$PWD" python -m cloudtrain.runtime.secret_values)" || exit; eval "$secrets"; unset secrets'
+)
+"""The values come as lines for the shell, so that they stand in no command line and in no file."""
+
 _WITH_CODE = 'PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"'
 """Before a script in a folder of its own, which alone Python would look for modules in: the runtime is above it."""
 
@@ -45,6 +50,8 @@ def command_of(job: TrainingJob) -> str:
     else:
         message = "a job on Azure ML needs something to run: an image's own entry point is never started"
         raise JobError([Problem(("entry_point",), message, "add for example `entry_point: train.py`", code="CT036")])
+    if job.environment.secrets:
+        line = f"{_SECRETS}; {line}"
     requirements = job.environment.requirements
     # Not `&&`, which would bind to the first part of a line that has several.
     return line if requirements is None else f"{_INSTALL} {quote_word(requirements)} || exit; {line}"

@@ -105,6 +105,24 @@ def same_gpus_for_all(subject: Subject) -> Iterator[Fault]:
         )
 
 
+@rule("AZ520", Level.WARNING)
+def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
+    """The job may not be able to look up a secret.
+
+    `keyvault:VAULT/NAME` needs the managed identity of the compute or of the job, with the role `Key Vault Secrets
+    User`; a job with `identity: user` or `aml_token` has none. `keyvault:NAME`, in the workspace's own vault, needs
+    azureml-core in the environment.
+    """
+    for name, secret in subject.job.environment.secrets.items():
+        place, path = secret.of("azureml") or "", ("environment", "secrets", name)
+        if place.startswith("keyvault:") and "/" not in place:
+            message = f"the secret `{name}` is in the workspace's vault, which only azureml-core asks"
+            yield Fault(message, f"name the vault, `keyvault:VAULT/{place[9:]}`, or install azureml-core", path)
+        elif subject.target.identity in ("user", "aml_token"):
+            message = f"the secret `{name}` needs a managed identity, and the job has `{subject.target.identity}`"
+            yield Fault(message, 'set `identity = "managed"` in `[azureml]`', path)
+
+
 def _over_instances(subject: Subject) -> bool:
     return body(subject).instances > 1 and works_together(subject)
 

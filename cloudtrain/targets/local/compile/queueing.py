@@ -38,6 +38,12 @@ def queue_plan(plan: LocalPlan, job: AnyJob, settings: Local, account: LocalAcco
     return replace(plan, request=specification.to_json(), processes=processes, summary=summary)
 
 
+def plan_after(plan: LocalPlan, runs: tuple[str, ...]) -> LocalPlan:
+    """The plan of the same run, which waits until other runs have succeeded."""
+    summary = (*plan.summary, ("waits for", ", ".join(runs)))
+    return replace(plan, request=replace(plan.specification, after=runs).to_json(), summary=summary)
+
+
 def _own_devices(job: AnyJob) -> str | None:
     """The job's own CUDA_VISIBLE_DEVICES, which counts as it is."""
     view = job.as_training() if isinstance(job, ProcessingJob) else job

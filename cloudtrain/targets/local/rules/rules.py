@@ -34,7 +34,10 @@ def input_is_missing(subject: Subject) -> Iterator[Fault]:
 
     `inputs.NAME.local` is a path relative to the job file. The script would fail when it opens it.
     """
+    awaited = tuple(f"/runs/{name}/" for name in subject.plan.request.get("after", ()))
     for name, item in subject.job.inputs.items():
+        if any(run in (item.local or "") for run in awaited):
+            continue
         missing = None if item.local is None else why_missing(item.local)
         if missing is not None:
             hint = f"create it, or give another path: `--set inputs.{name}.local=PATH`"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from cloudtrain.targets.local.service.queue import Queue
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from cloudtrain.launch.specification import LaunchSpecification
 
 _PATIENCE = 5.0
 """Seconds to wait for the lock: a dying supervisor, or somebody else who finishes the run, holds it for moments."""
@@ -55,8 +59,24 @@ def _complete_output(folder: RunFolder) -> None:
 
     spec = replace(folder.read_launch(), metrics=None)  # patterns may be slow, and this is the process of a command
     output = Output(folder, spec, lambda _instance, _local_rank: None)
+    output.hidden = _secrets_of(spec)
     try:
         output.resume()
         output.drain()
     finally:
         output.close()
+
+
+def _secrets_of(spec: LaunchSpecification) -> tuple[str, ...]:
+    """What must not be told of the output: the secrets that this process can look up without asking anybody."""
+    from cloudtrain.runtime.errors import SetupError
+    from cloudtrain.runtime.secret_values import VARIABLE, forms_of, references, resolved
+
+    found, variables = dict[str, str](), {**os.environ, **spec.processes[0].env}
+    for name, place in references(variables).items():
+        try:
+            if place.startswith(("env:", "file:")):
+                found[name] = resolved({**variables, VARIABLE: json.dumps({name: place})})[name]
+        except SetupError:
+            continue
+    return forms_of(found)

@@ -51,6 +51,8 @@ class Output:
 
     def __init__(self, folder: RunFolder, spec: LaunchSpecification, rank_of: RankOf) -> None:
         self.metrics: dict[str, float] = {}
+        self.hidden: tuple[str, ...] = ()
+        """What no line may hold: the values of the job's secrets."""
         self._folder = folder
         self._finder = SourceFinder(folder.logs, spec, rank_of)
         self._sources: list[Source] = []
@@ -101,7 +103,9 @@ class Output:
         while self.pump(at_once=True):
             pass
         for source in self._sources:
-            self._write(source, source.lines.flush(), time.time())
+            before, lines = source.consumed, source.lines.flush()
+            self._hide(source, before, lines)
+            self._write(source, lines, time.time())
 
     def tail(self, instance: int, rank: int | None, stream: str) -> list[str]:
         """The last lines that a rank wrote, or with None the launcher of an instance."""
@@ -124,10 +128,21 @@ class Output:
         return os.path.relpath(source.path, self._folder.path)
 
     def _read(self, source: Source, now: float) -> bool:
-        chunk = source.read(_CHUNK)
+        before, chunk = source.consumed, source.read(_CHUNK)
         if chunk:
-            self._write(source, source.lines.feed(chunk, now), now)
+            lines = source.lines.feed(chunk, now)
+            self._hide(source, before, lines)
+            self._write(source, lines, now)
         return len(chunk) == _CHUNK
+
+    def _hide(self, source: Source, start: int, lines: list[str]) -> None:
+        """Mask secrets in the lines, and in the bytes of the file from which they were read."""
+        if not self.hidden:
+            return
+        from cloudtrain.runtime.secret_values import masked
+
+        lines[:] = [masked(line, self.hidden) for line in lines]
+        source.erase(start, [form.encode() for form in self.hidden])
 
     def _write(self, source: Source, lines: list[str], now: float) -> None:
         if not lines:

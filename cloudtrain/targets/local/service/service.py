@@ -103,7 +103,7 @@ class LocalService:
         try:
             make_state_folder(self._state_dir, ours=KEPT)
             if _write_launch(folder, plan.request_json.encode(), again=again) or not _is_taken_over(folder):
-                how = [QUEUED] if plan.request.get("queue") else []
+                how = [QUEUED] if plan.request.get("queue") or plan.request.get("after") else []
                 _start_supervisor(folder, _inherit(self._environ), *how)
         except OSError as error:
             raise self._unwritable("the run", error) from error

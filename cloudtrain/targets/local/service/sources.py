@@ -11,7 +11,7 @@ from cloudtrain.targets.local.service.lines import Lines
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from cloudtrain.launch.specification import LaunchSpecification, StartedProcess
 
@@ -53,6 +53,15 @@ class Source:
         chunk = os.pread(self._descriptor, limit, self.offset)
         self.offset += len(chunk)
         return chunk
+
+    def erase(self, start: int, secrets: Iterable[bytes]) -> None:
+        """Write stars over secrets in the file, between `start` and what is consumed."""
+        found = data = os.pread(self._descriptor, self.consumed - start, start)
+        for secret in secrets:
+            data = data.replace(secret, b"*" * len(secret))
+        if data != found:
+            with open(self.path, "r+b", buffering=0) as file:  # noqa: PTH123
+                os.pwrite(file.fileno(), data, start)
 
     def close(self) -> None:
         """Let the file go."""

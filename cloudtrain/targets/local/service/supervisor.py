@@ -1,6 +1,7 @@
 """The supervisor: one detached process per run, which starts the run's processes, watches them and ends them.
 
-    queued       where the run is to wait: until it gets its place, or is asked to stop (`waiting.py`)
+    queued       where the run is to wait: until the runs that it reads from have ended (`chained.py`) and it has its
+                 place (`waiting.py`), or is asked to stop
     preparing    takes the lock, unpacks the code, makes folders, picks ports
     running      starts the processes; follows their output; sees who ends, and how
     stopping     asked to stop, or out of time: SIGTERM, and SIGKILL after the grace period
@@ -58,6 +59,13 @@ class CannotStart(Exception):
     """The processes cannot be started; the message is the run's reason."""
 
 
+class Cancelled(Exception):
+    """What the run waited for will never be there; the message is the run's reason."""
+
+
+_ENDED = {"failed": "failed", "stopped": "was stopped", "lost": "was lost", "gone": "is gone"}
+
+
 class Ending:
     """How the run is being ended: the state that it will have, why, and when patience is over."""
 
@@ -101,16 +109,25 @@ class Supervisor:
             self._place.ring()
 
     def enter_queue(self) -> None:
-        """Take the next place in the queue, before anybody hears that the run exists. Why not is told by `run`."""
-        from cloudtrain.targets.local.service.waiting import Place
+        """Take the next place in the queue, before anybody hears that the run exists. Why not is told by `run`.
 
+        A run that waits for others stands in it when they have ended.
+        """
         try:
-            need = self.folder.read_launch().queue
-            assert need is not None, "the submitter has looked"
-            self._place = Place(self.folder.path)
-            self._place.enter(need)
+            self.spec = self.folder.read_launch()
+            if self.spec.after:
+                self._publish(reason=f"waits for {', '.join(self.spec.after)}")
+                return
+            self._stand_in_queue()
         except Exception as error:  # noqa: BLE001 - of the disk, or of launch.json
             self._not_queued = f"could not enter the queue: {_words(error)}"
+
+    def _stand_in_queue(self) -> None:
+        from cloudtrain.targets.local.service.waiting import Place
+
+        assert self.spec.queue is not None, "the submitter has looked"
+        self._place = Place(self.folder.path)
+        self._place.enter(self.spec.queue)
 
     def run(self) -> None:
         """From taking over to the final status."""
@@ -124,6 +141,8 @@ class Supervisor:
             self._conclude()
         except CannotStart as error:
             self._close("failed", reason=str(error))
+        except Cancelled as error:
+            self._close("stopped", reason=str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, no process may be left and the run must end
             import traceback
 
@@ -136,16 +155,40 @@ class Supervisor:
     def _wait(self) -> bool:
         """Wait for the place; False where the run is to stop instead. The code is unpacked before, so that the run has
         it however long it waits, and begins at once."""
-        if self._place is None or self._not_queued is not None:
-            raise CannotStart(self._not_queued or "could not enter the queue")
+        if self._not_queued is not None:
+            raise CannotStart(self._not_queued)
+        if self.spec.after:
+            if not self._wait_for_runs():
+                return False
+            if self.spec.queue is not None:
+                self._stand_in_queue()
         self._prepare()
         for name in _SOON:
             import_module(f"{__package__}.{name}")
+        if self._place is None:
+            self._publish(state="preparing", started=time.time(), reason=None)
+            return not self._asked_to_stop
         got = self._place.wait(lambda: self._asked_to_stop)
         if got is None:
             return False
         self._gpus = got
-        self._publish(state="preparing", started=time.time())
+        self._publish(state="preparing", started=time.time(), reason=None)
+        return True
+
+    def _wait_for_runs(self) -> bool:
+        """Wait until the other runs have succeeded; False where the run is to stop instead.
+
+        Raises:
+            Cancelled: one of them did not succeed.
+        """
+        from cloudtrain.targets.local.service.chained import wait_for_end
+
+        for name in self.spec.after:
+            state = wait_for_end(f"{os.path.dirname(self.folder.path)}/{name}", lambda: self._asked_to_stop)  # noqa: PTH120
+            if state is None:
+                return False
+            if state != "succeeded":
+                raise Cancelled(f"cancelled: it waited for `{name}`, which {_ENDED.get(state, state)}")
         return True
 
     # preparing
@@ -178,7 +221,8 @@ class Supervisor:
         shares = prepare.shares_of(self._gpus, self.spec.instances)
         commands = [prepare.command_of(process, ports.numbers, os.environ, shares) for process in self.spec.processes]
         ports.release()
-        if not self.is_queued:
+        self._look_up_secrets([environment for _, environment in commands])
+        if self._place is None:
             self._tell_queue([environment for _, environment in commands])
         if not self._asked_to_stop:
             for index, (argv, environment) in enumerate(commands):
@@ -186,6 +230,24 @@ class Supervisor:
         self._publish(state="running")
         if self.spec.max_runtime:
             self._stop_at = time.monotonic() + self.spec.max_runtime
+
+    def _look_up_secrets(self, environments: list[dict[str, str]]) -> None:
+        """Put the job's secrets into the environments of the processes, and hide them in the output."""
+        if not any("CLOUDTRAIN_SECRETS" in environment for environment in environments):
+            return
+        import site
+
+        from cloudtrain.runtime.errors import SetupError
+        from cloudtrain.runtime.secret_values import forms_of, resolved
+
+        site.main()  # an SDK may have to be asked, and this process was started without installed packages
+        try:
+            secrets = next(found for environment in environments if (found := resolved(environment)))
+        except SetupError as error:
+            raise CannotStart(f"{error.message}; {error.hint}" if error.hint else error.message) from None
+        for environment in environments:
+            environment.update(secrets)
+        self.output.hidden = forms_of(secrets)
 
     def _tell_queue(self, environments: list[dict[str, str]]) -> None:
         """Let those who wait for GPUs know which ones this run takes, although it does not wait."""

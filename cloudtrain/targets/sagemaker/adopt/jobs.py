@@ -62,7 +62,7 @@ def _by_drivers(original: Original, start: Mapping[str, Any]) -> Iterator[Draft]
         draft.job["inputs"] = {n: v for n, v in draft.job.get("inputs", {}).items() if n not in (CODE, DRIVERS)}
         draft.job["environment"] = environment | draft.job.get("environment", {})
         draft.job |= {"source_dir": original.source or (CODE_FOLDER if original.code else None)} | draft_fields(start)
-        draft.job = _ordered({name: value for name, value in draft.job.items() if value != {}})
+        draft.job = _order_fields({name: value for name, value in draft.job.items() if value != {}})
         draft.settings["launch"] = mode
         yield draft
 

@@ -120,6 +120,8 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
     if image.known.toolkit is None:
         yield "nothing is known of a training toolkit in this image"
         return
+    if job.environment.secrets:
+        yield "cloudtrain's own launcher looks up the job's secrets"
     under_torchrun = launcher_of(job.distribution) == "torchrun"
     if under_torchrun and _is_shell_script(job):
         yield "the toolkit starts only Python scripts with torchrun"

@@ -78,6 +78,16 @@ declare(
 )
 
 declare(
+    "SM522",
+    Level.WARNING,
+    """The execution role may not read a secret of the job.
+
+    IAM's simulation of the role's policies does not allow it, so that the job would end before the script starts. A
+    policy of the secret itself, which the simulation does not see, may allow it all the same.
+    """,
+)
+
+declare(
     "SM908",
     Level.ERROR,
     """The account's quota does not allow so many instances of the type.

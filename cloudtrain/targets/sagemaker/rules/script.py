@@ -13,6 +13,40 @@ from cloudtrain.targets.sagemaker.launch.program import is_plain_name
 from cloudtrain.targets.sagemaker.rules.view import add_entrypoint_hint, launcher, mode
 
 
+@rule("SM520", Level.ERROR)
+def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
+    """Nothing in the container can look up the job's secrets.
+
+    `environment.secrets` are looked up by the runtime in the bundle, over the network. An image that runs its own entry
+    point has no bundle, and with network isolation a container reaches nothing.
+    """
+    if not subject.job.environment.secrets:
+        return
+    if subject.target.network_isolation:
+        message, hint = "with network isolation the job cannot reach its secrets", "remove `network_isolation`"
+    elif mode(subject) == "image":
+        message, hint = (
+            "the image's own entry point does not look up secrets",
+            "name what runs: `entry_point: train.py`",
+        )
+    else:
+        return
+    yield Fault(message, hint, ("environment", "secrets"))
+
+
+@rule("SM521", Level.WARNING)
+def secrets_left_to_the_script(subject: Subject) -> Iterator[Fault]:
+    """The image's toolkit starts the script, and does not look up the job's secrets.
+
+    cloudtrain's own launcher does, and starts a job with secrets wherever it can. A script that only the toolkit can
+    start (`smddp`, `smp`, MPI between instances) looks them up itself, with `runtime.load_secrets()`.
+    """
+    if subject.job.environment.secrets and mode(subject) == "toolkit":
+        message = "the image's toolkit starts this job, and does not look up its secrets"
+        hint = "begin the script with `from cloudtrain import runtime; runtime.load_secrets()`"
+        yield Fault(message, hint, ("environment", "secrets"))
+
+
 @rule("SM341", Level.ERROR)
 def shell_script_under_torchrun(subject: Subject) -> Iterator[Fault]:
     """A shell script is to be started by the toolkit's torchrun.

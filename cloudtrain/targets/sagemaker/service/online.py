@@ -9,6 +9,7 @@ from typing import Any
 
 from cloudtrain.core.plan import Finding, Plan
 from cloudtrain.errors import CloudtrainError, MissingExtra, TargetError, TargetUnreachable
+from cloudtrain.runtime.secret_values import references
 from cloudtrain.system.extras import require
 from cloudtrain.targets.common.deadline import Deadline, check_timeout
 from cloudtrain.targets.common.provider_errors import Denied, NotThere
@@ -71,6 +72,7 @@ def _cut(what: str, deadline: Deadline[Any]) -> Finding:
 def _checks(plan: Plan) -> list[Check]:
     """One function for each thing to ask, so that they can be asked at once."""
     checks: list[Check] = [_role, _quota]
+    checks += [_secret_check(name, place) for name, place in references(plan.request.get("Environment", {})).items()]
     checks += [_bucket_check(uri, path) for uri, path in _buckets(plan).items()]
     for name, uri in _inputs(plan.request):
         if name != "code":
@@ -179,6 +181,33 @@ def _input_check(uri: str, path: Path) -> Check:
         if not page.get("Contents"):
             hint = f"`aws s3 ls s3://{where.bucket}/` shows what is there"
             yield _finding("SM907", f"there is nothing under `{uri}`", hint, path)
+
+    return look
+
+
+_READ = {
+    "secretsmanager": ("secretsmanager:GetSecretValue", "secretsmanager:{region}:{account}:secret:{name}-??????"),
+    "ssm": ("ssm:GetParameter", "ssm:{region}:{account}:parameter/{name}"),
+}
+"""What reads a secret, and how it is called in a policy."""
+
+
+def _secret_check(name: str, place: str) -> Check:
+    def look(asked: Asked) -> Iterator[Finding]:
+        scheme, _, where = place.partition(":")
+        where, role = where.partition("#")[0], asked.request.get("RoleArn", "")
+        if scheme not in _READ or account_id(role) is None:
+            return
+        action, form = _READ[scheme]
+        partition = role.split(":")[1]
+        resource = form.format(region=asked.region, account=asked.account, name=where.lstrip("/"))
+        arn = where if where.startswith("arn:") else f"arn:{partition}:{resource}"
+        words = {"PolicySourceArn": role, "ActionNames": [action], "ResourceArns": [arn]}
+        results = asked.clients.call("iam", "simulate_principal_policy", **words)["EvaluationResults"]
+        if any(result["EvalDecision"] != "allowed" for result in results):
+            path = ("environment", "secrets", name)
+            message = f"the role `{role.rpartition('/')[2]}` may not read the secret `{name}`"
+            yield _finding("SM522", message, f"allow it `{action}` on `{arn}`", path)
 
     return look
 

@@ -78,6 +78,15 @@ head=${{all[0]}}
 port=$((20000 + (SLURM_JOB_ID * 7) % 10000))
 """
 
+_SECRETS = """
+# The values of the job's secrets are read here, and stand in no file.
+secrets=$({python} -m cloudtrain.runtime.secret_values 2>"$logs/secrets") ||
+  {{ note broken "$(sed -n 's/^error: //p' "$logs/secrets")"; cat "$logs/secrets" >&2; exit 1; }}
+eval "$secrets"
+unset secrets
+rm -f "$logs/secrets"
+"""
+
 _END = """
 status=143
 if [ -z "$told" ]; then
@@ -132,6 +141,8 @@ def batch_script(run: ClusterRun, launch: Launch) -> str:
         text += _SETUP.format(lines="\n".join(settings.setup))
     exports = "\n".join(f"export {name}={quote(value)}" for name, value in run.variables.items())
     text += _VARIABLES.format(exports=exports, processes=run.processes, grace=grace)
+    if run.job.environment.secrets:
+        text += _SECRETS.format(python="python3" if run.image else quote(settings.python))
     text += "".join(f"{line}\n" for line in launch.before)
     again = _AGAIN if settings.requeue or run.job.spot else ""
     return text + _END.format(command=launch.command, again=again)

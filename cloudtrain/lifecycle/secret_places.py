@@ -1,0 +1,60 @@
+"""Secrets of a job on their way to a target: where the values are goes along as one variable, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from cloudtrain.core.per_target import value_for
+from cloudtrain.errors import JobError, Problem
+from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.secret_values import VARIABLE, resolved
+from cloudtrain.targets.registry import target_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cloudtrain.core.processing import AnyJob
+    from cloudtrain.targets.base import Target
+
+
+def with_secret_places(
+    job: AnyJob, where: Target, emulated: str | None, environ: Mapping[str, str]
+) -> tuple[AnyJob, tuple[str, ...]]:
+    """The job with the variable that tells the runtime where its secrets are, and notes about those that this machine
+    needs and does not have.
+
+    A job that runs on this machine as on another target finds them where it says for this machine, else where the
+    other target has them.
+
+    Raises:
+        JobError: a secret has no place that the target can read.
+    """
+    places, problems = dict[str, str](), list[Problem]()
+    candidates = (where, *([] if emulated is None else [target_of(emulated)]))
+    for name, secret in job.environment.secrets.items():
+        given = [(target, value_for(secret, target.name)) for target in candidates]
+        found = [place for target, place in given if place and place.partition(":")[0] in target.secret_places]
+        if found:
+            places[name] = found[0]
+            continue
+        wrong = next((place for _, place in given if place), None)
+        example = next(iter(where.secret_places.values())).replace("NAME", name)
+        what = f"cannot be read on {where.title} from `{wrong}`" if wrong else f"has no place on {where.title}"
+        hint = f'write `environment.secrets.{name}: {{{where.name}: "{example}"}}`'
+        path = ("environment", "secrets", name)
+        problems.append(Problem(path, f"the secret `{name}` {what}", hint, code="CT072"))
+    if problems:
+        raise JobError(problems)
+    variables = {**job.environment.variables, VARIABLE: json.dumps(places, sort_keys=True)}
+    job = job.model_copy(update={"environment": job.environment.model_copy(update={"variables": variables})})
+    return job, tuple(_missing(places, {**environ, **variables})) if where.has_secrets_here else ()
+
+
+def _missing(places: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
+    for name, place in places.items():
+        if place.startswith(("env:", "file:")):
+            try:
+                resolved({**variables, VARIABLE: json.dumps({name: place})})
+            except SetupError as error:
+                yield f"{error.message}: {error.hint}" if error.hint else error.message

@@ -1,0 +1,256 @@
+"""Secrets of the job: their values are looked up here, inside the job, and stand nowhere else.
+
+A request holds only where each one is, in `CLOUDTRAIN_SECRETS`: `{"HF_TOKEN": "secretsmanager:prod/hf"}`.
+
+    env:NAME                    another variable of the job's environment
+    file:PATH                   a file that only its owner may read
+    secretsmanager:NAME[#KEY]   AWS Secrets Manager; KEY of a secret that is JSON
+    ssm:NAME                    AWS Systems Manager's parameter store
+    keyvault:VAULT/NAME         Azure Key Vault, with the job's managed identity
+    keyvault:NAME               the workspace's own vault, where the environment has azureml-core
+
+cloudtrain's launchers call `resolved` before the script starts. `python -m cloudtrain.runtime.secret_values` prints the
+values as lines for a shell's `eval`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from cloudtrain.runtime.errors import SetupError
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+VARIABLE = "CLOUDTRAIN_SECRETS"
+"""Name to reference, as JSON."""
+
+VAULT_ENDPOINT = "AZURE_KEY_VAULT_ENDPOINT"
+"""Another address of Azure Key Vault, for tests and for private clouds."""
+
+_IDENTITY = "http://169.254.169.254/metadata/identity/oauth2/token"
+"""Where Azure's machines answer for their managed identity."""
+
+_MASK = "***"
+
+_SHORTEST = 4
+"""Letters; a shorter value would hide too much of what is no secret."""
+
+
+def resolved(variables: Mapping[str, str]) -> dict[str, str]:
+    """Look up the job's secrets; the result belongs on top of `variables`.
+
+    `CLOUDTRAIN_SECRETS` is part of it, with references to the variables themselves, so that whoever resolves again gets
+    the same values.
+
+    Raises:
+        SetupError: one cannot be read.
+    """
+    values = {name: _value(name, place, variables) for name, place in references(variables).items()}
+    if not values:
+        return {}
+    return dict(values, **{VARIABLE: json.dumps({name: "env:" + name for name in values})})
+
+
+def load_secrets() -> None:
+    """Put the job's secrets into `os.environ`, for scripts that no launcher of cloudtrain starts.
+
+    Raises:
+        SetupError: one cannot be read.
+    """
+    os.environ.update(resolved(os.environ))
+
+
+def references(variables: Mapping[str, str]) -> dict[str, str]:
+    """Name to reference of every secret of the job."""
+    found: dict[str, str] = json.loads(variables.get(VARIABLE) or "{}")
+    return found
+
+
+def forms_of(values: Mapping[str, str]) -> tuple[str, ...]:
+    """What `masked` hides of the values that `resolved` gave: each value and each of its lines, the longest first."""
+    texts = {line for name, value in values.items() if name != VARIABLE for line in (value, *value.splitlines())}
+    return tuple(sorted((text for text in texts if len(text) >= _SHORTEST), key=len, reverse=True))
+
+
+def masked(text: str, forms: Iterable[str]) -> str:
+    """Return the text with `***` in the place of each secret."""
+    for form in forms:
+        text = text.replace(form, _MASK)
+    return text
+
+
+def _value(name: str, place: str, variables: Mapping[str, str]) -> str:
+    scheme, _, where = place.partition(":")
+    reader = _READERS.get(scheme)
+    if reader is None:
+        raise SetupError(f"the secret `{name}` cannot be read: cloudtrain does not know `{scheme}:`")
+    try:
+        value = reader(where, variables)
+    except SetupError as error:
+        raise SetupError(f"the secret `{name}` cannot be read: {error.message}", hint=error.hint) from None
+    if not value:
+        raise SetupError(f"the secret `{name}` cannot be read: `{place}` is empty")
+    return value
+
+
+def _of_variable(name: str, variables: Mapping[str, str]) -> str:
+    if name not in variables:
+        raise SetupError(f"the variable `{name}` is not set", hint=f"set it before you submit: `export {name}=...`")
+    return variables[name]
+
+
+def _of_file(path: str, variables: Mapping[str, str]) -> str:  # noqa: ARG001 - as the other readers
+    place = os.path.expanduser(path)  # noqa: PTH111 - as it was written
+    try:
+        with open(place, encoding="utf-8") as file:  # noqa: PTH123
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise SetupError(f"`{path}`: {reason}", hint=f"write it into `{path}`, and `chmod 600 {path}`") from None
+    if mode & 0o077:
+        raise SetupError(f"other users may read `{path}` (mode {mode:o})", hint=f"`chmod 600 {path}`")
+    return text.rstrip("\r\n")
+
+
+def _of_secrets_manager(where: str, variables: Mapping[str, str]) -> str:
+    name, _, key = where.partition("#")
+    hint = f"allow `secretsmanager:GetSecretValue` on `{name}` to the job's role"
+    answer = _ask_aws("secretsmanager", "get_secret_value", {"SecretId": name}, variables, hint)
+    text = answer.get("SecretString")
+    if text is None:
+        text = answer["SecretBinary"].decode("utf-8", "replace")
+    if not key:
+        return str(text)
+    try:
+        found = json.loads(text)[key]
+    except (ValueError, KeyError, TypeError):
+        raise SetupError(f"`{name}` is not a JSON object with the key `{key}`") from None
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+def _of_parameter_store(name: str, variables: Mapping[str, str]) -> str:
+    hint = f"allow `ssm:GetParameter` on `{name}`, and `kms:Decrypt` on its key, to the job's role"
+    answer = _ask_aws("ssm", "get_parameter", {"Name": name, "WithDecryption": True}, variables, hint)
+    return str(answer["Parameter"]["Value"])
+
+
+def _ask_aws(
+    service: str, method: str, words: dict[str, Any], variables: Mapping[str, str], hint: str
+) -> Mapping[str, Any]:
+    try:
+        import boto3  # type: ignore[import-untyped]  # it has no types
+        from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]  # nor has this
+    except ImportError:
+        install = "add `boto3` to the job's `environment.requirements`, or use an image that has it"
+        raise SetupError("boto3 is not installed here", hint=install) from None
+    name = str(next(iter(words.values())))
+    region = name.split(":")[3] if name.startswith("arn:") else None
+    for variable in ("AWS_REGION", "AWS_DEFAULT_REGION", "SAGEMAKER_REGION"):
+        region = region or variables.get(variable)
+    try:
+        answer: Mapping[str, Any] = getattr(boto3.client(service, region_name=region), method)(**words)
+    except ClientError as error:
+        told = error.response.get("Error", {})
+        raise SetupError(f"AWS says {told.get('Code')}: {told.get('Message')}", hint=hint) from None
+    except BotoCoreError as error:
+        raise SetupError(f"AWS cannot be asked: {error}", hint=hint) from None
+    return answer
+
+
+def _of_key_vault(where: str, variables: Mapping[str, str]) -> str:
+    vault, slash, name = where.partition("/")
+    if not slash:
+        return _of_workspace(where)
+    host = vault if "." in vault else vault + ".vault.azure.net"
+    endpoint = variables.get(VAULT_ENDPOINT) or "https://" + host
+    token = _identity_token("https://" + host.split(".", 1)[1], variables)
+    headers = {"Authorization": "Bearer " + token}
+    hint = f"give the job's managed identity the role `Key Vault Secrets User` on `{vault}`"
+    return str(_get_json(f"{endpoint}/secrets/{name}?api-version=7.4", headers, hint, "the vault")["value"])
+
+
+def _of_workspace(name: str) -> str:
+    hint = f"name the vault: `keyvault:VAULT/{name}`, which needs no package"
+    try:
+        from azureml.core import Run  # type: ignore[import-not-found]  # no extra of ours has it
+    except ImportError:
+        raise SetupError("azureml-core is not installed here, which knows the workspace's vault", hint=hint) from None
+    try:
+        return str(Run.get_context().get_secret(name) or "")
+    except Exception as error:  # noqa: BLE001 - the package has no base class for its errors
+        raise SetupError(f"the workspace's vault says: {error}", hint=hint) from None
+
+
+def _identity_token(resource: str, variables: Mapping[str, str]) -> str:
+    """Return a token of the job's managed identity: from Azure ML's own endpoint, else from the machine's."""
+    from urllib.parse import urlencode
+
+    endpoint, secret = variables.get("MSI_ENDPOINT"), variables.get("MSI_SECRET")
+    client = variables.get("DEFAULT_IDENTITY_CLIENT_ID")
+    words, headers = {"api-version": "2018-02-01", "resource": resource}, {"Metadata": "true"}
+    if client:
+        words["clientid" if endpoint and secret else "client_id"] = client
+    if endpoint and secret:
+        words["api-version"], headers = "2017-09-01", {"secret": secret}
+    else:
+        endpoint = _IDENTITY
+    hint = 'give the compute a managed identity, or set `identity = "managed"` in [azureml]'
+    answer = _get_json(f"{endpoint}?{urlencode(words)}", headers, hint, "the job's managed identity", proxy=False)
+    return str(answer["access_token"])
+
+
+def _get_json(address: str, headers: dict[str, str], hint: str, who: str, proxy: bool = True) -> Mapping[str, Any]:
+    """Return the answer of a GET, tried three times where the service is busy or away."""
+    from urllib.error import HTTPError
+    from urllib.request import ProxyHandler, Request, build_opener
+
+    opener = build_opener(*([] if proxy else [ProxyHandler({})]))
+    for attempt in range(3):
+        try:
+            with opener.open(Request(address, headers=headers), timeout=10) as answer:
+                found: Mapping[str, Any] = json.loads(answer.read().decode("utf-8"))
+                return found
+        except HTTPError as error:
+            problem, again = f"{who} answers {error.code} {error.reason}", error.code == 429 or error.code >= 500
+        except OSError as error:
+            problem, again = f"{who} cannot be reached: {getattr(error, 'reason', error)}", True
+        except ValueError:
+            problem, again = f"{who} answers with what is not JSON", False
+        if not again or attempt == 2:
+            break
+        time.sleep(attempt + 1)
+    raise SetupError(problem, hint=hint)
+
+
+_READERS = {
+    "env": _of_variable,
+    "file": _of_file,
+    "secretsmanager": _of_secrets_manager,
+    "ssm": _of_parameter_store,
+    "keyvault": _of_key_vault,
+}
+
+
+def main() -> int:
+    """Print the secrets as lines that a shell evaluates; the exit code."""
+    from shlex import quote
+
+    try:
+        values = resolved(os.environ)
+    except SetupError as error:
+        error.tell()
+        return 1
+    for name, value in values.items():
+        sys.stdout.write(f"export {name}={quote(value)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Waiting for the end of another run on this machine, without looking at it again and again.
+
+Its supervisor holds a lock for life, so a shared lock on the same file comes when it ends, whatever ended it.
+"""
+
+# Paths are strings here: this has to start, and to poll, in no time.
+# ruff: noqa: PTH110
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+
+from cloudtrain.targets.local.service.folder import FINAL, RunFolder
+from cloudtrain.targets.local.service.lost import finish
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+
+class _Woken(BaseException):
+    """The run was asked to stop while it waited."""
+
+
+def wait_for_end(run_dir: str, is_asked_to_stop: Callable[[], bool]) -> str | None:
+    """Return the final state of another run, `gone` where nothing is left of it, and None where this one is to stop."""
+    passed_on = signal.getsignal(signal.SIGTERM)
+
+    def wake(number: int, frame: FrameType | None) -> None:
+        assert callable(passed_on)
+        signal.signal(signal.SIGTERM, passed_on)
+        passed_on(number, frame)
+        raise _Woken
+
+    try:
+        signal.signal(signal.SIGTERM, wake)  # Python would wait on after a handler that returns
+        try:
+            return None if is_asked_to_stop() else _end_of(RunFolder(run_dir))
+        finally:
+            signal.signal(signal.SIGTERM, passed_on)
+    except _Woken:
+        return None
+
+
+def _end_of(folder: RunFolder) -> str:
+    while True:
+        if not os.path.exists(folder.lock):
+            return "gone"
+        descriptor = os.open(folder.lock, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        finally:
+            os.close(descriptor)
+        status = folder.read_status()
+        if status is None:
+            return "gone"
+        if status["state"] in FINAL:
+            return str(status["state"])
+        finish(folder.path)  # its supervisor was killed
