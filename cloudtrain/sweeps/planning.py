@@ -26,6 +26,7 @@ from cloudtrain.targets.settings import TargetSettings
 
 if TYPE_CHECKING:
     from cloudtrain.bundle.tree import Tree
+    from cloudtrain.core.job import TrainingJob
     from cloudtrain.store.origin import Label
 
 _NAMELESS = "sweep-00000000-0"
@@ -50,13 +51,14 @@ def prepare_sweep(
         JobError: the sweep, or the job of its first trial, cannot run there.
     """
     _refuse_too_many(sweep, place_of)
+    written = sweep.job.from_folder(sweep.folder)
     job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
     in_job: PlaceOf | None = None if place_of is None else (lambda path: place_of(_path_in_sweep(sweep, path)))
     prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=in_job)
     if not hasattr(prepared.job, "distribution"):
         raise AssertionError("the model takes training jobs alone")
     sweep = sweep.model_copy(update={"job": prepared.job})
-    return PreparedSweep(sweep, prepared, settings, place_of)
+    return PreparedSweep(sweep, prepared, settings, written, place_of)
 
 
 def _path_in_sweep(sweep: Sweep, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
@@ -88,6 +90,8 @@ class PreparedSweep:
     prepared: PreparedJob
     """Of the first trial."""
     settings: Settings
+    written_job: TrainingJob
+    """The job as the sweep's file says it, without the values of a trial."""
     place_of: PlaceOf | None = None
 
     @cached_property

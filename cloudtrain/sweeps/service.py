@@ -162,8 +162,8 @@ class SweepService(Tuner):
         with suppress(ProcessLookupError):
             os.kill(found["pid"], signal.SIGTERM)
 
-    def resume(self, ref: RunRef, more: int = 0) -> None:
-        """Start the driver of a sweep again, with more trials.
+    def resume(self, ref: RunRef, more: int = 0, *, again: bool = False) -> None:
+        """Start the driver of a sweep again, with more trials, or with `again` those once more that have failed.
 
         Raises:
             UsageError: it goes on, or has nothing left to try.
@@ -181,14 +181,19 @@ class SweepService(Tuner):
                 hint = f"write `--trials {left}`" if left > 0 else "submit another sweep with more values"
                 raise UsageError(f"the grid has {sweep.space.grid_size} combinations", hint=hint, code="CT993")
             before = folder.read_status() or {}
+            failed = [trial.number for trial in study.trials.values() if trial.has_failed]
             is_over = RunState(before["state"]).is_final and not study.open
-            if not more and is_over and len(study.trials) >= total:
+            if again and not failed:
+                hint = f"`cloudtrain continue {ref.name}` goes on with it, `--trials 10` adds ten"
+                raise UsageError(f"no trial of `{ref.name}` has failed", hint=hint, code="CT067")
+            if not more and not again and is_over and len(study.trials) >= total:
                 hint = f"`cloudtrain continue {ref.name} --trials 10` adds ten"
+                hint += f"; `cloudtrain rerun {ref.name}` runs the failed ones again" if failed else ""
                 raise UsageError(f"all {total} trials of `{ref.name}` have ended", hint=hint, code="CT993")
             folder.stop.unlink(missing_ok=True)
-            if more:
+            if more or again:
                 journal = Journal(folder.path)
-                journal.write("extended", trials=more)
+                journal.write("again" if again else "extended", trials=failed if again else more)
                 journal.close()
             folder.write_status(RunState.PENDING, None, started=before.get("started") or time.time())
         except OSError as error:
