@@ -37,7 +37,11 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
     if work:
         copy = "" if fetched == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies them"
         say(_words_of(work) + copy)
-    say(f"next: {typed('cloudtrain', 'trials' if run.is_sweep else 'logs', run.name)}, {fetch}")
+    if run.is_sweep:
+        fetch = f", {typed('cloudtrain', 'download', run.name, 'model/')}" if "best_trial" in status.metrics else ""
+        say(f"next: {typed('cloudtrain', 'trials', run.name)}{fetch}")
+    else:
+        say(f"next: {typed('cloudtrain', 'logs', run.name)}, {fetch}")
 
 
 def _of_sweep(status: RunStatus) -> str:

@@ -77,7 +77,7 @@ def keep_plan(
     settings = settings_fields(prepared.target)
     content = replace(plan, processes=()).to_dict()
     del content["processes"]
-    raw = {"job": fields, "prepared": compiled, "settings": settings, "request": plan.request}
+    raw = {"job": fields, "prepared": {} if kind == SWEEP else compiled, "settings": settings, "request": plan.request}
     written = _Written(file, text, overrides)
     secrets = Secrets(
         tuple(dict.fromkeys((*plan.hidden, *signatures_in(raw), *written.overridden_secrets()))),

@@ -189,6 +189,7 @@ def _is_logarithmic(places: Sequence[float]) -> bool:
 def _scale(axes: Axes, places: Sequence[float], labels: list[str] | None) -> None:
     if labels is not None:
         axes.set_xticks(range(len(labels)), labels)
+        axes.set_xlim(-0.5, len(labels) - 0.5)
     elif _is_logarithmic(places):
         axes.set_xscale("log")
 

@@ -15,7 +15,7 @@ from threading import get_native_id
 from typing import Any
 
 from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.core.plan import Finding, Plan, Upload
 from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.core.sweep import Objective, Sweep
 from cloudtrain.core.trial import Trial, best_of
@@ -27,6 +27,7 @@ from cloudtrain.sweeps.study import Journal, lines_of, read_events, read_study
 from cloudtrain.system.lock import ProcessLock
 from cloudtrain.system.private import make_private_folder, make_state_folder, open_private
 from cloudtrain.targets.base import BundleWriter, ByteProgress, Tuner
+from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.registry import service_of
 
 _FOLLOW_EVERY = 0.2
@@ -226,6 +227,10 @@ class SweepService(Tuner):
     def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
         """None: the target lists the trials."""
         return iter(())
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """The archive that the trials get."""
+        return unpacked(self._known(ref).archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the best trial wrote.
