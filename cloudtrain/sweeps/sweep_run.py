@@ -161,8 +161,10 @@ class SweepRun(Run):
             super().remove()  # which refuses
         with read_store(self._settings.state_dir) as store:
             rows = [] if store is None else store.of_sweep(trials_key(self.name))
-        for row in rows:
-            Run(row, self._settings).remove()
+        trials = [Run(row, self._settings) for row in rows]
+        trials.sort(key=lambda trial: trial.state.is_final)  # one that goes on, beside a dead driver, refuses first
+        for trial in trials:
+            trial.remove()
         folder = self.directory
         super().remove()
         if folder is not None and folder.exists():

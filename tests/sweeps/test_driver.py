@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,11 @@ import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.errors import RunNotFound, UsageError
 from cloudtrain.store.store import read_store
+from cloudtrain.sweeps import study
 from cloudtrain.sweeps.folder import SweepFolder
 from cloudtrain.sweeps.service import SweepService
 from cloudtrain.sweeps.sweep_run import SweepRun, sweep_of
+from cloudtrain.targets.local.service.service import LocalService
 from tests.sweeps.conftest import MakeSweep
 
 pytestmark = pytest.mark.lifecycle
@@ -138,6 +141,7 @@ def test_one_dead_trial_does_not_end_the_others(make_sweep: MakeSweep, mode: str
     assert run.best.values == {"mode": "good", "rate": 0.2}
 
 
+@pytest.mark.slow
 def test_failed_trials_run_again(
     make_sweep: MakeSweep, started: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,6 +221,36 @@ def test_an_array_from_the_command_line(
     assert run_command(["logs", "last", "--trial", "9"]) == 3
     assert run_command(["ps"]) == 0
     assert capsys.readouterr().out.count("small-") == 1
+
+
+def test_a_look_at_a_thousand_trials_asks_for_none_of_them(
+    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is shown of them is in the journal: one read of it for each command."""
+    reads = list[Path]()
+
+    def start(_: SweepService, folder: SweepFolder) -> None:
+        lines = [{"event": "asked", "trial": number, "values": {"rate": number}} for number in range(1, 1001)]
+        (folder.path / study.FILE_NAME).write_text("".join(json.dumps({"at": 0.0, **line}) + "\n" for line in lines))
+        folder.write_status(ct.RunState.SUCCEEDED, None, started=0.0, metrics={"trials": 1000})
+
+    def read(folder: Path) -> list[dict[str, Any]]:
+        reads.append(folder)
+        return read_events(folder)
+
+    def asked(_: LocalService, ref: ct.RunRef) -> ct.RunStatus:
+        raise AssertionError(f"{ref} was asked for")
+
+    read_events = study.read_events
+    monkeypatch.setattr(SweepService, "_start", start)
+    monkeypatch.setattr(study, "read_events", read)
+    monkeypatch.setattr(LocalService, "status", asked)
+    submitted(make_sweep(trials=1000))
+    for command, expected in {"ps": 0, "status last": 1, "trials last": 1, "trials last --best 5": 1}.items():
+        reads.clear()
+        assert run_command(command.split()) == 0
+        assert len(reads) == expected
+    assert "1000 running" in capsys.readouterr().out
 
 
 def test_trials_of_a_run_that_is_no_sweep(make_sweep: MakeSweep) -> None:

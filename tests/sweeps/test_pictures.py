@@ -46,6 +46,7 @@ def test_a_line_for_each_trial() -> None:
     assert [text.get_text() for text in axes.get_xticklabels()] == ["lr", "opt", "accuracy"]
 
 
+@pytest.mark.slow
 def test_what_matters() -> None:
     """A bar for each hyperparameter, parts of one; the one that the value follows is the longest."""
     pytest.importorskip("matplotlib")
