@@ -99,6 +99,8 @@ def _report_failure(run: Run, status: RunStatus) -> None:
     rank = ["--rank", str(status.failed_rank)] if status.failed_rank is not None else []
     reason = f": {status.reason}" if status.reason else ""
     hint = f"{typed('cloudtrain', 'logs', run.name, *rank)} prints all that it wrote"
+    if run.is_sweep:
+        hint = f"{typed('cloudtrain', 'logs', run.name, '--trial', '1')} prints all that its first trial wrote"
     message = f"`{run.name}` {word}{_after(status)}{reason}"
     show(Document([Notice("error", message, details=status.details, hint=hint)]), sys.stderr)
 
