@@ -215,9 +215,11 @@ def submit(
         target = queued_settings(named, queue, priority)
     prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
 
-    keeper = None
-    if isinstance(prepared, PreparedJob):  # the trials of a sweep are kept, each as the job that it is
+    if isinstance(prepared, PreparedJob):
         keeper = Keeper(prepared, anchored(cast("AnyJob", job), settings.cwd), file)
+    else:  # its trials, which its driver submits, are kept as the jobs that they are
+        trained = anchored(prepared.written_job, settings.cwd)
+        keeper = Keeper(prepared.prepared, job.model_copy(update={"job": trained}), file)
 
     def run_of(submitted: Submitted) -> Run:
         names = tuple(record.name for record in submitted.unreported)
@@ -234,11 +236,11 @@ def submit(
             if on_plan is not None:
                 on_plan(compiled)
             stop_on_errors(compiled)
-            if on_changes is not None and keeper is not None:
+            if on_changes is not None and isinstance(prepared, PreparedJob):
                 from cloudtrain.lifecycle.since import changes_since_last
 
                 with suppress(CloudtrainError, OSError):
-                    on_changes(changes_since_last(store, keeper.prepared, keeper.job, compiled))
+                    on_changes(changes_since_last(store, prepared, cast("AnyJob", keeper.job), compiled))
             return compiled
 
         submission = Submission(
@@ -251,10 +253,10 @@ def submit(
             report=report,
             on_bytes=on_bytes,
             origin=origin_here(Path.cwd(), project=job.folder, labels=prepared.labels),
-            kept_of=None if keeper is None else keeper.kept_of,
+            kept_of=keeper.kept_of,
         )
         submitted = submit_once(store, submission, lambda name: _service_named(name, settings))
-        if keeper is not None and not submitted.adopted:
+        if not submitted.adopted:
             keeper.finish(store, submitted.record.name)
         return run_of(submitted)
 

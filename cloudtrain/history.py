@@ -65,6 +65,7 @@ def costs(
 def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
     """All runs, the newest first: those of the store as they were last seen, or those that a target has."""
     from cloudtrain.lifecycle.run import Run
+    from cloudtrain.store.kinds import SWEEP
     from cloudtrain.store.store import read_store
 
     settings = load_settings()
@@ -74,7 +75,8 @@ def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
         return
     recover_if_needed()
     with read_store(settings.state_dir) as store:
-        rows = [] if store is None else store.newest()
+        rows = [] if store is None else store.newest(trials=True)
+        rows = [row for row in rows if not row.key.startswith(SWEEP)]  # what a sweep costs, its trials do
     yield from (Run(row, settings) for row in rows if row.stage in ("accepted", "reported"))
 
 

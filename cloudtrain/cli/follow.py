@@ -27,7 +27,8 @@ def follow(run: Run, *, as_json: bool = False) -> int:
     """Follow a run to its end and return the exit code. With `as_json`, stdout gets the final status alone."""
     stream = sys.stderr if as_json else sys.stdout
     try:
-        metrics = _print(run, lambda told: _fold_traces(run.logs(follow=True, on_status=told)), LineFormat(), stream)
+        form = LineFormat(prefix=not run.is_sweep)
+        metrics = _print(run, lambda told: _fold_traces(run.logs(follow=True, on_status=told)), form, stream)
         status = run.wait()
     except KeyboardInterrupt:
         goes_on(run)

@@ -28,7 +28,7 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
         return
     from cloudtrain.render.status import metrics_text
 
-    values = metrics_text(metrics or status.metrics)
+    values = _of_sweep(status) if run.is_sweep else metrics_text(metrics or status.metrics)
     word = "was stopped" if status.state is RunState.STOPPED else str(status.state)
     say(f"`{run.name}` {word}{_after(status)}" + (f": {values}" if values else ""))
     work = _working_files(run)
@@ -37,7 +37,22 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
     if work:
         copy = "" if fetched == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies them"
         say(_words_of(work) + copy)
-    say(f"next: {typed('cloudtrain', 'logs', run.name)}, {fetch}")
+    if run.is_sweep:
+        fetch = f", {typed('cloudtrain', 'download', run.name, 'model/')}" if "best_trial" in status.metrics else ""
+        say(f"next: {typed('cloudtrain', 'trials', run.name)}{fetch}")
+    else:
+        say(f"next: {typed('cloudtrain', 'logs', run.name)}, {fetch}")
+
+
+def _of_sweep(status: RunStatus) -> str:
+    """`trial 7 is the best, accuracy 0.97; 2 of 40 trials failed`."""
+    from cloudtrain.render.status import number
+
+    progress = ("trials", "ended", "running", "best_trial")
+    values = [f"{name} {number(value)}" for name, value in status.metrics.items() if name not in progress]
+    best = status.metrics.get("best_trial")
+    words = [f"trial {int(best)} is the best, {values[0]}"] if best is not None and values else []
+    return "; ".join([*words, *([status.reason] if status.reason else [])])
 
 
 def goes_on(run: Run) -> None:
@@ -84,6 +99,8 @@ def _report_failure(run: Run, status: RunStatus) -> None:
     rank = ["--rank", str(status.failed_rank)] if status.failed_rank is not None else []
     reason = f": {status.reason}" if status.reason else ""
     hint = f"{typed('cloudtrain', 'logs', run.name, *rank)} prints all that it wrote"
+    if run.is_sweep:
+        hint = f"{typed('cloudtrain', 'logs', run.name, '--trial', '1')} prints all that its first trial wrote"
     message = f"`{run.name}` {word}{_after(status)}{reason}"
     show(Document([Notice("error", message, details=status.details, hint=hint)]), sys.stderr)
 

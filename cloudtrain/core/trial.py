@@ -25,6 +25,7 @@ class Trial:
         reason: why it has no value, or was stopped.
         stopped_early: whether it was stopped because others were better.
         reports: every value of the objective that it reported, in order.
+        earlier: the names of its runs before this one, which `rerun` has given up.
     """
 
     number: int
@@ -37,11 +38,18 @@ class Trial:
     ended: float | None = None
     stopped_early: bool = False
     reports: tuple[float, ...] = field(default=(), repr=False)
+    earlier: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def counts(self) -> bool:
         """Whether it can be the best: it has ended well, and has a value."""
         return self.value is not None and self.state is RunState.SUCCEEDED
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended without doing what it was started for, so that running it again makes sense."""
+        is_cut_off = self.state is RunState.STOPPED and not self.stopped_early
+        return is_cut_off or self.state in (RunState.FAILED, RunState.LOST)
 
     def row(self) -> dict[str, Any]:
         """The trial as one flat row."""

@@ -15,6 +15,7 @@ from cloudtrain.core.references import RunInput, is_run_input, run_input
 from cloudtrain.core.states import RunRef, RunState
 from cloudtrain.errors import CloudtrainError, JobError, Problem, RunNotFound, TargetError, did_you_mean
 from cloudtrain.settings import Settings
+from cloudtrain.store.kinds import SWEEP, TUNER
 from cloudtrain.store.store import RunRecord, Store, read_store
 from cloudtrain.targets.base import Service
 from cloudtrain.targets.registry import service_of, target_of
@@ -165,6 +166,9 @@ class _Search:
     def _state(self, row: RunRecord) -> RunState:
         """As last seen; where runs wait for others, as it is: lost where nothing is left of the run."""
         state = RunState(row.state)
+        if row.key.startswith((SWEEP, TUNER)):  # one that was stopped has a best trial all the same
+            has_best = state is RunState.STOPPED and self._store is not None and self._store.outputs_of(row.name)
+            return RunState.SUCCEEDED if has_best else state
         if state.is_final or not target_of(self._target).waits_for_runs:
             return state
         try:
@@ -194,6 +198,9 @@ def _place(store: Store | None, row: RunRecord, wanted: RunInput) -> str:
     assert store is not None, "the run came from it"
     places = store.outputs_of(row.name)
     place = places.get(wanted.what.lower())
+    if not places and row.key.startswith((SWEEP, TUNER)):
+        hint = f"name its run, `run:RUN/model`: `cloudtrain trials {row.name}` lists them"
+        raise CloudtrainError(f"which trial of the sweep `{row.name}` is best is not known", hint=hint, code="CT021")
     if place is None and "outputs" in places:
         raise CloudtrainError(
             f"{target_of(row.target).title} keeps all outputs of the training job `{row.name}` in one archive, "

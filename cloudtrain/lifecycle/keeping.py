@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cloudtrain.core.fields import fields_of, kind_of_job
+from cloudtrain.core.fields import SWEEP, fields_of, kind_of_job
 from cloudtrain.core.job import BUNDLED
 from cloudtrain.core.plan import Plan
 from cloudtrain.errors import CloudtrainError, dotted
@@ -21,6 +21,7 @@ from cloudtrain.targets.settings import TargetSettings
 
 if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob
+    from cloudtrain.core.sweep import Sweep
     from cloudtrain.jobfile import JobFile
     from cloudtrain.store.store import Store
 
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 class Keeper:
     """Collects what is kept of one submission, while the submission goes on."""
 
-    def __init__(self, prepared: PreparedJob, job: AnyJob, file: JobFile | None) -> None:
+    def __init__(self, prepared: PreparedJob, job: AnyJob | Sweep, file: JobFile | None) -> None:
         self.prepared = prepared
         self.job = job
         self._file = file
-        is_bundled = (job.source_dir or "").startswith(BUNDLED)
+        written: Any = getattr(job, "job", job)
+        is_bundled = (written.source_dir or "").startswith(BUNDLED)
         self._commit = (None if is_bundled else commit_of(prepared.tree.root)) or Commit(None, None)
         self._differences = Differences(prepared.tree.root) if self._commit.commit else None
 
@@ -58,7 +60,7 @@ class Keeper:
 
 def keep_plan(
     prepared: PreparedJob,
-    job: AnyJob,
+    job: AnyJob | Sweep,
     plan: Plan,
     commit: Commit,
     *,
@@ -66,15 +68,16 @@ def keep_plan(
     text: str | None,
     overrides: Sequence[str],
 ) -> Kept:
-    """What is kept of a plan of a job: no value of it is a secret."""
+    """What is kept of a plan of a job, or of a sweep, whose first trial is the prepared job: no value of it is a
+    secret. What a sweep costs is what its trials cost."""
     import cloudtrain
     from cloudtrain.rules.portable.value import named_secrets
 
-    fields, compiled = fields_of(job), fields_of(prepared.job)
+    fields, compiled, kind = fields_of(job), fields_of(prepared.job), kind_of_job(job)
     settings = settings_fields(prepared.target)
     content = replace(plan, processes=()).to_dict()
     del content["processes"]
-    raw = {"job": fields, "prepared": compiled, "settings": settings, "request": plan.request}
+    raw = {"job": fields, "prepared": {} if kind == SWEEP else compiled, "settings": settings, "request": plan.request}
     written = _Written(file, text, overrides)
     secrets = Secrets(
         tuple(dict.fromkeys((*plan.hidden, *signatures_in(raw), *written.overridden_secrets()))),
@@ -83,8 +86,8 @@ def keep_plan(
     return Kept(
         version=cloudtrain.__version__,
         job=secrets.hidden(fields),
-        prepared=secrets.hidden(compiled) if compiled != fields else None,
-        kind=kind_of_job(job),
+        prepared=secrets.hidden(compiled) if compiled != fields and kind != SWEEP else None,
+        kind=kind,
         file=file,
         text=written.hidden_text(secrets),
         overrides=tuple(secrets.hidden(list(overrides))),
@@ -97,7 +100,7 @@ def keep_plan(
         dirty=commit.dirty,
         difference=commit.difference,
         hidden=tuple(dict.fromkeys(_hidden_ways(raw, secrets))),
-        hourly=prepared.hourly_price(plan),
+        hourly=prepared.hourly_price(plan) if kind != SWEEP else None,
     )
 
 

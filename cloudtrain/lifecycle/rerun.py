@@ -21,6 +21,7 @@ from cloudtrain.lifecycle.sending import stop_on_errors
 from cloudtrain.lifecycle.submission import Submission, Submitted, submit_once
 from cloudtrain.settings import Settings
 from cloudtrain.store.history import Kept
+from cloudtrain.store.kinds import TRIAL
 from cloudtrain.store.origin import Origin, origin_here
 from cloudtrain.store.store import RunRecord, Store, open_store
 from cloudtrain.system.git import Commit
@@ -58,7 +59,8 @@ class Again:
         """
         self._refuse_hidden()
         job_name, key, kept = self.row.job_name, self.row.key, self.kept
-        if name is not None and name != job_name:
+        if key.startswith(TRIAL) or (name is not None and name != job_name):  # a trial is a run of its own this time
+            name = name or job_name
             job_name = _job(kept.kind, {**kept.job, "name": name}).name
             nameless = replace(self._plan(_NAMELESS, kept), job_name=job_name)
             key = submission_key(nameless)

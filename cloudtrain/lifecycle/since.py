@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.core.comparison import ABSENT, Change, FileChange, changes_between, file_changes
+from cloudtrain.core.fields import SWEEP
 from cloudtrain.core.plan import Plan
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.lifecycle.code import RUNTIME, code_of
@@ -44,7 +45,7 @@ def changes_since_last(store: Store, prepared: PreparedJob, job: AnyJob, plan: P
     """What changed since the newest run of the same name; None where there is none, or nothing of it is kept."""
     last = next(iter(store.newest(limit=1, job=job.name)), None)
     kept = None if last is None else store.kept(last.name)
-    if last is None or kept is None:
+    if last is None or kept is None or kept.kind == SWEEP:
         return None
     changes = [*_of_target(last, kept, prepared), *changes_between(kept.job, shown_fields(prepared, job, plan))]
     files = list(_of_code(last, kept, prepared))

@@ -279,8 +279,20 @@ _SWEEPS = (
     ErrorCode(
         "CT063",
         "A sweep needs a package that is not installed.",
-        "The strategies `bayesian` and `hyperband` use Optuna: `pip install 'cloudtrain[sweeps]'`. `grid` and `random` "
-        "need no package, and a target's own tuner needs none either.",
+        "`strategy: bayesian` and the picture of importance use Optuna: `pip install 'cloudtrain[sweeps]'`. Pictures "
+        "need matplotlib. `grid`, `random` and `hyperband` need no package, and neither does a target's own tuner.",
+    ),
+    ErrorCode(
+        "CT067",
+        "The sweep has no trial that can run again like this.",
+        "`cloudtrain rerun SWEEP` runs the trials again that failed or were cut off, as they were. Other values are "
+        "another sweep, and one trial with a change is `cloudtrain rerun RUN --set ...` with the name of its run.",
+    ),
+    ErrorCode(
+        "CT068",
+        "Too few trials have a value to tell how much a hyperparameter matters.",
+        "Importance compares the best trials with all others, which says nothing about a handful. Add some with "
+        "`cloudtrain continue SWEEP --trials 10`; the other pictures need one trial.",
     ),
 )
 

@@ -179,6 +179,13 @@ class Store:
             if status.billable_seconds is not None:
                 history.keep_bill(self._db, name, status.billable_seconds, status.cost)
 
+    def keep_outputs(self, name: str, outputs: Mapping[str, str]) -> None:
+        """Replace what a run writes, and where: of a sweep, what its best trial wrote."""
+        with self._writing():
+            self._db.execute("DELETE FROM written WHERE name = ?", (name,))
+            places = [(name, what, place) for what, place in outputs.items()]
+            self._db.executemany("INSERT INTO written (name, what, place) VALUES (?, ?, ?)", places)
+
     def keep_difference(self, name: str, difference: tuple[bool, str | None]) -> None:
         """Keep whether the code of a run differed from its commit, and the hash of the difference."""
         with self._writing():

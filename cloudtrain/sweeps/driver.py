@@ -34,6 +34,8 @@ from cloudtrain.targets.base import Service
 from cloudtrain.targets.registry import service_of
 
 if TYPE_CHECKING:
+    from cloudtrain.settings import Settings
+    from cloudtrain.store.history import Kept
     from cloudtrain.store.origin import Origin
 
 _FIRST_PAUSE = 0.1
@@ -80,7 +82,7 @@ def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambd
     settings = load_settings()
     try:
         specification = Specification.from_json(json.loads(folder.specification.read_bytes()))
-        Driver(folder, specification, settings.environ, settings.submitter, started, moment).drive()
+        Driver(folder, specification, settings, started, moment).drive()
     except OSError as error:
         reason = f"the sweep's folder cannot be written: {error.strerror}; `cloudtrain continue {folder.name}` goes on"
         folder.write_status(RunState.FAILED, reason, started=started, metrics=_metrics_left(folder))
@@ -115,8 +117,7 @@ class Driver:
         self,
         folder: SweepFolder,
         specification: Specification,
-        environ: Mapping[str, str],
-        submitter: str,
+        settings: Settings,
         started: float,
         moment: Moment,
     ) -> None:
@@ -124,12 +125,11 @@ class Driver:
         self._specification = specification
         self._sweep = specification.sweep
         self._state_dir = folder.path.parents[1]
-        self._environ = environ
-        self._submitter = submitter
+        self._settings = settings
         self._started = started
         self._moment = moment
-        self._account = specification.account(environ, self._state_dir)
-        self._context = _Context(environ, self._state_dir)
+        self._account = specification.account(settings.environ, self._state_dir)
+        self._context = _Context(settings.environ, self._state_dir)
         self._service: Service = service_of(specification.where.name, self._context)
         self._journal = Journal(folder.path)
         self._reports: dict[int, tuple[float, ...]] = {}
@@ -158,8 +158,11 @@ class Driver:
     def _step(self) -> bool:
         """Look at every trial once, and start one if there is room. Whether anything happened."""
         study, happened = self._journal.study, False
-        for trial in study.open:
-            happened |= self._watch(trial) if trial.run else self._submit(trial)
+        for trial in [trial for trial in study.open if trial.run]:
+            happened |= self._watch(trial)
+        for trial in [trial for trial in study.open if not trial.run]:
+            if sum(bool(other.run) for other in study.open) < self._sweep.parallel:
+                happened |= self._submit(trial)
         number = self._next_number()
         if number and len(study.open) < self._sweep.parallel and time.monotonic() >= self._refused_until:
             values = propose(self._sweep, number, self._known())
@@ -189,7 +192,8 @@ class Driver:
         first = [trial for trial in ended if trial.state is RunState.FAILED]
         if len(first) < _HOPELESS or len(first) < len(ended) or self._sweep.objective is None:
             return None
-        return f"the first {len(first)} trials failed, so no other was started: {first[0].reason}"
+        again = f"`cloudtrain rerun {self._folder.name}` tries them again"
+        return f"the first {len(first)} trials failed, so no other was started: {first[0].reason}; {again}"
 
     def _known(self) -> list[Trial]:
         return list(self._journal.study.trials.values())
@@ -209,19 +213,25 @@ class Driver:
 
         try:
             with open_store(self._state_dir) as store:
-                done = [row for row in store.with_key(key) if row.stage == "reported"]
+                rows = [row for row in store.with_key(key) if row.name not in trial.earlier]
+                done = [row for row in rows if row.stage == "reported"]
                 if done:
                     name = done[0].name
+                elif self._folder.stop.exists() and not rows:
+                    reason = "the sweep was stopped before it started"
+                    self._journal.write("told", **told(number, RunState.STOPPED, reason=reason, ended=time.time()))
+                    return True
                 else:
                     submission = Submission(
                         service=self._service,
                         key=key,
-                        submitter=self._submitter,
+                        submitter=self._settings.submitter,
                         plan_of=plan_of,
                         outputs_of=outputs_of,
                         bundle=Archive(self._folder.archive, self._specification.bundle.sha256),
                         report=lambda _: self._moment("accepted"),
                         origin=self._origin(trial),
+                        kept_of=self._kept_of(trial, store.kept(self._folder.name)),
                     )
                     service_of_name = self._context.service_named
                     name = submit_once(store, submission, service_of_name).record.name
@@ -236,6 +246,22 @@ class Driver:
         self._journal.write("submitted", trial=number, run=name)
         self._moment("noted")
         return True
+
+    def _kept_of(self, trial: Trial, sweep: Kept | None) -> Callable[[Plan], Kept] | None:
+        """What the store keeps of a trial: the job that it is, with the source that the sweep was submitted from."""
+        if sweep is None:
+            return None
+        from cloudtrain.bundle.entries import Entry
+        from cloudtrain.bundle.tree import Tree
+        from cloudtrain.lifecycle.keeping import keep_plan
+        from cloudtrain.lifecycle.planning import PreparedJob
+        from cloudtrain.system.git import Commit
+
+        spec, job = self._specification, self._specification.trial_job(trial.number, trial.values)
+        tree = Tree(Path(), tuple(Entry(*file) for file in sweep.files), (), spec.bundle)
+        prepared = PreparedJob(job, spec.where, spec.settings, self._settings, self._account, tree, (), None)
+        commit = Commit(sweep.commit, sweep.branch, sweep.dirty, sweep.difference)
+        return lambda plan: keep_plan(prepared, job, plan, commit, file=sweep.file, text=None, overrides=())
 
     def _origin(self, trial: Trial) -> Origin:
         from cloudtrain.core.hiding import hide
@@ -363,7 +389,20 @@ class Driver:
         elif failed:
             reason = f"{len(failed)} of {len(trials)} trials failed; trial {failed[0].number}: {failed[0].reason}"
         self._moment("before end")
+        self._keep_best(trials)
         self._write_status(state, reason)
+        self._remember(self._folder.name, RunStatus(state, reason, self._started, time.time()))
+
+    def _keep_best(self, trials: list[Trial]) -> None:
+        """Note that what the best trial wrote is what the sweep wrote: `run:SWEEP/model` reads it."""
+        from cloudtrain.store.store import open_store
+
+        best = best_of(trials, self._sweep.objective)
+        try:
+            with open_store(self._state_dir) as store:
+                store.keep_outputs(self._folder.name, {} if best is None else store.outputs_of(best.run))
+        except CloudtrainError as error:
+            self._say(f"the best trial's outputs could not be noted: {error.message}")
 
 
 class _Context:

@@ -1,13 +1,16 @@
-"""Pictures of a sweep: its history, slices by hyperparameter, and one line for each trial through all of them."""
+"""Pictures of a sweep: its history, slices by hyperparameter, one line for each trial through all of them, and how much
+each of them matters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings, simplefilter
 
 from cloudtrain.core.sweep import Objective
 from cloudtrain.core.trial import Trial
 from cloudtrain.errors import MissingExtra, UsageError
+from cloudtrain.sweeps.strategies import require_optuna
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
 
 _PLATE = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
 """Behind a text that lines would cross."""
+
+_ENOUGH = 10
+"""Trials with a value from which importance says something."""
 
 _LOGARITHMIC_FROM = 50.0
 """So many times as much as the least value is the largest one of an axis whose values are shown by their logarithms."""
@@ -92,6 +98,56 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
     return figure
 
 
+def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
+    """How much each hyperparameter tells the best trials from the others, as parts of one: PED-ANOVA, by Optuna.
+
+    Raises:
+        UsageError: fewer than ten trials have a value.
+        MissingExtra: matplotlib or Optuna is not installed.
+    """
+    objective, known = _with_values(trials, objective)
+    if len(known) < _ENOUGH:
+        words = f"{len(known)} trial{'s have' if len(known) > 1 else ' has'} a value, and importance needs {_ENOUGH}"
+        raise UsageError(words, hint="`cloudtrain continue SWEEP --trials 10` adds ten", code="CT068")
+    found = sorted(_importances(known, objective).items(), key=lambda item: item[1])
+    figure = _figure((7.0, 0.5 * len(found) + 1.2))
+    axes = figure.add_subplot()
+    bars = axes.barh([name for name, _ in found], [share for _, share in found], color="#7a8ba6")
+    axes.bar_label(bars, fmt="%.2f", padding=3)
+    axes.set_xlabel(f"importance for {objective.metric}")
+    axes.set_xlim(0, 1.1)
+    for side in ("right", "top"):
+        axes.spines[side].set_visible(False)
+    return figure
+
+
+def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, float]:
+    require_optuna("importance needs", "")
+    import optuna
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    columns, spaces = dict[str, list[float]](), dict[str, optuna.distributions.BaseDistribution]()
+    for name in trials[0].values:
+        places, labels = _places([trial.values[name] for trial in trials])
+        low, high = min(places), max(places)
+        if low < high:  # what never changes makes no difference
+            columns[name] = [int(place) for place in places] if labels else places
+            is_wide = labels is None and _is_logarithmic(places)
+            spaces[name] = (
+                CategoricalDistribution(range(len(labels))) if labels else FloatDistribution(low, high, log=is_wide)
+            )
+    study = optuna.create_study(direction=objective.goal)
+    for index, trial in enumerate(trials):
+        params = {name: column[index] for name, column in columns.items()}
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=spaces, value=trial.value))
+    with catch_warnings():  # it is experimental in Optuna 4
+        simplefilter("ignore")
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        found = optuna.importance.get_param_importances(study, evaluator=evaluator) if columns else {}
+    return dict.fromkeys(trials[0].values, 0.0) | {name: float(share) for name, share in found.items()}
+
+
 def _figure(size: tuple[float, float]) -> Figure:
     """An empty figure, which notebooks show and `savefig` writes; no window is opened.
 
@@ -133,6 +189,7 @@ def _is_logarithmic(places: Sequence[float]) -> bool:
 def _scale(axes: Axes, places: Sequence[float], labels: list[str] | None) -> None:
     if labels is not None:
         axes.set_xticks(range(len(labels)), labels)
+        axes.set_xlim(-0.5, len(labels) - 0.5)
     elif _is_logarithmic(places):
         axes.set_xscale("log")
 

@@ -26,6 +26,7 @@ from cloudtrain.targets.settings import TargetSettings
 
 if TYPE_CHECKING:
     from cloudtrain.bundle.tree import Tree
+    from cloudtrain.core.job import TrainingJob
     from cloudtrain.store.origin import Label
 
 _NAMELESS = "sweep-00000000-0"
@@ -50,9 +51,18 @@ def prepare_sweep(
         JobError: the sweep, or the job of its first trial, cannot run there.
     """
     _refuse_too_many(sweep, place_of)
+    written = sweep.job.from_folder(sweep.folder)
     job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
     in_job: PlaceOf | None = None if place_of is None else (lambda path: place_of(_path_in_sweep(sweep, path)))
-    prepared = prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=in_job)
+    own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
+
+    def prepared_with(target: TargetSettings) -> PreparedJob:
+        return prepare_job(job, target, settings, profile=profile, ignore=ignore, place_of=in_job)
+
+    queued = _queued(own)
+    prepared = prepared_with(queued)
+    if queued is not own and _is_too_large(prepared):
+        prepared = prepared_with(own)
     if prepared.after:
         message = f"a sweep does not wait for runs, and `{prepared.after[0]}` has not ended"
         raise _refused(
@@ -62,7 +72,24 @@ def prepare_sweep(
     if not hasattr(prepared.job, "distribution"):
         raise AssertionError("the model takes training jobs alone")
     sweep = sweep.model_copy(update={"job": prepared.job})
-    return PreparedSweep(sweep, prepared, settings, place_of)
+    return PreparedSweep(sweep, prepared, settings, written, place_of)
+
+
+def _queued(target: TargetSettings) -> TargetSettings:
+    """Settings with which trials wait for what they need, where the target has a queue of ours and nothing is said
+    about it. Trials at a time would share the first GPU otherwise."""
+    if "queue" not in type(target).model_fields or "queue" in target.model_fields_set:
+        return target
+    return target.replace(queue=True)
+
+
+def _is_too_large(prepared: PreparedJob) -> bool:
+    """Whether a trial needs more than the queue has."""
+    try:
+        prepared._compile(_NAMELESS)
+    except JobError as error:
+        return any(problem.code == "CT041" for problem in error.problems)
+    return False
 
 
 def _path_in_sweep(sweep: Sweep, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
@@ -94,6 +121,8 @@ class PreparedSweep:
     prepared: PreparedJob
     """Of the first trial."""
     settings: Settings
+    written_job: TrainingJob
+    """The job as the sweep's file says it, without the values of a trial."""
     place_of: PlaceOf | None = None
 
     @cached_property

@@ -15,7 +15,7 @@ from threading import get_native_id
 from typing import Any
 
 from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.core.plan import Finding, Plan, Upload
 from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.core.sweep import Objective, Sweep
 from cloudtrain.core.trial import Trial, best_of
@@ -27,6 +27,7 @@ from cloudtrain.sweeps.study import Journal, lines_of, read_events, read_study
 from cloudtrain.system.lock import ProcessLock
 from cloudtrain.system.private import make_private_folder, make_state_folder, open_private
 from cloudtrain.targets.base import BundleWriter, ByteProgress, Tuner
+from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.trials import refuse_rank
 from cloudtrain.targets.registry import service_of
 
@@ -161,8 +162,8 @@ class SweepService(Tuner):
         with suppress(ProcessLookupError):
             os.kill(found["pid"], signal.SIGTERM)
 
-    def resume(self, ref: RunRef, more: int = 0) -> None:
-        """Start the driver of a sweep again, with more trials.
+    def resume(self, ref: RunRef, more: int = 0, *, again: bool = False) -> None:
+        """Start the driver of a sweep again, with more trials, or with `again` those once more that have failed.
 
         Raises:
             UsageError: it goes on, or has nothing left to try.
@@ -180,14 +181,19 @@ class SweepService(Tuner):
                 hint = f"write `--trials {left}`" if left > 0 else "submit another sweep with more values"
                 raise UsageError(f"the grid has {sweep.space.grid_size} combinations", hint=hint, code="CT993")
             before = folder.read_status() or {}
+            failed = [trial.number for trial in study.trials.values() if trial.has_failed]
             is_over = RunState(before["state"]).is_final and not study.open
-            if not more and is_over and len(study.trials) >= total:
+            if again and not failed:
+                hint = f"`cloudtrain continue {ref.name}` goes on with it, `--trials 10` adds ten"
+                raise UsageError(f"no trial of `{ref.name}` has failed", hint=hint, code="CT067")
+            if not more and not again and is_over and len(study.trials) >= total:
                 hint = f"`cloudtrain continue {ref.name} --trials 10` adds ten"
+                hint += f"; `cloudtrain rerun {ref.name}` runs the failed ones again" if failed else ""
                 raise UsageError(f"all {total} trials of `{ref.name}` have ended", hint=hint, code="CT993")
             folder.stop.unlink(missing_ok=True)
-            if more:
+            if more or again:
                 journal = Journal(folder.path)
-                journal.write("extended", trials=more)
+                journal.write("again" if again else "extended", trials=failed if again else more)
                 journal.close()
             folder.write_status(RunState.PENDING, None, started=before.get("started") or time.time())
         except OSError as error:
@@ -220,6 +226,10 @@ class SweepService(Tuner):
     def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
         """None: the target lists the trials."""
         return iter(())
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """The archive that the trials get."""
+        return unpacked(self._known(ref).archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         """Copy what the best trial wrote.

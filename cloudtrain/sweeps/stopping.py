@@ -72,7 +72,7 @@ def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
         rivals = [_best(objective, other.reports[:rung]) for other in others if len(other.reports) >= rung]
         better = sum(objective.better(rival, own) for rival in rivals)
         if len(rivals) + 1 >= _KEPT and better >= max(1, (len(rivals) + 1) // _KEPT):
-            return f"not among the best third after {rung} reports"
+            return f"not among the best third after {rung} report{'s' if rung > 1 else ''}"
     return None
 
 

@@ -49,7 +49,7 @@ def needs_optuna(sweep: Sweep) -> bool:
     return sweep.strategy == "bayesian" and sweep.trial_count > DRAWN_FIRST
 
 
-def require_optuna() -> None:
+def require_optuna(what: str = "`strategy: bayesian` needs", instead: str = ", or use `strategy: random`") -> None:
     """Say at once that Optuna is missing.
 
     Raises:
@@ -58,8 +58,8 @@ def require_optuna() -> None:
     from importlib.util import find_spec
 
     if find_spec("optuna") is None:
-        hint = "pip install 'cloudtrain[sweeps]', or use `strategy: random`"
-        raise MissingExtra("`strategy: bayesian` needs Optuna, which is not installed", hint=hint, code="CT063")
+        hint = f"pip install 'cloudtrain[sweeps]'{instead}"
+        raise MissingExtra(f"{what} Optuna, which is not installed", hint=hint, code="CT063")
 
 
 def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any]:

@@ -4,6 +4,7 @@
     submitted  its run has its name
     told       it has ended: with a value, or with a reason why it has none
     extended   `continue` gave the sweep more trials
+    again      `rerun` wants these trials, which had failed, to run once more with their values
     said       a sentence for the reader of the log
 
 Whoever reads it sees the trials as they were left, wherever the driver was killed. The last line may be torn then; it
@@ -50,6 +51,10 @@ class Study:
             found = {name: event[name] for name in names if event.get(name) is not None}
             reports = tuple(event.get("reports", ()))
             self._change(number, state=RunState(event["state"]), reports=reports, **found)
+        elif event["event"] == "again":
+            for number in event["trials"]:
+                old = self.trials[number]
+                self.trials[number] = Trial(number, old.values, earlier=(*old.earlier, *filter(None, [old.run])))
         elif event["event"] == "extended":
             self.extended += event["trials"]
 
@@ -150,6 +155,8 @@ def _text(event: dict[str, Any], study: Study, before: Trial | None, objective: 
         return str(event["text"])
     if kind == "extended":
         return f"{event['trials']} more trials"
+    if kind == "again":
+        return f"these trials run again: {', '.join(map(str, event['trials']))}"
     if kind == "submitted":
         values = " ".join(f"{name}={shown(value)}" for name, value in study.trials[number].values.items())
         return f"trial {number} started: {values}"

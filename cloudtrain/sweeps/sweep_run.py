@@ -20,7 +20,12 @@ from cloudtrain.system.disk import remove_folder
 from cloudtrain.targets.base import Tuner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from matplotlib.figure import Figure
+
+    from cloudtrain.core.plan import Plan
+    from cloudtrain.targets.base import ByteProgress
 
 
 class SweepRun(Run):
@@ -85,11 +90,45 @@ class SweepRun(Run):
         self._service.resume(self.ref, trials)
         self.status()
 
+    def rerun(
+        self,
+        overrides: Sequence[str] = (),
+        *,
+        name: str | None = None,
+        ignore: Sequence[str] = (),  # noqa: ARG002 - the promise's
+        online: bool = True,  # noqa: ARG002
+        on_plan: Callable[[Plan], None] | None = None,  # noqa: ARG002
+        on_bytes: ByteProgress | None = None,  # noqa: ARG002
+        on_run: Callable[[Run], None] | None = None,
+    ) -> SweepRun:
+        """Run the trials once more that have failed or were cut off, with the values that they had.
+
+        Raises:
+            UsageError: none has failed, the sweep goes on, or something else is to change.
+        """
+        if overrides or name is not None:
+            hint = "submit the sweep's file with `--set`, or rerun one trial by its run's name"
+            raise UsageError("the trials of a sweep run again as they are", hint=hint, code="CT067")
+        if not isinstance(self._service, SweepService):
+            hint = f"rerun one by its run's name: `cloudtrain trials {self.name}` lists them"
+            raise UsageError("the tuner of a service does not run trials again", hint=hint, code="CT067")
+        self._service.resume(self.ref, again=True)
+        self.status()
+        if on_run is not None:
+            on_run(self)
+        return self
+
     def history(self) -> Figure:
         """A picture: the value of each trial in their order, and the best so far. Needs matplotlib."""
         from cloudtrain.sweeps.pictures import history
 
         return history(self.trials(), self.objective)
+
+    def importance(self) -> Figure:
+        """A picture: how much each hyperparameter matters for good values. Needs matplotlib and Optuna."""
+        from cloudtrain.sweeps.pictures import importance
+
+        return importance(self.trials(), self.objective)
 
     def slices(self) -> Figure:
         """A picture: the value of each trial over each hyperparameter. Needs matplotlib."""
@@ -122,8 +161,10 @@ class SweepRun(Run):
             super().remove()  # which refuses
         with read_store(self._settings.state_dir) as store:
             rows = [] if store is None else store.of_sweep(trials_key(self.name))
-        for row in rows:
-            Run(row, self._settings).remove()
+        trials = [Run(row, self._settings) for row in rows]
+        trials.sort(key=lambda trial: trial.state.is_final)  # one that goes on, beside a dead driver, refuses first
+        for trial in trials:
+            trial.remove()
         folder = self.directory
         super().remove()
         if folder is not None and folder.exists():

@@ -11,7 +11,7 @@ import pytest
 import cloudtrain as ct
 
 SCRIPT = """\
-import argparse, os, sys
+import argparse, os, signal, time
 from cloudtrain import runtime
 parser = argparse.ArgumentParser()
 parser.add_argument("--rate", type=float, default=0.0)
@@ -19,8 +19,11 @@ parser.add_argument("--mode", default="good")
 given = parser.parse_args()
 with open(os.environ["STARTED"], "a") as file:
     file.write(os.environ["CLOUDTRAIN_RUN_NAME"] + "\\n")
-if given.mode == "dead":
+if given.mode == "dead" or (given.mode == "later" and not os.path.exists(os.path.dirname(os.environ["STARTED"]) + "/ready")):
     raise SystemExit("no such data")
+if given.mode == "killed":
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
 if given.mode == "silent":
     runtime.report(loss=1.0)
 else:

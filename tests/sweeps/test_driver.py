@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,24 +16,32 @@ import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.errors import RunNotFound, UsageError
 from cloudtrain.store.store import read_store
+from cloudtrain.sweeps import study
 from cloudtrain.sweeps.folder import SweepFolder
 from cloudtrain.sweeps.service import SweepService
 from cloudtrain.sweeps.sweep_run import SweepRun, sweep_of
+from cloudtrain.targets.local.service.service import LocalService
 from tests.sweeps.conftest import MakeSweep
 
 pytestmark = pytest.mark.lifecycle
 
-KILLED = """
-import os, signal, sys
+STEPS = ("before asked", "asked", "accepted", "submitted", "noted", "before told", "told")
+KILLS = (*STEPS * 4, "before end", "before end")
+
+NURSERY = """
+import json, os, signal, sys
 from pathlib import Path
+import cloudtrain.lifecycle.keeping, cloudtrain.targets.local.service.service  # once for all drivers
 from cloudtrain.sweeps.driver import drive
 from cloudtrain.sweeps.folder import SweepFolder
-left = [int(sys.argv[3])]
-def moment(name):
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-drive(SweepFolder(Path(sys.argv[1]), sys.argv[2]), lambda: None, moment)
+for line in sys.stdin:
+    name, point = json.loads(line)
+    pid = os.fork()
+    if pid == 0:
+        moment = lambda here: os.kill(os.getpid(), signal.SIGKILL) if here == point else None
+        drive(SweepFolder(Path(sys.argv[1]), name), lambda: None, moment)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 
 
@@ -77,21 +87,26 @@ def test_the_plan_says_which_values_the_first_trials_have(make_sweep: MakeSweep)
 def test_a_driver_that_is_killed_again_and_again_loses_no_trial(
     make_sweep: MakeSweep, started: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each driver dies at one of its first steps, at another one each time: twelve trials, none twice."""
-    kills = iter(number % 5 + 1 for number in range(200))
-    deaths = []
+    """Thirty drivers die, each at the next step of the protocol: twelve trials, none twice."""
+    points, deaths = iter((*KILLS, "never")), list[int]()
+    command = [sys.executable, "-c", NURSERY, str(state_dir)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as nursery:
+        assert nursery.stdin is not None
+        assert nursery.stdout is not None
+        to_it, from_it = nursery.stdin, nursery.stdout
 
-    def start(_: SweepService, folder: SweepFolder) -> None:
-        command = [sys.executable, "-c", KILLED, str(state_dir), folder.name, str(next(kills))]
-        deaths.append(subprocess.run(command, check=False).returncode)
+        def start(_: SweepService, folder: SweepFolder) -> None:
+            to_it.write(json.dumps([folder.name, next(points)]) + "\n")
+            deaths.append(int(from_it.readline()))
 
-    monkeypatch.setattr(SweepService, "_start", start)
-    run = submitted(make_sweep(search={"rate": [number / 12 for number in range(12)]}, strategy="grid", trials=None))
-    while run.status().state is not ct.RunState.SUCCEEDED:
-        assert run.status().state is ct.RunState.LOST
-        run.resume()
-    assert deaths.count(-signal.SIGKILL) >= 15
-    assert [trial.values["rate"] for trial in run.trials()] == [number / 12 for number in range(12)]
+        monkeypatch.setattr(SweepService, "_start", start)
+        rates = [number / 12 for number in range(12)]
+        run = submitted(make_sweep(search={"rate": rates}, strategy="grid", trials=None, parallel=2))
+        while run.status().state is not ct.RunState.SUCCEEDED:
+            assert run.status().state is ct.RunState.LOST
+            run.resume()
+    assert deaths == [-signal.SIGKILL] * 30 + [0]
+    assert [trial.values["rate"] for trial in run.trials()] == rates
     assert all(trial.state is ct.RunState.SUCCEEDED for trial in run.trials())
     assert Counter(started.read_text().split()) == Counter(trial.run for trial in run.trials())
     with read_store(state_dir) as store:
@@ -115,13 +130,50 @@ def test_a_sweep_without_a_value_ends_with_a_sentence(make_sweep: MakeSweep, mod
     assert len(run.trials()) == 3
 
 
-def test_one_dead_trial_does_not_end_the_others(make_sweep: MakeSweep) -> None:
-    """The sweep ends well, and says what failed."""
-    run = ended(make_sweep(search={"rate": [0.1, 0.2], "mode": ["dead", "good"]}, strategy="grid", trials=None))
+@pytest.mark.parametrize("mode", ["dead", "killed"])
+def test_one_dead_trial_does_not_end_the_others(make_sweep: MakeSweep, mode: str) -> None:
+    """The sweep ends well, and says what failed: a script, or the supervisor of a run."""
+    run = ended(make_sweep(search={"rate": [0.1, 0.2], "mode": [mode, "good"]}, strategy="grid", trials=None))
     assert run.state is ct.RunState.SUCCEEDED
-    assert "2 of 4 trials failed; trial 1: " in (run.last_status.reason or "")
+    failed = next(trial for trial in run.trials() if trial.values["mode"] == mode)
+    assert f"2 of 4 trials failed; trial {failed.number}: {failed.reason}" == run.last_status.reason
     assert run.best is not None
     assert run.best.values == {"mode": "good", "rate": 0.2}
+
+
+@pytest.mark.slow
+def test_failed_trials_run_again(
+    make_sweep: MakeSweep, started: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under their numbers, with their values; the others stay as they are. Then the best trial's model is an input."""
+    run = ended(make_sweep(search={"rate": [0.1, 0.9, 0.2], "mode": ["good", "later"]}, strategy="grid", trials=None))
+    before = run.trials()
+    assert [trial.state is ct.RunState.FAILED for trial in before] == [False] * 3 + [True] * 3
+    started.with_name("ready").touch()
+    assert run_command(["rerun", run.name]) == 0
+    after = run.trials()
+    assert [trial.values for trial in after] == [trial.values for trial in before]
+    assert after[:3] == before[:3]
+    assert [trial.run for trial in after[3:]] == [f"{run.name}-t{number:03d}-2" for number in (4, 5, 6)]
+    assert run.status().state is ct.RunState.SUCCEEDED
+    assert run.best == after[2]  # as good as the last one, and earlier
+    with pytest.raises(UsageError, match="no trial of"):
+        run.rerun()
+    with pytest.raises(UsageError, match="run again as they are"):
+        run.rerun(["hyperparameters.rate=1"])
+
+    source = {"source_dir": str(tmp_path / "src"), "entry_point": "train.py"}
+    reader = ct.TrainingJob(name="reader", **source, inputs={"model": {"local": f"run:{run.job_name}/model"}})
+    assert after[2].run in ct.plan(reader, "local").to_text(width=None)
+    capsys.readouterr()
+    assert run_command(["show", after[5].run, "--job"]) == 0
+    assert "mode: later" in capsys.readouterr().out
+    assert run_command(["show", run.name, "--job"]) == 0
+    (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
+    assert ct.load_sweep(tmp_path / "again.yaml").space.grid_size == 6
+    assert run_command(["rerun", after[0].run]) == 0
+    assert len(ct.runs()) == 2  # it is a run of its own now
+    assert run.trials() == after
 
 
 def test_more_trials(make_sweep: MakeSweep) -> None:
@@ -169,6 +221,36 @@ def test_an_array_from_the_command_line(
     assert run_command(["logs", "last", "--trial", "9"]) == 3
     assert run_command(["ps"]) == 0
     assert capsys.readouterr().out.count("small-") == 1
+
+
+def test_a_look_at_a_thousand_trials_asks_for_none_of_them(
+    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is shown of them is in the journal: one read of it for each command."""
+    reads = list[Path]()
+
+    def start(_: SweepService, folder: SweepFolder) -> None:
+        lines = [{"event": "asked", "trial": number, "values": {"rate": number}} for number in range(1, 1001)]
+        (folder.path / study.FILE_NAME).write_text("".join(json.dumps({"at": 0.0, **line}) + "\n" for line in lines))
+        folder.write_status(ct.RunState.SUCCEEDED, None, started=0.0, metrics={"trials": 1000})
+
+    def read(folder: Path) -> list[dict[str, Any]]:
+        reads.append(folder)
+        return read_events(folder)
+
+    def asked(_: LocalService, ref: ct.RunRef) -> ct.RunStatus:
+        raise AssertionError(f"{ref} was asked for")
+
+    read_events = study.read_events
+    monkeypatch.setattr(SweepService, "_start", start)
+    monkeypatch.setattr(study, "read_events", read)
+    monkeypatch.setattr(LocalService, "status", asked)
+    submitted(make_sweep(trials=1000))
+    for command, expected in {"ps": 0, "status last": 1, "trials last": 1, "trials last --best 5": 1}.items():
+        reads.clear()
+        assert run_command(command.split()) == 0
+        assert len(reads) == expected
+    assert "1000 running" in capsys.readouterr().out
 
 
 def test_trials_of_a_run_that_is_no_sweep(make_sweep: MakeSweep) -> None:

@@ -46,6 +46,28 @@ def test_a_line_for_each_trial() -> None:
     assert [text.get_text() for text in axes.get_xticklabels()] == ["lr", "opt", "accuracy"]
 
 
+@pytest.mark.slow
+def test_what_matters() -> None:
+    """A bar for each hyperparameter, parts of one; the one that the value follows is the longest."""
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("optuna")
+    from cloudtrain.sweeps.pictures import importance
+
+    trials = [
+        Trial(
+            number, {"lr": 10.0 ** -(number % 5), "opt": "ab"[number % 2], "same": 1}, "r", TRIALS[0].state, number % 5
+        )
+        for number in range(40)
+    ]
+    axes = importance(trials, BEST).axes[0]
+    bars = {label.get_text(): bar.get_width() for label, bar in zip(axes.get_yticklabels(), axes.patches, strict=True)}
+    assert sum(bars.values()) == pytest.approx(1)
+    assert bars["lr"] > 0.8
+    assert bars["same"] == 0
+    with pytest.raises(UsageError, match="9 trials have a value, and importance needs 10"):
+        importance(trials[:9], BEST)
+
+
 def test_nothing_to_draw() -> None:
     """Is said."""
     from cloudtrain.sweeps.pictures import history

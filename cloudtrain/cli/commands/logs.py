@@ -88,6 +88,7 @@ def command(
         from cloudtrain.sweeps.sweep_run import sweep_of
 
         run = sweep_of(run).trial(trial)
+    prefix = prefix and not run.is_sweep
     form = LineFormat(prefix=prefix, timestamps=timestamps, as_json=json, raw=raw, color=has_color(sys.stdout))
     code = following.print_logs(run, form, follow=follow, rank=rank, instance=only, tail=tail, selection=selection)
     raise typer.Exit(code)

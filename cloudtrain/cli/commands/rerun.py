@@ -1,10 +1,13 @@
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cloudtrain.cli import options
+
+if TYPE_CHECKING:
+    from cloudtrain.lifecycle.run import Run
 
 
 def command(
@@ -26,11 +29,14 @@ def command(
     the run's name is new. With `--set` the job is compiled and checked again, for the same code. The exit code is as
     of `cloudtrain submit`.
 
+    Of a sweep, the trials that failed or were cut off run again, with their values, under the sweep's name.
+
     \b
     Examples:
       cloudtrain rerun last
       cloudtrain rerun digits-ddp-3f9a --set hyperparameters.seed=2
       cloudtrain rerun digits-ddp-3f9a --name digits-again --detach
+      cloudtrain rerun digits-lr-3f9a
     """
     from cloudtrain.cli import inputs
     from cloudtrain.cli.commands.submit import print_detached, print_followed, show_plan
@@ -47,7 +53,7 @@ def command(
             online=not offline,
             on_plan=show_plan,
             on_bytes=upload_progress(),
-            on_run=print_detached(json) if detach else print_followed,
+            on_run=print_detached(json) if detach else _print_goes_on if found.is_sweep else print_followed,
         )
     except KeyboardInterrupt:
         say("", "interrupted while sending; `cloudtrain recover` says whether the run exists")
@@ -56,3 +62,9 @@ def command(
         from cloudtrain.cli.follow import follow
 
         raise typer.Exit(follow(sent, as_json=json))
+
+
+def _print_goes_on(sweep: Run) -> None:
+    from cloudtrain.cli.terminal import say
+
+    say(f"`{sweep.name}` goes on with its failed trials; Ctrl-C leaves it running", "")
