@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from cloudtrain.documents.document import Unreadable
@@ -13,7 +14,8 @@ _MOST = 64 << 20
 
 
 def cells_of(notebook: Path) -> list[str]:
-    """The code cells of a notebook. Magics and shell lines are left out; a cell that is all magic is empty.
+    """The code cells of a notebook. A cell that writes a file does so; other magics and shell lines are left out, and a
+    cell that is all magic is empty.
 
     Raises:
         UsageError: it is no notebook.
@@ -26,7 +28,14 @@ def cells_of(notebook: Path) -> list[str]:
         raise UsageError(f"`{notebook}` is not a notebook", hint="name an `.ipynb` file", code="CT981") from None
 
 
+_WRITES = re.compile(r"%%(?:writefile|file)[ \t]+(?P<append>-a[ \t]+)?(?P<name>[^\n]+?)[ \t]*\n(?P<text>.*)", re.DOTALL)
+
+
 def _plain(cell: str) -> str:
+    written = _WRITES.fullmatch(cell.lstrip())
+    if written is not None:
+        name, mode = written["name"].strip("\"'"), "a" if written["append"] else "w"
+        return f"with open(f{name!r}, {mode!r}, encoding='utf-8') as file:\n    file.write({written['text']!r})"
     if cell.lstrip().startswith("%%"):
         return ""
     lines = cell.splitlines()

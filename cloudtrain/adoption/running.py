@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -217,9 +218,16 @@ def _last_lines(output: Path) -> str:
         with output.open("rb") as file:
             file.seek(max(0, output.stat().st_size - 4000))
             lines = file.read().decode(errors="replace").strip().splitlines()
+        failed = next((line for line in _lines(output) if re.match(r"cell \d+: ", line)), None)
         if lines:
-            return f": {lines[-1][:300]}"
+            return f": {(failed or lines[-1])[:300]}"
     return ""
+
+
+def _lines(output: Path) -> list[str]:
+    """What a script wrote at first."""
+    with output.open("rb") as file:
+        return file.read(1 << 20).decode(errors="replace").splitlines()
 
 
 def _uploads(folder: Path) -> Iterator[tuple[str, bytes]]:

@@ -14,9 +14,9 @@ from cloudtrain.bundle.entries import below, content_hash, escape_path
 from cloudtrain.bundle.ignore import INCLUDE_FILE
 from cloudtrain.bundle.tree import Tree, scan
 from cloudtrain.core.job import BUNDLED, TrainingJob
-from cloudtrain.core.plan import CompileContext, Finding, Level, Plan
-from cloudtrain.core.references import is_run_input
-from cloudtrain.core.targets import DEFAULT_TARGET
+from cloudtrain.core.plan import CompileContext, Finding, Level, Plan, Upload
+from cloudtrain.core.references import is_local_path, is_run_input
+from cloudtrain.core.targets import DEFAULT_TARGET, target_names
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.jobfile.files import anchored
 from cloudtrain.rules.data_places import declared_places
@@ -70,7 +70,29 @@ def prepare_job(
     if tree is None:
         job, tree, more = _code_of(job, settings)
         notes = (*more, *notes)
-    return PreparedJob(job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited)
+    job, uploads, more = _place_data(job, where, own, account, place_of)
+    notes = (*notes, *more)
+    return PreparedJob(job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited, uploads)
+
+
+def _place_data(
+    job: AnyJob, where: Target, own: TargetSettings, account: Account, place_of: PlaceOf | None
+) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
+    """The job with places instead of data of this machine; see `local_data.Placed`."""
+    emulated = getattr(own, "emulate", None)
+    name = emulated if emulated is not None else where.name
+    if not any(is_local_path(item.of(name)) for item in job.inputs.values()):
+        return job, (), ()
+    from cloudtrain.lifecycle.local_data import emulated_here, place_data
+
+    if emulated is not None:
+        return emulated_here(job, target_of(emulated)), (), ()
+    try:
+        return place_data(
+            job, where, lambda sha256, name, is_file: where.data_place(own, account, sha256, name, is_file=is_file)
+        )
+    except JobError as error:
+        raise JobError([placed_problem(problem, place_of) for problem in error.problems]) from None
 
 
 def _code_of(job: AnyJob, settings: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
@@ -101,6 +123,8 @@ class PreparedJob:
     """What was found out while the job was prepared, for the reader of the plan."""
     awaited: tuple[Awaited, ...] = ()
     """Earlier runs that the job reads from, and that had not ended when they were last seen."""
+    uploads: tuple[Upload, ...] = ()
+    """Data of this machine that the job reads."""
 
     @cached_property
     def service(self) -> Service:
@@ -237,7 +261,8 @@ class PreparedJob:
             plan = self.where.compile(self.job, self.target, self.context(name))
         except JobError as error:
             raise JobError(self._with_findings(error, name)) from None
-        return replace(plan, notes=(*plan.notes, *self.notes), settings=self._settings_files)
+        uploads = (*plan.uploads, *self.uploads)
+        return replace(plan, notes=(*plan.notes, *self.notes), settings=self._settings_files, uploads=uploads)
 
     @property
     def _settings_files(self) -> tuple[str, ...]:
@@ -263,14 +288,7 @@ class PreparedJob:
         return [self._problem_placed(problem) for problem in problems]
 
     def _problem_placed(self, problem: Problem) -> Problem:
-        place = self.place_of(problem.path) if self.place_of is not None and problem.path and not problem.file else None
-        problem = replace(problem, hint=self._in_form(problem.hint))
-        if place is None:
-            return problem
-        match = re.fullmatch(_PLACE, place)
-        if match is None:
-            return replace(problem, file=place)
-        return replace(problem, file=match["file"], line=int(match["line"]), column=int(match["column"]))
+        return placed_problem(replace(problem, hint=self._in_form(problem.hint)), self.place_of)
 
     def _subject(self, plan: Plan) -> Subject:
         from cloudtrain.targets.rules import subject_of
@@ -293,6 +311,17 @@ class PreparedJob:
         from cloudtrain.problems.forms import in_form
 
         return in_form(hint, "toml" if suffix == ".toml" else "json")
+
+
+def placed_problem(problem: Problem, place_of: PlaceOf | None) -> Problem:
+    """The problem with its place in the job's file, where it has none yet."""
+    place = place_of(problem.path) if place_of is not None and problem.path and not problem.file else None
+    if place is None:
+        return problem
+    match = re.fullmatch(_PLACE, place)
+    if match is None:
+        return replace(problem, file=place)
+    return replace(problem, file=match["file"], line=int(match["line"]), column=int(match["column"]))
 
 
 def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
@@ -330,6 +359,9 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
     places = {
         f"{place.name} of the job": "/" + "/".join(place.parts[1:]) for place in declared_places(view, DEFAULT_TARGET)
     }
+    for name, item in job.inputs.items():
+        paths = {place for target in target_names() if is_local_path(place := item.of(target))}
+        places |= {f"input `{name}` of the job": os.path.realpath(str(path)) for path in paths}
     places["cloudtrain's own state"] = os.path.realpath(state_dir)
     found: dict[str, str] = {}
     for what, place in places.items():

@@ -239,6 +239,8 @@ class Target(ABC):
     """Where a secret belongs instead of into the job."""
     keeps_literals: ClassVar[bool] = False
     """Whether an input with a plain `value` stays an input of the request; it is put into the arguments otherwise."""
+    uploads_data: ClassVar[bool] = False
+    """Whether an input's place may be a path of this machine (`./data`), for which `data_place` is written."""
     waits_for_runs: ClassVar[bool] = True
     """Whether a job may be sent while a run that it reads from still goes on."""
     can_emulate: ClassVar[bool] = False
@@ -291,6 +293,15 @@ class Target(ABC):
     @abstractmethod
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Service:
         """What talks to the target. Imports its SDKs when it is first used, and not before."""
+
+    def data_place(self, settings: Any, account: Any, sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
+        """The folder that data of this machine is uploaded to, and what its input reads. Only where `uploads_data`.
+
+        Args:
+            sha256: hash of the content.
+            name: of the folder or the file.
+        """
+        raise AssertionError(f"{self.name} uploads no data")
 
     @property
     def instance_table(self) -> InstanceTable | None:

@@ -3,11 +3,16 @@
 Only the standard library, and any Python 3.7 or newer: this is the script's interpreter, not cloudtrain's.
 """
 
-MODULE = "azure.ai.ml.operations"
+import sys
+
+MODULE = "azure.ai.ml._ml_client"
 
 
 def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
-    """Replace what sends jobs, and what registers the things that a job needs."""
+    """Replace what sends jobs, what registers and finds the things that a job needs, and the file that a client is made
+    from, which stands in the user's own folders."""
+    operations = sys.modules["azure.ai.ml.operations"]
+    from_config = module.MLClient.from_config.__func__
 
     def create_job(self, job, **_):
         emit({"job": description(job), "workspace": workspace(self)})
@@ -33,10 +38,10 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
     class Named:
         """A thing that exists already."""
 
-        def __init__(self, name):
+        def __init__(self, name, version=None):
             self.name = name
-            self.id = name
-            self.size = self.version = "1"
+            self.size = self.version = version or "1"
+            self.id = self.path = name if version is None else "azureml:%s:%s" % (name, version)
 
     def begin(self, entity, **_):  # noqa: ARG001
         return Poller(entity)
@@ -44,12 +49,23 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
     def get(self, name, *_, **__):  # noqa: ARG001
         return Named(name)
 
-    module.JobOperations.create_or_update = create_job
+    def get_asset(self, name, version=None, label=None):  # noqa: ARG001
+        return Named(name, version or "1")
+
+    def client_from_config(cls, credential, *arguments, **named):
+        try:
+            return from_config(cls, credential, *arguments, **named)
+        except Exception:  # noqa: BLE001 - there is none in the folder of the script
+            return cls(credential, "<SUBSCRIPTION_ID>", "<RESOURCE_GROUP>", "<WORKSPACE>")
+
+    module.MLClient.from_config = classmethod(client_from_config)
+    operations.JobOperations.create_or_update = create_job
     for name in ("EnvironmentOperations", "DataOperations", "ModelOperations", "ComponentOperations"):
-        if hasattr(module, name):
-            getattr(module, name).create_or_update = same
-    module.ComputeOperations.begin_create_or_update = begin
-    module.ComputeOperations.get = get
+        if hasattr(operations, name):
+            getattr(operations, name).create_or_update = same
+            getattr(operations, name).get = get_asset
+    operations.ComputeOperations.begin_create_or_update = begin
+    operations.ComputeOperations.get = get
 
 
 def workspace(operations):

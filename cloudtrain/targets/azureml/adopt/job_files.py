@@ -233,6 +233,8 @@ def _without_prefix(value: Any) -> Any:
 
 
 def _environment(given: Any, code: Any, folder: str | None, files: dict[str, str]) -> Any:
+    if isinstance(given, str) and given.startswith("file:"):
+        given = _environment_file(given.removeprefix("file:"), folder)
     if not isinstance(given, Mapping):
         return given
     build = given.get("build")
@@ -249,6 +251,24 @@ def _environment(given: Any, code: Any, folder: str | None, files: dict[str, str
     if isinstance(conda, str):
         place = os.path.join(folder or ".", conda.removeprefix("file:"))  # noqa: PTH118
         return found | {"condaFile": _conda_text(place), "condaPath": _from_code(conda, code, folder)}
+    return found
+
+
+def _environment_file(path: str, folder: str | None) -> dict[str, Any]:
+    """An environment that stands in a file of its own, with paths from the job file's folder."""
+    import yaml
+
+    place = os.path.join(folder or ".", path)  # noqa: PTH118
+    try:
+        data = yaml.safe_load(read_text(place))
+    except (OSError, Unreadable, yaml.YAMLError):
+        hint = "put it where the job file says"
+        raise UsageError(f"the environment file `{place}` cannot be read", hint=hint, code="CT981") from None
+    found, beside = _mapping(data), os.path.dirname(path)  # noqa: PTH120
+    if isinstance(found.get("conda_file"), str):
+        found["conda_file"] = os.path.join(beside, found["conda_file"].removeprefix("file:"))  # noqa: PTH118
+    if isinstance(found.get("build"), Mapping):
+        found["build"] = {**found["build"], "path": os.path.join(beside, str(found["build"].get("path", ".")))}  # noqa: PTH118
     return found
 
 

@@ -72,8 +72,9 @@ def _checks(plan: Plan) -> list[Check]:
     """One function for each thing to ask, so that they can be asked at once."""
     checks: list[Check] = [_role, _quota]
     checks += [_bucket_check(uri, path) for uri, path in _buckets(plan).items()]
+    sent = tuple(f"{upload.destination}/" for upload in plan.uploads if upload.kind == "data")
     for name, uri in _inputs(plan.request):
-        if name != "code":
+        if name != "code" and not f"{uri}/".startswith(sent):
             checks.append(_input_check(uri, ("inputs", name, "sagemaker")))
     return checks
 
