@@ -15,6 +15,7 @@ from cloudtrain.core.adoption import Original
 from cloudtrain.documents.document import Unreadable
 from cloudtrain.documents.reading import read_text
 from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.targets.azureml.compile.distributions import camel
 from cloudtrain.targets.azureml.compile.durations import duration_text
 from cloudtrain.targets.azureml.compile.places import SCHEMES
 
@@ -292,7 +293,7 @@ def _distribution(given: Mapping[str, Any]) -> dict[str, Any] | None:
     if not given:
         return None
     kind = str(given.get("type", ""))
-    rest = {_camel(key): value for key, value in given.items() if key != "type"}
+    rest = {camel(key): value for key, value in given.items() if key != "type"}
     if kind.lower() == "tensorflow":
         rest = {"parameterServerCount": 0} | rest
     return {"distributionType": _DISTRIBUTIONS.get(kind.lower(), kind), **rest}
@@ -301,7 +302,7 @@ def _distribution(given: Mapping[str, Any]) -> dict[str, Any] | None:
 def _resources(given: Mapping[str, Any]) -> dict[str, Any] | None:
     if not given:
         return None
-    found = {_camel(key): value for key, value in given.items() if key != "docker_args"}
+    found = {camel(key): value for key, value in given.items() if key != "docker_args"}
     arguments = given.get("docker_args")
     if isinstance(arguments, list):
         found["dockerArgsList"] = arguments
@@ -364,11 +365,6 @@ def _output(given: Mapping[str, Any]) -> dict[str, Any]:
         "assetVersion": _text(given["version"]) if given.get("version") is not None else None,
         "description": given.get("description"),
     }
-
-
-def _camel(key: str) -> str:
-    first, *rest = key.split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 def _without_none(value: Any) -> Any:

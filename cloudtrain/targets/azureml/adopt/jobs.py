@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.core.adoption import Draft, Original
+from cloudtrain.core.distribution import Ray
 from cloudtrain.core.references import is_local_path
 from cloudtrain.core.script import job_name_from
+from cloudtrain.targets.azureml.compile.distributions import camel
 from cloudtrain.targets.azureml.compile.durations import duration_seconds
 from cloudtrain.targets.azureml.compile.places import SCHEMES
 from cloudtrain.targets.azureml.compile.request import RUN_PROPERTY
@@ -108,6 +110,9 @@ def _distribution(given: Mapping[str, Any], comments: dict[Any, str]) -> dict[st
         servers, workers = given.get("parameterServerCount") or 0, given.get("workerCount")
         more = {"strategy": "parameter_server", "parameter_servers": servers} if servers else {}
         return {"type": "tensorflow", **more, **({"workers": workers} if workers is not None else {})}
+    if kind == "ray":
+        fields = {name: given.get(camel(name)) for name in Ray.model_fields if name != "type"}
+        return {"type": "ray", **{name: value for name, value in fields.items() if value is not None}}
     return {}
 
 
