@@ -105,7 +105,9 @@ client._make_api_call("PutObject", {{"Bucket": bucket, "Key": key, "Body": tar}}
 
 def test_a_notebook_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     """Magics are left out, and a cell that fails does not end the notebook."""
-    cells = ["%pip install x\n!ls\nfiles = !ls\n1/0", "%%bash\nexit 1", CALL, SEND]
+    written = ["name = 'made'", "%%writefile {name}.txt\na 'b'\n", "assert open('made.txt').read() == \"a 'b'\\n\""]
+    check = f"{written.pop()}\nchecked = True"
+    cells = ["%pip install x\n!ls\nfiles = !ls\n1/0", "%%bash\nexit 1", *written, check, CALL, f"checked\n{SEND}"]
     text = json.dumps({"cells": [{"cell_type": "code", "source": [cell]} for cell in cells]})
     assert adopted(text, "job.ipynb").equal
 

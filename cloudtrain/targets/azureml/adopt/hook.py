@@ -35,13 +35,17 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
 
         wait = result
 
-    class Named:
-        """A thing that exists already."""
+    class Named(str):
+        """A thing that exists already; a text, which the SDK takes for an environment."""
+
+        def __new__(cls, name, version=None):
+            return super().__new__(cls, name if version is None else "azureml:%s:%s" % (name, version))
 
         def __init__(self, name, version=None):
             self.name = name
             self.size = self.version = version or "1"
-            self.id = self.path = name if version is None else "azureml:%s:%s" % (name, version)
+            self.provisioning_state = "Succeeded"
+            self.id = self.path = str(self)
 
     def begin(self, entity, **_):  # noqa: ARG001
         return Poller(entity)
@@ -51,6 +55,14 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
 
     def get_asset(self, name, version=None, label=None):  # noqa: ARG001
         return Named(name, version or "1")
+
+    def get_workspace(self, name=None, **_):
+        found = Named(name or self._workspace_name)
+        found.resource_group, found.location = self._resource_group_name, "eastus"
+        found.id = "/subscriptions/%s/resourceGroups/%s/providers/Microsoft.MachineLearningServices/workspaces/%s" % (
+            self._subscription_id, found.resource_group, found.name,
+        )  # fmt: skip
+        return found
 
     def client_from_config(cls, credential, *arguments, **named):
         try:
@@ -66,6 +78,7 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
             getattr(operations, name).get = get_asset
     operations.ComputeOperations.begin_create_or_update = begin
     operations.ComputeOperations.get = get
+    operations.WorkspaceOperations.get = get_workspace
 
 
 def workspace(operations):
