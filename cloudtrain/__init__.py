@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cloudtrain.core.distribution import DeepSpeed as DeepSpeed
     from cloudtrain.core.distribution import Horovod as Horovod
     from cloudtrain.core.distribution import NoDistribution as NoDistribution
+    from cloudtrain.core.distribution import Ray as Ray
     from cloudtrain.core.distribution import TensorFlow as TensorFlow
     from cloudtrain.core.distribution import Torch as Torch
     from cloudtrain.core.job import Environment as Environment
@@ -87,6 +88,7 @@ _HOME = {
     "DeepSpeed": "core.distribution",
     "Horovod": "core.distribution",
     "NoDistribution": "core.distribution",
+    "Ray": "core.distribution",
     "TensorFlow": "core.distribution",
     "Torch": "core.distribution",
     "CloudtrainError": "errors",

@@ -1,8 +1,9 @@
 """Adopt every job below a folder, and print how many are equal, and why the others are not.
 
-python tools/measure_adoption.py azureml-examples                                # its command-job files
-python tools/measure_adoption.py amazon-sagemaker-examples --notebooks PYTHON    # its distributed notebooks, executed
-                                                                                 # by an interpreter with the SDK
+python tools/measure_adoption.py azureml-examples                         # its command-job files
+python tools/measure_adoption.py azureml-examples --notebooks PYTHON      # its notebooks that create a command job, run
+                                                                          # by an interpreter with the SDK
+python tools/measure_adoption.py amazon-sagemaker-examples --notebooks PYTHON --distributed    # distributed notebooks
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from pathlib import Path
 
 import cloudtrain as ct
 
-SIGN = "commandJob.schema.json"
+SIGN = re.compile(r"commandJob\.schema\.json|\A(?![\s\S]*^\$schema:)(?![\s\S]*^(jobs|trial):)[\s\S]*^command:", re.M)
+"""A file says that it is a command job, or has a command and does not say what it is."""
+
+CREATES = re.compile(r"\bcommand\([\s\S]*create_or_update\(")
+OTHER_JOBS = re.compile(r"@(dsl\.)?pipeline\b|automl\.|load_component\(")
+"""What makes the first job of a notebook another kind of job."""
 
 DISTRIBUTED = (
     r"smdistributed|torch_distributed|pytorchddp|pytorchxla|parameter_server|multi_worker_mirrored|[\"']mpi|Torchrun"
@@ -25,16 +31,21 @@ DISTRIBUTED = (
 
 
 def job_files(folder: Path) -> Iterator[Path]:
-    """The files that say they are command jobs."""
+    """The files that are command jobs."""
     for file in sorted([*folder.rglob("*.yml"), *folder.rglob("*.yaml")]):
-        if file.is_file() and SIGN in file.read_text(encoding="utf-8", errors="replace"):
+        if file.is_file() and SIGN.search(file.read_text(encoding="utf-8", errors="replace")):
             yield file
 
 
-def notebooks(folder: Path, having: str) -> Iterator[Path]:
-    """The notebooks whose text has one of these words."""
+def notebooks(folder: Path, distributed: bool) -> Iterator[Path]:
+    """The distributed notebooks of SageMaker, or those that create a command job of Azure ML."""
     for file in sorted(folder.rglob("*.ipynb")):
-        if file.is_file() and re.search(having, file.read_text(encoding="utf-8", errors="replace").replace('\\"', '"')):
+        text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+        if distributed:
+            chosen = re.search(DISTRIBUTED, text.replace('\\"', '"'))
+        else:
+            chosen = None if OTHER_JOBS.search(text) else CREATES.search(text)
+        if chosen:
             yield file
 
 
@@ -43,11 +54,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--notebooks", metavar="PYTHON", help="adopt notebooks, executed by this interpreter")
-    parser.add_argument("--having", default=DISTRIBUTED, help="which notebooks: a pattern in their text")
+    parser.add_argument("--distributed", action="store_true", help="those of SageMaker's that are distributed")
     given = parser.parse_args()
-    found = notebooks(given.folder, given.having) if given.notebooks else job_files(given.folder)
+    files = notebooks(given.folder, given.distributed) if given.notebooks else job_files(given.folder)
     outcomes: Counter[str] = Counter()
-    for file in found:
+    for file in files:
         outcome, why = outcome_of(file, given.notebooks)
         outcomes[outcome] += 1
         print(f"{outcome:10} {file.relative_to(given.folder)}  {why}", flush=True)

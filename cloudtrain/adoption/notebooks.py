@@ -20,7 +20,8 @@ _AROUND_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
 
 
 def cells_of(notebook: Path) -> list[str]:
-    """The code cells of a notebook. Magics and shell lines are left out; a cell that is all magic is empty.
+    """The code cells of a notebook. A cell that writes a file does so; other magics and shell lines are left out, and a
+    cell that is all magic is empty.
 
     Raises:
         UsageError: it is no notebook.
@@ -33,7 +34,14 @@ def cells_of(notebook: Path) -> list[str]:
         raise UsageError(f"`{notebook}` is not a notebook", hint="name an `.ipynb` file", code="CT981") from None
 
 
+_WRITES = re.compile(r"%%(?:writefile|file)[ \t]+(?P<append>-a[ \t]+)?(?P<name>[^\n]+?)[ \t]*\n(?P<text>.*)", re.DOTALL)
+
+
 def _plain(cell: str) -> str:
+    written = _WRITES.fullmatch(cell.lstrip())
+    if written is not None:
+        name, mode = written["name"].strip("\"'"), "a" if written["append"] else "w"
+        return f"with open(f{name!r}, {mode!r}, encoding='utf-8') as file:\n    file.write({written['text']!r})"
     lines = cell.strip().splitlines()
     while lines and lines[0].startswith("%%"):
         if lines[0].split()[0] not in _AROUND_PYTHON:

@@ -11,11 +11,12 @@ from typing import Any
 
 from cloudtrain.adoption.comparison import Comparison, Difference, shown_path
 from cloudtrain.adoption.writing import job_yaml, settings_toml
-from cloudtrain.core.adoption import Adopter, Draft, Original
+from cloudtrain.core.adoption import UNREAD, Adopter, Draft, Original
 from cloudtrain.core.differences import ABSENT, paths_that_differ
 from cloudtrain.core.job import TrainingJob
 from cloudtrain.core.per_target import OVERRIDES
 from cloudtrain.core.plan import CompileContext, Plan
+from cloudtrain.core.references import is_local_path
 from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.documents.archives import unpack
 from cloudtrain.documents.document import read_document
@@ -122,6 +123,9 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
         for item in job.get("inputs", {}).values():
             if DEFAULT_TARGET in item:
                 item[DEFAULT_TARGET] = _from(place, original.folder, item[DEFAULT_TARGET])
+            if is_local_path(item.get(original.target)):
+                path = _from(place, original.folder, item[original.target])
+                item[original.target] = path if is_local_path(path) else f"./{path}"
     conda = job.get("environment", {}).get("conda_file")
     if conda in original.files:
         job["environment"]["conda_file"] = os.path.relpath(conda, job.get("source_dir") or ".")
@@ -285,7 +289,20 @@ def _compiled(target: Target, draft: Draft, settings: Any, context: CompileConte
     assert read_document(text, "yaml").data == draft.job, "the job file says what was drafted"
     job = parse_job(text, format="yaml", file="job.yaml")
     assert isinstance(job, TrainingJob)
-    return target.compile(job, settings, context)
+    return target.compile(_with_places(job, target, settings, context), settings, context)
+
+
+def _with_places(job: TrainingJob, target: Target, settings: Any, context: CompileContext) -> TrainingJob:
+    """The job with the places that data of this machine gets. Its hash plays no part in what is proven, and the data
+    need not be there."""
+    inputs = dict(job.inputs)
+    for name, item in job.inputs.items():
+        path = item.of(target.name)
+        if target.uploads_data and is_local_path(path):
+            base, is_file = os.path.basename(os.path.normpath(str(path))), item.type == "uri_file"  # noqa: PTH119
+            _, read = target.data_place(settings, context.account, UNREAD, base, is_file=is_file)
+            inputs[name] = item.model_copy(update={target.name: read})
+    return job.model_copy(update={"inputs": inputs})
 
 
 def write_adoption(found: Adoption, folder: Path, *, force: bool = False) -> list[Path]:

@@ -233,8 +233,9 @@ def _last_lines(output: Path) -> str:
         with output.open("rb") as file:
             file.seek(max(0, output.stat().st_size - 4000))
             lines = file.read().decode(errors="replace").strip().splitlines()
+        failed = next((line for line in _lines(output) if re.match(r"cell \d+: ", line)), None)
         if lines:
-            return f": {lines[-1][:300]}"
+            return f": {(failed or lines[-1])[:300]}"
     return ""
 
 
@@ -242,6 +243,12 @@ def _failed(folder: Path) -> tuple[str, ...]:
     with contextlib.suppress(OSError):
         return tuple(dict.fromkeys(read_text(folder / "failed.txt").splitlines()))
     return ()
+
+
+def _lines(output: Path) -> list[str]:
+    """What a script wrote at first."""
+    with output.open("rb") as file:
+        return file.read(1 << 20).decode(errors="replace").splitlines()
 
 
 def _uploads(folder: Path) -> Iterator[tuple[str, bytes]]:

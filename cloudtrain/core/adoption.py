@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from cloudtrain.core.plan import CompileContext, Plan
 
 
+UNREAD = "0" * 64
+"""In the place of the hash of data of this machine, which an adoption does not read."""
+
+
 @dataclass(frozen=True)
 class Original:
     """One job as another tool sends it: the whole request, and what is known beside it."""

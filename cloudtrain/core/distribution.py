@@ -151,6 +151,31 @@ class TensorFlow(Model):
     _rules = all_at_once(_tensorflow_rules)
 
 
+class Ray(Model):
+    """A Ray cluster, which Azure ML starts: the head on the first instance, where the script runs, and a worker on each
+    other one. What is not given is the service's own choice."""
+
+    type: Literal["ray"] = "ray"
+    port: int | None = Field(default=None, ge=1, le=65535, strict=True)
+    """Of the head."""
+    address: str | None = None
+    """The address of the head that workers connect to."""
+    include_dashboard: bool | None = None
+    dashboard_port: int | None = Field(default=None, ge=1, le=65535, strict=True)
+    head_node_additional_args: str | None = None
+    """More arguments of `ray start` on the head, as one string."""
+    worker_node_additional_args: str | None = None
+    """More arguments of `ray start` on the workers, as one string."""
+
+
+def no_ray(distribution: Distribution, where: str) -> Iterator[Problem]:
+    """The refusal of Ray by a target that starts none; `where` is in words."""
+    if isinstance(distribution, Ray):
+        message = f"nothing starts Ray {where}; only Azure ML has it as a distribution"
+        hint = "use `distribution: {type: torch}`, or a `command` that starts Ray itself"
+        yield Problem(("distribution", "type"), message, hint, code="CT030")
+
+
 class NoDistribution(Model):
     """One process on each instance, which know nothing of each other."""
 
@@ -158,7 +183,7 @@ class NoDistribution(Model):
 
 
 Distribution = Annotated[
-    Torch | SMDDP | SMP | DeepSpeed | MPI | Horovod | TensorFlow | NoDistribution, Field(discriminator="type")
+    Torch | SMDDP | SMP | DeepSpeed | MPI | Horovod | TensorFlow | Ray | NoDistribution, Field(discriminator="type")
 ]
 
 
@@ -167,6 +192,8 @@ Launcher = Literal["torchrun", "mpirun", "tensorflow", "none"]
 
 def launcher_of(distribution: Distribution) -> Launcher:
     """What starts the ranks."""
+    if isinstance(distribution, Ray):
+        return "none"
     if isinstance(distribution, TensorFlow | NoDistribution):
         return distribution.type
     if isinstance(distribution, DeepSpeed | SMDDP):

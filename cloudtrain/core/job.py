@@ -223,6 +223,8 @@ class TrainingJob(FromFile):
     """A shell command line, instead of `entry_point`."""
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
     """Reach the script as `--key value`, keys sorted, the same on every target."""
+    bare_flags: bool = Field(default=False, strict=True)
+    """A hyperparameter that is `true` reaches the script as `--key` alone, and one that is `false` not at all."""
     distribution: Distribution = Field(default_factory=NoDistribution.model_construct)
     resources: Resources = Field(default_factory=Resources.model_construct)
     environment: Environment = Field(default_factory=Environment.model_construct)
@@ -266,6 +268,7 @@ class TrainingJob(FromFile):
             entry_point: str | None = None,
             command: str | None = None,
             hyperparameters: Mapping[str, Json] = ...,
+            bare_flags: bool = False,
             distribution: Distribution | Fields = ...,
             resources: Resources | Fields = ...,
             environment: Environment | Fields = ...,

@@ -67,6 +67,9 @@ class Upload(NamedTuple):
     folder: str | None = None
     """A folder of the bundle that goes with it; the address that storage gives it stands where `content` says
     `${{folder}}`."""
+    source: str | None = None
+    """The folder or the file of this machine that is sent, where it is data and not the bundle. The data is the same
+    wherever it comes from, so the plan's hash leaves it out."""
 
 
 class Bundle(NamedTuple):
@@ -168,7 +171,7 @@ class Plan(Exports):
         content = {
             "target": self.target,
             "request": self.request,
-            "uploads": [_without_none(upload._asdict()) for upload in self.uploads],
+            "uploads": [_without_none(upload._replace(source=None)._asdict()) for upload in self.uploads],
         }
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
@@ -272,7 +275,8 @@ def _upload_blocks(uploads: Sequence[Upload]) -> Iterator[Block]:
 
 def _amount(upload: Upload) -> str:
     files = "1 file" if upload.file_count == 1 else f"{upload.file_count:,} files"
-    return f"{files}, {format_size(upload.size)}"
+    origin = f" of {upload.source}" if upload.source is not None else ""
+    return f"{files}, {format_size(upload.size)}{origin}"
 
 
 def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | Command | Pairs]:

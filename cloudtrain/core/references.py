@@ -65,6 +65,11 @@ def is_run_input(place: str | None) -> bool:
     return place is not None and place.startswith(RUN_SCHEME)
 
 
+def is_local_path(place: str | None) -> bool:
+    """Whether a place is marked as a path of this machine: `./data`, `../data`, `~/data`, `/mnt/data`."""
+    return place is not None and (place.startswith(("./", "../", "~/", "/")) or place in (".", ".."))
+
+
 def run_input(place: str) -> RunInput | None:
     """The parts of `run:NAME/output/OUTPUT`; None where it is not written so."""
     match = re.fullmatch(_RUN, place)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloudtrain.core.data import Checkpoint, Input, Output
 from cloudtrain.core.job import BUNDLED, TrainingJob
-from cloudtrain.core.references import is_run_input
-from cloudtrain.core.targets import DEFAULT_TARGET
+from cloudtrain.core.references import is_local_path, is_run_input
+from cloudtrain.core.targets import DEFAULT_TARGET, find_target, target_names
 from cloudtrain.documents.document import Format, Unreadable
 from cloudtrain.documents.reading import read_text
 from cloudtrain.errors import JobError, Problem, UsageError, did_you_mean
@@ -98,7 +98,7 @@ def _init(*words: str) -> str:
 def anchored(job: AnyJob, folder: Path) -> AnyJob:
     """The job with its relative local places (`source_dir`, `local: ...`) made absolute against a folder."""
     changes: dict[str, Any] = {
-        "inputs": {name: _at(place, folder) for name, place in job.inputs.items()},
+        "inputs": {name: _at(_data_at(item, folder), folder) for name, item in job.inputs.items()},
         "outputs": {name: _at(place, folder) for name, place in job.outputs.items()},
     }
     if job.source_dir is not None and not job.source_dir.startswith(BUNDLED):
@@ -114,6 +114,13 @@ def _at(place: _Places, folder: Path) -> _Places:
     if here is None or is_run_input(here):
         return place
     return place.model_copy(update={DEFAULT_TARGET: _absolute(here, folder)})
+
+
+def _data_at(item: Input, folder: Path) -> Input:
+    """The input with data of this machine, which a target uploads, by its whole path."""
+    paths = {name: place for name in target_names() if is_local_path(place := item.of(name)) and place is not None}
+    changes = {name: _absolute(path, folder) for name, path in paths.items() if find_target(name).uploads_data}
+    return item.model_copy(update=changes) if changes else item
 
 
 def _absolute(text: str, folder: Path) -> str:

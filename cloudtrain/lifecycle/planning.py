@@ -14,9 +14,9 @@ from cloudtrain.bundle.entries import below, content_hash, escape_path
 from cloudtrain.bundle.ignore import INCLUDE_FILE
 from cloudtrain.bundle.tree import Tree, scan
 from cloudtrain.core.job import BUNDLED, TrainingJob
-from cloudtrain.core.plan import CompileContext, Finding, Level, Plan
-from cloudtrain.core.references import is_run_input
-from cloudtrain.core.targets import DEFAULT_TARGET
+from cloudtrain.core.plan import CompileContext, Finding, Level, Plan, Upload
+from cloudtrain.core.references import is_local_path, is_run_input
+from cloudtrain.core.targets import DEFAULT_TARGET, target_names
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.jobfile.files import anchored
 from cloudtrain.rules.data_places import declared_places
@@ -73,14 +73,38 @@ def prepare_job(
             job, missing = with_secret_places(job, where, getattr(own, "emulate", None), settings.environ)
             notes = (*notes, *missing)
     except JobError as error:
-        raise JobError([_problem_placed(problem, place_of) for problem in error.problems]) from None
+        raise JobError([place_problem(problem, place_of) for problem in error.problems]) from None
     account: Any = where.account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
     if emulated := getattr(own, "emulate", None):
         account = account._replace(emulated=settings.target(emulated, profile=profile))
     if tree is None:
         job, tree, more = _code_of(job, settings)
         notes = (*more, *notes)
-    return PreparedJob(job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited, after)
+    job, uploads, more = _place_data(job, where, own, account, place_of)
+    notes = (*notes, *more)
+    return PreparedJob(
+        job, where, own, settings, account, tree, tuple(ignore), place_of, notes, awaited, after, uploads
+    )
+
+
+def _place_data(
+    job: AnyJob, where: Target, own: TargetSettings, account: Account, place_of: PlaceOf | None
+) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
+    """The job with places instead of data of this machine; see `local_data.Placed`."""
+    emulated = getattr(own, "emulate", None)
+    name = emulated if emulated is not None else where.name
+    if not any(is_local_path(item.of(name)) for item in job.inputs.values()):
+        return job, (), ()
+    from cloudtrain.lifecycle.local_data import emulated_here, place_data
+
+    if emulated is not None:
+        return emulated_here(job, target_of(emulated)), (), ()
+    try:
+        return place_data(
+            job, where, lambda sha256, name, is_file: where.data_place(own, account, sha256, name, is_file=is_file)
+        )
+    except JobError as error:
+        raise JobError([place_problem(problem, place_of) for problem in error.problems]) from None
 
 
 def _code_of(job: AnyJob, settings: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
@@ -113,6 +137,8 @@ class PreparedJob:
     """Earlier runs that the job reads from, and that had not ended when they were last seen."""
     after: tuple[str, ...] = ()
     """Those that the run will wait for. They have no part in `key`: the same job is the same when they have ended."""
+    uploads: tuple[Upload, ...] = ()
+    """Data of this machine that the job reads."""
 
     @cached_property
     def service(self) -> Service:
@@ -250,7 +276,8 @@ class PreparedJob:
             plan = self.where.compile(self.job, self.target, self.context(name))
         except JobError as error:
             raise JobError(self._with_findings(error, name)) from None
-        return replace(plan, notes=(*plan.notes, *self.notes), settings=self._settings_files)
+        uploads = (*plan.uploads, *self.uploads)
+        return replace(plan, notes=(*plan.notes, *self.notes), settings=self._settings_files, uploads=uploads)
 
     @property
     def _settings_files(self) -> tuple[str, ...]:
@@ -273,7 +300,7 @@ class PreparedJob:
             *error.problems,
             *(Problem(item.path, item.message, item.hint, code=item.code) for item in errors),
         ]
-        return [_problem_placed(problem, self.place_of) for problem in problems]
+        return [place_problem(problem, self.place_of) for problem in problems]
 
     def _subject(self, plan: Plan) -> Subject:
         from cloudtrain.targets.rules import subject_of
@@ -288,7 +315,7 @@ class PreparedJob:
         return finding._replace(place=self.place_of(finding.path))
 
 
-def _problem_placed(problem: Problem, place_of: PlaceOf | None) -> Problem:
+def place_problem(problem: Problem, place_of: PlaceOf | None) -> Problem:
     """The problem with where it stands in the job's file, and a hint as it is typed there."""
     place = place_of(problem.path) if place_of is not None and problem.path and not problem.file else None
     problem = replace(problem, hint=_in_form(problem.hint, place_of))
@@ -346,6 +373,9 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
     places = {
         f"{place.name} of the job": "/" + "/".join(place.parts[1:]) for place in declared_places(view, DEFAULT_TARGET)
     }
+    for name, item in job.inputs.items():
+        paths = {place for target in target_names() if is_local_path(place := item.of(target))}
+        places |= {f"input `{name}` of the job": os.path.realpath(str(path)) for path in paths}
     places["cloudtrain's own state"] = os.path.realpath(state_dir)
     found: dict[str, str] = {}
     for what, place in places.items():

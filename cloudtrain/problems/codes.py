@@ -667,6 +667,13 @@ _ADOPTION = (
         "To adopt a script is to run it. In a terminal cloudtrain asks; elsewhere `--yes` allows it, and in Python "
         "`execute=True`.",
     ),
+    ErrorCode(
+        "CT986",
+        "Data of this machine cannot be uploaded.",
+        "An input whose place is a path (`azureml: ./data`) is uploaded before the job is sent, to a place that is "
+        "named by the hash of its content. The path must lead to a folder with files or to a file, which nobody writes "
+        "meanwhile. A single file needs `type: uri_file`.",
+    ),
 )
 
 ERROR_CODES: dict[str, ErrorCode] = {

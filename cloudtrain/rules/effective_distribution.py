@@ -12,6 +12,7 @@ from cloudtrain.core.distribution import (
     Distribution,
     Horovod,
     NoDistribution,
+    Ray,
     TensorFlow,
     Torch,
 )
@@ -31,7 +32,7 @@ _KIN: dict[str, tuple[type, ...]] = {
     "smddp": (SMDDP,),
     "smp": (SMP,),
     "tensorflow": (TensorFlow,),
-    "none": (NoDistribution,),
+    "none": (NoDistribution, Ray),
 }
 """What a launcher of this type may have been written as."""
 

@@ -205,6 +205,7 @@ class PreparedSweep:
             plan,
             summary=summary,
             notes=notes,
+            uploads=(*plan.uploads, *self.prepared.uploads),
             findings=tuple(self._placed(item) for item in first.findings),
             settings=first.settings,
             hidden=values_to_hide(self.prepared.view),

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import get_native_id
 from typing import Any
@@ -68,6 +69,8 @@ class SweepService(Tuner):
         from cloudtrain.sweeps.strategies import propose
 
         first = specification.trial_plan(account, 1, propose(specification.sweep, 1))
+        data = tuple(item for item in plan.uploads if item.kind == "data")
+        first = replace(first, uploads=(*first.uploads, *data))
         return service_of(plan.target, self).upload(first, bundle, on_bytes=on_bytes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:

@@ -243,6 +243,8 @@ class Target(ABC):
     """Whether the job finds its secrets on this machine, so that a missing one is seen before."""
     keeps_literals: ClassVar[bool] = False
     """Whether an input with a plain `value` stays an input of the request; it is put into the arguments otherwise."""
+    uploads_data: ClassVar[bool] = False
+    """Whether an input's place may be a path of this machine (`./data`), for which `data_place` is written."""
     waits_for_runs: ClassVar[bool] = False
     """Whether a run waits by itself for the runs that it reads from: `CompileContext.after`."""
     can_emulate: ClassVar[bool] = False
@@ -295,6 +297,15 @@ class Target(ABC):
     @abstractmethod
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Service:
         """What talks to the target. Imports its SDKs when it is first used, and not before."""
+
+    def data_place(self, settings: Any, account: Any, sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
+        """The folder that data of this machine is uploaded to, and what its input reads. Only where `uploads_data`.
+
+        Args:
+            sha256: hash of the content.
+            name: of the folder or the file.
+        """
+        raise AssertionError(f"{self.name} uploads no data")
 
     @property
     def instance_table(self) -> InstanceTable | None:

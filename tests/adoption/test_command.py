@@ -30,17 +30,25 @@ def test_equal_is_success(cli: Cli, request_file: str) -> None:
 
 def test_different_is_exit_code_1(cli: Cli, clean_environment: Path) -> None:
     """Each difference with its reason."""
-    Path("body.json").write_text(json.dumps(AZUREML["inputs_all"]))
-    found = cli("adopt", "body.json", "--json")
+    job = {"type": "command", "command": "ls", "environment": "azureml:e:1", "compute": "azureml:cpu", "colour": "red"}
+    Path("job.json").write_text(json.dumps(job))
+    found = cli("adopt", "job.json", "--json")
     assert found.code == 1
     data = json.loads(found.out)
     assert not data["equal"]
-    assert [item["path"] for item in data["differences"]] == [
-        "properties.inputs.local_file.uri", "properties.inputs.local_rel.uri",
-    ]  # fmt: skip
+    assert [item["path"] for item in data["differences"]] == ["colour"]
     assert all(item["reason"] for item in data["differences"])
-    assert data["settings"]["azureml"]["compute"] == "gpu-cluster"
-    assert data["job"]["inputs"]["local_rel"]["local"] == "src"
+    assert data["settings"]["azureml"]["compute"] == "cpu"
+
+
+def test_data_of_this_machine_stays_a_path(cli: Cli, clean_environment: Path) -> None:
+    """A submit uploads it, as the SDK does; the file's folder is where the path starts."""
+    Path("body.json").write_text(json.dumps(AZUREML["inputs_all"]))
+    found = cli("adopt", "body.json", "--json")
+    assert found.code == 0
+    inputs = json.loads(found.out)["job"]["inputs"]
+    assert inputs["local_rel"] == {"azureml": "./src"}
+    assert inputs["local_file"]["azureml"].startswith("./")
 
 
 def test_what_is_written_can_be_planned(cli: Cli, request_file: str) -> None:

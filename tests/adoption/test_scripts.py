@@ -115,12 +115,16 @@ client._make_api_call("PutObject", {{"Bucket": bucket, "Key": key, "Body": tar}}
 
 def test_a_notebook_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     """Magics are left out, and a cell that fails does not end the notebook."""
+    written = ["name = 'made'", "%%writefile {name}.txt\na 'b'\n", "assert open('made.txt').read() == \"a 'b'\\n\""]
+    check = f"{written.pop()}\nchecked = True"
     cells = [
         "%pip install x\n!ls \\\n  -l\nfiles = !ls \\\n  | wc\npip install y\n1/0",
         "%%bash\nexit 1",
         "%%time\n" + CALL,
         "import no_such_package\nfrom no_such_package import x\nready = True",
-        "%%capture out\nready\n" + SEND,
+        *written,
+        check,
+        "%%capture out\nready\nchecked\n" + SEND,
     ]
     text = json.dumps({"cells": [{"cell_type": "code", "source": [cell]} for cell in cells]})
     found = adopted(text, "job.ipynb")

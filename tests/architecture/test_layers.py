@@ -163,7 +163,7 @@ def test_public_surface_is_pinned() -> None:
     assert cloudtrain.__all__ == sorted([
         "Adoption", "AzureML", "Checkpoint", "CloudtrainError", "DeepSpeed", "Environment", "Finding", "Horovod", "Input",
         "InstanceGroup", "JobError", "Level", "Local", "LogLine", "MPI", "NoDistribution", "Objective", "Output",
-        "Plan", "PreflightError", "ProcessingInput", "ProcessingJob", "ProcessingOutput", "Range", "Resources", "Run",
+        "Plan", "PreflightError", "ProcessingInput", "ProcessingJob", "ProcessingOutput", "Range", "Ray", "Resources", "Run",
         "RunNotFound", "RunRef", "RunState", "RunStatus", "SMDDP", "SMP", "SageMaker", "SettingsError", "Spot",
         "StopEarly", "Sweep", "SweepRun", "TargetError", "TensorFlow", "Torch", "TrainingJob", "Trial", "adopt",
         "bundled_job", "check", "diff", "load_job", "load_sweep", "plan", "recover", "run", "runs", "submit",

@@ -218,7 +218,7 @@ def test_an_editor_can_offer_the_distributions() -> None:
     """All types, each with one line of help, and the fields of the one that was chosen."""
     distribution = SCHEMA["properties"]["distribution"]
     kinds = distribution["properties"]["type"]
-    assert kinds["enum"] == ["torch", "smddp", "smp", "deepspeed", "mpi", "horovod", "tensorflow", "none"]
+    assert kinds["enum"] == ["torch", "smddp", "smp", "deepspeed", "mpi", "horovod", "tensorflow", "ray", "none"]
     assert len(kinds["enumDescriptions"]) == len(kinds["enum"])
     chosen = [case["then"]["$ref"].rpartition("/")[2] for case in distribution["allOf"]]
     assert all(SCHEMA["$defs"][name]["additionalProperties"] is False for name in chosen)

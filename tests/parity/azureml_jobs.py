@@ -100,12 +100,13 @@ DISTRIBUTIONS = {
         {**distribution("tensorflow", strategy="parameter_server", parameter_servers=1), **machine("Standard_ND96asr_v4", 4)}
     ),
     "none": Case(distribution("none")),
-    "ray": overrides(
-        distribution={
-            "distributionType": "Ray", "port": 6379, "address": "auto", "includeDashboard": True,
-            "dashboardPort": 8265, "headNodeAdditionalArgs": "--num-gpus=8", "workerNodeAdditionalArgs": "--num-gpus=4",
-        }
+    "ray": Case(
+        distribution(
+            "ray", port=6379, address="auto", include_dashboard=True, dashboard_port=8265,
+            head_node_additional_args="--num-gpus=8", worker_node_additional_args="--num-gpus=4",
+        )
     ),
+    "ray_alone": Case(distribution("ray")),
 }  # fmt: skip
 
 MACHINES = {

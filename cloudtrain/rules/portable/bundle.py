@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from posixpath import normpath
 
+from cloudtrain.bundle.entries import escape_path
 from cloudtrain.bundle.findings import name_findings, secret_findings, size_findings
 from cloudtrain.core.plan import Finding, Level
 from cloudtrain.errors import did_you_mean
@@ -70,14 +71,17 @@ def bundle_large(subject: Subject) -> Iterable[Fault]:
 
 @rule("CT304", Level.WARNING)
 def possible_secret_in_bundle(subject: Subject) -> Iterable[Fault]:
-    """A file in the bundle may hold a secret.
+    """A file in the bundle, or in data that is uploaded, may hold a secret.
 
     Its name is one that credentials have, and an ignore file brings it back, or something in it is called a password, a
     token or a key and looks random. Files whose names say that they hold credentials (`.env`, `*.pem`, `.aws`) are left
     out unless a `!` rule names them. Leave the others out with `.cloudtrainignore`, or write `gitleaks:allow` into the
-    line that holds no secret.
+    line that holds no secret. Data of this machine is uploaded whole, and its files count by their names.
     """
-    return _faults(secret_findings(subject.tree), "CT304")
+    yield from _faults(secret_findings(subject.tree), "CT304")
+    for upload in subject.plan.uploads:
+        if upload.source is not None:
+            yield from _credentials(upload.source)
 
 
 @rule("CT306", Level.ERROR)
@@ -89,6 +93,23 @@ def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
     text without control characters, of at most 1,024 characters, and no part of it ends with a dot.
     """
     return _faults(name_findings(subject.tree, subject.plan.target, subject.where.refuse_path), "CT306")
+
+
+def _credentials(source: str) -> Iterator[Fault]:
+    from cloudtrain.bundle.data import UnreadableData, read_data
+    from cloudtrain.bundle.secrets.names import secret_path
+
+    try:
+        files = read_data(source).files
+    except UnreadableData:
+        return  # it was there a moment ago; the upload says so
+    found = [f"{escape_path(file.path)}: {what}" for file in files if (what := secret_path(file.path)) is not None]
+    if found:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        hint = "take it out of the folder, or accept it with `--ignore CT304`"
+        yield Fault(
+            f"the data in `{source}` has a file of credentials ({found[0]}){more}", hint, ("inputs",), (*found,)
+        )
 
 
 def _missing(subject: Subject, file: str, path: tuple[str, ...], *, suffixes: tuple[str, ...]) -> Iterator[Fault]:

@@ -24,11 +24,16 @@ def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {key: value for key, value in values.items() if key not in ours}, ours
 
 
-def argv_of(values: Mapping[str, Any]) -> list[str]:
-    """`--key value`, keys sorted, `-k` for one letter (sagemaker-training's `mapping.to_cmd_args`)."""
+def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]:
+    """`--key value`, keys sorted, `-k` for one letter (sagemaker-training's `mapping.to_cmd_args`). With `bare_flags`
+    what is true is `--key` alone, and what is false is left out."""
     argv = []
     for key in sorted(values):
-        argv += [f"-{key}" if len(key) == 1 else f"--{key}", text_of(values[key])]
+        word, value = f"-{key}" if len(key) == 1 else f"--{key}", values[key]
+        if bare_flags and isinstance(value, bool):
+            argv += [word] if value else []
+        else:
+            argv += [word, text_of(value)]
     return argv
 
 

@@ -102,7 +102,9 @@ def launch_plan(
     hosts_of = instance_groups(resource_config)
     groups = launch.instance_groups or (() if launch.launcher == "single" else tuple(hosts_of))
     hosts = [name for group in groups for name in hosts_of.get(group, ())]
-    setup = _HostSetup(launch, machine, root, network or Network(), host, hosts or [host], argv_of(user))
+    setup = _HostSetup(
+        launch, machine, root, network or Network(), host, hosts or [host], argv_of(user, bare_flags=launch.bare_flags)
+    )
     alone = launch.launcher == "single" or host not in hosts
     started = _single(setup) if alone else _LAUNCHERS[launch.launcher](setup)
     sm = sm_variables(

@@ -11,6 +11,7 @@ mpi_options             more options for mpirun
 strategy                tensorflow: multi_worker_mirrored | parameter_server
 workers                 tensorflow: the chief included; one per host unless given
 parameter_servers       tensorflow: one unless given
+bare_flags              true hyperparameters become `--key` alone, false ones nothing
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Launch:
     strategy: str = "multi_worker_mirrored"
     workers: int | None = None
     parameter_servers: int | None = None
+    bare_flags: bool = False
 
     @property
     def needs_master(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from . import CODE_CHANNEL
+from . import CODE_CHANNEL, LAUNCH_KEY
 from .arguments import argv_of
 
 TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
@@ -114,7 +114,7 @@ def sm_variables(
         framework_params=dict(reserved),
         channels=sorted(channels),
         training_env=whole,
-        user_args=argv_of(user),
+        user_args=argv_of(user, bare_flags=bool((reserved.get(LAUNCH_KEY) or {}).get("bare_flags"))),
     )
     if resource.get("topology"):
         plain["topology"] = resource["topology"]

@@ -45,7 +45,11 @@ class AzureMLTarget(Target):
     extras: ClassVar = {"azureml": ("azure-identity", "azure-storage-blob"), "azureml-sdk": ("azure-ai-ml",)}
     plan_formats = ("az-cli", "python")
     place_example = "azureml:cifar:1"
-    place_help = "`azureml:name:version`, an `azureml://` datastore path, or an `https://` blob address."
+    place_help = (
+        "`azureml:name:version`, an `azureml://` datastore path, an `https://` blob address, or for inputs `./PATH` of "
+        "this machine, which a submit uploads."
+    )
+    uploads_data = True
     place_prefixes = ("azureml:", "https://")
     place_aliases = ("azure", "path")
     environment_help = "A registered Azure ML environment: `azureml:name:version` or an `azureml://registries/...` id."
@@ -76,6 +80,14 @@ class AzureMLTarget(Target):
         from cloudtrain.targets.azureml.compile.sweep import compile_azureml_sweep
 
         return compile_azureml_sweep(sweep, settings, context)
+
+    def data_place(
+        self, settings: AzureML, account: AzureMLAccount, sha256: str, name: str, *, is_file: bool
+    ) -> tuple[str, str]:
+        """Where the SDK uploads it too, in the workspace's own datastore."""
+        from cloudtrain.targets.azureml.compile.places import data_place
+
+        return data_place(sha256, name, is_file=is_file)
 
     def tuner(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> AzureMLTuner:
         """Sweep jobs over REST."""

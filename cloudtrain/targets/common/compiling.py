@@ -55,6 +55,16 @@ def resolve_hyperparameters(job: TrainingJob, paths: Mapping[str, str]) -> dict[
     }
 
 
+def has_bare_flags(job: TrainingJob) -> bool:
+    """Whether an argument of the script is a flag without a value."""
+    return job.bare_flags and any(isinstance(value, bool) for value in job.hyperparameters.values())
+
+
+def arguments_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
+    """What the script gets behind its name."""
+    return argv_of(resolve_hyperparameters(job, paths), bare_flags=job.bare_flags)
+
+
 def resolve_text(text: str, paths: Mapping[str, str]) -> str:
     """`text` with `${{...}}` replaced by the paths of the target."""
     return replace_references(text, paths.__getitem__)

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from cloudtrain.core.data import Input
-from cloudtrain.core.distribution import TensorFlow
+from cloudtrain.core.distribution import TensorFlow, no_ray
 from cloudtrain.core.job import TrainingJob
 from cloudtrain.core.plan import Machine
 from cloudtrain.core.resources import InstanceGroup
@@ -124,7 +124,7 @@ def _input_problems(name: str, item: Input) -> list[Problem]:
 
 def _library_problems(job: TrainingJob) -> list[Problem]:
     if job.distribution.type != "smp":
-        return []
+        return [*no_ray(job.distribution, "on this machine")]
     message = "`smp` is SageMaker's own library and does not exist on this machine"
     hint = "submit it to SageMaker, or use `distribution: {type: torch}` as in `cloudtrain scripts copy pipeline_gpt`"
     return [Problem(("distribution", "type"), message, hint, code="CT030")]

@@ -48,7 +48,11 @@ class SageMakerTarget(Target):
     extras: ClassVar = {"sagemaker": ("boto3",), "sagemaker-sdk": ("sagemaker",)}
     plan_formats = ("aws-cli", "python")
     place_example = "s3://bucket/train"
-    place_help = "An `s3://` URI; for inputs also `fsx://FILE_SYSTEM_ID/PATH` or `efs://FILE_SYSTEM_ID/PATH`."
+    place_help = (
+        "An `s3://` URI; for inputs also `fsx://FILE_SYSTEM_ID/PATH` or `efs://FILE_SYSTEM_ID/PATH`, or `./PATH` of "
+        "this machine, which a submit uploads."
+    )
+    uploads_data = True
     place_prefixes = ("s3://",)
     place_aliases = ("s3", "s3_uri", "uri", "s3_data")
     overrides_help = "Merged last into the CreateTrainingJob or CreateProcessingJob request."
@@ -87,6 +91,15 @@ class SageMakerTarget(Target):
         from cloudtrain.targets.sagemaker.plan import SageMakerPlan
 
         return SageMakerPlan.of(compile_tuning(sweep, settings, context))
+
+    def data_place(
+        self, settings: SageMaker, account: SageMakerAccount, sha256: str, name: str, *, is_file: bool
+    ) -> tuple[str, str]:
+        """Beside the code, in the account's bucket."""
+        from cloudtrain.targets.sagemaker.compile.places import data_uri
+
+        folder = data_uri(settings, account, sha256)
+        return folder, f"{folder}/{name}" if is_file else folder
 
     def tuner(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> SageMakerTuner:
         """Tuning jobs through boto3."""

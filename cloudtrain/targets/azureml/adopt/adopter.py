@@ -8,18 +8,20 @@ from dataclasses import replace
 from pathlib import Path as File
 from typing import Any
 
-from cloudtrain.core.adoption import Comparable, Draft, Original
+from cloudtrain.core.adoption import UNREAD, Comparable, Draft, Original
 from cloudtrain.core.differences import Path, overrides_between
 from cloudtrain.core.plan import Bundle, CompileContext, Plan
 from cloudtrain.targets.azureml.account import account_of
 from cloudtrain.targets.azureml.adopt.documents import originals_in
-from cloudtrain.targets.azureml.adopt.jobs import DEFAULT_EXPERIMENT, PENDING, drafts_of, is_local
+from cloudtrain.targets.azureml.adopt.jobs import DEFAULT_EXPERIMENT, drafts_of, is_local
 from cloudtrain.targets.azureml.compile.durations import duration_seconds
 from cloudtrain.targets.azureml.compile.identifiers import MODELS, asset_id, compute_id
+from cloudtrain.targets.azureml.compile.places import LOCAL_UPLOAD
 from cloudtrain.targets.azureml.compile.request import RUN_PROPERTY
 from cloudtrain.targets.azureml.settings import AzureML
 
 _CODE = "(the code's own place)"
+_DATA = "(the data's own place)"
 _BUNDLE = Bundle("0" * 64, 0, 0)
 _NOBODY = "job"
 
@@ -67,6 +69,9 @@ class AzureMLAdopter:
         for item in (body.get("inputs") or {}).values():
             if isinstance(item, dict) and item.get("uri"):
                 kind = "models" if item.get("jobInputType") in MODELS else "data"
+                if is_local(item["uri"]) or item["uri"].startswith(f"{LOCAL_UPLOAD}/{UNREAD}/"):
+                    item["uri"] = _DATA
+                    renewed.append(("inputs", "data of this machine is uploaded under the hash of its content"))
                 item["uri"] = asset_id(workspace, item["uri"], kind) or item["uri"]
         timeout = (body.get("limits") or {}).get("timeout")
         if timeout is not None and duration_seconds(timeout) is not None:
@@ -90,19 +95,13 @@ class AzureMLAdopter:
         return asset_id(context.account.workspace_id, text, "environments") or text
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """All that differs, but for data that is only on this machine, and an environment that is not made yet."""
+        """All that differs, but for an environment that is not made yet."""
         wanted = {name: {} for name in _MAPPINGS if name in ours["properties"]} | theirs["properties"]
         found = overrides_between(ours["properties"], wanted)
         if isinstance(found.get("environmentId"), Mapping):
             del found["environmentId"]
         if found.get("codeId") == _CODE:
             del found["codeId"]
-        inputs = found.get("inputs")
-        if isinstance(inputs, dict):
-            for name in [name for name, item in inputs.items() if _stays_here(item)]:
-                del inputs[name]
-            if not inputs:
-                del found["inputs"]
         return found
 
     def hook(self) -> str:
@@ -119,11 +118,6 @@ class AzureMLAdopter:
         """Why a place differs although overrides could say nearly everything."""
         field = str(path[1]) if len(path) > 1 else ""
         return _REASONS.get(field, "a job cannot say this")
-
-
-def _stays_here(item: Any) -> bool:
-    uri = item.get("uri") if isinstance(item, Mapping) else None
-    return isinstance(uri, str) and is_local(uri)
 
 
 def _definition(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +149,6 @@ _MAPPINGS = ("environmentVariables", "inputs", "outputs", "tags", "properties")
 _WHY_ENVIRONMENT = "cloudtrain makes the environment under the hash of its definition; the SDK under another hash"
 
 _REASONS = {
-    "inputs": f"the data is only on this machine: register it, and put its name in the place of `{PENDING}`",
     "environmentId": "the environment has no version or definition that a job can say",
     "searchSpace": "a job is one training",
 }

@@ -3,11 +3,16 @@
 Only the standard library, and any Python 3.7 or newer: this is the script's interpreter, not cloudtrain's.
 """
 
-MODULE = "azure.ai.ml.operations"
+import sys
+
+MODULE = "azure.ai.ml._ml_client"
 
 
 def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
-    """Replace what sends jobs, and what registers the things that a job needs."""
+    """Replace what sends jobs, what registers and finds the things that a job needs, and the file that a client is made
+    from, which stands in the user's own folders."""
+    operations = sys.modules["azure.ai.ml.operations"]
+    from_config = module.MLClient.from_config.__func__
 
     def create_job(self, job, **_):
         emit({"job": description(job), "workspace": workspace(self)})
@@ -30,13 +35,17 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
 
         wait = result
 
-    class Named:
-        """A thing that exists already."""
+    class Named(str):
+        """A thing that exists already; a text, which the SDK takes for an environment."""
 
-        def __init__(self, name):
+        def __new__(cls, name, version=None):
+            return super().__new__(cls, name if version is None else "azureml:%s:%s" % (name, version))
+
+        def __init__(self, name, version=None):
             self.name = name
-            self.id = name
-            self.size = self.version = "1"
+            self.size = self.version = version or "1"
+            self.provisioning_state = "Succeeded"
+            self.id = self.path = str(self)
 
     def begin(self, entity, **_):  # noqa: ARG001
         return Poller(entity)
@@ -44,12 +53,32 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
     def get(self, name, *_, **__):  # noqa: ARG001
         return Named(name)
 
-    module.JobOperations.create_or_update = create_job
+    def get_asset(self, name, version=None, label=None):  # noqa: ARG001
+        return Named(name, version or "1")
+
+    def get_workspace(self, name=None, **_):
+        found = Named(name or self._workspace_name)
+        found.resource_group, found.location = self._resource_group_name, "eastus"
+        found.id = "/subscriptions/%s/resourceGroups/%s/providers/Microsoft.MachineLearningServices/workspaces/%s" % (
+            self._subscription_id, found.resource_group, found.name,
+        )  # fmt: skip
+        return found
+
+    def client_from_config(cls, credential, *arguments, **named):
+        try:
+            return from_config(cls, credential, *arguments, **named)
+        except Exception:  # noqa: BLE001 - there is none in the folder of the script
+            return cls(credential, "<SUBSCRIPTION_ID>", "<RESOURCE_GROUP>", "<WORKSPACE>")
+
+    module.MLClient.from_config = classmethod(client_from_config)
+    operations.JobOperations.create_or_update = create_job
     for name in ("EnvironmentOperations", "DataOperations", "ModelOperations", "ComponentOperations"):
-        if hasattr(module, name):
-            getattr(module, name).create_or_update = same
-    module.ComputeOperations.begin_create_or_update = begin
-    module.ComputeOperations.get = get
+        if hasattr(operations, name):
+            getattr(operations, name).create_or_update = same
+            getattr(operations, name).get = get_asset
+    operations.ComputeOperations.begin_create_or_update = begin
+    operations.ComputeOperations.get = get
+    operations.WorkspaceOperations.get = get_workspace
 
 
 def workspace(operations):

@@ -15,6 +15,7 @@ from cloudtrain.core.adoption import Original
 from cloudtrain.documents.document import Unreadable
 from cloudtrain.documents.reading import read_text
 from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.targets.azureml.compile.distributions import camel
 from cloudtrain.targets.azureml.compile.durations import duration_text
 from cloudtrain.targets.azureml.compile.places import SCHEMES
 
@@ -233,6 +234,8 @@ def _without_prefix(value: Any) -> Any:
 
 
 def _environment(given: Any, code: Any, folder: str | None, files: dict[str, str]) -> Any:
+    if isinstance(given, str) and given.startswith("file:"):
+        given = _environment_file(given.removeprefix("file:"), folder)
     if not isinstance(given, Mapping):
         return given
     build = given.get("build")
@@ -249,6 +252,24 @@ def _environment(given: Any, code: Any, folder: str | None, files: dict[str, str
     if isinstance(conda, str):
         place = os.path.join(folder or ".", conda.removeprefix("file:"))  # noqa: PTH118
         return found | {"condaFile": _conda_text(place), "condaPath": _from_code(conda, code, folder)}
+    return found
+
+
+def _environment_file(path: str, folder: str | None) -> dict[str, Any]:
+    """An environment that stands in a file of its own, with paths from the job file's folder."""
+    import yaml
+
+    place = os.path.join(folder or ".", path)  # noqa: PTH118
+    try:
+        data = yaml.safe_load(read_text(place))
+    except (OSError, Unreadable, yaml.YAMLError):
+        hint = "put it where the job file says"
+        raise UsageError(f"the environment file `{place}` cannot be read", hint=hint, code="CT981") from None
+    found, beside = _mapping(data), os.path.dirname(path)  # noqa: PTH120
+    if isinstance(found.get("conda_file"), str):
+        found["conda_file"] = os.path.join(beside, found["conda_file"].removeprefix("file:"))  # noqa: PTH118
+    if isinstance(found.get("build"), Mapping):
+        found["build"] = {**found["build"], "path": os.path.join(beside, str(found["build"].get("path", ".")))}  # noqa: PTH118
     return found
 
 
@@ -272,7 +293,7 @@ def _distribution(given: Mapping[str, Any]) -> dict[str, Any] | None:
     if not given:
         return None
     kind = str(given.get("type", ""))
-    rest = {_camel(key): value for key, value in given.items() if key != "type"}
+    rest = {camel(key): value for key, value in given.items() if key != "type"}
     if kind.lower() == "tensorflow":
         rest = {"parameterServerCount": 0} | rest
     return {"distributionType": _DISTRIBUTIONS.get(kind.lower(), kind), **rest}
@@ -281,7 +302,7 @@ def _distribution(given: Mapping[str, Any]) -> dict[str, Any] | None:
 def _resources(given: Mapping[str, Any]) -> dict[str, Any] | None:
     if not given:
         return None
-    found = {_camel(key): value for key, value in given.items() if key != "docker_args"}
+    found = {camel(key): value for key, value in given.items() if key != "docker_args"}
     arguments = given.get("docker_args")
     if isinstance(arguments, list):
         found["dockerArgsList"] = arguments
@@ -344,11 +365,6 @@ def _output(given: Mapping[str, Any]) -> dict[str, Any]:
         "assetVersion": _text(given["version"]) if given.get("version") is not None else None,
         "description": given.get("description"),
     }
-
-
-def _camel(key: str) -> str:
-    first, *rest = key.split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 def _without_none(value: Any) -> Any:

@@ -10,9 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cloudtrain.core.adoption import Draft, Original
+from cloudtrain.core.distribution import Ray
+from cloudtrain.core.references import is_local_path
 from cloudtrain.core.script import job_name_from
+from cloudtrain.targets.azureml.compile.distributions import camel
 from cloudtrain.targets.azureml.compile.durations import duration_seconds
-from cloudtrain.targets.azureml.compile.places import DEFAULT_STORE, SCHEMES
+from cloudtrain.targets.azureml.compile.places import SCHEMES
 from cloudtrain.targets.azureml.compile.request import RUN_PROPERTY
 from cloudtrain.targets.common.compiling import hyperparameter_text
 
@@ -58,7 +61,7 @@ def drafts_of(original: Original) -> Iterator[Draft]:
     }
     if variables:
         job["environment"]["variables"] = variables
-    inputs = {key: _input(key, _mapping(item), comments) for key, item in _mapping(body.get("inputs")).items()}
+    inputs = {key: _input(_mapping(item)) for key, item in _mapping(body.get("inputs")).items()}
     outputs = {key: _output(_mapping(item)) for key, item in _mapping(body.get("outputs")).items()}
     seconds = duration_seconds(str(_mapping(body.get("limits")).get("timeout", "")))
     optional = {
@@ -107,6 +110,9 @@ def _distribution(given: Mapping[str, Any], comments: dict[Any, str]) -> dict[st
         servers, workers = given.get("parameterServerCount") or 0, given.get("workerCount")
         more = {"strategy": "parameter_server", "parameter_servers": servers} if servers else {}
         return {"type": "tensorflow", **more, **({"workers": workers} if workers is not None else {})}
+    if kind == "ray":
+        fields = {name: given.get(camel(name)) for name in Ray.model_fields if name != "type"}
+        return {"type": "ray", **{name: value for name, value in fields.items() if value is not None}}
     return {}
 
 
@@ -136,24 +142,18 @@ def _environment(given: Any) -> dict[str, Any]:
     return {"azureml": text} if text else {}
 
 
-def _input(name: str, given: Mapping[str, Any], comments: dict[Any, str]) -> dict[str, Any]:
+def _input(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("jobInputType") == "literal":
         return {"value": _parse(given.get("value"))}
-    found: dict[str, Any] = {"azureml": _asset(given.get("uri", ""))}
+    place = _asset(given.get("uri", ""))
     kind = given.get("jobInputType", "uri_folder")
-    if is_local(found["azureml"]):
-        comments[("inputs", name)] = (
-            f"was the local path {found['azureml']}, which Azure ML's tools upload. Register it, and write its name:\n"
-            f"  az ml data create --name {name} --version 1 --type {kind} --path {found['azureml']}"
-        )
-        found = {"azureml": f"{DEFAULT_STORE}/{PENDING}/{name}", "local": found["azureml"]}
+    if is_local(place):
+        path = place.removeprefix("file://").removeprefix("file:")
+        place = path if is_local_path(path) else f"./{path}"
+    found: dict[str, Any] = {"azureml": place}
     if kind != "uri_folder":
         found["type"] = kind
     return found | _INPUT_MODES.get(given.get("mode", ""), {})
-
-
-PENDING = "NOT-UPLOADED-YET"
-"""In the place of data that is only on this machine."""
 
 
 def _asset(uri: Any) -> str:

@@ -14,7 +14,7 @@ from cloudtrain.core.job import TrainingJob
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.targets.azureml.compile.distributions import is_launcher
 from cloudtrain.targets.azureml.compile.places import free_texts, reference_texts
-from cloudtrain.targets.common.compiling import hyperparameter_argv, resolve_hyperparameters, resolve_text
+from cloudtrain.targets.common.compiling import arguments_of, resolve_text
 
 _REFERENCE = re.compile(r"\$\{\{(?:inputs|outputs)\.\w+\}\}")
 
@@ -68,7 +68,7 @@ def quote_word(word: str, free: Collection[str] = ()) -> str:
 def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
     assert job.entry_point is not None
     script = resolve_text(job.entry_point, texts)
-    arguments = hyperparameter_argv(resolve_hyperparameters(job, texts))
+    arguments = arguments_of(job, texts)
     if isinstance(job.distribution, DeepSpeed) and is_launcher(job):
         return ["python", "-m", LAUNCHER, *_options(job.distribution), script, *arguments]
     # Azure ML's copy of the code has no executable files.

@@ -71,6 +71,17 @@ def _tensorflow(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
     return {"distributionType": "TensorFlow", "parameterServerCount": servers, **counted}
 
 
+def _ray(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:  # noqa: ARG001 - a row's
+    given = job.distribution.model_dump(exclude={"type"}, exclude_none=True)
+    return {"distributionType": "Ray", **{camel(name): value for name, value in given.items()}}
+
+
+def camel(name: str) -> str:
+    """`dashboard_port` as the API writes it: `dashboardPort`."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
 def _only_sagemaker(alternative: str) -> Callable[[TrainingJob, MachineGroup], None]:
     def refuse(job: TrainingJob, machines: MachineGroup) -> None:  # noqa: ARG001 - a row's
         name = job.distribution.type
@@ -86,6 +97,7 @@ _ROWS: dict[str, Callable[[TrainingJob, MachineGroup], dict[str, Any] | None]] =
     "mpi": _mpi,
     "horovod": _mpi,
     "tensorflow": _tensorflow,
+    "ray": _ray,
     "none": lambda job, machines: None,  # noqa: ARG005 - a row's
     "smddp": _only_sagemaker("use `distribution: {type: torch}`: the same script with NCCL"),
     "smp": _only_sagemaker("use `distribution: {type: torch}` as in `cloudtrain scripts copy pipeline_gpt`, or FSDP2"),

@@ -36,6 +36,17 @@ _INPUT_MODES = {
 _OUTPUT_MODES = {"mount": "ReadWriteMount", "upload": "Upload", "direct": "Direct"}
 
 
+LOCAL_UPLOAD = f"{DEFAULT_STORE}/LocalUpload"
+"""Where azure-ai-ml 1.35.2 uploads data of this machine, in folders that are named by its content."""
+
+
+def data_place(sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
+    """The folder that data of this machine is uploaded to, and the address that an input has then: the folder's with
+    a slash, as the SDK writes it."""
+    root = f"{LOCAL_UPLOAD}/{sha256}"
+    return (root, f"{root}/{name}") if is_file else (f"{root}/{name}", f"{root}/{name}/")
+
+
 def reference_texts(job: TrainingJob) -> dict[str, str]:
     """What each reference of the job becomes in the command: one that Azure ML replaces."""
     names = [*(f"inputs.{name}" for name in job.inputs), *(f"outputs.{name}" for name in {*job.outputs, MODEL})]
@@ -121,7 +132,10 @@ def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem
         )
     elif found is None:
         message = f"`{item.azureml}` is no place that Azure ML can read"
-        hint = f"use `azureml:NAME:VERSION`, `{DEFAULT_STORE}/PATH` or an `https://`, `wasbs://` or `abfss://` address"
+        hint = (
+            f"use `azureml:NAME:VERSION`, `{DEFAULT_STORE}/PATH` or an `https://`, `wasbs://` or `abfss://` address; "
+            f"`./{item.azureml.lstrip('/')}` uploads it from this machine"
+        )
         problems.append(Problem(path, message, hint, code="CT032"))
     return found
 

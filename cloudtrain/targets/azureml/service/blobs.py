@@ -176,11 +176,16 @@ class Container:
     def names(self, prefix: str) -> list[str]:
         """Names of the blobs that begin so, without the folders of Data Lake storage, which are listed as blobs too."""
 
-        def list_names(container: Any) -> list[str]:
-            found = container.list_blobs(name_starts_with=prefix, include=["metadata"])
-            return [blob.name for blob in found if not _is_folder(blob)]
+        return list(self.sizes(prefix))
 
-        return self.use(prefix, list_names)
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Those blobs with their sizes."""
+
+        def list_sizes(container: Any) -> dict[str, int]:
+            found = container.list_blobs(name_starts_with=prefix, include=["metadata"])
+            return {blob.name: blob.size for blob in found if not _is_folder(blob)}
+
+        return self.use(prefix, list_sizes)
 
     def _first_that_fits(self, about: str, operation: Callable[[Any], Result]) -> Result:
         refusals: list[TargetError] = []

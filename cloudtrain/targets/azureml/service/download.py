@@ -20,10 +20,10 @@ from cloudtrain.targets.azureml.service.lines import Layout
 from cloudtrain.targets.azureml.service.logs import RunLog, artifact_place
 from cloudtrain.targets.azureml.service.outputs import resolved_place
 from cloudtrain.targets.azureml.service.places import Where, place_of
-from cloudtrain.targets.azureml.service.transfers import Check, run_concurrently
 from cloudtrain.targets.azureml.service.versions import CODE
 from cloudtrain.targets.common.landing import landing
 from cloudtrain.targets.common.provider_errors import Denied, NotThere
+from cloudtrain.targets.common.transfers import Check, run_concurrently
 
 OUTPUTS, LOGS = "outputs", "logs"
 

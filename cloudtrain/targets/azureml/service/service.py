@@ -94,11 +94,14 @@ class AzureMLService:
         return refresh(client, client.place.subscription_id, folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Make the assets that the plan needs; False when all are there already."""
+        """Upload the data and make the assets that the plan needs; False when all are there already."""
         from cloudtrain.targets.azureml.service.assets import make_asset
+        from cloudtrain.targets.azureml.service.upload import upload_data
 
         client = self._at(plan.place)
-        made = [make_asset(client, item, bundle, on_bytes) for item in plan.uploads]
+        data = [item for item in plan.uploads if item.kind == "data"]
+        made = [upload_data(client, item, on_bytes) for item in data]
+        made += [make_asset(client, item, bundle, on_bytes) for item in plan.uploads if item not in data]
         return any(made)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:

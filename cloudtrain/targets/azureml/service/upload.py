@@ -14,15 +14,18 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
+from cloudtrain.bundle.data import DataFile
 from cloudtrain.bundle.unpack import DamagedBundle, unpack
+from cloudtrain.core.plan import Upload
 from cloudtrain.errors import TargetError
 from cloudtrain.system.extras import require
 from cloudtrain.targets.azureml.service.blobs import OWN_STORE, Blobs
 from cloudtrain.targets.azureml.service.client import Client
-from cloudtrain.targets.azureml.service.places import DatastorePlace
-from cloudtrain.targets.azureml.service.transfers import Check, run_concurrently
+from cloudtrain.targets.azureml.service.places import DatastorePlace, place_of
 from cloudtrain.targets.azureml.service.versions import CODE
 from cloudtrain.targets.base import BundleWriter, ByteProgress
+from cloudtrain.targets.common.data import Report, Storage, below, send_data
+from cloudtrain.targets.common.transfers import Check, run_concurrently
 
 _FILES_AT_ONCE, _BLOCKS_AT_ONCE = 8, 4
 
@@ -74,6 +77,38 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
 
         address = blobs.container(DatastorePlace(client.place.workspace_id, OWN_STORE)).use(folder, send)
     return f"{address}/{place}/"
+
+
+def upload_data(client: Client, item: Upload, on_bytes: ByteProgress | None) -> bool:
+    """Put data of this machine into its folder of the workspace's own storage; False when all of it is there.
+
+    Raises:
+        TargetError: the workspace's storage refuses it.
+        UnreadableData: it is gone from this machine, or has changed.
+    """
+    blobs, where = Blobs(client), place_of(item.destination, client.place.workspace_id)
+    home = blobs.container(where)
+
+    def send(file: DataFile, report: Report) -> None:
+        home.use(file.path, lambda container: _put(container, f"{where.path}/{file.path}", file, report))
+
+    def remove(name: str) -> None:
+        home.use(name, lambda container: container.delete_blob(f"{where.path}/{name}"))
+
+    return send_data(item, Storage(lambda: below(where.path, home.sizes(f"{where.path}/")), send, remove), on_bytes)
+
+
+def _put(container: Any, name: str, file: _File | DataFile, report: Report) -> None:
+    with file.place.open("rb") as content:
+        container.upload_blob(
+            name,
+            content,
+            length=file.size,
+            overwrite=True,
+            max_concurrency=_BLOCKS_AT_ONCE,
+            validate_content=True,
+            progress_hook=lambda sent, _: report(sent),
+        )
 
 
 @contextmanager
@@ -134,20 +169,12 @@ def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: 
     """All files; the first that fails ends it."""
 
     def send(file: _File, check: Check) -> None:
-        def report(sent: int, _: int) -> None:
+        def report(sent: int) -> None:
             check()
             count(file, sent)
 
-        with file.place.open("rb") as content, blobs.translating(file.name):
-            container.upload_blob(
-                f"{folder}/{file.name}",
-                content,
-                length=file.size,
-                overwrite=True,
-                max_concurrency=_BLOCKS_AT_ONCE,
-                validate_content=True,
-                progress_hook=report,
-            )
+        with blobs.translating(file.name):
+            _put(container, f"{folder}/{file.name}", file, report)
         count(file, file.size)
 
     run_concurrently(_FILES_AT_ONCE, send, files)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cloudtrain.core.distribution import MPI, DeepSpeed, Horovod
+from cloudtrain.core.distribution import MPI, DeepSpeed, Horovod, no_ray
 from cloudtrain.core.job import TrainingJob
 from cloudtrain.core.plan import CompileContext
 from cloudtrain.core.processes import Alike, Process, Processes
@@ -15,9 +15,8 @@ from cloudtrain.launch import fork, mpirun, tensorflow, torchrun
 from cloudtrain.launch.loopback import OPEN_MPI, loopback_variables
 from cloudtrain.launch.specification import CodePlace, LaunchSpecification, StartedProcess
 from cloudtrain.targets.common.compiling import (
-    hyperparameter_argv,
+    arguments_of,
     option_problems,
-    resolve_hyperparameters,
     resolve_text,
 )
 from cloudtrain.targets.common.problems import Problems
@@ -139,7 +138,7 @@ class _RunLayout:
         if self.job.command is not None:
             return ["bash", "-c", resolve_text(self.job.command, self.paths)]
         assert self.job.entry_point is not None
-        arguments = hyperparameter_argv(resolve_hyperparameters(self.job, self.paths))
+        arguments = arguments_of(self.job, self.paths)
         shell = ["bash"] if self.job.entry_point.endswith(".sh") else []
         return [*shell, self.job.entry_point, *arguments]
 
@@ -304,6 +303,7 @@ _LAUNCHER_OF = {
     "mpi": "mpirun",
     "horovod": "mpirun",
     "tensorflow": "tensorflow",
+    "ray": "single",
     "none": "single",
 }
 
@@ -335,6 +335,7 @@ def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Itera
         yield Problem(
             ("entry_point",), message, "add `entry_point: train.py`, or use `--target sagemaker`", code="CT036"
         )
+    yield from no_ray(job.distribution, "on this machine")
     if job.distribution.type == "smp":
         yield Problem(
             ("distribution", "type"),

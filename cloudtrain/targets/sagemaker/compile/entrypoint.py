@@ -8,7 +8,7 @@ from cloudtrain.catalogue.machines import Machines
 from cloudtrain.core.distribution import MPI, Horovod, TensorFlow, launcher_of
 from cloudtrain.core.job import TrainingJob
 from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
-from cloudtrain.targets.common.compiling import resolve_text
+from cloudtrain.targets.common.compiling import has_bare_flags, resolve_text
 
 
 def launch_pairs(job: TrainingJob, machines: Machines, paths: dict[str, str]) -> dict[str, Any]:
@@ -29,6 +29,7 @@ def _optional(job: TrainingJob, machines: Machines) -> dict[str, Any]:
         "processes_per_instance": getattr(distribution, "processes_per_instance", None),
         "instance_groups": list(machines.spans) or None,
         "requirements": job.environment.requirements,
+        "bare_flags": True if has_bare_flags(job) else None,
     }
     if isinstance(distribution, MPI | Horovod):
         optional["mpi_options"] = distribution.options or None

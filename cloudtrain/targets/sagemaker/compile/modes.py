@@ -11,11 +11,16 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from cloudtrain.catalogue.machines import Machines
-from cloudtrain.core.distribution import SMDDP, SMP, DeepSpeed, launcher_of
+from cloudtrain.core.distribution import SMDDP, SMP, DeepSpeed, launcher_of, no_ray
 from cloudtrain.core.job import TrainingJob
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.runtime.torchrun_words import misread
-from cloudtrain.targets.common.compiling import hyperparameter_argv, option_problems, resolve_hyperparameters
+from cloudtrain.targets.common.compiling import (
+    has_bare_flags,
+    hyperparameter_argv,
+    option_problems,
+    resolve_hyperparameters,
+)
 from cloudtrain.targets.sagemaker.catalogue.images import Image
 from cloudtrain.targets.sagemaker.compile.images import ChosenImage
 from cloudtrain.targets.sagemaker.compile.places import paths_of
@@ -30,6 +35,9 @@ REQUIREMENTS = "requirements.txt"
 
 _OLDEST_PYTHON = (3, 7)
 """Of our own launcher."""
+
+
+_FLAGS = "the toolkit writes `--name True`, and this job has `bare_flags`"
 
 
 class Launch(NamedTuple):
@@ -69,11 +77,15 @@ def launch_of(
 def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: str | None) -> Iterator[Problem]:
     """What no mode, or not the chosen one, can start. `toolkit` and `entrypoint` say why only that one can."""
     yield from option_problems(job)
+    yield from no_ray(job.distribution, "on SageMaker")
     if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher":
         message = "the `deepspeed` launcher needs a hostfile and ssh between instances, which SageMaker does not offer"
         yield Problem(("distribution", "launch"), message, "use `launch: torch`, or `launch: mpi`", code="CT031")
     refused = {"toolkit": entrypoint, "entrypoint": toolkit, "auto": None}[target.launch]
-    if toolkit and entrypoint:
+    if toolkit and entrypoint == _FLAGS:
+        hint = "let the script read the word, and remove `bare_flags`"
+        yield Problem(("bare_flags",), f"{toolkit}; but {entrypoint}", hint, code="CT031")
+    elif toolkit and entrypoint:
         hint = "write an `entry_point`, and call its requirements file `requirements.txt`"
         yield Problem(("distribution", "type"), f"{toolkit}; but {entrypoint}", hint, code="CT031")
     elif refused:
@@ -107,6 +119,8 @@ def _only_entrypoint(job: TrainingJob) -> Iterator[str]:
         yield "the toolkit runs scripts, and this job is a command line"
     if job.environment.requirements not in (None, REQUIREMENTS):
         yield f"the toolkit only installs a file called `{REQUIREMENTS}`"
+    if has_bare_flags(job):
+        yield _FLAGS
 
 
 def _is_shell_script(job: TrainingJob) -> bool:

@@ -63,6 +63,11 @@ def bundle_uri(target: SageMaker, account: SageMakerAccount, sha256: str) -> str
     return f"{_root(target, account)}/code/{sha256}/sourcedir.tar.gz"
 
 
+def data_uri(target: SageMaker, account: SageMakerAccount, sha256: str) -> str:
+    """Where data of this machine lies, named by its content too."""
+    return f"{_root(target, account)}/data/{sha256}"
+
+
 def output_config(job: TrainingJob, target: SageMaker, account: SageMakerAccount) -> dict[str, Any]:
     """`OutputDataConfig`: the service adds the job's name and `output/model.tar.gz`, `output/output.tar.gz`."""
     model = job.outputs.get("model")
@@ -164,7 +169,10 @@ def _input_problems(name: str, item: Input) -> list[Problem]:
         ]
     if not item.sagemaker.startswith("s3://") and not _FILE_SYSTEM.fullmatch(item.sagemaker):
         message = f"`{item.sagemaker}` is no place that SageMaker can read"
-        hint = "use `s3://BUCKET/PATH`, `fsx://fs-ID/PATH` or `efs://fs-ID/PATH`"
+        hint = (
+            "use `s3://BUCKET/PATH`, `fsx://fs-ID/PATH` or `efs://fs-ID/PATH`; "
+            f"`./{item.sagemaker.lstrip('/')}` uploads it from this machine"
+        )
         return [Problem(("inputs", name, "sagemaker"), message, hint, code="CT032")]
     return []
 

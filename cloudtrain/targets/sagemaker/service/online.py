@@ -74,8 +74,9 @@ def _checks(plan: Plan) -> list[Check]:
     checks: list[Check] = [_role, _quota]
     checks += [_secret_check(name, place) for name, place in references(plan.request.get("Environment", {})).items()]
     checks += [_bucket_check(uri, path) for uri, path in _buckets(plan).items()]
+    sent = tuple(f"{upload.destination}/" for upload in plan.uploads if upload.kind == "data")
     for name, uri in _inputs(plan.request):
-        if name != "code":
+        if name != "code" and not f"{uri}/".startswith(sent):
             checks.append(_input_check(uri, ("inputs", name, "sagemaker")))
     return checks
 

@@ -86,22 +86,20 @@ class SageMakerService:
         return refresh(clients, account.region, folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Put the bundle where the plan says; False when it is there already, or the plan needs none."""
-        from cloudtrain.targets.sagemaker.service.upload import upload
+        """Put bundle and data where the plan says; False when they are there already, or the plan needs none."""
+        from cloudtrain.targets.sagemaker.service.upload import upload, upload_data
 
         clients = self._at(plan.place)
         owner = account_id(plan.request.get("RoleArn", ""))
-        sent = [
-            upload(
-                clients,
-                item,
-                bundle,
-                owner=owner if owner and f"-{owner}/" in item.destination else None,
-                kms_key=plan.request.get(kind_of(plan.request).outputs, {}).get("KmsKeyId"),
-                on_bytes=on_bytes,
-            )
-            for item in plan.uploads
-        ]
+        kms_key = plan.request.get(kind_of(plan.request).outputs, {}).get("KmsKeyId")
+
+        def put(item: Upload) -> bool:
+            expected = owner if owner and f"-{owner}/" in item.destination else None
+            if item.kind == "data":
+                return upload_data(clients, item, owner=expected, kms_key=kms_key, on_bytes=on_bytes)
+            return upload(clients, item, bundle, owner=expected, kms_key=kms_key, on_bytes=on_bytes)
+
+        sent = [put(item) for item in plan.uploads]
         return any(sent)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:

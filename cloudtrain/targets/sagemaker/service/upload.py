@@ -1,4 +1,5 @@
-"""The bundle to S3. Its place holds its hash, so what is there already is the same and is not sent again.
+"""The bundle to S3, and data of this machine. Its place holds its hash, so what is there already is the same and is not
+sent again.
 
 S3 takes an object whole or not at all, and checks the SHA-256 of each part on its way in. What is there is ours, and
 whole, when it says which content it is, has the size that it says, and S3 keeps the checksum for it that it says.
@@ -15,15 +16,19 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from cloudtrain.bundle.data import DataFile
 from cloudtrain.core.plan import Upload
 from cloudtrain.system.extras import require
 from cloudtrain.targets.base import BundleWriter, ByteProgress
+from cloudtrain.targets.common.data import Report, Storage, below, send_data
 from cloudtrain.targets.common.provider_errors import Denied, NotThere
 from cloudtrain.targets.sagemaker.s3_uri import S3Uri
 from cloudtrain.targets.sagemaker.service.clients import Clients
 
 _PART = 16 << 20
 """Bytes of one part; what is larger goes up in several at once."""
+
+_TYPE = "ContentType"
 
 _MARK, _SIZE, _CHECKSUM = "cloudtrain-sha256", "cloudtrain-bytes", "cloudtrain-checksum"
 """Metadata of an uploaded bundle: the hash of its content; the size and the checksum of the archive."""
@@ -55,8 +60,34 @@ def upload(
         archive = Path(folder, "sourcedir.tar.gz")
         bundle.write(archive)
         metadata = {_MARK: item.sha256, _SIZE: str(archive.stat().st_size), _CHECKSUM: _checksum(archive)}
-        _send(clients, archive, place, _extras(metadata, owner, kms_key), on_bytes)
+        count = None if on_bytes is None else _counting(archive.stat().st_size, on_bytes)
+        _send(clients, archive, place, _extras(metadata, owner, kms_key), count)
     return True
+
+
+def upload_data(
+    clients: Clients, item: Upload, *, owner: str | None, kms_key: str | None, on_bytes: ByteProgress | None
+) -> bool:
+    """Put data of this machine into its folder; False when all of it is there already. The rest is as for `upload`."""
+    where = S3Uri.parse(item.destination)
+    bucket = {"Bucket": where.bucket} | ({"ExpectedBucketOwner": owner} if owner else {})
+    extras = {name: value for name, value in _extras({}, owner, kms_key).items() if name not in ("Metadata", _TYPE)}
+
+    def sizes() -> dict[str, int]:
+        pages = clients.pages(
+            "s3", "list_objects_v2", token="ContinuationToken", next_token="NextContinuationToken",
+            Prefix=where.folder, **bucket,
+        )  # fmt: skip
+        return below(where.key, {found["Key"]: found["Size"] for page in pages for found in page.get("Contents", ())})
+
+    def send(file: DataFile, report: Report) -> None:
+        count = _counting(file.size, lambda sent, _: report(sent))
+        _send(clients, file.place, {**bucket, "Key": where.folder + file.path}, extras, count)
+
+    def remove(name: str) -> None:
+        clients.call("s3", "delete_object", Key=where.folder + name, **bucket)
+
+    return send_data(item, Storage(sizes, send, remove), on_bytes)
 
 
 def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
@@ -93,7 +124,7 @@ def _checksum(archive: Path) -> str:
 def _extras(metadata: dict[str, str], owner: str | None, kms_key: str | None) -> dict[str, Any]:
     extras: dict[str, Any] = {
         "Metadata": metadata,
-        "ContentType": "application/gzip",
+        _TYPE: "application/gzip",
         "ChecksumAlgorithm": "SHA256",
     }
     if owner is not None:
@@ -104,11 +135,14 @@ def _extras(metadata: dict[str, str], owner: str | None, kms_key: str | None) ->
 
 
 def _send(
-    clients: Clients, archive: Path, place: dict[str, str], extras: dict[str, Any], on_bytes: ByteProgress | None
+    clients: Clients,
+    archive: Path,
+    place: dict[str, str],
+    extras: dict[str, Any],
+    count: Callable[[int], None] | None,
 ) -> None:
     transfer = require("boto3.s3.transfer", extra="sagemaker")
     config = transfer.TransferConfig(multipart_threshold=_PART, multipart_chunksize=_PART)
-    total = archive.stat().st_size
 
     def send(client: Any) -> None:
         with archive.open("rb") as file:
@@ -117,7 +151,7 @@ def _send(
                 place["Bucket"],
                 place["Key"],
                 ExtraArgs=extras,
-                Callback=_counting(total, on_bytes) if on_bytes is not None else None,
+                Callback=count,
                 Config=config,
             )
 

@@ -9,7 +9,7 @@ from cloudtrain.core.distribution import TensorFlow
 from cloudtrain.core.job import TrainingJob
 from cloudtrain.core.per_target import value_for
 from cloudtrain.core.plan import CompileContext
-from cloudtrain.targets.common.compiling import hyperparameter_argv, resolve_hyperparameters, resolve_text
+from cloudtrain.targets.common.compiling import arguments_of, resolve_text
 from cloudtrain.targets.slurm.account import SlurmAccount
 from cloudtrain.targets.slurm.layout import RunFolder, bundle_path
 from cloudtrain.targets.slurm.settings import Slurm
@@ -111,7 +111,7 @@ class ClusterRun:
         if self.job.command is not None:
             return ["bash", "-c", resolve_text(self.job.command, self.paths)]
         script = self.job.entry_point or ""
-        words = [script, *hyperparameter_argv(resolve_hyperparameters(self.job, self.paths))]
+        words = [script, *arguments_of(self.job, self.paths)]
         if script.endswith(".py"):
             return [self.settings.python, "-u", *words]
         return ["bash", *words] if script.endswith(".sh") else words

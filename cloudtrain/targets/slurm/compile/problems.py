@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cloudtrain.core.distribution import DeepSpeed
+from cloudtrain.core.distribution import DeepSpeed, no_ray
 from cloudtrain.core.job import TrainingJob
 from cloudtrain.core.per_target import value_for
 from cloudtrain.errors import Problem
@@ -36,6 +36,7 @@ def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
 
 
 def _distribution_problems(job: TrainingJob) -> Iterator[Problem]:
+    yield from no_ray(job.distribution, "on a Slurm cluster")
     kind = job.distribution.type
     if kind in ("smddp", "smp"):
         hint = "use `distribution: {type: torch}`, which runs everywhere"

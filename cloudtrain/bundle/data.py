@@ -1,0 +1,115 @@
+"""Data of this machine that a job reads elsewhere: every file of a folder, or one file, and the hash that names them.
+
+What is code is a bundle (`tree`). Data is sent as it is: no ignore file has a say, and a link becomes a copy of what it
+leads to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from cloudtrain.bundle.entries import Entry, content_hash, escape_path
+from cloudtrain.bundle.hashing import Digest, hash_files
+from cloudtrain.errors import CloudtrainError
+
+MOST_FILES = 200_000
+
+
+class UnreadableData(CloudtrainError):
+    """What a job names as data of this machine cannot be sent."""
+
+    exit_code = 2
+    code = "CT986"
+
+
+class DataFile(NamedTuple):
+    """A file as the walk saw it."""
+
+    path: str
+    """Below the folder, with slashes; of a single file its name."""
+    place: Path
+    size: int
+    changed: int
+    """When it was written last, in nanoseconds."""
+
+    @property
+    def is_as_it_was(self) -> bool:
+        """Whether nobody has written it since."""
+        status = self.place.stat()
+        return (status.st_size, status.st_mtime_ns) == (self.size, self.changed)
+
+
+class LocalData(NamedTuple):
+    """Files, sorted by the bytes of their paths."""
+
+    files: tuple[DataFile, ...]
+    sha256: str
+    size: int
+
+
+def read_data(place: str) -> LocalData:
+    """The data of a folder or a file. What was read before, and has not changed since, is not read again.
+
+    Raises:
+        UnreadableData: there is none, or too much, or it cannot be read.
+    """
+    try:
+        return _hashed(_files_of(place), os.path.isfile(place))  # noqa: PTH113
+    except OSError as error:
+        message = f"the data in `{escape_path(place)}` cannot be read: {error.strerror}"
+        raise UnreadableData(message, hint="name a folder or a file that you may read") from None
+
+
+def _files_of(place: str) -> tuple[DataFile, ...]:
+    root = Path(place)
+    if root.is_dir():
+        found = tuple(islice(_below(root), MOST_FILES + 1))
+    elif root.is_file():
+        found = (_file(root.name, root),)
+    else:
+        message = f"there is no folder or file `{escape_path(place)}`"
+        raise UnreadableData(message, hint="write its path from the job file's folder: `./data`")
+    if not found:
+        message, hint = f"the folder `{escape_path(place)}` holds no file", "name the folder that holds the data"
+        raise UnreadableData(message, hint=hint)
+    if len(found) > MOST_FILES:
+        message = f"`{escape_path(place)}` holds more than {MOST_FILES:,} files"
+        raise UnreadableData(message, hint="pack them, or upload them yourself and name the place")
+    return tuple(sorted(found, key=lambda file: os.fsencode(file.path)))
+
+
+def _below(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[DataFile]:
+    """Every file below a folder; a link to a folder on the way to it ends there."""
+    here = folder.resolve()
+    if here in above:
+        return
+    for place in sorted(folder.iterdir()):
+        if place.is_dir():
+            yield from _below(place, f"{prefix}{place.name}/", (*above, here))
+        else:
+            yield _file(prefix + place.name, place)
+
+
+def _file(path: str, place: Path) -> DataFile:
+    status = place.stat()
+    if not place.is_file():
+        hint = "remove it, or name another folder"
+        raise UnreadableData(f"`{escape_path(str(place))}` is no plain file", hint=hint)
+    return DataFile(path, place, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _hashed(files: tuple[DataFile, ...], alone: bool) -> LocalData:
+    """Files with their hash, in which a file alone is another thing than a folder that holds nothing else."""
+    places, sizes = [os.path.realpath(file.place) for file in files], [file.size for file in files]
+    entries = []
+    for file, digest in zip(files, hash_files(places, sizes, [None] * len(files)), strict=True):
+        if not isinstance(digest, Digest):
+            raise digest
+        entries.append(Entry(file.path, digest.size, alone, digest.sha256))
+    return LocalData(files, content_hash(entries), sum(sizes))

@@ -1,0 +1,127 @@
+"""Data of this machine on its way to storage: only the files that are not there yet, several at once.
+
+Storage takes a file whole or not at all, and its place holds the hash of all files. So what is there with the size that
+it must have is the very file, an upload that broke off goes on where it was, and what is whole is not sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import PurePosixPath
+from threading import Lock
+from typing import NamedTuple
+
+from cloudtrain.bundle.data import DataFile, LocalData, UnreadableData, read_data
+from cloudtrain.bundle.entries import escape_path
+from cloudtrain.core.plan import Upload
+from cloudtrain.errors import TargetError
+from cloudtrain.targets.base import ByteProgress
+from cloudtrain.targets.common.transfers import Check, run_concurrently
+
+_AT_ONCE = 8
+
+Report = Callable[[int], None]
+"""Told how many bytes of a file are there."""
+
+
+class Storage(NamedTuple):
+    """A folder of a storage, in which names have slashes."""
+
+    sizes: Callable[[], Mapping[str, int]]
+    """The files that are there, by name."""
+    send: Callable[[DataFile, Report], None]
+    remove: Callable[[str], None]
+
+
+def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> bool:
+    """Send what is missing; False where all is there.
+
+    Raises:
+        TargetError: the storage refuses it, or has files of somebody else's in that folder.
+        UnreadableData: the data is gone from this machine, or is not what it was when it was planned.
+    """
+    there = storage.sizes()
+    if len(there) == item.file_count and sum(there.values()) == item.size:
+        return False
+    data = _read_again(item)
+    strangers = there.keys() - {file.path for file in data.files}
+    if strangers:
+        message = f"`{item.destination}` holds `{escape_path(min(strangers))}`, which is not of this data"
+        raise TargetError(message, hint="remove it there: the folder is cloudtrain's own", code="CT986")
+    missing = [file for file in data.files if there.get(file.path) != file.size]
+    report = _counting(data, missing, on_bytes)
+
+    def send(file: DataFile, check: Check) -> None:
+        def count(sent: int) -> None:
+            check()
+            report(file, sent)
+
+        try:
+            storage.send(file, count)
+            whole = file.is_as_it_was
+        except OSError:
+            whole = False
+        if not whole:
+            with suppress(TargetError):
+                storage.remove(file.path)
+            raise _changed(item)
+        report(file, file.size)
+
+    run_concurrently(_AT_ONCE, send, missing)
+    return True
+
+
+def _read_again(item: Upload) -> LocalData:
+    """The data as it was planned.
+
+    Raises:
+        UnreadableData: it is gone, or other data.
+    """
+    if item.source is None:
+        raise UnreadableData(f"`{item.destination}` does not hold all of its data", hint="submit the job again")
+    data = read_data(item.source)
+    if data.sha256 != item.sha256:
+        raise _changed(item)
+    for file in data.files:
+        if not file.path.isprintable() or not _is_text(file.path):
+            hint = "rename it: names in storage are plain text"
+            raise UnreadableData(f"`{escape_path(file.path)}` has a name that storage cannot hold", hint=hint)
+    return data
+
+
+def _is_text(name: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _changed(item: Upload) -> UnreadableData:
+    message = f"the data in `{escape_path(str(item.source))}` is not what it was when the job was planned"
+    return UnreadableData(message, hint="submit the job again when nothing writes to it")
+
+
+def _counting(
+    data: LocalData, missing: list[DataFile], on_bytes: ByteProgress | None
+) -> Callable[[DataFile, int], None]:
+    """Reports of single files made one of all; what was there before counts as sent."""
+    sent, lock = dict.fromkeys((file.path for file in missing), 0), Lock()
+    sent_of_all = data.size - sum(file.size for file in missing)
+
+    def count(file: DataFile, amount: int) -> None:
+        nonlocal sent_of_all
+        if on_bytes is not None:
+            with lock:
+                sent_of_all += amount - sent[file.path]
+                sent[file.path] = amount
+                on_bytes(sent_of_all, data.size)
+
+    return count
+
+
+def below(folder: str, names: Mapping[str, int]) -> dict[str, int]:
+    """Those of a listing that are in a folder, by their names in there; markers of folders are none."""
+    prefix = folder.rstrip("/") + "/"
+    return {
+        name[len(prefix) :]: size
+        for name, size in names.items()
+        if name.startswith(prefix) and PurePosixPath(name).name and not name.endswith("/")
+    }
