@@ -125,8 +125,9 @@ class _Hooks:
         restore_random_states(self._epoch_began)
         for loader in loaders:
             for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
-                if callable(getattr(sampler, "set_epoch", None)):
-                    sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)
+                set_epoch = getattr(sampler, "set_epoch", None)
+                if set_epoch is not None:
+                    set_epoch(trainer.fit_loop.epoch_progress.current.processed)
         iter(fetcher)
         for _ in range(done):
             next(fetcher)
