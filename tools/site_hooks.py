@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -108,13 +108,28 @@ def notebook_page(file: Path, executed: Path = EXECUTED) -> str:
     parts: list[str] = []
     for cell in cells:
         parts.append(cell["source"] if cell["cell_type"] == "markdown" else f"```python\n{cell['source']}\n```")
-        parts.extend(_output(output) for output in cell.get("outputs", ()))
+        parts.extend(_output(output) for output in _joined(cell.get("outputs", ())))
     return "\n\n".join(parts) + "\n"
 
 
 def _cells(file: Path) -> list[dict[str, Any]]:
     cells = json.loads(file.read_text("utf-8"))["cells"]
     return [{**cell, "source": "".join(cell["source"])} for cell in cells]
+
+
+def _joined(outputs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The outputs; what was printed without anything between as one."""
+    printed: list[str] = []
+    for output in outputs:
+        if "text" in output:
+            printed += output["text"]
+            continue
+        if printed:
+            yield {"text": printed}
+            printed = []
+        yield output
+    if printed:
+        yield {"text": printed}
 
 
 def _output(output: dict[str, Any]) -> str:

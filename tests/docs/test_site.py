@@ -53,6 +53,7 @@ def test_notebooks_are_shown_with_their_outputs(tmp_path: Path, monkeypatch: pyt
 
     shown = [
         {"text": ["\x1b[1mbold\x1b[0m\n"]},
+        {"text": ["and more\n"]},
         {"data": {"text/html": "<b>plan</b>\n\n<i>x</i>", "text/plain": "plan"}},
         {"data": {"image/png": "QUJD\n", "text/plain": "<Figure>"}},
         {"data": {"text/plain": f"'{ROOT}/a'"}},
@@ -60,7 +61,7 @@ def test_notebooks_are_shown_with_their_outputs(tmp_path: Path, monkeypatch: pyt
     executed = written("executed", "plan", *shown).parent
     page = notebook_page(written("git", "plan"), executed)
     assert "```python\nplan\n```" in page
-    assert "```text\nbold\n```" in page
+    assert "```text\nbold\nand more\n```" in page
     assert '<div class="notebook-output">\n<b>plan</b>\n<i>x</i>\n</div>' in page
     assert 'src="data:image/png;base64,QUJD"' in page
     assert "```text\n'~/a'\n```" in page
