@@ -90,7 +90,8 @@ bench: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python tools/docs.py
 
-# Any warning is an error: a link or an anchor that leads nowhere, a page that no menu has.
+# Any warning is an error: a link or an anchor that leads nowhere, a page that no menu has. Notebooks have the outputs of
+# their last execution: python -m pytest -m notebook.
 site: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "build/site/index.html"

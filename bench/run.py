@@ -169,6 +169,37 @@ def launch_time(runs: int) -> list[Result]:
         return results
 
 
+def first_line_time(runs: int) -> list[Result]:
+    """Until the script's first line is on the screen: `cloudtrain submit` against bare torchrun. The minimum of the
+    turns, because another process can only make a line later."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        (work / "src").mkdir()
+        (work / "src" / "first_line.py").write_text("print('first', 'line', flush=True)\n")
+        fields = {"name": "first-line", "source_dir": "src", "entry_point": "first_line.py",
+                  "distribution": {"type": "torch"}}  # fmt: skip
+        (work / "job.json").write_text(json.dumps(fields))
+
+        def until_line(*argv: str) -> float:
+            start = time.perf_counter()
+            path = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
+            env = environment(CLOUDTRAIN_STATE_DIR=str(work / "state"), OMP_NUM_THREADS="1", PATH=path)
+            process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, cwd=work)
+            assert process.stdout is not None
+            with process.stdout as lines:
+                found = next(time.perf_counter() for line in lines if b"first line" in line)
+                lines.read()
+            assert process.wait() == 0
+            return found - start
+
+        torchrun = str(Path(PYTHON).with_name("torchrun"))
+        bare_argv = (torchrun, "--nproc-per-node", "2", "src/first_line.py")
+        ours_argv = (CLOUDTRAIN, "submit", "job.json", "--processes-per-instance", "2")
+        turns = [(until_line(*ours_argv), until_line(*bare_argv)) for _ in range(runs + 1)]
+        ours, bare = (min(times) for times in zip(*turns, strict=True))
+        return [Result("first line", ours, "bare torchrun", bare, ours / bare, "within 0.3 s", ours - bare <= 0.3)]
+
+
 def fork_time(runs: int) -> list[Result]:
     """A whole job of two processes on real data, from the command to its exit code: forked ranks against torchrun's."""
     with tempfile.TemporaryDirectory() as state:
@@ -211,6 +242,7 @@ BUDGETS: dict[str, Callable[[int], list[Result]]] = {
     "plan": plan_time,
     "ps": listing_time,
     "launch": launch_time,
+    "line": first_line_time,
     "fork": fork_time,
     "bundle": bundle_time,
 }

@@ -357,7 +357,7 @@ def runs(
         trials: the trials of sweeps too.
 
     Raises:
-        UsageError: a text of `where` is no comparison, or `tags` or `where` are asked of a target.
+        UsageError: a text of `where` is not a comparison, or `tags` or `where` are asked of a target.
     """
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.store.origin import Condition, condition_of

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,14 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parent.parent
 
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
+
+EXECUTED = ROOT / "build" / "notebooks"
+"""Where the tests leave executed notebooks: `python -m pytest -m notebook`."""
+
+PLACES = re.compile(
+    rf"(?:{re.escape(tempfile.gettempdir())}/(?:pytest-of-[^/]+/pytest-\d+/[^/]+/)?|{re.escape(str(ROOT))}/)"
+)
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 SHIM, OWN_SHIM = "https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.js"
 
@@ -34,7 +43,7 @@ def on_files(files: Any, config: Any) -> Any:
     while waiting:
         file = waiting.pop()
         if not file.is_relative_to(ROOT / "docs"):
-            content = _notebook(file) if file.suffix == ".ipynb" else file.read_bytes()
+            content = notebook_page(file) if file.suffix == ".ipynb" else file.read_bytes()
             files.append(File.generated(config, _place(file), content=content))
         if file.suffix == ".md":
             linked = {_linked(file, match[1]) for match in LINK.finditer(file.read_text("utf-8"))}
@@ -89,19 +98,54 @@ def _source(place: str) -> Path | None:
     return next((file for file in candidates if file.is_file()), None)
 
 
-def _notebook(file: Path) -> str:
-    """A notebook as a page: its texts, its code, and what the code printed."""
+def notebook_page(file: Path, executed: Path = EXECUTED) -> str:
+    """A notebook as a page: its texts, its code, and what the code showed when the tests executed it last."""
+    cells = _cells(file)
+    if (executed / file.name).is_file():
+        found = _cells(executed / file.name)
+        if [cell["source"] for cell in found] == [cell["source"] for cell in cells]:
+            cells = found
     parts: list[str] = []
-    for cell in json.loads(file.read_text("utf-8"))["cells"]:
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "markdown":
-            parts.append(source)
-            continue
-        parts.append(f"```python\n{source}\n```")
-        for output in cell["outputs"]:
-            text = "".join(output.get("text") or output.get("data", {}).get("text/plain") or [])
-            parts.append(f"```text\n{text.rstrip()}\n```")
+    for cell in cells:
+        parts.append(cell["source"] if cell["cell_type"] == "markdown" else f"```python\n{cell['source']}\n```")
+        parts.extend(_output(output) for output in _joined(cell.get("outputs", ())))
     return "\n\n".join(parts) + "\n"
+
+
+def _cells(file: Path) -> list[dict[str, Any]]:
+    cells = json.loads(file.read_text("utf-8"))["cells"]
+    return [{**cell, "source": "".join(cell["source"])} for cell in cells]
+
+
+def _joined(outputs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The outputs; what was printed without anything between as one."""
+    printed: list[str] = []
+    for output in outputs:
+        if "text" in output:
+            printed += output["text"]
+            continue
+        if printed:
+            yield {"text": printed}
+            printed = []
+        yield output
+    if printed:
+        yield {"text": printed}
+
+
+def _output(output: dict[str, Any]) -> str:
+    """The richest form of one output. Folders of this machine become `~`."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        return f'<img alt="the plot" src="data:image/png;base64,{"".join(data["image/png"].split())}">'
+    if "text/html" in data:
+        page = "\n".join(line for line in "".join(data["text/html"]).splitlines() if line.strip())
+        return f'<div class="notebook-output">\n{_elsewhere(page)}\n</div>'
+    text = "".join(output.get("text") or data.get("text/plain") or [])
+    return f"```text\n{_elsewhere(COLOUR.sub('', text)).rstrip()}\n```"
+
+
+def _elsewhere(text: str) -> str:
+    return PLACES.sub("~/", text)
 
 
 def _made_of_code() -> dict[str, str]:

@@ -36,6 +36,9 @@ SUITES = {
         "test_cifar_deepspeed.py", (ROOT / "constraints.txt", TESTS / "requirements-deepspeed.txt"), "deepspeed"
     ),
     "tensorflow": Suite("test_mnist_tensorflow.py", (TESTS / "requirements-tensorflow.txt",), "tensorflow"),
+    "integrations": Suite(
+        "test_integrations.py", (ROOT / "constraints.txt", TESTS / "requirements-integrations.txt"), "lightning"
+    ),
 }
 
 

@@ -229,7 +229,9 @@ def instance_number(text: str) -> int:
     host = text.removeprefix("algo-")
     if re.fullmatch("[0-9]{1,9}", host) and (host == text or int(host) > 0):
         return int(host) - (host != text)
-    raise UsageError(f"`{text}` is no instance", hint="a number from 0 on, or `algo-1` for the first one on SageMaker")
+    raise UsageError(
+        f"`{text}` is not an instance", hint="a number from 0 on, or `algo-1` for the first one on SageMaker"
+    )
 
 
 def seconds(text: str) -> float:

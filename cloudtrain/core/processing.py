@@ -54,7 +54,7 @@ def _place_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
         hint = "it begins with `/opt/ml/processing/`"
         yield Problem(
             ("path",),
-            f"{describe_value(path)} is no place that a processing container shares with S3",
+            f"{describe_value(path)} is not a place that a processing container shares with S3",
             hint,
             code="CT032",
         )

@@ -60,7 +60,7 @@ def _problem(backend: str, *, gpus: int, folded: bool) -> str | None:
     known = {"gloo", "nccl", "mpi", "smddp", "ucc", "fake"}
     parts = {part.rpartition(":")[2] for part in backend.split(",")}
     unknown = sorted(parts - known)
-    return f"`{unknown[0]}` is no backend; there are `auto`, `smddp`, `nccl`, `gloo` and `mpi`" if unknown else None
+    return f"`{unknown[0]}` is not a backend; there are `auto`, `smddp`, `nccl`, `gloo` and `mpi`" if unknown else None
 
 
 def _smddp_problem() -> str | None:

@@ -25,7 +25,7 @@ def seconds_from(variable: str, default: float) -> float:
     """The number in an environment variable.
 
     Raises:
-        SetupError: it is no number of seconds.
+        SetupError: it is not a number of seconds.
     """
     text = os.environ.get(variable, "")
     try:
@@ -33,7 +33,7 @@ def seconds_from(variable: str, default: float) -> float:
     except ValueError:
         number = -1.0
     if number <= 0:
-        raise SetupError(f"`{variable}` is `{text}`, which is no number of seconds")
+        raise SetupError(f"`{variable}` is `{text}`, which is not a number of seconds")
     return number
 
 

@@ -55,7 +55,7 @@ def format_metrics(values: dict[str, SupportsFloat]) -> str:
     """
     for name in values:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"`{name}` is no name for a metric: use letters, digits and `_ . / -`")
+            raise ValueError(f"`{name}` is not a name for a metric: use letters, digits and `_ . / -`")
     if not values:
         raise ValueError("a metric line needs at least one value, for example `report(loss=0.25)`")
     return " ".join([PREFIX, *(f"{name}={_text(value)}" for name, value in values.items())])

@@ -92,7 +92,9 @@ class StepProfile:
         text = text or os.environ.get(PROFILE, "")
         match = _PLAN.fullmatch(text) if text else None
         if text and match is None:
-            raise SetupError(f"`{text}` is no profile", hint="write steps and ranks, as in `10-12@0,4` or `10-12@all`")
+            raise SetupError(
+                f"`{text}` is not a profile", hint="write steps and ranks, as in `10-12@0,4` or `10-12@all`"
+            )
         self.first = int(match[1]) if match else -1
         self.last = int(match[2] or match[1]) if match else -1
         rank = detect_environment().rank

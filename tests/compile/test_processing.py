@@ -290,7 +290,7 @@ def test_the_plan_shows_every_instances_process() -> None:
         ({"inputs": {"a": {"local": "x"}}}, "input `a` has no place on SageMaker", "add `sagemaker: s3://BUCKET/PATH`"),
         (
             {"inputs": {"a": {"sagemaker": "fsx://fs-1/x"}}},
-            "`fsx://fs-1/x` is no place that a processing job can read",
+            "`fsx://fs-1/x` is not a place that a processing job can read",
             "use `s3://BUCKET/PATH`",
         ),
         (

@@ -37,3 +37,32 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         assert not re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"(?:https?:)?//", text), page
     assert "Rehearse an interruption" in (site / "tutorial.html").read_text("utf-8")
     assert "submit" in (site / "reference" / "api.html").read_text("utf-8")
+
+
+def test_notebooks_are_shown_with_their_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they were executed last; a notebook that was changed since then is shown without."""
+    pytest.importorskip("mkdocs", reason="pip install 'cloudtrain[docs]'")
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    from site_hooks import notebook_page
+
+    def written(folder: str, source: str, *outputs: dict[str, object]) -> Path:
+        cell = {"cell_type": "code", "source": [source], "outputs": outputs}
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "n.ipynb").write_text(json.dumps({"cells": [cell]}))
+        return tmp_path / folder / "n.ipynb"
+
+    shown = [
+        {"text": ["\x1b[1mbold\x1b[0m\n"]},
+        {"text": ["and more\n"]},
+        {"data": {"text/html": "<b>plan</b>\n\n<i>x</i>", "text/plain": "plan"}},
+        {"data": {"image/png": "QUJD\n", "text/plain": "<Figure>"}},
+        {"data": {"text/plain": f"'{ROOT}/a'"}},
+    ]
+    executed = written("executed", "plan", *shown).parent
+    page = notebook_page(written("git", "plan"), executed)
+    assert "```python\nplan\n```" in page
+    assert "```text\nbold\nand more\n```" in page
+    assert '<div class="notebook-output">\n<b>plan</b>\n<i>x</i>\n</div>' in page
+    assert 'src="data:image/png;base64,QUJD"' in page
+    assert "```text\n'~/a'\n```" in page
+    assert notebook_page(written("git", "other"), executed) == "```python\nother\n```\n"

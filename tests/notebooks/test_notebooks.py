@@ -13,6 +13,8 @@ from tests.deadlines import DEADLINE
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+EXECUTED = FOLDER.parent / "build" / "notebooks"
+"""Where the site (`make site`) finds them with their outputs."""
 
 
 class Executed(NamedTuple):
@@ -36,6 +38,8 @@ def execute(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Execute
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
     ).execute()
+    EXECUTED.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, EXECUTED / name)
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     text = "".join(output.get("text", "") for output in outputs)
     return Executed([output.get("data", {}) for output in outputs], re.sub(r"\x1b\[[\d;]*m", "", text))

@@ -66,4 +66,4 @@ def test_ranks_that_come_meet(tmp_path: Path) -> None:
 def test_a_patience_that_is_no_number_is_refused(tmp_path: Path) -> None:
     """Before anything waits."""
     _, errors = start(tmp_path, 0, 1, free_port(), CLOUDTRAIN_PATIENCE="soon").communicate(timeout=120)
-    assert "error: `CLOUDTRAIN_PATIENCE` is `soon`, which is no number of seconds" in errors
+    assert "error: `CLOUDTRAIN_PATIENCE` is `soon`, which is not a number of seconds" in errors

@@ -93,7 +93,7 @@ def test_half_a_line_is_no_metric(line: str) -> None:
 @pytest.mark.parametrize("name", ["a b", "a=b", "", "1a"])
 def test_names_that_would_not_come_back_are_refused(name: str) -> None:
     """The mistake is told where it is made."""
-    with pytest.raises(ValueError, match="is no name for a metric"):
+    with pytest.raises(ValueError, match="is not a name for a metric"):
         format_metrics({name: 1.0})
 
 

@@ -58,7 +58,7 @@ def test_other_ranks_and_no_plan_record_nothing(folder: Path) -> None:
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(("text", "message"), [("soon", "`soon` is no profile"), ("5-2", "ends before it begins")])
+@pytest.mark.parametrize(("text", "message"), [("soon", "`soon` is not a profile"), ("5-2", "ends before it begins")])
 def test_a_plan_that_is_none_is_refused(text: str, message: str) -> None:
     """With an example."""
     with pytest.raises(runtime.SetupError, match=message):

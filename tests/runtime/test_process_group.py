@@ -69,8 +69,8 @@ def test_smddp_is_taken_where_its_library_is_and_it_can_help() -> None:
         ("nccl", 1, True, "share one GPU"),
         ("smddp", 0, False, "sees no GPU"),
         ("smddp", 8, False, "`smdistributed.dataparallel` is not installed"),
-        ("glo", 0, False, "`glo` is no backend"),
-        ("cpu:gloo,cuda:nkkl", 0, False, "`nkkl` is no backend"),
+        ("glo", 0, False, "`glo` is not a backend"),
+        ("cpu:gloo,cuda:nkkl", 0, False, "`nkkl` is not a backend"),
     ],
 )
 def test_a_backend_that_cannot_run_is_a_clear_error(asked: str, gpus: int, folded: bool, why: str) -> None:

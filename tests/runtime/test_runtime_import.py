@@ -46,7 +46,7 @@ def test_the_runtime_works_on_the_python_of_older_containers(tmp_path: Path) -> 
     modules = [
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
         for path in sorted((PACKAGE / "runtime").rglob("*.py"))
-        if path.stem != "__main__"
+        if path.stem not in ("__main__", "huggingface")  # the latter needs transformers
     ]
     code = (
         "import sys; sys.path.insert(0, sys.argv.pop(1))\n"

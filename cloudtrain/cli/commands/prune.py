@@ -97,7 +97,7 @@ def _states(names: Iterable[str] | None) -> list[RunState]:
     for name in names or ():
         if name not in final:
             hint = did_you_mean(name, [state.value for state in final])
-            raise UsageError(f"`{name}` is no state that a run ends in", hint=hint)
+            raise UsageError(f"`{name}` is not a state that a run ends in", hint=hint)
     return [RunState(name) for name in names or ()]
 
 

@@ -121,7 +121,7 @@ def _tag(text: str) -> tuple[str, str]:
 
     key, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"`{text}` is no tag", hint=f"write its value too: `--tag {text}=VALUE`", code="CT901")
+        raise UsageError(f"`{text}` is not a tag", hint=f"write its value too: `--tag {text}=VALUE`", code="CT901")
     return key, value
 
 

@@ -131,7 +131,7 @@ def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem
             Problem(path, message, hint if version is None else f"write `azureml:{asset}:{version}`", code="CT032")
         )
     elif found is None:
-        message = f"`{item.azureml}` is no place that Azure ML can read"
+        message = f"`{item.azureml}` is not a place that Azure ML can read"
         hint = (
             f"use `azureml:NAME:VERSION`, `{DEFAULT_STORE}/PATH` or an `https://`, `wasbs://` or `abfss://` address; "
             f"`./{item.azureml.lstrip('/')}` uploads it from this machine"

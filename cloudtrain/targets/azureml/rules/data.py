@@ -138,7 +138,7 @@ def place_of_output(subject: Subject) -> Iterator[Fault]:
             hint = f"use `{DEFAULT_STORE}/{name}`"
             if uri.startswith("azureml:"):
                 hint += f", and `asset_name: {uri.split(':')[1]}` to register what was written"
-            yield Fault(f"`{uri}` is no place that Azure ML can write to", hint, _output_path(subject, name))
+            yield Fault(f"`{uri}` is not a place that Azure ML can write to", hint, _output_path(subject, name))
 
 
 @rule("AZ507", Level.ERROR)

@@ -97,7 +97,9 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
     wanted, url = name or environ.get(CURRENT), environ.get(METADATA_URL)
     if not url:
         hint = did_you_mean(wanted or "", BUILT_IN)
-        raise SettingsError(f"`{wanted}` is no cloud of Azure", hint=f"{hint} Others: set {METADATA_URL}", code="CT917")
+        raise SettingsError(
+            f"`{wanted}` is not a cloud of Azure", hint=f"{hint} Others: set {METADATA_URL}", code="CT917"
+        )
     described = list(_read_clouds(fetch(url)))
     found = [cloud for cloud in described if _is_meant(cloud, wanted, url)]
     if found:

@@ -59,7 +59,7 @@ def kind_of(name: str | None) -> Kind:
     if name is None:
         return ANY
     if name not in KINDS:
-        raise SettingsError(f"`{name}` is no kind of Azure credential", hint=did_you_mean(name, KINDS), code="CT916")
+        raise SettingsError(f"`{name}` is not a kind of Azure credential", hint=did_you_mean(name, KINDS), code="CT916")
     return KINDS[name]
 
 

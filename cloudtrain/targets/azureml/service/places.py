@@ -73,7 +73,7 @@ def place_of(uri: str, workspace: str) -> Where:
     if parts.scheme == "https" and container and re.search(r"\.(blob|dfs)\.", parts.netloc):
         return BlobPlace(f"https://{_blob_host(parts.netloc)}", container, unquote(path), parts.query)
     raise TargetError(
-        f"`{uri}` is no place that can be copied from here",
+        f"`{uri}` is not a place that can be copied from here",
         hint="`az ml data show` tells where an asset is",
         code="CT936",
     )

@@ -168,7 +168,7 @@ def _input_problems(name: str, item: Input) -> list[Problem]:
             Problem(("inputs", name, "mode"), message, "use `mount` to read on demand, or `download`", code="CT031")
         ]
     if not item.sagemaker.startswith("s3://") and not _FILE_SYSTEM.fullmatch(item.sagemaker):
-        message = f"`{item.sagemaker}` is no place that SageMaker can read"
+        message = f"`{item.sagemaker}` is not a place that SageMaker can read"
         hint = (
             "use `s3://BUCKET/PATH`, `fsx://fs-ID/PATH` or `efs://fs-ID/PATH`; "
             f"`./{item.sagemaker.lstrip('/')}` uploads it from this machine"

@@ -86,7 +86,7 @@ def input_problems(job: ProcessingJob) -> Iterator[Problem]:
             hint = f"add `sagemaker: s3://BUCKET/PATH` under `inputs.{name}`"
             yield Problem(path, f"input `{name}` has no place on SageMaker", hint, code="CT032")
         elif not item.sagemaker.startswith("s3://"):
-            message = f"`{item.sagemaker}` is no place that a processing job can read"
+            message = f"`{item.sagemaker}` is not a place that a processing job can read"
             yield Problem((*path, "sagemaker"), message, "use `s3://BUCKET/PATH`", code="CT032")
         if item.mode in ("direct", "eval_mount", "eval_download"):
             message = f"input `{name}` has the mode `{item.mode}`, which only Azure ML has"

@@ -1,0 +1,96 @@
+"""The Trainer of Hugging Face's transformers, and those made of it, such as TRL's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from cloudtrain.runtime.atomic import MANIFEST, entries, file_names, is_whole, write_file
+from cloudtrain.runtime.directories import checkpoint_dir, model_dir
+from cloudtrain.runtime.environment import detect_environment
+from cloudtrain.runtime.notices import notice
+from cloudtrain.runtime.process_group import from_main, wait_for_all
+from cloudtrain.runtime.stopping import exit_preempted, should_stop, watch_for_stop
+from cloudtrain.runtime.uncaught import tell_setup_errors
+
+from .loop import StepReports, require_all_processes, spare_workers
+
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+def train(trainer: Any, **arguments: Any) -> Any:
+    """Train as `trainer.train(**arguments)` does, from the newest whole checkpoint of `checkpoint_dir()`.
+
+    `trainer.save_model()` afterwards writes to `model_dir()`. After a stop the process ends here with exit code 0.
+    """
+    tell_setup_errors()
+    if not any(isinstance(callback, HuggingFaceCallback) for callback in trainer.callback_handler.callbacks):
+        trainer.add_callback(HuggingFaceCallback())
+    if "resume_from_checkpoint" not in arguments and trainer.args.resume_from_checkpoint is None:
+        arguments["resume_from_checkpoint"] = from_main(newest_checkpoint(checkpoint_dir()))
+    return trainer.train(**arguments)
+
+
+class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where transformers is not installed, it is Any
+    """Report what the Trainer logs, save and leave on SIGTERM, and write checkpoints to `checkpoint_dir()`."""
+
+    def __init__(self) -> None:
+        self._reports = StepReports()
+        self._stopping = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
+        """Choose the place of checkpoints, and watch for SIGTERM from now on."""
+        require_all_processes(args.world_size, "without GPUs, write `TrainingArguments(use_cpu=True)`")
+        args.output_dir = str(checkpoint_dir())
+        watch_for_stop()
+        spare_workers([train_dataloader])
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """Report the numbers that the Trainer logs."""
+        self._reports.log(state.global_step, state.max_steps, logs or {})
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """After a stop was asked for, save instead of whatever else was due."""
+        self._reports.tick(state.global_step, state.max_steps, {"epoch": state.epoch})
+        if should_stop():
+            self._stopping = control.should_training_stop = control.should_save = True
+            control.should_evaluate = False
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The step that was stopped at has been saved."""
+        if self._stopping:
+            control.should_save = control.should_evaluate = False
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write the manifest that tells whole checkpoints from torn ones."""
+        wait_for_all()
+        if detect_environment().is_main:
+            folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
+            (folder / MANIFEST).unlink(missing_ok=True)
+            _write_manifest(folder, state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Leave if the training was stopped; else let `save_model()` write where results go."""
+        if self._stopping and state.global_step < state.max_steps:
+            exit_preempted(state.global_step)
+        args.output_dir = str(model_dir())
+
+
+def newest_checkpoint(directory: Path) -> str | None:
+    """The Trainer's newest checkpoint in a folder that is whole; torn ones are skipped with a notice."""
+    found = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
+    for _, path in sorted(found, reverse=True):
+        if is_whole(path):
+            return str(path)
+        notice(f"skipped the torn checkpoint `{path}`")
+    return None
+
+
+def _write_manifest(folder: Path, step: int) -> None:
+    import json
+
+    files = entries(folder, file_names(folder))
+    write_file(folder / MANIFEST, json.dumps({"version": 1, "step": step, "files": files}, indent=1).encode() + b"\n")

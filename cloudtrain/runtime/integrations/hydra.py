@@ -1,0 +1,34 @@
+"""Hydra's overrides, from the arguments that cloudtrain and the clouds give to a script."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+_AS_IT_IS = re.compile(r"[\w.+/:@%-]*|[\[{].*")
+"""Values that Hydra reads without quotes."""
+
+
+def pass_to_hydra() -> None:
+    """Turn `--optimizer.lr 0.2` in `sys.argv` into `optimizer.lr=0.2`. Call it before the function of `@hydra.main`."""
+    sys.argv[1:] = overrides_of(sys.argv[1:])
+
+
+def overrides_of(arguments: Sequence[str]) -> list[str]:
+    """The arguments, each `--name value` and `--name=value` as Hydra's `name=value`. Hydra's own options stay."""
+    found: list[str] = []
+    waiting = list(arguments)
+    while waiting:
+        name, equals, value = waiting.pop(0).partition("=")
+        if not name.startswith("--") or (not equals and (not waiting or waiting[0].startswith("--"))):
+            found.append(name + equals + value)
+            continue
+        value = value if equals else waiting.pop(0)
+        found.append(f"{name[2:]}={value}" if _AS_IT_IS.fullmatch(value) else f"{name[2:]}='{_escaped(value)}'")
+    return found
+
+
+def _escaped(text: str) -> str:
+    """Put a backslash before quotes, and double the backslashes before quotes and at the end."""
+    return re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)

@@ -1,0 +1,149 @@
+"""Lightning's Trainer, as `lightning.pytorch` and as `pytorch_lightning`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from cloudtrain.runtime.checkpoints import Checkpoints
+from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.process_group import from_every
+from cloudtrain.runtime.randomness import random_states, restore_random_states
+from cloudtrain.runtime.stopping import exit_preempted, should_stop, watch_for_stop
+from cloudtrain.runtime.uncaught import tell_setup_errors
+
+from .loop import StepReports, require_all_processes, spare_workers
+
+_FILE = "lightning.ckpt"
+
+
+def fit(trainer: Any, model: Any, *arguments: Any, **named: Any) -> None:
+    """Train as `trainer.fit(model, ...)` does, from the newest whole checkpoint of `checkpoint_dir()`.
+
+    After a stop the process ends here with exit code 0.
+    """
+    tell_setup_errors()
+    callback = next((one for one in trainer.callbacks if isinstance(one, _Hooks)), None)
+    if callback is None:
+        callback = _callback_of(type(trainer).__module__.removesuffix(".trainer.trainer"))()
+        trainer.callbacks.append(callback)
+    if named.get("ckpt_path") is None:
+        saved = callback.checkpoints.latest()
+        callback.resumes_from = saved.path.name if saved else ""
+        named["ckpt_path"] = str(saved.path / _FILE) if saved else None
+    trainer.fit(model, *arguments, **named)
+
+
+class _Hooks:
+    """What the callback does, whichever of the two packages its class belongs to."""
+
+    resumes_from: str | None = None
+    """The checkpoint that this process found; None where the script named one."""
+
+    def __init__(self, directory: str | Path | None = None, keep: int | None = None) -> None:
+        self.checkpoints = Checkpoints(directory, keep)
+        self._reports = StepReports()
+        self._epoch_began = ""  # random states
+        self._saved: dict[str, Any] = {}
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Make sure that the trainer has all processes, and that they resume from the same checkpoint."""
+        require_all_processes(
+            trainer.world_size, "`Trainer(devices=..., num_nodes=...)` says how many: as the job does"
+        )
+        found = from_every(self.resumes_from)
+        if len({*found}) > 1:
+            raise SetupError(
+                f"the processes see different newest checkpoints in `{self.checkpoints.directory}`: "
+                + ", ".join(f"`{name}`" if name else "none" for name in found),
+                hint="keep checkpoints where every instance sees them",
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The random states, now and when the epoch began, with which the order of the data was drawn."""
+        return {"random": random_states(), "epoch_began": self._epoch_began}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep them until the loop begins."""
+        self._saved = dict(state_dict)
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Go on with the random states of the checkpoint: the data's first order is drawn right after this."""
+        if self._saved:
+            restore_random_states(self._saved["random"])
+        self._epoch_began = random_states()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Watch for SIGTERM in place of Lightning, which has done so until now, and find the place in the data."""
+        watch_for_stop()
+        loaders = trainer.fit_loop._combined_loader.flattened
+        spare_workers(loaders)
+        done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        if self._saved and 0 < done < trainer.num_training_batches:
+            self._epoch_began = self._saved["epoch_began"]
+            if not all(hasattr(loader, "load_state_dict") for loader in loaders):
+                self._skip_batches(trainer, loaders, done)
+            restore_random_states(self._saved["random"])  # drawing the order has moved them
+        self._saved = {}
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Remember with which random states an epoch begins. The first one's order is drawn already."""
+        if trainer.current_epoch > 0 and not trainer.fit_loop.is_resuming:
+            self._epoch_began = random_states()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        """Report as often as Lightning logs. After a stop was asked for, save and leave."""
+        step, total = trainer.global_step, trainer.estimated_stepping_batches
+        if step % max(1, trainer.log_every_n_steps) == 0:
+            self._reports.log(step, total, {**trainer.callback_metrics, "epoch": trainer.current_epoch})
+        else:
+            self._reports.tick(step, total, {"epoch": trainer.current_epoch})
+        if should_stop() and step < total:
+            self._save(trainer)
+            exit_preempted(step)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Report what was validated."""
+        if not trainer.sanity_checking:
+            values = {**trainer.callback_metrics, "epoch": trainer.current_epoch}
+            self._reports.log(trainer.global_step, trainer.estimated_stepping_batches, values)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Save every epoch, as Lightning's own checkpoints are saved."""
+        self._save(trainer)
+
+    def _save(self, trainer: Any) -> None:
+        self.checkpoints.save_sharded(lambda folder: trainer.save_checkpoint(folder / _FILE), trainer.global_step)
+
+    def _skip_batches(self, trainer: Any, loaders: Any, done: int) -> None:
+        """Draw the order of the interrupted epoch again, and leave out the batches that were trained on.
+
+        Lightning restores the counters alone: it goes on in the middle of the epoch with the data's first batch.
+        """
+        fetcher = trainer.fit_loop._data_fetcher
+        restore_random_states(self._epoch_began)
+        for loader in loaders:
+            for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+                set_epoch = getattr(sampler, "set_epoch", None)
+                if set_epoch is not None:
+                    set_epoch(trainer.fit_loop.epoch_progress.current.processed)
+        iter(fetcher)
+        for _ in range(done):
+            next(fetcher)
+        fetcher.fetched -= done  # the loop adds them
+
+
+def _callback_of(package: str) -> Any:
+    """The class for trainers of this package: they tell callbacks by their base."""
+    base = import_module(f"{package}.callbacks").Callback
+    return type("LightningCallback", (_Hooks, base), {"__module__": __name__, "__doc__": _Hooks.__doc__})
+
+
+def __getattr__(name: str) -> object:
+    if name != "LightningCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import sys
+
+    older = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+    return _callback_of("pytorch_lightning" if older else "lightning.pytorch")

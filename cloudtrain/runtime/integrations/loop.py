@@ -1,0 +1,83 @@
+"""What the callbacks of both libraries do in a training loop that is not ours."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cloudtrain.runtime.environment import detect_environment
+from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.holding import VARIABLE as HOLD
+from cloudtrain.runtime.metrics import report
+from cloudtrain.runtime.stopping import leave_stops_to_the_parent
+
+_QUIET = 10.0
+"""Seconds without a metric line after which a step is reported for the sake of the progress."""
+
+
+class StepReports:
+    """Metric lines of a loop: those with metrics, and between them some that say how far the training is."""
+
+    def __init__(self) -> None:
+        self._last = -math.inf
+
+    def log(self, step: int, total: float, values: Mapping[str, Any]) -> None:
+        """Report a step with those of the values that are finite numbers. Names get the characters of a metric line."""
+        self._last = time.monotonic()
+        known = {_metric_name(name): number for name, value in values.items() if (number := _number(value)) is not None}
+        known.update({"step": step}, **({"total": int(total)} if 0 < total < math.inf else {}))
+        report(**{name: known.pop(name) for name in ("step", "epoch", "total") if name in known}, **known)
+
+    def tick(self, step: int, total: float, values: Mapping[str, Any]) -> None:
+        """Report the step where nothing was reported for a while, and where a rehearsal waits for this step."""
+        if time.monotonic() - self._last > _QUIET or os.environ.get(HOLD, "").isdecimal():
+            self.log(step, total, values)
+
+
+def require_all_processes(known: int, hint: str) -> None:
+    """Raise an error where the library trains in fewer processes than there are: each would train a model alone.
+
+    Raises:
+        SetupError: the library knows of fewer.
+    """
+    started = detect_environment().world_size
+    if known < started:
+        raise SetupError(f"the trainer uses {known} of the {started} processes of this job", hint=hint)
+
+
+def spare_workers(loaders: Iterable[Any]) -> None:
+    """Let the workers of data loaders live on when launchers send SIGTERM to them as well."""
+    for loader in loaders:
+        inner = getattr(loader, "base_dataloader", loader)  # Accelerate's is a wrapper
+        if getattr(inner, "num_workers", 0) and hasattr(inner, "worker_init_fn"):
+            inner.worker_init_fn = _BothInits(inner.worker_init_fn)
+
+
+class _BothInits:
+    """A `worker_init_fn` that calls the script's own one, too; a class, because spawned workers unpickle it."""
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def __call__(self, worker: int) -> None:
+        leave_stops_to_the_parent(worker)
+        if self._own is not None:
+            self._own(worker)
+
+
+def _metric_name(name: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9_./-]", "_", name)
+    return plain if re.match("[A-Za-z_]", plain) else f"_{plain}"
+
+
+def _number(value: Any) -> int | float | None:
+    item = getattr(value, "item", None)
+    try:
+        plain = item() if callable(item) else value
+    except (RuntimeError, ValueError):  # a tensor of several numbers
+        return None
+    return plain if isinstance(plain, (int, float)) and math.isfinite(plain) else None
