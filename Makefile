@@ -67,10 +67,11 @@ fuzz: $(VENV)/.dev
 histories: $(VENV)/.dev
 	$(BIN)/python -m tests.submission.histories $(HISTORIES)
 
-# What test-parity and test-scripts need; CI makes it while tests wait.
+# What test-parity, test-scripts and test-torch need; CI makes it while tests wait.
 environments: $(VENV)/.dev
 	$(BIN)/python tools/test_parity.py --install
 	$(BIN)/python tools/test_scripts.py --install
+	$(BIN)/python tools/test_torch.py --install
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

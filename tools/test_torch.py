@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -169,17 +170,17 @@ def run(python: Path, cell: Cell) -> dict[tuple[str, str], tuple[str, str]]:
     return {(name, way): (verdict, output + errors) for way, verdict in found.items()}
 
 
-def column(version: str) -> dict[tuple[str, str], str]:
-    """All cells of one version, two at a time."""
-    python = interpreter_of(version)
+def column(version: str, pool: ThreadPoolExecutor) -> dict[tuple[str, str], str]:
+    """All cells of one version, as many at a time as the pool has threads."""
+    python, started = interpreter_of(version), time.monotonic()
     found: dict[tuple[str, str], str] = {}
-    with ThreadPoolExecutor(2) as pool:
-        for cell, results in zip(CELLS, pool.map(lambda cell: run(python, cell), CELLS), strict=True):
-            for key, (verdict, output) in results.items():
-                found[key] = verdict
-                if not is_good(verdict):
-                    print(f"PyTorch {version}, {cell.script} {cell.arguments}: {verdict}\n{output[-3000:]}", flush=True)
-    print(f"PyTorch {version}: {len(found)} cells, {sum(map(is_good, found.values()))} as they should be", flush=True)
+    for cell, results in zip(CELLS, pool.map(lambda cell: run(python, cell), CELLS), strict=True):
+        for key, (verdict, output) in results.items():
+            found[key] = verdict
+            if not is_good(verdict):
+                print(f"PyTorch {version}, {cell.script} {cell.arguments}: {verdict}\n{output[-3000:]}", flush=True)
+    good, seconds = sum(map(is_good, found.values())), time.monotonic() - started
+    print(f"PyTorch {version}: {len(found)} cells, {good} as they should be, in {seconds:.0f} s", flush=True)
     return found
 
 
@@ -220,7 +221,8 @@ def main() -> int:
         interpreter_of(version)
     if options.install:
         return 0
-    columns = {version: column(version) for version in options.versions}
+    with ThreadPoolExecutor(2) as pool:
+        columns = {version: column(version, pool) for version in options.versions}
     good = all(is_good(verdict) for found in columns.values() for verdict in found.values())
     if options.write:
         PAGE.write_text(page(columns))

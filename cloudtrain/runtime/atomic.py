@@ -16,6 +16,37 @@ ASIDE = ".writing-"
 """What the name of a folder begins with that is not whole yet."""
 
 
+BLOCK = 16 << 20
+"""Bytes of the blocks in which large checkpoints are hashed, so that a reader can check the part that it needs."""
+
+
+class BlockHash:
+    """The digests of a file's blocks, from its bytes in order."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._digests: list[str] = []
+        self._hash = hashlib.sha256()
+
+    def update(self, data: Any) -> None:
+        """The next bytes."""
+        view = memoryview(data).cast("B")
+        while view.nbytes:
+            piece = view[: BLOCK - self.size % BLOCK]
+            self._hash.update(piece)
+            self.size += piece.nbytes
+            if self.size % BLOCK == 0:
+                self._digests.append(self._hash.hexdigest())
+                self._hash = hashlib.sha256()
+            view = view[piece.nbytes :]
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The file's line in the manifest, when all of it was seen."""
+        rest = [self._hash.hexdigest()] if self.size % BLOCK else []
+        return {"size": self.size, "block": BLOCK, "sha256": [*self._digests, *rest]}
+
+
 class HashingFile:
     """A binary file that knows length and digest of what was written, without reading it again."""
 
@@ -80,7 +111,11 @@ def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         path = folder / name
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        found[name] = {"size": path.stat().st_size, "sha256": digest(path)}
+        hashed = BlockHash()
+        with path.open("rb") as file:
+            while piece := file.read(1 << 20):
+                hashed.update(piece)
+        found[name] = hashed.entry
     return found
 
 
@@ -96,16 +131,37 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
-    """True when every file has the length and the digest that the manifest says. Of several readers, each checks the
+    """True when every file has the length and the digests that the manifest says. Of several readers, each checks the
     lengths of all files and the digests of its share."""
     manifest = read_manifest(folder)
     if manifest is None:
         return False
     try:
         files = share_of(manifest["files"], reader, readers)
-        return all(digest(folder / name) == entry["sha256"] for name, entry in files.items())
-    except (OSError, KeyError):
+        return all(_has_digests(folder / name, entry) for name, entry in files.items())
+    except (OSError, KeyError, TypeError, ValueError):
         return False
+
+
+def _has_digests(path: Path, entry: Mapping[str, Any]) -> bool:
+    block, digests = blocks_of(entry)
+    with path.open("rb") as file:
+        return all(_digest_of_next(file, block) == digest for digest in digests)
+
+
+def blocks_of(entry: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """The length of a file's blocks and their digests, from its line in a manifest. A small file is one block.
+
+    Raises:
+        ValueError: the line is none that is written here.
+    """
+    size, digests = entry["size"], entry["sha256"]
+    if isinstance(digests, str):
+        return max(1, size), [digests]
+    block = entry["block"]
+    if not (isinstance(block, int) and block > 0 and len(digests) == -(-size // block)):
+        raise ValueError("the digests do not cover the file")
+    return block, digests
 
 
 def share_of(files: Mapping[str, Any], reader: int, readers: int) -> dict[str, Any]:
@@ -119,12 +175,11 @@ def share_of(files: Mapping[str, Any], reader: int, readers: int) -> dict[str, A
     return shares[reader]
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+def _digest_of_next(file: BinaryIO, length: int) -> str:
     hashed = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            hashed.update(block)
+    while length and (piece := file.read(min(length, 1 << 20))):
+        hashed.update(piece)
+        length -= len(piece)
     return hashed.hexdigest()
 
 

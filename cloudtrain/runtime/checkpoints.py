@@ -126,6 +126,35 @@ class Checkpoints:
                 notice(f"skipped the checkpoint `{self.directory / name}`: torn or missing", every_rank=True)
         return None
 
+    def load_sharded(self, read: Callable[[Path], object]) -> Saved | None:
+        """Let every rank read its part of the newest whole checkpoint, or None where there is no checkpoint.
+
+        `read(folder)` is called on all ranks, and checks what it reads, as `sharded.read_shards` does. Every rank must
+        call it.
+
+        Raises:
+            SetupError: every checkpoint is torn, and parts of one may have been read before that was seen.
+        """
+        from .blocks import TornError
+
+        torn = False
+        for name in from_main([saved.path.name for saved in self._all()]):
+            saved = _parse(self.directory / name)
+            if not any_rank(saved is None or read_manifest(saved.path) is None):
+                assert saved is not None
+                try:
+                    read(saved.path)
+                    return saved
+                except TornError:
+                    torn = True
+            notice(f"skipped the checkpoint `{self.directory / name}`: torn or missing")
+        if torn:
+            raise SetupError(
+                f"no checkpoint in `{self.directory}` is whole, and parts of a torn one were read before that was seen",
+                hint="remove them to start from the beginning",
+            )
+        return None
+
     def load(self, map_location: Any = "cpu") -> Loaded | None:
         """The newest checkpoint that is whole on every rank, or None. Every rank must call it.
 

@@ -176,6 +176,61 @@ def control_group() -> Any:
     return _beside[main]
 
 
+@dataclass(frozen=True)
+class InstanceGroup:
+    """The processes of this instance, for bytes in host memory. Each is named by its place among `ranks`."""
+
+    ranks: tuple[int, ...]
+    local_rank: int
+    group: Any
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's value, in their order. Every process of the instance must call it."""
+        if len(self.ranks) == 1:
+            return [value]
+        values: list[Any] = [None] * len(self.ranks)
+        _torch_distributed().all_gather_object(values, value, group=self.group)
+        return values
+
+    def send(self, data: bytearray, users: list[int]) -> None:
+        """To each of these, which must `receive` it."""
+        if users:
+            sent = _as_tensor(data)
+            sending = [_torch_distributed().isend(sent, self.ranks[user], group=self.group) for user in users]
+            for work in sending:
+                work.wait()
+
+    def receive(self, data: bytearray, sender: int) -> None:
+        """Fill `data`, which has the right length."""
+        _torch_distributed().recv(_as_tensor(data), self.ranks[sender], group=self.group)
+
+
+def _as_tensor(data: bytearray) -> Any:
+    import torch
+
+    return torch.frombuffer(data, dtype=torch.uint8)
+
+
+_instance: dict[int, InstanceGroup] = {}
+"""By the id of the process group. A second one would meet in the store under the keys of the first."""
+
+
+def instance_group() -> InstanceGroup:
+    """Every rank must call it."""
+    dist = _active_group()
+    if dist is None or dist.get_world_size() == 1:
+        return InstanceGroup((0,), 0, None)
+    main = id(dist.group.WORLD)
+    if main not in _instance:
+        nodes = from_every(detect_environment().node_rank)
+        ranks = tuple(rank for rank, node in enumerate(nodes) if node == nodes[dist.get_rank()])
+        group = control_group()
+        if 1 < len(ranks) < len(nodes):
+            group = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
+        _instance[main] = InstanceGroup(ranks, ranks.index(dist.get_rank()), group)
+    return _instance[main]
+
+
 def torch_cpu() -> torch.device:
     """The device of what is agreed on."""
     import torch

@@ -1,7 +1,7 @@
 """Checkpoints in parts with torch.distributed.checkpoint: hashed while they are written, and read without running code.
 
     written = write_shards(state, folder)          # every rank; what it wrote, with digests, for the manifest
-    read_shards(state, folder)                     # every rank; into the tensors of `state`
+    read_shards(state, folder)                     # every rank; into the tensors of `state`, checked as it is read
 
 torch writes metadata as a pickle, and numbers beside the tensors as pickles, and reads both such that a forged one runs
 code. Here reading takes only what writing makes.
@@ -9,7 +9,6 @@ code. Here reading takes only what writing makes.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import pickle
@@ -19,7 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .atomic import BlockHash, blocks_of, read_manifest
+from .blocks import Block, TornError, read_blocks
 from .errors import SetupError
+from .process_group import any_rank
 
 METADATA = ".metadata"
 
@@ -51,7 +53,7 @@ class HashedStream:
 
     def __init__(self, file: Any) -> None:
         self._file = file
-        self._hash = hashlib.sha256()
+        self._hash = BlockHash()
         self._beside = ThreadPoolExecutor(1)
         self._disk = ThreadPoolExecutor(1)
         self._syncing: Future[None] | None = None
@@ -83,7 +85,7 @@ class HashedStream:
         """Length and digest."""
         self._beside.shutdown()
         self._disk.shutdown()
-        return {"size": self.size, "sha256": self._hash.hexdigest()}
+        return self._hash.entry
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -146,16 +148,30 @@ def _without_crc() -> Iterator[None]:
 def read_shards(state: dict[str, Any], folder: Path) -> None:
     """Fill the tensors of `state`, and replace its other values. Every rank must call it.
 
+    The processes of an instance read each block that one of them needs once, and compare its digest before they use it.
+
     Raises:
+        TornError: a block is not what the manifest says, on any rank. Some tensors may have been filled before.
         SetupError: the checkpoint holds what `write_shards` does not write: it was made or changed by something else.
     """
     import torch
     import torch.distributed.checkpoint
     from torch.distributed.checkpoint import default_planner, filesystem
 
+    files = _files_of(folder)
+    if any_rank(METADATA not in files):
+        raise TornError(folder)
+    metadata = _read_metadata(folder, files)
+
     class Reader(filesystem.FileSystemReader):
         def read_metadata(self, *_args: Any, **_named: Any) -> Any:
-            return read_metadata(folder)
+            return metadata
+
+        def read_data(self, plan: Any, planner: Any) -> Any:
+            done = torch.futures.Future()  # type: ignore[var-annotated]  # torch's own hints leave it open
+            _read_items(folder, files, metadata, plan, planner)
+            done.set_result(None)
+            return done
 
     class Planner(default_planner.DefaultLoadPlanner):
         def load_bytes(self, read_item: Any, value: Any) -> None:
@@ -169,27 +185,115 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
             super().load_bytes(read_item, clean)
 
     dcp: Any = torch.distributed.checkpoint
-    read_metadata(folder)  # on every rank, so that all of them refuse in the same words
     try:
         dcp.load(state, storage_reader=Reader(folder), planner=Planner())
     except dcp.api.CheckpointException as error:
-        for failure, _ in error.failures.values():
-            if isinstance(failure, SetupError):
-                raise failure from None
+        causes = [failure for failure, _ in error.failures.values()]
+        for kind in (SetupError, TornError):
+            for cause in causes:
+                if isinstance(cause, kind):
+                    raise cause from None
         raise
 
 
-def read_metadata(folder: Path) -> Any:
+def _files_of(folder: Path) -> dict[str, Any]:
+    """The files of the manifest; none where it is torn."""
+    try:
+        files: dict[str, Any] = (read_manifest(folder) or {})["files"]
+        for entry in files.values():
+            blocks_of(entry)
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return files
+
+
+def _read_metadata(folder: Path, files: dict[str, Any]) -> Any:
+    blocks = [Block(METADATA, number) for number in range(len(blocks_of(files[METADATA])[1]))]
+    parts = [data for _, data in read_blocks(folder, files, blocks)]
+    whole = b"".join(part for part in parts if part is not None)
+    if any_rank(None in parts):
+        raise TornError(folder)
+    return parse_metadata(whole, folder)
+
+
+def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, planner: Any) -> None:
+    """Fill what torch's plan of this rank asks for, each part when the last of its blocks has come."""
+    wanted: dict[tuple[str, int, int], list[Any]] = {}
+    spans: dict[tuple[str, int, int], range] = {}
+    failure: Exception | None = None
+    try:
+        for item in plan.items:
+            info = metadata.storage_data[item.storage_index]
+            place = (info.relative_path, info.offset, info.length)
+            wanted.setdefault(place, []).append(item)
+            spans[place] = _span_of(folder, files, *place)
+    except Exception as error:  # noqa: BLE001 - told when the other ranks have what they wait for
+        failure = error
+    waiting = sorted(spans)
+    held: dict[Block, memoryview] = {}
+    blocks = {Block(name, number) for (name, _, _), numbers in spans.items() for number in numbers}
+    for block, data in read_blocks(folder, files, blocks):
+        if failure is not None:
+            continue
+        try:
+            if data is None:
+                raise TornError(folder)
+            held[block] = data
+            while waiting and Block(waiting[0][0], spans[waiting[0]][-1]) <= block:
+                place = waiting.pop(0)
+                name, offset, length = place
+                start = offset - spans[place][0] * blocks_of(files[name])[0]
+                parts = [held[Block(name, number)] for number in spans[place]]
+                whole = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+                _fill(planner, wanted[place], whole[start : start + length], folder)
+            first = Block(waiting[0][0], spans[waiting[0]][0]) if waiting else None
+            held = {one: kept for one, kept in held.items() if first is not None and one >= first}
+        except Exception as error:  # noqa: BLE001
+            failure = error
+    if failure is not None:
+        raise failure
+
+
+def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length: int) -> range:
+    """The numbers of the blocks that hold these bytes."""
+    if name not in files or not 0 <= offset < offset + length <= files[name]["size"]:
+        raise _forgery_error(folder, f"it reads {length} bytes of `{name}` from {offset} on")
+    block, _ = blocks_of(files[name])
+    return range(offset // block, (offset + length - 1) // block + 1)
+
+
+def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> None:
+    """Give torch's planner one stored part: the tensor of which each item wants a piece, or a value."""
+    import torch
+    from torch.distributed._shard._utils import narrow_tensor_by_index
+    from torch.distributed.checkpoint.planner import LoadItemType
+
+    tensor = None
+    for item in items:
+        if item.type == LoadItemType.BYTE_IO:
+            planner.load_bytes(item, io.BytesIO(data))
+            continue
+        if tensor is None:
+            try:
+                tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            except pickle.UnpicklingError:
+                raise _forgery_error(folder, f"`{item.dest_index.fqn}` is no tensor") from None
+        piece = narrow_tensor_by_index(tensor, item.storage_offsets, item.lengths)
+        target = planner.resolve_tensor(item).detach()
+        target.copy_(piece)
+        planner.commit_tensor(item, target)
+
+
+def parse_metadata(data: bytes, folder: Path) -> Any:
     """What lies where, without running code.
 
     Raises:
         SetupError: it holds what no checkpoint of ours holds.
     """
-    with (folder / METADATA).open("rb") as file:
-        try:
-            metadata = _Unpickler(file, folder).load()
-        except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, TypeError) as error:
-            raise _forgery_error(folder, str(error)) from None
+    try:
+        metadata = _Unpickler(io.BytesIO(data), folder).load()
+    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, TypeError) as error:
+        raise _forgery_error(folder, str(error)) from None
     for info in getattr(metadata, "storage_data", {}).values():
         if Path(info.relative_path).name != info.relative_path:
             raise _forgery_error(folder, f"it reads `{info.relative_path}`")

@@ -6,6 +6,10 @@ import io
 import json
 import os
 import pickle
+import shutil
+import socket
+import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +18,12 @@ from typing import Any
 import pytest
 
 from cloudtrain import runtime
-from cloudtrain.runtime import atomic, sharded
+from cloudtrain.runtime import atomic, blocks, sharded
+from tests.deadlines import DEADLINE
 
 pytestmark = pytest.mark.torch
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 class Malice:
@@ -60,27 +67,119 @@ def republish(path: Path) -> None:
 
 def test_what_was_written_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors into the tensors that are there, other values in place; the manifest comes from hashing while writing."""
-    read: list[Path] = []
-    digest = atomic.digest
-    monkeypatch.setattr(atomic, "digest", lambda path: (read.append(path), digest(path))[1])
+    monkeypatch.setattr(atomic, "BLOCK", 1 << 20)  # the tensor has several
+    read: list[str] = []
+    entries = atomic.entries
+    monkeypatch.setattr("cloudtrain.runtime.checkpoints.entries", lambda path, names: (
+        read.extend(names), entries(path, names))[1])  # fmt: skip
     path = saved()
     assert read == []
     assert atomic.is_whole(path)
-    assert sorted(file.name for file in read) == [".metadata", "__0_0.distcp"]
     found = state_of(0.0)
-    sharded.read_shards(found, path)
+    assert runtime.Checkpoints("checkpoint").load_sharded(lambda folder: sharded.read_shards(found, folder)) is not None
     assert found["step"] == 2
     assert bool((found["weights"] == 2).all())
     assert found["small"]["bias"].tolist() == [2, 2, 2]
 
 
-def test_a_byte_that_changed_is_seen() -> None:
-    """The digest of the stream is that of the file."""
+@pytest.mark.parametrize("place", ["start", "middle", "end"])
+def test_a_byte_that_changed_is_seen(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """By who verifies, and by who reads: the older checkpoint is taken, and with none there is no training on a half."""
+    monkeypatch.setattr(atomic, "BLOCK", 1 << 20)
+    saved(1.0)
     path = saved()
     data = bytearray((path / "__0_0.distcp").read_bytes())
-    data[len(data) // 2] ^= 1
+    data[{"start": 0, "middle": len(data) // 2, "end": -1}[place]] ^= 1
     (path / "__0_0.distcp").write_bytes(data)
-    assert runtime.Checkpoints("checkpoint").agree() is None
+    checkpoints, found = runtime.Checkpoints("checkpoint"), state_of(0.0)
+    older = checkpoints.agree()
+    assert older is not None
+    assert checkpoints.load_sharded(lambda folder: sharded.read_shards(found, folder)) == older
+    assert (found["step"], found["weights"].unique().tolist()) == (1, [1])
+    shutil.rmtree(older.path)
+    assert checkpoints.agree() is None
+    with pytest.raises(runtime.SetupError, match="no checkpoint in `checkpoint` is whole"):
+        checkpoints.load_sharded(lambda folder: sharded.read_shards(found, folder))
+
+
+def test_a_truncated_file_is_not_read() -> None:
+    """Its length says enough."""
+    path = saved()
+    os.truncate(path / "__0_0.distcp", 100)
+    checkpoints = runtime.Checkpoints("checkpoint")
+    assert checkpoints.load_sharded(lambda _: pytest.fail("it was read")) is None
+
+
+READER = """
+import json, os, pathlib, sys, torch
+from cloudtrain import runtime
+from cloudtrain.runtime import atomic, blocks, sharded
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+atomic.BLOCK = 1 << 16
+group = runtime.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (group.world_size,))
+
+def state(value):
+    whole = torch.arange(400_000.0).reshape(400, 1000) * value
+    return {"shared": whole.clone(), "cut": distribute_tensor(whole, mesh, [Shard(0)]), "step": value}
+
+checkpoints = runtime.Checkpoints("checkpoint")
+if sys.argv[1] == "save":
+    checkpoints.save_sharded(lambda folder: sharded.write_shards(state(3), folder), 3)
+else:
+    read, opened, plain = [], [], blocks._read
+    def counting(folder, files, block):
+        data = plain(folder, files, block)
+        read.append((*block, len(data) - 1))
+        return data
+    blocks._read = counting
+    sys.addaudithook(lambda event, values: opened.append(str(values[0])) if event == "open" else None)
+    found, wanted = state(0), state(3)
+    assert checkpoints.load_sharded(lambda folder: sharded.read_shards(found, folder)).step == 3
+    parts = [path for path in opened if path.endswith((".distcp", ".metadata"))]
+    assert len(parts) == len(read)  # nobody else has opened them
+    assert found["step"] == 3 and bool((found["shared"] == wanted["shared"]).all())
+    assert bool((found["cut"].to_local() == wanted["cut"].to_local()).all())
+    node = runtime.detect_environment().node_rank
+    pathlib.Path(f"read{group.rank}.json").write_text(json.dumps([node, read]))
+runtime.destroy_process_group()
+"""
+
+
+def start_ranks(count: int, instances: int, what: str) -> None:
+    """As many processes, shared out to instances that are simulated by what a launcher says to each."""
+    each = count // instances
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    Path("reader.py").write_text(READER)
+    usual = {"PATH": "/usr/bin:/bin", "HOME": ".", "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    usual |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    started = []
+    for rank in range(count):
+        place = {"RANK": rank, "LOCAL_RANK": rank % each, "LOCAL_WORLD_SIZE": each, "GROUP_RANK": rank // each}
+        variables = {**usual, **{name: str(value) for name, value in place.items()}}
+        started.append(subprocess.Popen([sys.executable, "reader.py", what], env=variables))
+    assert [process.wait(DEADLINE) for process in started] == [0] * count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("processes", "instances"), [(2, 1), (4, 2)])
+def test_an_instance_reads_each_byte_once(processes: int, instances: int) -> None:
+    """Whatever its processes share or have of their own: two wrote; two on one instance or on two with two each read."""
+    start_ranks(2, 1, "save")
+    start_ranks(processes, instances, "load")
+    (path,) = Path("checkpoint").glob("0*")
+    size = sum(file.stat().st_size for file in path.iterdir() if file.name != atomic.MANIFEST)
+    reports = [json.loads(Path(f"read{rank}.json").read_text()) for rank in range(processes)]
+    for instance in range(instances):
+        here = [report for report in reports if report[0] == instance]
+        lengths = {(name, number): length for _, read in here for name, number, length in read}
+        assert len(lengths) == sum(len(read) for _, read in here)
+        assert all(read for _, read in here)  # each of them took a part
+        assert sum(lengths.values()) == size if instances == 1 else sum(lengths.values()) < size
 
 
 def test_the_ranks_of_an_instance_share_out_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,32 +201,49 @@ def test_forged_metadata_runs_no_code() -> None:
     assert not Path("planted").exists()
 
 
-def test_forged_values_run_no_code() -> None:
-    """The value beside the tensors, which torch reads as a pickle."""
+@pytest.mark.parametrize("name", ["step", "weights"])
+def test_forged_values_run_no_code(name: str) -> None:
+    """A tensor, and the value beside the tensors, which torch reads as a pickle."""
     import torch
 
     clean, forged = io.BytesIO(), io.BytesIO()
     torch.save(2, clean)
     torch.save(Malice(), forged)
     path = saved()
-    metadata = sharded.read_metadata(path)
-    (index,) = [index for index in metadata.storage_data if index.fqn == "step"]
+    metadata = sharded.parse_metadata((path / sharded.METADATA).read_bytes(), path)
+    (index,) = [index for index in metadata.storage_data if index.fqn == name]
     info = metadata.storage_data[index]
     data = (path / "__0_0.distcp").read_bytes()
     info.offset, info.length = len(data), len(forged.getvalue())
     (path / "__0_0.distcp").write_bytes(data + forged.getvalue())
     (path / sharded.METADATA).write_bytes(pickle.dumps(metadata))
     assert zipfile.is_zipfile(forged)
+    with pytest.raises(blocks.TornError):
+        sharded.read_shards(state_of(0.0), path)
+    republish(path)
     with pytest.raises(runtime.SetupError, match="no checkpoint of this script holds"):
         sharded.read_shards(state_of(0.0), path)
     assert not Path("planted").exists()
 
 
+@pytest.mark.parametrize(("offset", "length"), [(-1, 10), (0, 0), (0, 1 << 40), (1 << 40, 10)])
+def test_a_forged_span_is_refused(offset: int, length: int) -> None:
+    """No byte is read that the file does not have."""
+    path = saved()
+    metadata = sharded.parse_metadata((path / sharded.METADATA).read_bytes(), path)
+    info = next(iter(metadata.storage_data.values()))
+    info.offset, info.length = offset, length
+    (path / sharded.METADATA).write_bytes(pickle.dumps(metadata))
+    republish(path)
+    with pytest.raises(runtime.SetupError, match="it reads"):
+        sharded.read_shards(state_of(0.0), path)
+
+
 def test_a_forged_place_is_refused() -> None:
     """Nothing outside of the checkpoint is read."""
     path = saved()
-    metadata = sharded.read_metadata(path)
+    metadata = sharded.parse_metadata((path / sharded.METADATA).read_bytes(), path)
     next(iter(metadata.storage_data.values())).relative_path = "../../secret"
     (path / sharded.METADATA).write_bytes(pickle.dumps(metadata))
     with pytest.raises(runtime.SetupError, match=r"it reads `\.\./\.\./secret`"):
-        sharded.read_metadata(path)
+        sharded.parse_metadata((path / sharded.METADATA).read_bytes(), path)

@@ -59,11 +59,15 @@ class Saving:
 
     def load(self) -> int:
         """Take model, optimizer, progress and random states from the newest whole checkpoint. Its step, or 0."""
-        saved = self.checkpoints.agree()
+        state: dict[str, Any] = {}
+
+        def read(folder: Path) -> None:
+            state.update(state or self._state())
+            read_shards(state, folder)
+
+        saved = self.checkpoints.load_sharded(read)
         if saved is None:
             return 0
-        state = self._state()
-        read_shards(state, saved.path)
         set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         self.progress = json.loads(state["progress"])
         runtime.restore_random_states(state["random"])

@@ -84,6 +84,27 @@ def test_preempted_and_resumed(site: Site) -> None:
 
 
 @pytest.mark.torch
+def test_bandwidth_between_two_nodes(site: Site) -> None:
+    """The first job on a new cluster: every row in the terms of nccl-tests, for processes on two nodes."""
+    pytest.importorskip("torch")
+    small = {"smallest": 1024, "largest": 4096, "width": 32, "layers": 1, "rounds": 2}
+    folder = REPOSITORY / "training_scripts" / "bandwidth"
+    run = site.submit(
+        name="bandwidth-1", source=folder, distribution={"type": "torch"}, resources=TWO, hyperparameters=small
+    )
+    assert run.wait().state is RunState.SUCCEEDED
+    said = run.texts(rank=0)
+    assert said[0].startswith("processes=2 instances=2 ")
+    rows = [words for text in said if len(words := text.split()) == 5 and words[1] in ("1K", "4K")]
+    factors = {"all_reduce": 1.0, "all_gather": 0.5, "reduce_scatter": 0.5, "send": 1.0}  # 2 (n-1)/n and (n-1)/n
+    assert [row[0] for row in rows[::2]] == list(factors)
+    for name, size, micros, algorithm, bus in rows:
+        moved = {"1K": 1024, "4K": 4096}[size]
+        assert float(algorithm) == pytest.approx(moved / float(micros) / 1e3, rel=0.01, abs=6e-4)
+        assert float(bus) == pytest.approx(float(algorithm) * factors[name], abs=1.1e-3)
+
+
+@pytest.mark.torch
 def test_lost_node(site: Site, cluster: Path) -> None:
     """A node's daemon is killed while it trains: the job starts again on nodes that are there, and resumes."""
     run = digits(site, "lost-1", epochs=4, delay=0.5, settings={"grace_period": 5})

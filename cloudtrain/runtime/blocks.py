@@ -1,0 +1,91 @@
+"""The bytes of a checkpoint: read once on each instance, checked block by block before they are used, and handed to
+every process there that needs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .atomic import blocks_of
+from .process_group import instance_group
+
+_AHEAD = 4
+"""Blocks that are read and hashed while an earlier one is used."""
+
+
+class TornError(Exception):
+    """A file does not hold what the manifest says."""
+
+
+class Block(NamedTuple):
+    """A block of a file, by its number. They sort as they lie on disk."""
+
+    name: str
+    number: int
+
+
+def read_blocks(
+    folder: Path, files: Mapping[str, Mapping[str, Any]], wanted: Iterable[Block]
+) -> Iterator[tuple[Block, memoryview | None]]:
+    """The wanted blocks, in order; None for one that is not what the manifest's `files` say.
+
+    Every process of the instance must call it and take all that comes, because others may wait for what it reads.
+    """
+    group = instance_group()
+    users: dict[Block, list[int]] = defaultdict(list)
+    for process, blocks in enumerate(group.gather(sorted(set(wanted)))):
+        for block in blocks:
+            users[Block(*block)].append(process)
+    reader_of = _share_out(users)
+    mine = [block for block in sorted(users) if group.local_rank in users[block]]
+    to_read = deque(block for block in mine if reader_of[block] == group.local_rank)
+    reading: deque[Future[bytearray]] = deque()
+    with ThreadPoolExecutor(2) as pool:
+        for block in mine:
+            if reader_of[block] == group.local_rank:
+                while to_read and len(reading) < _AHEAD:
+                    reading.append(pool.submit(_read, folder, files, to_read.popleft()))
+                data = reading.popleft().result()
+                group.send(data, [user for user in users[block] if user != group.local_rank])
+            else:
+                data = bytearray(_length_of(files, block) + 1)
+                group.receive(data, reader_of[block])
+            yield block, memoryview(data)[:-1] if data[-1] else None
+
+
+def _share_out(users: Mapping[Block, list[int]]) -> dict[Block, int]:
+    """Who reads each block: of those that need it, the one that reads least so far."""
+    loads: dict[int, int] = defaultdict(int)
+    reader_of = {}
+    for block in sorted(users, key=lambda block: (len(users[block]), block)):
+        reader = min(users[block], key=lambda user: (loads[user], user))
+        loads[reader] += 1
+        reader_of[block] = reader
+    return reader_of
+
+
+def _length_of(files: Mapping[str, Mapping[str, Any]], block: Block) -> int:
+    length, _ = blocks_of(files[block.name])
+    return int(min(length, files[block.name]["size"] - block.number * length))
+
+
+def _read(folder: Path, files: Mapping[str, Mapping[str, Any]], block: Block) -> bytearray:
+    """The block, and a byte behind it that is 1 when the block is good: a process that waits for it must hear of it."""
+    length, digests = blocks_of(files[block.name])
+    data = bytearray(_length_of(files, block) + 1)
+    view = memoryview(data)[:-1]
+    try:
+        with (folder / block.name).open("rb", buffering=0) as file:
+            file.seek(block.number * length)
+            found = 0
+            while count := file.readinto(view[found:]):
+                found += count
+    except OSError:
+        return data
+    data[-1] = hashlib.sha256(view).hexdigest() == digests[block.number]
+    return data
