@@ -33,7 +33,7 @@ import sys
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -225,10 +225,17 @@ def state_by_name(random: str = "") -> dict[str, object]:
     }
 
 
-if saved := checkpoints.agree():
-    state = state_by_name()
-    read_shards(state, saved.path)
-    runtime.restore_random_states(state["random"])
+loaded: dict[str, Any] = {}
+
+
+def read(folder: Path) -> None:
+    """Take from a checkpoint what this process holds; parameters and moments are read in place."""
+    loaded.update(loaded or state_by_name())
+    read_shards(loaded, folder)
+
+
+if saved := checkpoints.load_sharded(read):
+    runtime.restore_random_states(loaded["random"])
     first_step = saved.step
     runtime.notice(f"resumed from step {first_step}")
 
