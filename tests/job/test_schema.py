@@ -27,7 +27,7 @@ JOB_FILES = sorted(
     if path.suffix in (".yaml", ".toml", ".json")
     and (folder == "examples" or path.name.startswith("job."))
     and path.name != "cloudtrain.toml"
-    and "code" not in path.parts[-3:-1]  # beside an example's script lies what the script reads
+    and "code" not in path.relative_to(REPOSITORY).parts  # beside an example's script lies what the script reads
 )
 
 

@@ -62,7 +62,7 @@ def test_another_clouds_login(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_such_kind() -> None:
     """The nearest is named."""
-    with pytest.raises(SettingsError, match="`clj` is no kind") as caught:
+    with pytest.raises(SettingsError, match="`clj` is not a kind") as caught:
         credential_of("clj", PUBLIC, {})
     assert "`cli`" in (caught.value.hint or "")
 

@@ -24,6 +24,7 @@ S3 = {
     "HeadObject": "s3:GetObject",
     "GetObject": "s3:GetObject",
     "PutObject": "s3:PutObject",
+    "DeleteObject": "s3:DeleteObject",
 }
 """Operations of S3 are allowed under other names."""
 
