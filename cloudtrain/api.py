@@ -409,6 +409,10 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
 def _next_plan(prepared: PreparedJob | PreparedSweep, settings: Settings) -> Plan:
     """The plan of the next run of the job. Nothing is written where there is no store yet."""
     from cloudtrain.store.identity import salt_of_new_store
+    from cloudtrain.store.presence import has_store
+
+    if not has_store(settings.state_dir):
+        return prepared.plan(1, salt_of_new_store(settings.state_dir))
     from cloudtrain.store.store import read_store
 
     with read_store(settings.state_dir) as store:

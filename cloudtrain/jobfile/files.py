@@ -118,7 +118,8 @@ def _at(place: _Places, folder: Path) -> _Places:
 
 def _data_at(item: Input, folder: Path) -> Input:
     """The input with data of this machine, which a target uploads, by its whole path."""
-    paths = {name: place for name in target_names() if is_local_path(place := item.of(name)) and place is not None}
+    others = [name for name in target_names() if name != DEFAULT_TARGET]
+    paths = {name: place for name in others if is_local_path(place := item.of(name)) and place is not None}
     changes = {name: _absolute(path, folder) for name, path in paths.items() if find_target(name).uploads_data}
     return item.model_copy(update=changes) if changes else item
 

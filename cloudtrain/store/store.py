@@ -18,9 +18,10 @@ from cloudtrain.store.identity import Identity, location_of, salt_of_new_store
 from cloudtrain.store.kinds import TRIAL
 from cloudtrain.store.migrations import MIGRATIONS, migrate, version_of
 from cloudtrain.store.origin import NOWHERE, Condition, Label, Origin, number
+from cloudtrain.store.presence import has_store, unusable
 from cloudtrain.system.clock import Moment, read_clock
 from cloudtrain.system.lock import ProcessLock
-from cloudtrain.system.private import close_file, close_state_folder, make_state_folder
+from cloudtrain.system.private import close_file, make_state_folder
 
 STAGES = ("planned", "uploaded", "sent", "accepted", "reported")
 """How far a submission came. planned: the name is taken. uploaded: the bundle is in place. sent: the target had no run
@@ -361,7 +362,7 @@ def open_store(folder: Path) -> Iterator[Store]:
         close_file(folder / FILE_NAME)  # SQLite gives the mode of the database to the files beside it
         db = sqlite3.connect(folder / FILE_NAME, timeout=30, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
-        raise _unusable(folder, error) from error
+        raise unusable(folder, error) from error
     with _translate_errors(folder), closing(db):
         _write_ahead(db, folder)
         db.execute("PRAGMA synchronous = FULL")
@@ -377,8 +378,7 @@ def read_store(folder: Path) -> Iterator[Store | None]:
         StoreError: there is a store, and it cannot be read.
     """
     file = folder / FILE_NAME
-    _close(folder)
-    if not _exists(file, folder):
+    if not has_store(folder):
         yield None
         return
     with _translate_errors(folder), closing(_open_to_read(file)) as opened:
@@ -393,25 +393,6 @@ def salt_in(folder: Path) -> str:
     """Return the salt of the store in `folder`, or the one that it would get if it were made now."""
     with read_store(folder) as store:
         return salt_of_new_store(folder) if store is None else store.salt
-
-
-def _close(folder: Path) -> None:
-    try:
-        if folder.is_dir():
-            close_state_folder(folder, ours=KEPT)
-    except OSError as error:
-        raise _unusable(folder, error) from error
-
-
-def _exists(file: Path, folder: Path) -> bool:
-    try:
-        if file.exists() and not file.is_file():
-            raise StoreError(f"`{file}` is not a file", hint=_HINT, code="CT961")
-        if folder.exists() and not folder.is_dir():
-            raise StoreError(f"the state folder `{folder}` is not a folder", hint=_HINT, code="CT961")
-        return file.exists()
-    except OSError as error:
-        raise _unusable(folder, error) from error
 
 
 def _open_to_read(file: Path) -> sqlite3.Connection:
@@ -486,9 +467,6 @@ def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
         os.close(descriptor)
 
 
-_HINT = "set CLOUDTRAIN_STATE_DIR to a folder of yours"
-
-
 @contextmanager
 def _translate_errors(folder: Path) -> Iterator[None]:
     try:
@@ -499,10 +477,6 @@ def _translate_errors(folder: Path) -> Iterator[None]:
             hint="free disk space, or move the folder away to start an empty store",
             code="CT961",
         ) from error
-
-
-def _unusable(folder: Path, error: Exception) -> StoreError:
-    return StoreError(f"the run store in `{folder}` cannot be opened: {error}", hint=_HINT, code="CT961")
 
 
 def _check_version(db: sqlite3.Connection, folder: Path) -> sqlite3.Connection:

@@ -1,0 +1,35 @@
+"""Whether there is a run store, found out without the store's own code: a plan on a new machine needs no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cloudtrain.errors import StoreError
+from cloudtrain.store import FILE_NAME, KEPT
+from cloudtrain.system.private import close_state_folder
+
+HINT = "set CLOUDTRAIN_STATE_DIR to a folder of yours"
+
+
+def has_store(folder: Path) -> bool:
+    """Return whether there is a store in the folder, which is closed to other users where it is open.
+
+    Raises:
+        StoreError: something else is in its place, or it cannot be looked at.
+    """
+    file = folder / FILE_NAME
+    try:
+        if folder.is_dir():
+            close_state_folder(folder, ours=KEPT)
+        if file.exists() and not file.is_file():
+            raise StoreError(f"`{file}` is not a file", hint=HINT, code="CT961")
+        if folder.exists() and not folder.is_dir():
+            raise StoreError(f"the state folder `{folder}` is not a folder", hint=HINT, code="CT961")
+        return file.exists()
+    except OSError as error:
+        raise unusable(folder, error) from error
+
+
+def unusable(folder: Path, error: Exception) -> StoreError:
+    """Return the error of a store that cannot be opened."""
+    return StoreError(f"the run store in `{folder}` cannot be opened: {error}", hint=HINT, code="CT961")
