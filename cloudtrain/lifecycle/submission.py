@@ -325,7 +325,7 @@ def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered
 
 
 def _withdraw(service: Service, record: RunRecord) -> bool:
-    """Withdraw a request and return whether its run can no longer appear. Another user's run of the name rules it out."""
+    """Withdraw a request and return whether its run can no longer appear, or another user's run has the name."""
     try:
         return service.withdraw(record.ref)
     except NameTaken:
