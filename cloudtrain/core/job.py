@@ -220,7 +220,7 @@ class TrainingJob(FromFile):
     """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter fits every
     target."""
     source_dir: str | None = "."
-    """The folder with your code, or a single file, relative to the job file; or `bundled:NAME`. Null: no code."""
+    """The folder with the user's code, or a single file, relative to the job file; or `bundled:NAME`. Null: no code."""
     entry_point: Text | None = None
     """The script inside `source_dir`. Without `entry_point` and `command`, the image's entry point runs (SageMaker)."""
     command: Text | None = None
