@@ -71,8 +71,8 @@ _PLAIN_NAME = re.compile(r"[^.\[\]]+")
 class Problem:
     """One mistake in a job or in settings. `path` is the path of the value: `("resources", "instance_count")`.
 
-    `line` and `column` count from 1 and are set if the value came from a file. `code` is the code for `cloudtrain
-    explain`.
+    `line` and `column` count from 1 and are set if the value came from a file. `code` is the code for
+    `cloudtrain explain`.
     """
 
     path: tuple[str | int, ...]
@@ -90,7 +90,7 @@ class Problem:
 
     @property
     def place(self) -> str:
-        """The position as text: `job.yaml:9:20 resources.instance_type`, or the known part of it."""
+        """The position as text: `job.yaml:9:20  resources.instance_type`, or the known part of it."""
         where = self.file or ""
         if self.line is not None:
             where += f":{self.line}:{self.column}"

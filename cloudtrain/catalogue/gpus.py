@@ -65,7 +65,7 @@ def has_gpu(instance: InstanceType, written: str) -> bool:
     """Return whether the type has that GPU. Without a memory size, every size fits: `A100` is `A100-40GB` and
     `A100-80GB`.
 
-    A memory size fits if it is the size in the name, the GiB that the driver shows, or those in decimal GB.
+    A memory size fits if it is the size in the name, the size that the driver shows in GiB, or that size in GB.
     """
     wanted, own = read_gpu(written), read_gpu(instance.gpu)
     if not same_model(written, instance.gpu):

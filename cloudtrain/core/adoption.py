@@ -66,7 +66,7 @@ class Unknown:
 
 @dataclass(frozen=True)
 class StaticCall:
-    """A call in the text of a script: its dotted name, and those of its arguments that are known."""
+    """A call in the text of a script: its dotted name, and the known arguments."""
 
     name: str
     arguments: list[Any]

@@ -1,5 +1,4 @@
-"""The types that job models accept for a field, where those are wider than what the field stores: `max_runtime="2h"` is
-stored as 7200.
+"""The types that job models accept for a field and convert to the stored type: `max_runtime="2h"` is stored as 7200.
 
 Only type checkers use this module. Each model with such a field declares an `__init__` for them, because a type checker
 without pydantic's plugin would accept only the stored type.

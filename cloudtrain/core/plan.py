@@ -120,7 +120,7 @@ class CompileContext(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan(Exports):
-    """The exact request that a submit sends unchanged, and everything around it.
+    """What a submit would send. The submit sends exactly the body in `request`.
 
     Attributes:
         target: the name of the target.

@@ -200,8 +200,8 @@ class Sweep(FromFile):
     job: TrainingJob
     """The training job, or the path of its file. The values of the search replace its hyperparameters."""
     search: dict[str, SearchRange]
-    """Maps a hyperparameter to its values: a list, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}`, `{int: [1, 8], step:
-    1}`."""
+    """Maps a hyperparameter to its values: a list, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}`,
+    `{int: [1, 8], step: 1}`."""
     objective: Objective | None = None
     strategy: Strategy = "random"
     """grid tries every combination. random draws values. bayesian learns from the trials that have ended. hyperband

@@ -149,7 +149,7 @@ class Difference:
 
 
 def difference(before: Side, after: Side, settings: Settings) -> Difference:
-    """Compare two sides. If the code differs and is not on this machine, the run's target is asked for it."""
+    """Compare two sides. If the code differs and is not on this machine, it is fetched from the run's target."""
     targets = before.plan["target"], after.plan["target"]
     changed = [Change(("target",), *targets)] if targets[0] != targets[1] else []
     job, code, notes = None, None, list[str]()

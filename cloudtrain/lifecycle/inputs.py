@@ -52,7 +52,7 @@ class Resolved(NamedTuple):
 
     Attributes:
         notes: notes for the reader of the plan.
-        awaited: runs whose state to ask the target for before the job is sent.
+        awaited: runs to ask the target about before the job is sent.
         after: runs that the target will wait for.
     """
 

@@ -84,8 +84,8 @@ class RehearsalOptions:
 
 
 def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stage: OnStage = lambda *_: None) -> Run:
-    """Send the job as the first run of a rehearsal, and wait for it. The run has its own name, no checkpoint to resume
-    from, and outputs in its own folder. If the job keeps no checkpoints, an emulated service keeps none either.
+    """Send the job as the first run of a rehearsal, and wait for it. The run has the rehearsal's name, no checkpoint to
+    resume from, and outputs in its own folder. If the job keeps no checkpoints, an emulated service keeps none either.
     """
     update: dict[str, Any] = {
         "name": rehearsal_name(job.name),

@@ -95,7 +95,7 @@ class RequestView:
         return subject.job.environment.framework
 
     def images(self, subject: Subject) -> Iterator[tuple[str, Path]]:
-        """Yield every image that the user names, with its path; not those that the catalogue finds."""
+        """Yield every image that the user names, with its path. Images from the catalogue are left out."""
         given = subject.job.environment.image
         name = given.of(self.target) if given is not None else None
         if name is not None:

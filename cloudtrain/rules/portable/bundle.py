@@ -54,7 +54,7 @@ def secret_in_bundle(subject: Subject) -> Iterable[Fault]:
 def bundle_too_large(subject: Subject) -> Iterable[Fault]:
     """The bundle is larger than the services take.
 
-    Azure ML documents a limit of 300 MB for a job's code. Data and checkpoints belong into inputs and outputs.
+    Azure ML documents a limit of 300 MB for a job's code. Put data and checkpoints into inputs and outputs.
     """
     return _faults(size_findings(subject.tree), "CT302")
 

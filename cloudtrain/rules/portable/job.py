@@ -224,8 +224,8 @@ def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
     """Several instances without a distribution.
 
     With `distribution: {type: none}` every instance runs the whole script independently: four instances cost four times
-    as much and train the same model four times. That is right for preparing data, which is
-    what processing jobs (`kind: processing`) are for, and a mistake for training.
+    as much and train the same model four times. That is right for preparing data, the purpose of processing jobs
+    (`kind: processing`), and a mistake for training.
     """
     count, distribution = instance_count(subject), subject.effective.distribution
     if subject.processing is None and distribution.type == "none" and count > 1:
