@@ -69,7 +69,7 @@ Overlay = tuple[Correction, ...]
 def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Overlay:
     """Return the corrections of the user's file and then the project's, which take precedence. Missing files give none.
 
-    With `target`, the last refresh of that target comes first, with the lowest precedence.
+    With `target`, the results of that target's last refresh are included, with the lowest precedence.
 
     Raises:
         SettingsError: a file is not TOML, or holds a wrong target, column or value.

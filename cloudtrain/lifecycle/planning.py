@@ -202,7 +202,7 @@ class PreparedJob:
 
     @property
     def view(self) -> TrainingJob:
-        """The job for the checks. Of a processing job it is the part that a training job has too."""
+        """The job for the checks. For a processing job, this is the part that it shares with a training job."""
         return self.job if isinstance(self.job, TrainingJob) else self.job.as_training()
 
     @property
@@ -240,8 +240,8 @@ class PreparedJob:
         return price.hourly if price is not None and price.exact else None
 
     def check_online(self, plan: Plan, *, ask: bool = True) -> Plan:
-        """Return the plan with the target's findings about it and about the runs that the job reads from. With
-        `ask=False`, only the latter are asked for. A plan with errors is returned unchanged."""
+        """Return the plan with findings of the target about the plan and about the runs that the job reads from. With
+        `ask=False`, only the runs are checked. A plan with errors is returned unchanged."""
         from cloudtrain.targets.rules import rule_named
 
         if plan.errors:

@@ -78,8 +78,8 @@ class RequestView:
         return declared_places(subject.job, self.target)
 
     def machines(self, subject: Subject) -> Machines:
-        """Return the machines that the request asks for: here those of the job, with the target's table as corrected by
-        the account's `overlay`."""
+        """Return the machines in the request. Here they are the machines in the job, looked up in the target's table as
+        corrected by the account's `overlay`."""
         resources = subject.effective.resources
         name = (resources.instance_type.of(self.target) if resources.instance_type is not None else None) or ""
         row = known_type(self.target, name, getattr(subject.account, "overlay", None))

@@ -97,7 +97,7 @@ def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
 
 
 def _more(subject: Subject, accelerators: int) -> tuple[str, Path]:
-    """Return the hint for too few processes, and its path. A value in the overrides comes before one in the job."""
+    """Return the hint for too few processes, and its path: in the overrides if they set the number, else in the job."""
     if subject.effective.distribution.type == "none" and subject.job.distribution.type == "none":
         hint = "use `distribution: {type: torch}` for a process on each, or an instance type with fewer"
         return hint, ("distribution",)
