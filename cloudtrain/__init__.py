@@ -4,7 +4,7 @@ Importing this package imports nothing else: each public name is loaded on first
 costs what bare Python costs. The table below is the whole public surface.
 """
 
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from cloudtrain.adoption.adopt import adopt as adopt
     from cloudtrain.adoption.proof import Adoption as Adoption
@@ -126,7 +126,7 @@ _HOME = {
 __all__ = sorted(_HOME)
 
 
-if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
+if not TYPE_CHECKING:  # with this function a type checker would accept every misspelt name
 
     def __getattr__(name: str) -> object:
         value = _settings_model(name) if name not in _HOME else None
@@ -140,7 +140,7 @@ if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
         return value
 
     def _settings_model(name: str) -> object:
-        """The settings of any installed target by the name of their class: `ct.Slurm`."""
+        """Return the settings class of any installed target by its name: `ct.Slurm`."""
         if not name[:1].isupper():
             return None
         from cloudtrain.core.targets import all_targets
@@ -149,5 +149,5 @@ if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
         return next((model for model in models if model.__name__ == name), None)
 
 
-def __dir__() -> "list[str]":  # a text, for the Python 3.7 and 3.8 of old containers
+def __dir__() -> "list[str]":  # a string annotation, for Python 3.7 and 3.8 in old containers
     return sorted({*globals(), *__all__})

@@ -1,6 +1,6 @@
-"""The verbs: `load_job`, `plan`, `submit`, `run`, `runs`. Everything that a notebook, a script or the CLI needs.
+"""The verbs: `load_job`, `plan`, `submit`, `run`, `runs`. They are all that a notebook, a script or the CLI needs.
 
-What a plan does not need is imported by the functions that do, because a plan must be there at once.
+Modules that a plan does not need are imported inside the functions that use them, so that `plan` starts quickly.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 AnyTarget = str | TargetSettings | None
 
 NEWEST = "last"
-"""Stands for the newest run wherever a run name is asked for."""
+"""Stands for the newest run wherever you can name a run."""
 
 
 def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
-    """The job of a YAML, TOML or JSON file, with `a.b=value` overrides. Relative local paths follow the file.
+    """Return the job in a YAML, TOML or JSON file, with `a.b=value` overrides. Local paths are relative to the file.
 
     Raises:
         JobError: every problem of the file, with line and column.
@@ -63,7 +63,8 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
-    """The sweep of a file with `kind: sweep`, with `a.b=value` overrides; `job.a.b=value` changes its job.
+    """Return the sweep in a file with `kind: sweep`, with `a.b=value` overrides. `job.a.b=value` changes the sweep's
+    job.
 
     Raises:
         JobError: every problem of the file, with line and column.
@@ -76,7 +77,8 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
 
 
 def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
-    """The same, together with where each value stands in the file. `bundled:NAME` is the job of a bundled script."""
+    """Return a job file: the job, and the position of each value in the file. `bundled:NAME` is a bundled script's
+    job."""
     from cloudtrain.jobfile import load_job as load
 
     text = str(path)
@@ -86,11 +88,11 @@ def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
 
     file = script_path(text.removeprefix(BUNDLED)) / "job.yaml"
     found = load(file, [*overrides, f"source_dir={text}"])
-    return found._replace(job=found.job.from_folder(None))  # it has no project: that of the working directory counts
+    return found._replace(job=found.job.from_folder(None))  # so that the project of the working directory applies
 
 
 def bundled_job(name: str, overrides: Sequence[str] = ()) -> TrainingJob:
-    """The job of a training script that ships with cloudtrain: `ct.bundled_job("digits_ddp")`.
+    """Return the job of a training script that ships with cloudtrain: `ct.bundled_job("digits_ddp")`.
 
     Raises:
         UsageError: no bundled script has that name.
@@ -103,9 +105,9 @@ def bundled_job(name: str, overrides: Sequence[str] = ()) -> TrainingJob:
 def target_named(
     name: str | None = None, *, profile: str | None = None, near: Path | None = None, **flags: Any
 ) -> TargetSettings:
-    """The target with its account settings from `cloudtrain.toml`; flags that are not None override.
+    """Return a target with its account settings from `cloudtrain.toml`. Flags that are not None override the settings.
 
-    `near` is the folder of the job file, whose project's settings come first.
+    `near` is the folder of the job file. The settings of its project come first.
 
     Raises:
         SettingsError: no such target or profile, or a wrong settings file.
@@ -121,15 +123,15 @@ def plan(
     ignore: Sequence[str] = (),
     place_of: PlaceOf | None = None,
 ) -> Plan:
-    """What a submit would send, and what the checks say about it. Sends nothing, writes nothing, opens no socket.
+    """Return what a submit would send, and the findings of the checks. Sends nothing, writes nothing, opens no socket.
 
     Args:
-        job: the job, or a sweep; relative local paths follow the working directory. One that was read from a file
-            has the settings of the file's project.
-        target: a name, or a model with account settings; the settings' default target unless given.
+        job: a job or a sweep. Local paths are relative to the working directory. A job that was read from a file uses
+            the settings of the file's project.
+        target: a name, or a model with account settings. Default: the default target of the settings.
         profile: a profile of `cloudtrain.toml`.
-        ignore: codes of rules that should not speak.
-        place_of: tells where a value stands in the job's file, for the findings.
+        ignore: codes of rules to skip.
+        place_of: returns the position of a value in the job's file, for the findings.
 
     Raises:
         JobError: the target lacks what the job asks for; the hint names the alternative.
@@ -149,9 +151,10 @@ def check(
     place_of: PlaceOf | None = None,
     online: bool | None = None,
 ) -> Plan:
-    """The plan, with what the target itself says about it: role, bucket, inputs, quota. Sends nothing.
+    """Return the plan with findings of the target itself about the role, bucket, inputs and quota. Sends nothing.
 
-    `online` None asks the target when there are credentials for it; False is the same as `plan`.
+    With `online=None` the target is asked if you have credentials for it. With `online=False` the result is that of
+    `plan`.
     """
     settings = load_settings(job.folder)
     prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
@@ -176,25 +179,26 @@ def submit(
     on_bytes: ByteProgress | None = None,
     on_run: Callable[[Run], None] | None = None,
 ) -> Run:
-    """Compile, check, upload, send. Sends exactly the request that `plan` shows; returns when the target has the run.
+    """Compile, check, upload and send a job. Sends exactly the request that `plan` shows, and returns when the target
+    has accepted the run.
 
-    Killed at any moment and called again with the same job, it leaves exactly one run.
+    If the call is killed at any moment and repeated with the same job, exactly one run exists.
 
     Args:
-        job: the job; relative local paths follow the working directory.
+        job: the job. Local paths are relative to the working directory.
         target: as for `plan`.
         profile: as for `plan`.
         ignore: as for `plan`.
         place_of: as for `plan`.
         online: ask the target about role, bucket, inputs and quota first.
-        file: what the job was read from, for `show`.
-        queue: on this machine, wait for the GPUs or CPU slots that the run needs; as the settings say unless given.
+        file: the file that the job was read from, for `show`.
+        queue: on this machine, wait for the GPUs or CPU slots that the run needs. Default: the value in the settings.
         priority: in the queue, runs with a higher number come first.
-        on_plan: sees the plan before anything is sent.
-        on_changes: sees what changed since the job's last run, None where there was none.
-        on_bytes: is told how many bytes of the bundle are there, and of how many.
-        on_run: tells the user about the run. A process that dies before this returns has told nobody, and the next
-            submit of the same job returns the same run, with `adopted` set.
+        on_plan: receives the plan before anything is sent.
+        on_changes: receives the changes since the job's last run, or None if there was none.
+        on_bytes: receives the number of bytes of the bundle that have arrived, and the total.
+        on_run: tells the user about the run. If the process dies before this returns, the next submit of the same job
+            returns the same run, with `adopted` set.
 
     Raises:
         PreflightError: a check found an error; nothing was sent.
@@ -217,7 +221,7 @@ def submit(
 
     if isinstance(prepared, PreparedJob):
         keeper = Keeper(prepared, anchored(cast("AnyJob", job), settings.cwd), file)
-    else:  # its trials, which its driver submits, are kept as the jobs that they are
+    else:  # the trials, which the sweep's driver submits, are stored as ordinary jobs
         trained = anchored(prepared.written_job, settings.cwd)
         keeper = Keeper(prepared.prepared, job.model_copy(update={"job": trained}), file)
 
@@ -270,7 +274,7 @@ def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words
 
 
 def _service_named(name: str, settings: Settings) -> Service:
-    """A target's service, or for a run that is a sweep the service of its kind."""
+    """Return the service of a target, or for a sweep the service of that kind of sweep."""
     if ":" not in name:
         return service_of(name, settings)
     from cloudtrain.sweeps.services import service_named
@@ -279,7 +283,7 @@ def _service_named(name: str, settings: Settings) -> Service:
 
 
 def _run_of(row: RunRecord, settings: Settings, **words: Any) -> Run:
-    """The run of a row of the store; a sweep has more methods."""
+    """Return the run of a row of the store. For a sweep it is a `SweepRun`."""
     if row.key.startswith((SWEEP, TUNER)):
         from cloudtrain.sweeps.sweep_run import SweepRun
 
@@ -290,20 +294,21 @@ def _run_of(row: RunRecord, settings: Settings, **words: Any) -> Run:
 
 
 def run(name: str) -> Run:
-    """The run of that name, of a unique beginning of a name, of a reference, or `last`.
+    """Return a run by its name, the unique beginning of a name, a reference, or `last`.
 
-    `last` is the newest run that was submitted in the working directory or for a job file in it, one of this terminal
-    before others; where there is none, the newest of this terminal, and then the newest of all. `run.elsewhere` tells.
+    `last` is the newest run that was submitted from the working directory or for a job file in it; runs of this
+    terminal come before others. If there is none, it is the newest run of this terminal, else the newest of all, and
+    `run.elsewhere` says where the run was submitted.
 
     A reference such as `sagemaker://eu-west-1/name` also attaches to a run that this machine did not submit.
 
     Raises:
-        RunNotFound: no run, or more than one, is meant.
+        RunNotFound: the name fits no run, or more than one.
     """
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.store.store import read_store
 
-    if not name.strip():  # the beginning of every run's name, as an unset variable of a script is
+    if not name.strip():  # every run's name starts with the empty text, which an unset variable of a script would give
         raise RunNotFound("the name of the run is empty", hint="`cloudtrain ps` lists the runs; `last` is the newest")
     settings = load_settings()
     recover_if_needed()
@@ -343,21 +348,22 @@ def runs(
     rehearsals: bool = True,
     trials: bool = False,
 ) -> list[Run]:
-    """The newest runs of this user on this machine, newest first; those that have not ended are asked for their state.
+    """Return the newest runs of this user on this machine, newest first. Targets are asked for the state of unfinished
+    runs.
 
     Args:
-        limit: how many at most; None for all.
+        limit: maximum number of runs; None for all.
         states: only runs in one of these states.
         job: only runs of the job of that name.
-        target: the runs that this target has, whoever submitted them, instead of those of this user and machine.
+        target: list all runs on this target, by any user and machine, instead of the runs of this user and machine.
         profile: a profile of `cloudtrain.toml`, for the target's account settings.
         tags: only runs with these tags.
-        where: only runs whose hyperparameters compare so: `["learning_rate<0.01", "optimizer=adamw"]`.
-        rehearsals: whether the runs of `cloudtrain rehearse` that have ended are among them.
-        trials: the trials of sweeps too.
+        where: only runs whose hyperparameters meet these conditions: `["learning_rate<0.01", "optimizer=adamw"]`.
+        rehearsals: include finished runs of `cloudtrain rehearse`.
+        trials: include the trials of sweeps.
 
     Raises:
-        UsageError: a text of `where` is not a comparison, or `tags` or `where` are asked of a target.
+        UsageError: a text of `where` is not a comparison, or `tags` or `where` are combined with `target`.
     """
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.store.origin import Condition, condition_of
@@ -381,10 +387,10 @@ def runs(
 
 
 def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[Recovered]:
-    """Finish or forget every submission whose process died, and report what became of it.
+    """Finish or forget every submission whose process died, and return the outcomes.
 
-    Runs that no command may have reported are among them. `on_found` tells the user; a process that dies before it
-    returns has told nobody, and the runs are reported again.
+    This includes runs that possibly no command has reported. `on_found` tells the user. If the process dies before
+    `on_found` returns, the runs are reported again.
     """
     from cloudtrain.lifecycle.submission import Recovered, report_accepted
     from cloudtrain.lifecycle.submission import recover as recover_submissions
@@ -407,7 +413,7 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
 
 
 def _next_plan(prepared: PreparedJob | PreparedSweep, settings: Settings) -> Plan:
-    """The plan of the next run of the job. Nothing is written where there is no store yet."""
+    """Return the plan of the next run of the job. If there is no store yet, nothing is written."""
     from cloudtrain.store.identity import salt_of_new_store
     from cloudtrain.store.presence import has_store
 
@@ -422,8 +428,8 @@ def _next_plan(prepared: PreparedJob | PreparedSweep, settings: Settings) -> Pla
 
 
 def recover_if_needed() -> None:
-    """Settle submissions that were cut off before looking. Opens the store for writing only when there are some, and
-    where it cannot be written, as on a full disk, looks at what is known."""
+    """Settle interrupted submissions before a command reads the store. The store is opened for writing only if there
+    are some. If it cannot be written, for example on a full disk, the command uses what is already known."""
     from cloudtrain.lifecycle.submission import needs_recovery
     from cloudtrain.lifecycle.submission import recover as recover_submissions
     from cloudtrain.store.store import open_store, read_store
@@ -437,7 +443,7 @@ def recover_if_needed() -> None:
 
 
 def _last(store: Store) -> tuple[list[RunRecord], str | None]:
-    """The run that `last` means, and the folder that it is from where that is not the working directory."""
+    """Return the run that `last` means, and its folder if that is not the working directory."""
     from cloudtrain.store.origin import origin_here
 
     here = origin_here(Path.cwd())
@@ -456,14 +462,14 @@ def _matching(store: Store, name: str) -> list[RunRecord]:
 
 
 _WHERE = ("region", "subscription_id", "resource_group", "workspace")
-"""Settings that say where a target's runs are."""
+"""Settings that determine the location of a target's runs."""
 
 
 def runs_at(target: TargetSettings, settings: Settings) -> Iterator[ListedRun]:
-    """The runs that a target has, the newest first.
+    """Yield the runs on a target, the newest first.
 
     Raises:
-        SettingsError: nothing says where to look.
+        SettingsError: the settings that locate the runs are missing.
     """
     name = target.type
     account = target_of(name).account(target, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
@@ -490,7 +496,7 @@ def _perhaps(
     *,
     trials: bool = False,
 ) -> list[RunRecord]:
-    """The rows among which the wanted runs are, newest first. Those that had not ended may be in any state by now."""
+    """Return the rows of all runs that may match, newest first. Runs that had not ended may be in any state by now."""
 
     def found(**wanted: Any) -> list[RunRecord]:
         return store.newest(job=job, where=where, trials=trials, **wanted)
@@ -504,7 +510,7 @@ def _perhaps(
 
 
 def _of_reference(store: Store, ref: RunRef) -> list[RunRecord]:
-    """The run of a reference, with or without the profile (`research@eu-west-1`) that it was submitted with."""
+    """Return the run of a reference, with or without the profile (`research@eu-west-1`) that it was submitted with."""
     row = store.get(ref.name)
     if row is None or row.target != ref.target or ref.place not in (row.place, (row.place or "").rpartition("@")[2]):
         return []
@@ -512,7 +518,7 @@ def _of_reference(store: Store, ref: RunRef) -> list[RunRecord]:
 
 
 def _refresh(item: Run) -> Run:
-    """A run that has not ended is asked for its state; a target that cannot be reached leaves what is known."""
+    """Ask the target for the state of an unfinished run. If the target cannot be reached, the known state stays."""
     if not item.last_status.state.is_final:
         with suppress(TargetError, RunNotFound):
             item.status()

@@ -1,4 +1,4 @@
-"""Every error that a user can meet. Each carries a `message`, a `hint` that says what to type, and an exit code.
+"""Every error that cloudtrain reports. Each carries a `message`, a `hint` that says what to type, and an exit code.
 
     CloudtrainError
     ├── JobError            the job is wrong: a list of problems, each with its place in the file      exit 2
@@ -10,7 +10,7 @@
     ├── StoreError          the run store cannot be read or written                                    exit 4
     └── TargetError         the target refused, failed or cannot be reached                            exit 4
         ├── TargetUnavailable   the target cannot be used from here at all                             exit 4
-        └── TargetUnreachable   the target does not answer just now; what waits for it tries again     exit 4
+        └── TargetUnreachable   the target does not answer now; waiting calls try again     exit 4
 
 Exit code 1 is kept for "the run did not succeed", 130 for Ctrl-C.
 """
@@ -24,10 +24,10 @@ from typing import ClassVar
 
 
 class CloudtrainError(Exception):
-    """Anything that cloudtrain can explain. `message` is one line without a final stop; `hint` says what to type.
+    """An error that cloudtrain can explain. `message` is one line without a period; `hint` says what to type.
 
-    `code` is what `cloudtrain explain` knows it by (`cloudtrain/problems/codes.py`): the class's, unless the error says
-    another.
+    `code` is the code for `cloudtrain explain` (`cloudtrain/problems/codes.py`). An error without its own code has that
+    of its class.
     """
 
     exit_code: ClassVar[int] = 4
@@ -44,17 +44,18 @@ class CloudtrainError(Exception):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Each mistake that is reported: this one, or all that a job or a settings file has."""
+        """The mistakes that are reported: this error, or all mistakes of a job or settings file."""
         return (Problem((), self.message, self.hint, code=self.code),)
 
 
 def more_about(code: str) -> str:
-    """The hint of an error that nothing better is known for."""
+    """Return the hint of an error that has no better hint."""
     return f"`cloudtrain explain {code}` says what can be done"
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """`inputs.train.local`, `resources.instance_groups[0].name`, `hyperparameters."a.b"`: as `--set` takes it."""
+    """Return a path as `--set` takes it: `inputs.train.local`, `resources.instance_groups[0].name`,
+    `hyperparameters."a.b"`."""
     text = ""
     for part in path:
         name = str(part) if _PLAIN_NAME.fullmatch(str(part)) else f'"{part}"'
@@ -63,15 +64,15 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 _PLAIN_NAME = re.compile(r"[^.\[\]]+")
-"""What needs no quotes in the way to a value."""
+"""Names that need no quotes in a path."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a job or in settings. `path` is the way to the value: `("resources", "instance_count")`.
+    """One mistake in a job or in settings. `path` is the path of the value: `("resources", "instance_count")`.
 
-    `line` and `column` count from 1 and are set where the value came from a file; `code` is that of `cloudtrain
-    explain`.
+    `line` and `column` count from 1 and are set if the value came from a file. `code` is the code for
+    `cloudtrain explain`.
     """
 
     path: tuple[str | int, ...]
@@ -84,12 +85,12 @@ class Problem:
 
     @property
     def dotted(self) -> str:
-        """`inputs.train.local`, `resources.instance_groups[0].name`."""
+        """The path as text: `inputs.train.local`, `resources.instance_groups[0].name`."""
         return dotted(self.path)
 
     @property
     def place(self) -> str:
-        """`job.yaml:9:20  resources.instance_type`, or what of it is known."""
+        """The position as text: `job.yaml:9:20  resources.instance_type`, or the known part of it."""
         where = self.file or ""
         if self.line is not None:
             where += f":{self.line}:{self.column}"
@@ -97,11 +98,11 @@ class Problem:
 
 
 _LONGEST = 80
-"""Characters of the way to a value that a message shows: a name, or an override, can be as long as a file."""
+"""Maximum length of a path in a message, in characters: a name or an override can be as long as a file."""
 
 
 def shortened(text: str, length: int = _LONGEST) -> str:
-    """The text, or its beginning and three dots."""
+    """Return the text, or its beginning and three dots."""
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
@@ -110,7 +111,7 @@ def _and_more(problems: Sequence[Problem]) -> str:
 
 
 class _Problems(CloudtrainError):
-    """An error that is a list of mistakes, which are reported all at once."""
+    """An error with a list of mistakes, which are all reported together."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         assert problems, "an error needs at least one problem"
@@ -136,7 +137,7 @@ class _Problems(CloudtrainError):
 
 
 class JobError(_Problems, ValueError):
-    """The job is wrong. All `problems` are reported at once."""
+    """The job is wrong. All `problems` are reported together."""
 
     exit_code = 2
 
@@ -157,7 +158,7 @@ class SettingsError(CloudtrainError):
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> SettingsError:
-        """The error that reports all mistakes of a settings file at once."""
+        """Return the error that reports all mistakes of a settings file together."""
         first = problems[0]
         where = f"{first.place}: " if first.place else ""
         error = cls(f"{where}{first.message}{_and_more(problems)}", hint=first.hint, code=first.code)
@@ -214,24 +215,24 @@ class TargetUnavailable(TargetError):
 
 
 class TargetUnreachable(TargetError):
-    """The target does not answer just now: no network, or it is overloaded. Trying again later may help."""
+    """The target does not answer now: the network is down, or the target is overloaded. Trying again later may help."""
 
     code = "CT942"
 
 
 class NameTaken(TargetError):
-    """The target has another run of that name: of a store that is lost, or of somebody else."""
+    """The target has another run of that name, submitted by another user or from a store that was lost."""
 
     code = "CT945"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """A hint that names the nearest known word, or all of them when none is near; None when nothing is known."""
+    """Return a hint with the nearest known word, or with all known words if none is near; None if no word is known."""
     options = sorted(set(known))
     if not options:
         return None
     folded = {option.casefold(): option for option in reversed(options)}
-    from difflib import get_close_matches  # costs start-up time
+    from difflib import get_close_matches  # importing it costs start-up time
 
     near = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
     if near:

@@ -1,4 +1,4 @@
-"""The verbs that look back: `diff`, and what runs cost."""
+"""The verbs that look back: `diff` and `costs`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 def costs(
     *, since: float | None = None, target: AnyTarget = None, profile: str | None = None, online: bool = True
 ) -> Iterator[RunCost]:
-    """What each run cost: of this user on this machine, or all that a target has. The newest come first.
+    """Yield the cost of each run, newest first: the runs of this user on this machine, or all runs on a target.
 
     Args:
         since: only runs submitted since that moment, in seconds since the epoch.
-        target: the runs that this target has, whoever submitted them.
+        target: all runs on this target, by any user.
         profile: a profile of `cloudtrain.toml`, for the target's account settings.
-        online: ask the targets for bills that are not known yet. One that does not answer leaves an estimate.
+        online: ask the targets for bills that are not known yet. If a target does not answer, the cost is an estimate.
     """
     from cloudtrain.lifecycle.costs import cost_of
     from cloudtrain.store.store import read_store
@@ -56,14 +56,14 @@ def costs(
                 status = item.status()
                 item.remember(status)
             except (TargetUnreachable, MissingExtra):
-                silent.add(item.target)  # the others would wait as long
+                silent.add(item.target)  # after the first failure, every other request would wait as long
             except (TargetError, RunNotFound):
                 pass
         yield cost_of(item, status, known, tags.get(item.name), now)
 
 
 def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
-    """All runs, the newest first: those of the store as they were last seen, or those that a target has."""
+    """Yield all runs, the newest first: from the store as last seen, or from a target."""
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.store.kinds import SWEEP
     from cloudtrain.store.store import read_store
@@ -76,7 +76,7 @@ def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
     recover_if_needed()
     with read_store(settings.state_dir) as store:
         rows = [] if store is None else store.newest(trials=True)
-        rows = [row for row in rows if not row.key.startswith(SWEEP)]  # what a sweep costs, its trials do
+        rows = [row for row in rows if not row.key.startswith(SWEEP)]  # the cost of a sweep is the cost of its trials
     yield from (Run(row, settings) for row in rows if row.stage in ("accepted", "reported"))
 
 
@@ -87,16 +87,16 @@ def diff(
     *,
     profile: str | None = None,
 ) -> Difference:
-    """What differs between two runs, plans or jobs: the job field by field, the request, and the code line by line.
+    """Return the differences between two runs, plans or jobs: the job by field, the request, and the code by line.
 
     Args:
-        before: a run, a plan, a job; or the name of a run, the path of a plan's JSON file, or that of a job file.
+        before: a run, a plan or a job; or the name of a run, or the path of a plan's JSON file or a job file.
         after: the same.
-        target: where jobs would be sent; that of the other side unless given.
+        target: the target that jobs would be sent to. Default: the target of the other side.
         profile: a profile of `cloudtrain.toml`, for jobs.
 
     Raises:
-        RunNotFound: no run is meant, or nothing is kept of what was sent for it.
+        RunNotFound: no run has that name, or the store does not have what was sent for it.
     """
     from cloudtrain.lifecycle.difference import difference
 
@@ -108,7 +108,7 @@ def diff(
 
 
 def _resolve(item: Run | Plan | AnyJob | str | Path) -> Sent | Mapping[str, Any] | AnyJob:
-    """What is meant: what was sent for a run, a plan's data, or a job."""
+    """Return what one side stands for: what was sent for a run, a plan's data, or a job."""
     from cloudtrain.lifecycle.run import Run
 
     if isinstance(item, Run):
@@ -129,7 +129,7 @@ def _resolve(item: Run | Plan | AnyJob | str | Path) -> Sent | Mapping[str, Any]
 
 
 def _plan_in(path: Path) -> Mapping[str, Any] | None:
-    """The plan of a file that `cloudtrain plan --json` wrote; None for another file."""
+    """Return the plan in a file that `cloudtrain plan --json` wrote; None for another file."""
     import json
 
     if path.suffix.lower() != ".json":
@@ -137,13 +137,13 @@ def _plan_in(path: Path) -> Mapping[str, Any] | None:
     try:
         data = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
-        return None  # which reading it as a job says better
+        return None  # reading the file as a job gives a better message
     is_plan = isinstance(data, dict) and {"target", "run_name", "request"} <= data.keys()
     return data if is_plan else None
 
 
 def _target_of_side(found: Sent | Mapping[str, Any] | AnyJob) -> AnyTarget:
-    """Where the other side is to be sent, so that the two can be compared."""
+    """Return the target to compile the other side for, so that the two can be compared."""
     from cloudtrain.lifecycle.history import Sent
     from cloudtrain.lifecycle.keeping import settings_of
 

@@ -1,4 +1,4 @@
-"""The training scripts that ship with cloudtrain: found, described without importing them, and copied."""
+"""The training scripts that ship with cloudtrain: finding, describing (without importing) and copying them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cloudtrain.errors import JobError, UsageError, did_you_mean
 
 _PACKAGE = Path(__file__).parent
 _FOLDERS = (_PACKAGE / "_training_scripts", _PACKAGE.parent / "training_scripts")
-"""In an installed wheel; in a checkout."""
+"""The folder in an installed wheel, and the folder in a checkout."""
 
 _ENTRY_POINT = "train.py"
 
 
 @dataclass(frozen=True)
 class Script:
-    """A bundled training script. `summary` is one line: what it trains and how."""
+    """A bundled training script. `summary` says in one line what the script trains and how."""
 
     name: str
     path: Path
@@ -27,17 +27,17 @@ class Script:
 
 
 def list_scripts() -> list[Script]:
-    """Every bundled script, by name."""
+    """Return every bundled script, by name."""
     return [Script(folder.name, folder, _summary(folder)) for folder in _script_folders()]
 
 
 def script_names() -> list[str]:
-    """The names alone, without reading the scripts."""
+    """Return the names of the bundled scripts, without reading the scripts."""
     return [folder.name for folder in _script_folders()]
 
 
 def script_path(name: str) -> Path:
-    """The folder of one script. `name` may carry the `bundled:` of a job's `source_dir`.
+    """Return the folder of one script. `name` may start with `bundled:`, as in a job's `source_dir`.
 
     Raises:
         UsageError: no bundled script has that name.
@@ -51,13 +51,13 @@ def script_path(name: str) -> Path:
 
 
 def script_files(name: str) -> dict[str, Path]:
-    """The files of one script, path in a copy to path on disk: what a bundle of its folder has.
+    """Return the files of one script, as a bundle of its folder has them: path in a copy to path on disk.
 
-    In a checkout some of them stand in the folder of another script, which `.cloudtraininclude` names.
+    In a checkout, some files are in the folder of another script, which `.cloudtraininclude` names.
 
     Raises:
         UsageError: no bundled script has that name.
-        JobError: the installation is not whole.
+        JobError: the installation is incomplete.
     """
     from cloudtrain.bundle.walk import walk
 
@@ -68,10 +68,10 @@ def script_files(name: str) -> dict[str, Path]:
 
 
 def copy_script(name: str, destination: Path) -> Path:
-    """Copy a script's folder to `destination`, which must not exist yet or be empty. Returns it.
+    """Copy a script's folder to `destination`, which must be empty or not exist, and return `destination`.
 
     Raises:
-        UsageError: no such script, or the destination holds something already.
+        UsageError: no such script, or the destination is not empty.
     """
     source = script_path(name)
     if destination.is_file() or (destination.is_dir() and any(destination.iterdir())):
@@ -97,7 +97,7 @@ def copy_script(name: str, destination: Path) -> Path:
 
 
 def _script_folders() -> list[Path]:
-    """The folders with an entry point, by name; those of the first place that exists."""
+    """Return the folders with an entry point, by name, from the first location that exists."""
     place = next((folder for folder in _FOLDERS if folder.is_dir()), None)
     if place is None:
         return []
@@ -105,7 +105,7 @@ def _script_folders() -> list[Path]:
 
 
 def _summary(folder: Path) -> str:
-    """The first line of the entry point's docstring; where it has none, the README's title."""
+    """Return the first line of the entry point's docstring, or the README's title if there is no docstring."""
     docstring = ast.get_docstring(ast.parse((folder / _ENTRY_POINT).read_text(encoding="utf-8")))
     if docstring:
         return docstring.splitlines()[0]

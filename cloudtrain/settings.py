@@ -1,9 +1,11 @@
-"""Settings: where state lives, and the account settings of each target. The only reader of `os.environ` here.
+"""Settings: the location of the state, and the account settings of each target. In this package only this module reads
+`os.environ`.
 
-`cloudtrain.toml`, in the user's configuration folder and in the project (the nearest one upwards from the job file,
-else from the working directory, which wins), holds one table per target, and profiles that override them:
+`cloudtrain.toml` holds one table per target, and profiles that override them. It is read from the user's configuration
+folder and from the project, which takes precedence. The project's file is the nearest one upwards from the job file,
+else from the working directory:
 
-    target = "NAME"                         # the target when none is named; `local` unless given
+    target = "NAME"                         # the target when you name none; default `local`
 
     [NAME]
     role = "arn:aws:iam::111122223333:role/train"
@@ -35,33 +37,33 @@ FILE_NAME = "cloudtrain.toml"
 
 
 class Settings(NamedTuple):
-    """Everything that comes from the user's surroundings."""
+    """The settings and everything else from the user's environment."""
 
     state_dir: Path
     environ: Mapping[str, str]
     cwd: Path
     files: tuple[Path, ...] = ()
-    """The settings files in use, weakest first."""
+    """The settings files in use, the weakest first."""
     tables: Mapping[str, Any] | None = None
     sources: tuple[SettingsFile, ...] = ()
-    """What the files hold, for the places of mistakes."""
+    """The content of the files, to find the positions of mistakes."""
 
     @property
     def default_target(self) -> str:
-        """The target when none is named."""
+        """The target used when you name none."""
         return str((self.tables or {}).get("target", DEFAULT_TARGET))
 
     @property
     def submitter(self) -> str:
-        """`user@host`, a part of every run name, so that two people never get the same."""
+        """`user@host`, a part of every run name, so that two people never get the same name."""
         try:
             user = getpass.getuser()
-        except (KeyError, OSError):  # a container user without a passwd entry
+        except (KeyError, OSError):  # a user without a passwd entry, as in containers
             user = str(os.getuid())
         return f"{user}@{os.uname().nodename}"
 
     def target(self, name: str | None = None, *, profile: str | None = None, **flags: Any) -> TargetSettings:
-        """The settings of a target: the target's table, then the profile's, then the flags that are not None.
+        """Return the settings of a target: the target's table, then the profile's, then the flags that are not None.
 
         Raises:
             SettingsError: no such target or profile, or a wrong field in a settings file.
@@ -84,7 +86,8 @@ class Settings(NamedTuple):
         return found.from_files(tuple(map(str, self.files)))
 
     def _no_target(self, name: str, *, given: str | None) -> SettingsError:
-        """The error about a target that does not exist; one that nobody named here stands in a file."""
+        """Return the error for a target that does not exist. A name that was not given here comes from a settings
+        file."""
         problem = Problem(("target",), f"`{name}` is not a target", did_you_mean(name, target_names()), code="CT913")
         placed = problem if given else place_of(self.sources, [()], problem)
         return SettingsError.of([placed if placed.file else replace(problem, path=())])
@@ -104,14 +107,14 @@ class Settings(NamedTuple):
 
 
 def load_settings(near: Path | None = None) -> Settings:
-    """Read the surroundings: environment, working directory and settings files.
+    """Read the environment, the working directory and the settings files.
 
     Args:
-        near: the folder of the job file, whose project's settings come before those of the working directory, so
-            that a job file means the same wherever one stands.
+        near: the folder of the job file. The settings of its project come before those of the working directory, so
+            that a job file means the same from every folder.
 
     Raises:
-        SettingsError: somebody else can have written a settings file, it is not TOML, or it holds an unknown table.
+        SettingsError: a settings file may have been written by another user, is not TOML, or holds an unknown table.
     """
     cwd = Path.cwd()
     sources = tuple(read_settings(file) for file in _files(cwd, near))
@@ -123,7 +126,7 @@ def load_settings(near: Path | None = None) -> Settings:
 
 
 def debug_wanted() -> bool:
-    """Whether tracebacks are wanted (CLOUDTRAIN_DEBUG=1)."""
+    """Return whether the user wants tracebacks (CLOUDTRAIN_DEBUG=1)."""
     return os.environ.get("CLOUDTRAIN_DEBUG", "") not in ("", "0")
 
 
@@ -136,7 +139,7 @@ def _state_dir() -> Path:
 
 
 def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
-    """The settings files that exist, weakest first."""
+    """Yield the settings files that exist, the weakest first."""
     from platformdirs import user_config_path
 
     user = user_config_path("cloudtrain", appauthor=False) / FILE_NAME

@@ -1,4 +1,4 @@
-"""One `cloudtrain.toml`: its tables, and where everything in it stands."""
+"""One `cloudtrain.toml`: its tables, and the position of each value."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Way = tuple["str | int", ...]
 
 
 class SettingsFile(NamedTuple):
-    """What a settings file holds."""
+    """The content of a settings file."""
 
     path: Path
     tables: Mapping[str, Any]
     positions: Positions
 
     def holds(self, path: Way) -> bool:
-        """Whether a value stands at this path."""
+        """Return whether the file has a value at this path."""
         return path in self.positions.values
 
     def placed(self, problem: Problem) -> Problem:
-        """The problem with its line."""
+        """Return the problem with its line."""
         place = self.positions.of(problem.path, key=isinstance(problem, KeyProblem))
         line, column = place or (None, None)
-        from cloudtrain.problems.forms import in_form  # costs start-up time, and most settings are right
+        from cloudtrain.problems.forms import in_form  # importing it costs start-up time, and most settings are right
 
         hint = in_form(problem.hint, "toml")
         return replace(problem, hint=hint, file=str(self.path), line=line, column=column)
@@ -43,7 +43,8 @@ def read_settings(path: Path) -> SettingsFile:
     """Read a settings file.
 
     Raises:
-        SettingsError: somebody else can have written it, it cannot be read, is not TOML, or has unknown tables.
+        SettingsError: the file may have been written by another user, cannot be read, is not TOML, or has unknown
+            tables.
     """
     try:
         document = read_document(read_text(path, require_trust), "toml")
@@ -60,12 +61,12 @@ def read_settings(path: Path) -> SettingsFile:
 
 
 def place_of(files: Sequence[SettingsFile], bases: Sequence[Way], problem: Problem) -> Problem:
-    """A problem of a target's settings, placed where its value stands.
+    """Return a problem of a target's settings with the position of its value.
 
     Args:
-        files: those in use, the weakest first.
+        files: the settings files in use, the weakest first.
         bases: the tables that hold the settings, the strongest first: `("profiles", PROFILE, TARGET)`.
-        problem: its path is that in the table.
+        problem: a problem whose path starts at the table.
     """
     ways: list[tuple[SettingsFile, Way]] = [(file, base) for base in bases for file in reversed(files)]
     exact = ((file, base) for file, base in ways if file.holds((*base, *problem.path)))

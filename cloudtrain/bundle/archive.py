@@ -1,4 +1,4 @@
-"""The archive: a tar with nothing in it but the content, compressed in blocks by several threads."""
+"""The archive: a reproducible tar that is compressed in blocks by several threads."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cloudtrain.bundle.hashing import PIECE, open_regular
 from cloudtrain.errors import CloudtrainError
 
 MTIME = 315532800
-"""1980-01-01 UTC, the first moment that zip can hold: a wheel may be built from what was unpacked."""
+"""1980-01-01 UTC, the earliest time that zip supports, because a wheel may be built from the unpacked files."""
 
 _BLOCK = 512
 _RECORD = 20 * _BLOCK
 
 
 class SourceChanged(CloudtrainError):
-    """A file changed between the moment its bundle was named and the moment it was written."""
+    """A file changed after its bundle was named and before it was written."""
 
     exit_code = 2
     code = "CT963"
@@ -34,10 +34,11 @@ class SourceChanged(CloudtrainError):
 
 
 def write_archive(sources: Iterable[tuple[Entry, str]], path: Path) -> None:
-    """Write a tar.gz of entries, each with its place on disk. All of it appears at `path`, or nothing.
+    """Write a tar.gz of entries, each with its location on disk. Either the whole archive appears at `path`, or
+    nothing.
 
     Raises:
-        SourceChanged: a file's bytes are not those of its entry.
+        SourceChanged: a file's content no longer matches its entry.
     """
     from tempfile import mkstemp
 
@@ -57,7 +58,7 @@ def write_archive(sources: Iterable[tuple[Entry, str]], path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name in the folder outlast a power cut."""
+    """Sync the folder, so that the new name in it survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -66,7 +67,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _tar(sources: Iterable[tuple[Entry, str]]) -> Iterator[bytes]:
-    """The bytes of the tar, in pieces of any size."""
+    """Yield the bytes of the tar, in pieces of any size."""
     length = 0
     for entry, place in sources:
         header = _header(entry)
@@ -81,7 +82,8 @@ def _tar(sources: Iterable[tuple[Entry, str]]) -> Iterator[bytes]:
 
 
 def _header(entry: Entry) -> bytes:
-    """GNU format: a name of any bytes and any length, as it is, readable by every tar there is."""
+    """Return the tar header in GNU format, which stores names of any bytes and any length and which every tar can
+    read."""
     import tarfile
 
     info = tarfile.TarInfo(entry.path)
@@ -94,7 +96,7 @@ def _header(entry: Entry) -> bytes:
 
 
 def _content(entry: Entry, place: str) -> Iterator[bytes]:
-    """The file's bytes, which must be those that the entry was made of."""
+    """Yield the file's bytes, and check that they match the entry."""
     digest, left = hashlib.sha256(), entry.size
     try:
         descriptor = open_regular(place)

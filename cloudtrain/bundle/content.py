@@ -1,6 +1,6 @@
-"""The hash that names a bundle: over what is in it, whatever the archive looks like.
+"""The hash that names a bundle. It covers the content of the bundle, independent of the archive's bytes.
 
-Both sides compute it: the one that packs, and the one that unpacks.
+Packing and unpacking both compute it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import hashlib
 import os
 
 _VERSION = b"cloudtrain bundle 1\n"
-"""Changes whenever the same entries would give another archive."""
+"""Changes whenever the same entries would produce another archive."""
 
 
 class ContentHash:
     """SHA-256 over paths, executable bits, file hashes and link targets, added in the order of the paths' bytes.
 
-    No path, hash or target holds a NUL byte, so no two lists of entries give the same text.
+    No path, hash or target contains a NUL byte, so different lists of entries always give different texts.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class ContentHash:
         self._add("l", path, "", target)
 
     def hexdigest(self) -> str:
-        """The bundle's name."""
+        """Return the bundle's name."""
         return self._hash.hexdigest()
 
     def _add(self, *parts: str) -> None:

@@ -1,7 +1,7 @@
-"""Data of this machine that a job reads elsewhere: every file of a folder, or one file, and the hash that names them.
+"""Data on this machine that a job reads elsewhere: one file or all files of a folder, and the hash that names them.
 
-What is code is a bundle (`tree`). Data is sent as it is: no ignore file has a say, and a link becomes a copy of what it
-leads to.
+Code goes into a bundle (`tree`). Data is sent unchanged: ignore files do not apply, and a link becomes a copy of its
+target.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ MOST_FILES = 200_000
 
 
 class UnreadableData(CloudtrainError):
-    """What a job names as data of this machine cannot be sent."""
+    """Data on this machine that a job names but that cannot be sent."""
 
     exit_code = 2
     code = "CT986"
 
 
 class DataFile(NamedTuple):
-    """A file as the walk saw it."""
+    """A file as the walk found it."""
 
     path: str
-    """Below the folder, with slashes; of a single file its name."""
+    """The path below the folder, with slashes; for a single file its name."""
     place: Path
     size: int
     changed: int
-    """When it was written last, in nanoseconds."""
+    """Time of the last modification, in nanoseconds."""
 
     @property
     def is_as_it_was(self) -> bool:
-        """Whether nobody has written it since."""
+        """Return whether the file is unchanged since the walk."""
         status = self.place.stat()
         return (status.st_size, status.st_mtime_ns) == (self.size, self.changed)
 
@@ -53,10 +53,10 @@ class LocalData(NamedTuple):
 
 
 def read_data(place: str) -> LocalData:
-    """The data of a folder or a file. What was read before, and has not changed since, is not read again.
+    """Return the data of a folder or a file. Files that were read before and are unchanged are not read again.
 
     Raises:
-        UnreadableData: there is none, or too much, or it cannot be read.
+        UnreadableData: the data does not exist, is too large, or cannot be read.
     """
     try:
         return _hashed(_files_of(place), os.path.isfile(place))  # noqa: PTH113
@@ -84,7 +84,7 @@ def _files_of(place: str) -> tuple[DataFile, ...]:
 
 
 def _below(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[DataFile]:
-    """Every file below a folder; a link to a folder on the way to it ends there."""
+    """Yield every file below a folder. A link to one of the folder's parents is not followed."""
     here = folder.resolve()
     if here in above:
         return
@@ -105,7 +105,7 @@ def _file(path: str, place: Path) -> DataFile:
 
 @lru_cache(maxsize=16)
 def _hashed(files: tuple[DataFile, ...], alone: bool) -> LocalData:
-    """Files with their hash, in which a file alone is another thing than a folder that holds nothing else."""
+    """Return the files with their hash. A single file and a folder with only that file have different hashes."""
     places, sizes = [os.path.realpath(file.place) for file in files], [file.size for file in files]
     entries = []
     for file, digest in zip(files, hash_files(places, sizes, [None] * len(files)), strict=True):

@@ -1,4 +1,4 @@
-"""What is in a bundle, and the hash that names it."""
+"""The entries of a bundle, and the hash that names it."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from cloudtrain.bundle.content import ContentHash
 
 
 class Secret(NamedTuple):
-    """A secret in a file. Never the value."""
+    """A secret found in a file, without its value."""
 
     rule: str
-    """What found it: `github-pat`."""
+    """The rule that found the secret: `github-pat`."""
     line: int
     certain: bool
-    """Whether it is an error to send it; else it is a warning."""
+    """Whether sending the secret is an error; otherwise it is a warning."""
 
 
 class Entry(NamedTuple):
     """One file or link. `path` is relative to the root of the archive, with `/`.
 
-    A name that is not UTF-8 holds surrogates, as `os.fsdecode` makes them.
+    A name that is not UTF-8 contains surrogates, as `os.fsdecode` produces them.
     """
 
     path: str
     size: int = 0
-    """Bytes of a file; 0 for a link."""
+    """Size of a file in bytes; 0 for a link."""
     executable: bool = False
     sha256: str = ""
-    """Hex digest of a file's bytes; empty for a link."""
+    """Hex digest of a file's content; empty for a link."""
     target: str | None = None
-    """Where a link points: relative to the link, and `..` only at the start. None for a file."""
+    """The target of a link, relative to the link, with `..` only at the start. None for a file."""
     secrets: tuple[Secret, ...] = ()
-    """What in a file of the user's looks like a secret."""
+    """Probable secrets in a file of the user."""
 
     @property
     def kind(self) -> Literal["file", "symlink"]:
@@ -42,15 +42,15 @@ class Entry(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """A file or folder that was left out. A folder stands for all that is in it."""
+    """A file or folder that was left out. A folder stands for its whole content."""
 
     path: str
     rule: str
-    """`.cloudtrainignore:3 *.bin`, or `default *.pem`."""
+    """The rule that left it out: `.cloudtrainignore:3 *.bin`, or `default *.pem`."""
 
 
 def content_hash(entries: Iterable[Entry]) -> str:
-    """The hash of all entries, which must be sorted by path."""
+    """Return the hash of all entries, which must be sorted by path."""
     content = ContentHash()
     for entry in entries:
         if entry.target is None:
@@ -61,12 +61,12 @@ def content_hash(entries: Iterable[Entry]) -> str:
 
 
 def below(entries: Iterable[Entry], folder: str) -> list[Entry]:
-    """The entries of one folder, with their paths from there; all of them for `.`."""
+    """Return the entries below one folder, with paths relative to it; all entries for `.`."""
     prefix = posixpath.normpath(folder) + "/"
     prefix = "" if prefix == "./" else prefix
     return [entry._replace(path=entry.path[len(prefix) :]) for entry in entries if entry.path.startswith(prefix)]
 
 
 def escape_path(path: str) -> str:
-    """A path for a message: line breaks, control characters and bytes that are not UTF-8 are escaped."""
+    """Return a path for a message: line breaks, control characters and bytes that are not UTF-8 are escaped."""
     return path if path.isprintable() else repr(path)[1:-1]

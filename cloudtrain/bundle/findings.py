@@ -1,4 +1,4 @@
-"""What the preflight checks can know about a bundle: secrets in it, its size, and names that cannot be sent."""
+"""The findings of the preflight checks about a bundle: secrets, size, and file names that cannot be sent."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _MOST_PLACES = 40
 _BY_NAME = ", by its name"
 
 _Place = tuple[str, str, str]
-"""The path, the place in it and what is there: `a.py`, `a.py:3`, `github-pat`."""
+"""The path, the position and the finding: `a.py`, `a.py:3`, `github-pat`."""
 
 
 def secret_findings(tree: Tree) -> list[Finding]:
-    """`CT301`, an error: files that hold a secret. `CT304`, a warning: files that may hold one, by content or name.
+    """Return `CT301`, an error for files that hold a secret, and `CT304`, a warning for files that may hold one, by
+    content or name.
 
-    At most one finding of each, whose details name every place. No value is shown.
+    Each code has at most one finding, whose details name every position. No secret is shown.
     """
     certain: list[_Place] = []
     uncertain: list[_Place] = []
@@ -68,7 +69,7 @@ def _secret(code: str, level: Level, message: str, places: list[_Place]) -> Find
 
 
 def size_findings(tree: Tree, limit: int = LIMIT) -> list[Finding]:
-    """`CT302`, an error, above `limit` bytes; `CT303`, a warning, from 50 MiB. Sizes are before compression."""
+    """Return `CT302`, an error above `limit` bytes, or `CT303`, a warning from 50 MiB. Sizes are before compression."""
     size = tree.identity.size
     if size <= limit and size < NOTABLE:
         return []
@@ -90,11 +91,12 @@ def size_findings(tree: Tree, limit: int = LIMIT) -> list[Finding]:
 
 
 _LONGEST_PATH = 3800
-"""Bytes. Linux takes 4,096, of which the folder that a bundle is unpacked into needs some."""
+"""In bytes. Linux allows 4,096, and the folder that a bundle is unpacked into needs some of them."""
 
 
 def name_findings(tree: Tree, target: str, refuse: Callable[[str], str | None]) -> list[Finding]:
-    """`CT306`, an error: files whose names the target cannot carry. `refuse` says why, `whose path is too long`."""
+    """Return `CT306`, an error for files whose names the target does not support. `refuse` returns the reason, such as
+    `whose path is too long`."""
     faults = {entry.path: what for entry in tree.entries if (what := refuse(entry.path)) is not None}
     if not faults:
         return []
@@ -114,7 +116,7 @@ def name_findings(tree: Tree, target: str, refuse: Callable[[str], str | None]) 
 
 
 def refuse_archive_path(path: str) -> str | None:
-    """Why an archive cannot hold a file of this name where it is unpacked; None where it can."""
+    """Return why an archive with a file of this name could not be unpacked; None if it could."""
     return "whose path is too long" if len(os.fsencode(path)) > _LONGEST_PATH else None
 
 

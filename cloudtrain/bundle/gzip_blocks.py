@@ -1,7 +1,7 @@
 """One gzip stream, compressed block by block in several threads.
 
-Every block ends on a byte boundary and refers to nothing before it, so the blocks are simply put one after the
-other: the result is a single ordinary gzip member, and it does not depend on the number of threads.
+Every block ends on a byte boundary and refers to nothing before it, so the blocks can be concatenated. The result is
+a single ordinary gzip member and is independent of the number of threads.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 BLOCK = 1 << 20
-"""Bytes per block. Smaller blocks compress worse, larger ones need more memory; 1 MiB costs little of either."""
+"""Bytes per block. Smaller blocks compress worse, and larger ones need more memory; 1 MiB is a good compromise."""
 
 _HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x00\xff"
-"""Deflate; no name, no time, no level, no operating system."""
+"""Header fields: deflate, no name, no time, no level, no operating system."""
 _LAST_BLOCK = b"\x03\x00"
 
 
 def gzip_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The gzip stream of all pieces. Holds a few blocks in memory, however long the stream."""
+    """Yield the gzip stream of all pieces. Only a few blocks are in memory at a time, however long the stream."""
     from concurrent.futures import ThreadPoolExecutor
 
     library, level = _library()
@@ -46,9 +46,9 @@ def gzip_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _library() -> tuple[Any, int]:
-    """isal at level 2, which beats zlib's fastest level in speed and in size alike (docs/bundle.md).
+    """Return isal at level 2, which is faster and compresses better than zlib's fastest level (docs/bundle.md).
 
-    Where isal has no wheel, the standard library does the same work more slowly.
+    On platforms without an isal wheel, return zlib, which is slower.
     """
     try:
         from isal import isal_zlib
@@ -60,7 +60,7 @@ def _library() -> tuple[Any, int]:
 
 
 def _deflate(compressobj: Callable[[int, int, int], Any], level: int, block: bytes) -> bytes:
-    raw, sync_flush, deflated = -15, 2, 8  # the same numbers in zlib and isal
+    raw, sync_flush, deflated = -15, 2, 8  # the constants are equal in zlib and isal
     stream = compressobj(level, deflated, raw)
     head: bytes = stream.compress(block)
     tail: bytes = stream.flush(sync_flush)
@@ -68,7 +68,7 @@ def _deflate(compressobj: Callable[[int, int, int], Any], level: int, block: byt
 
 
 def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes, cut into blocks of one size, the last one shorter."""
+    """Yield the same bytes, cut into blocks of one size; the last one may be shorter."""
     gathered: list[bytes] = []
     size = 0
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Reading every file once: its hash, its true size and the secrets in it."""
+"""Reading every file once to get its hash, its true size and the secrets in it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from cloudtrain.bundle.entries import Secret
 from cloudtrain.bundle.secrets.suspects import LARGEST, suspects
 
 PIECE = 1 << 20
-"""Bytes read at once."""
+"""Number of bytes read at a time."""
 
 _INLINE = 4 << 20
-"""Up to so many bytes, starting threads costs more than it saves."""
+"""Total size in bytes up to which starting threads costs more time than it saves."""
 _BATCH = 32
-"""Files per task: a task costs about what hashing one small file costs."""
+"""Files per task. Starting a task takes about as long as hashing one small file."""
 
 
 class Digest(NamedTuple):
-    """What reading a file gave."""
+    """The results of reading a file."""
 
     sha256: str
     size: int
@@ -29,28 +29,29 @@ class Digest(NamedTuple):
 
 
 def open_regular(path: str) -> int:
-    """A file descriptor for reading. A link, also one that took the place of a file since the walk, is refused.
+    """Open a file for reading and return its descriptor. A link is refused, even if it replaced a file since the walk.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def workers() -> int:
-    """Processors that this process may use, at most 8: beyond that the disk or the main thread is the limit."""
+    """Return the number of processors that this process may use, at most 8. Beyond that the disk or the main thread is
+    the bottleneck."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(usable, 8)
 
 
 def hash_files(places: Sequence[str], sizes: Sequence[int], paths: Sequence[str | None]) -> list[Digest | OSError]:
-    """One digest per place, in order; an error stands where a file could not be read.
+    """Return one digest per file, in order; an error in place of a file that could not be read.
 
-    Hashing and reading let other threads run, so several files are read at a time.
+    Hashing and reading release the interpreter lock, so several files are read at a time.
 
     Args:
-        sizes: what to expect.
-        paths: of the files in the bundle; None for one that is not searched for secrets.
+        sizes: the expected sizes.
+        paths: the paths of the files in the bundle; None for a file that is not searched for secrets.
     """
     if sum(sizes) <= _INLINE:
         return list(map(_digest, places, sizes, paths))
@@ -89,8 +90,8 @@ def _digest(place: str, expected: int, path: str | None) -> Digest | OSError:
 
 
 def _secrets(content: bytes, path: str) -> tuple[Secret, ...]:
-    """The secrets in a file; its rules are loaded with the first file that needs them."""
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # what Windows writes
+    """Return the secrets in a file. The rules are loaded with the first file that needs them."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # as Windows writes it
         content = content.decode("utf-16", "replace").encode("utf-8", "replace")
     spans = suspects(content, path)
     if not spans:

@@ -1,9 +1,9 @@
-"""What stays out of the bundle: the defaults, and the rules of every `.cloudtrainignore`.
+"""The files that stay out of the bundle: the defaults, and the rules of every `.cloudtrainignore`.
 
-The rules are gitignore's. A path is judged by the last rule that matches it in the nearest ignore file that has one.
-After all ignore files come the defaults, so a `!` rule brings a default back, if it names what it brings back: the
-`!*/` in a list of what to keep does not mean virtual environments. Nothing can be brought back from a folder that is
-itself left out, because such a folder is never read.
+The rules are those of gitignore. The last matching rule in the nearest ignore file with a match decides about a path.
+The defaults come after all ignore files, so a `!` rule can include a path that a default leaves out. The rule must name
+the path: the `!*/` in a list of files to keep does not include virtual environments. A folder that is left out is never
+read, so no rule can include files in it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a co
 
 
 class Verdict(NamedTuple):
-    """What an ignore file says of a path. `by_name` is False for `!*` and its like, which name nothing."""
+    """The decision of an ignore file about a path. `by_name` is False for rules without a name, such as `!*`."""
 
     ignores: bool
     by_name: bool
@@ -49,7 +49,7 @@ class _Rule(NamedTuple):
 
 
 class Rules:
-    """The rules of one ignore file. `folder` is where it stands, relative to the root: `` or `a/b/`."""
+    """The rules of one ignore file. `folder` is the folder of the file, relative to the root: `` or `a/b/`."""
 
     def __init__(self, folder: str, content: bytes) -> None:
         self._folder = folder
@@ -58,10 +58,10 @@ class Rules:
         self._rules = tuple(rule for rule in reversed(rules) if rule is not None)
 
     def judge(self, path: str, is_folder: bool) -> Verdict | None:
-        """Whether the path is ignored, and by which rule; None where no rule matches.
+        """Return whether the path is ignored and by which rule; None if no rule matches.
 
-        A path below an ignored folder is never judged, and a folder that was brought back does not bring back all that
-        is in it: a rule is about the path alone.
+        Paths below an ignored folder never get here. A rule that includes a folder again does not include the folder's
+        content, because a rule is only about the path itself.
         """
         relative = os.fsencode(path[len(self._folder) :])
         for rule in self._rules:
@@ -72,7 +72,7 @@ class Rules:
 
 
 def _rule(text: bytes, line: int, folder: str) -> _Rule | None:
-    """One line as a rule; None for a blank line and a comment.
+    """Return one line as a rule; None for a blank line and a comment.
 
     Raises:
         JobError: the line can match nothing.
@@ -88,20 +88,20 @@ def _rule(text: bytes, line: int, folder: str) -> _Rule | None:
 
 
 class OnDisk(Protocol):
-    """A file or folder as a listing gives it."""
+    """A file or folder in a listing."""
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """The path of the item."""
         ...
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """What the system says of it."""
+        """Return the operating system's status of the item."""
         ...
 
 
 class Defaults(NamedTuple):
-    """What is left out unless an ignore file brings it back.
+    """The defaults: what is left out unless an ignore file includes it.
 
     Attributes:
         declared: paths that the job declares as data, each with the rule's text.
@@ -112,7 +112,7 @@ class Defaults(NamedTuple):
     output: frozenset[tuple[int, int]]
 
     def rule(self, path: str, item: OnDisk, *, is_folder: bool) -> str | None:
-        """The default that leaves out the file or folder at the path."""
+        """Return the default that leaves out the file or folder at the path, or None."""
         name = path.rpartition("/")[2]
         if name in _DEFAULT_NAMES:
             return f"default {name}"
@@ -128,7 +128,7 @@ class Defaults(NamedTuple):
 
 
 def own_output() -> frozenset[tuple[int, int]]:
-    """Device and inode of the files that stdout and stderr of this process are."""
+    """Return device and inode of the files that stdout and stderr of this process are redirected to."""
     found = []
     for descriptor in (1, 2):
         with suppress(OSError):
@@ -144,7 +144,7 @@ def _inode(item: OnDisk) -> tuple[int, int]:
 
 
 def _environment_rule(folder: str) -> str | None:
-    """The default that leaves out a Python environment, whatever its name; `folder` is a path on disk."""
+    """Return the default that leaves out a Python environment of any name. `folder` is a path on disk."""
     for mark, what in _ENVIRONMENT_MARKS.items():
         if os.path.lexists(f"{folder}/{mark}"):
             return f"default {what}"
@@ -152,9 +152,9 @@ def _environment_rule(folder: str) -> str | None:
 
 
 def ignore_line(path: str) -> str:
-    """The line of an ignore file at the root that matches this path, and can be printed and typed.
+    """Return the line for an ignore file at the root that matches this path and can be printed and typed.
 
-    A `?` stands for each byte of what no editor shows: line breaks, control characters, bytes that are not UTF-8.
+    A `?` replaces each byte that an editor cannot show: line breaks, control characters, bytes that are not UTF-8.
     """
     letters = []
     for letter in path:

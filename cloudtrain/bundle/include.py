@@ -1,7 +1,7 @@
-"""What comes into the bundle from elsewhere: the lines of `.cloudtraininclude` at the root of the source folder.
+"""Files from outside of the source folder: the lines of `.cloudtraininclude` at the folder's root.
 
-A line is the path of a file or folder, from there. It gets its own name beside the code, as the SageMaker SDK's
-`dependencies` do, and is treated as if it stood there: ignore rules, limits and the search for secrets are the same.
+A line is the path of a file or folder, relative to the root. The item appears under its own name at the root of the
+bundle, like the SageMaker SDK's `dependencies`. Ignore rules, limits and the search for secrets apply to it as usual.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from cloudtrain.system.paths import why_missing
 
 
 class Included(NamedTuple):
-    """A file or folder that stands elsewhere. It answers as an entry of a listing does; links were followed."""
+    """A file or folder from outside of the source folder, with the interface of a listing's entry. Links were
+    followed."""
 
     path: str
     status: os.stat_result
@@ -36,10 +37,10 @@ class Included(NamedTuple):
 
 
 def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[Problem]]:
-    """What the lines name, by the name that it gets in the bundle, and what is wrong with the other lines.
+    """Return the included items by their names in the bundle, and the problems of the other lines.
 
     Args:
-        own: what stands at the root itself.
+        own: the names at the root of the source folder.
     """
     try:
         content = read_bytes(f"{root}/{INCLUDE_FILE}")

@@ -1,4 +1,4 @@
-"""Symbolic links: each must arrive at something in the bundle without leaving it on the way."""
+"""Symbolic links: each must lead to an entry of the bundle without leaving the bundle on the way."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 
 _MOST_HOPS = 40
-"""As Linux: a longer chain of links is a loop."""
+"""Maximum length of a chain of links, as in Linux. A longer chain is a loop."""
 
 Place = tuple[str, ...]
 
 
 class BrokenLink(Exception):
-    """A link that cannot be in a bundle. The text says what is wrong with it."""
+    """A link that cannot be in a bundle. The text says what is wrong."""
 
 
 class Links:
-    """Follows links inside a tree that is known only by its paths, as the kernel will once it is unpacked."""
+    """Follows links in a tree that is known only by its paths, as the kernel will do after unpacking."""
 
     def __init__(self, roots: Collection[str], files: Collection[str], links: Mapping[str, str]) -> None:
         """`roots` are the absolute spellings of the root; `files` and the keys of `links` are relative to it."""
@@ -31,10 +31,10 @@ class Links:
                 parent = parent[:-1]
 
     def canonical(self, path: str) -> str:
-        """The target of the link at `path`, relative to it, with `..` only at the start.
+        """Return the target of the link at `path`, relative to the link, with `..` only at the start.
 
         Raises:
-            BrokenLink: it leaves the tree, runs in a circle, or arrives at nothing that is in the bundle.
+            BrokenLink: the link leaves the tree, runs in a circle, or leads to nothing in the bundle.
         """
         place = tuple(path.split("/"))
         start, parts = self._split(place[:-1], self._links[place])
@@ -45,7 +45,7 @@ class Links:
         return os.path.relpath("/" + "/".join(aim), "/" + "/".join(place[:-1]))
 
     def _split(self, folder: Place, target: str) -> tuple[Place, list[str]]:
-        """Where to start, and the names to follow from there."""
+        """Return the folder to start at, and the names to follow from it."""
         if target.startswith("/"):
             base = next((root for root in self._roots if target == root or target.startswith(root + "/")), None)
             if base is None:
@@ -54,7 +54,8 @@ class Links:
         return folder, [part for part in (target + "." * target.endswith("/")).split("/") if part]
 
     def _follow(self, place: Place, parts: list[str], hops: Iterator[int]) -> Place:
-        """The real place that the names lead to from a real place. `hops` runs out where the kernel gives up."""
+        """Return the real path that the names lead to from a real path. `hops` runs out when the kernel would give
+        up."""
         for part in parts:
             if part in (".", "..") and place not in self._folders:
                 raise _nothing_at(place)

@@ -1,8 +1,8 @@
-"""The patterns of ignore files, as git reads them (`wildmatch.c` and `dir.c`), in time that grows with the path alone.
+"""The patterns of ignore files, as git reads them (`wildmatch.c` and `dir.c`), in time linear in the path's length.
 
-A pattern becomes one regular expression. It never takes back what a star has matched before the last one: the first
-place where the text behind a star fits is as good as any later one, because another star follows. So a pattern with
-many stars takes no longer than one with few.
+A pattern becomes one regular expression that backtracks only for the last star. For every other star, the first match
+of the text after it is as good as a later match, because another star follows. So a pattern with many stars takes no
+longer than a pattern with few.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ _CLASSES = {
 }  # fmt: skip
 
 _PLAIN = re.compile(rb"[^*?[\\]*")
-"""git compares what comes before the first wildcard as it is. So in `a**/b` the stars stand at the start of the rest,
-and mean folders, which they do nowhere else in the middle of a name."""
+"""git compares the part before the first wildcard literally. So in `a**/b` the stars are at the start of the remaining
+pattern and match folders, which stars elsewhere in the middle of a name do not."""
 
 _STAR, _SLASH = b"*", b"/"
 _ANY = rb"[^/]"
 
 
 class NoPattern(ValueError):
-    """The line is not a pattern: git would match nothing with it."""
+    """The line is not a pattern. git would match nothing with it."""
 
 
 class Pattern(NamedTuple):
     """One line of an ignore file."""
 
     regex: re.Pattern[bytes]
-    """Matches the whole path, relative to the folder of the ignore file, or the name alone."""
+    """Matches the whole path relative to the folder of the ignore file, or only the name."""
     by_name: bool
-    """Whether it is matched with the name, because it has no slash but at its end."""
+    """Whether the pattern is matched with the name, because its only slash, if any, is at the end."""
     ignores: bool
     """False for a line that begins with `!`."""
     folders_only: bool
 
     def matches(self, path: bytes, is_folder: bool) -> bool:
-        """Whether the line is about that path."""
+        """Return whether the line applies to that path."""
         if self.folders_only and not is_folder:
             return False
         return self.regex.fullmatch(path[path.rfind(b"/") + 1 :] if self.by_name else path) is not None
 
 
 def pattern_of(line: bytes) -> Pattern | None:
-    """The pattern in a line, without its line end; None for an empty line and a comment.
+    """Return the pattern in a line without its line end; None for an empty line and a comment.
 
     Raises:
         NoPattern: the line can match nothing.
@@ -72,14 +72,14 @@ def pattern_of(line: bytes) -> Pattern | None:
 
 
 def _without_spaces(line: bytes) -> bytes:
-    """Without the spaces at the end, but for one behind a backslash."""
+    """Remove the spaces at the end, except a space after a backslash."""
     bare = line.rstrip(b" ")
     escapes = len(bare) - len(bare.rstrip(b"\\"))
     return line[: len(bare) + 1] if escapes % 2 and len(line) > len(bare) else bare
 
 
 def _tokens(text: bytes) -> list[bytes]:
-    """Stars, slashes, and expressions for one byte each."""
+    """Split a pattern into stars, slashes, and expressions for one byte each."""
     found: list[bytes] = []
     at = 0
     while at < len(text):
@@ -103,7 +103,7 @@ def _tokens(text: bytes) -> list[bytes]:
 
 
 def _set(text: bytes, at: int) -> tuple[bytes, int]:
-    """The expression of a set in brackets, and where the text goes on behind it."""
+    """Return the expression of a set in brackets, and the offset after it."""
     negated = text[at : at + 1] in (b"!", b"^")
     at += negated
     members: list[bytes] = []
@@ -147,13 +147,13 @@ def _set(text: bytes, at: int) -> tuple[bytes, int]:
 
 
 class _Expression:
-    """Puts an expression together, whose groups need different names."""
+    """Builds an expression. Its groups need different names."""
 
     def __init__(self) -> None:
         self._groups = 0
 
     def path(self, tokens: Sequence[bytes], *, by_name: bool) -> bytes:
-        """Of a whole path, whose parts may be `**`."""
+        """Return the expression for a whole path, whose parts may be `**`."""
         if by_name:
             return self._part(tokens)
         parts = _split(tokens, _SLASH)
@@ -167,8 +167,8 @@ class _Expression:
         return self._chunks(chunks, ends_open=is_any[-1])
 
     def _chunks(self, chunks: list[list[bytes]], *, ends_open: bool) -> bytes:
-        """Parts of a path between `**`, each of which stands for any number of folders."""
-        if ends_open:  # `a/**` is all that is in the folder
+        """Return the expression for parts of a path between `**`. Each `**` matches any number of folders."""
+        if ends_open:  # `a/**` is everything in the folder
             chunks = chunks[:-1]
         first, *others = [_SLASH.join(chunk) for chunk in chunks if chunk or chunk is chunks[0]]
         last = others.pop() if others and not ends_open else None
@@ -181,7 +181,8 @@ class _Expression:
         return expression + (b".*" if ends_open else b"")
 
     def _part(self, tokens: Sequence[bytes]) -> bytes:
-        """Of one name: what stands between stars is looked for from left to right, the last piece from the end."""
+        """Return the expression for one name. The texts between stars are searched from left to right, the last one
+        from the end."""
         first, *others = _pieces(tokens)
         if not others:
             return first
@@ -189,7 +190,7 @@ class _Expression:
         return first + b"".join(self._first(rb"[^/]*?" + piece) for piece in middle if piece) + rb"[^/]*" + last
 
     def _first(self, expression: bytes) -> bytes:
-        """The expression where it fits first, for good."""
+        """Return an expression that takes the first match and never backtracks."""
         self._groups += 1
         return b"(?=(?P<g%d>%s))(?P=g%d)" % (self._groups, expression, self._groups)
 

@@ -1,4 +1,4 @@
-"""How large a bundle may be, and what makes it large."""
+"""Size limits of a bundle, and hints about what makes it large."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from cloudtrain.bundle.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.core.units import format_size
 
 LIMIT = 300 << 20
-"""Bytes. Azure ML's documented limit for a job's snapshot of code; far beyond what code needs on any target."""
+"""In bytes. Azure ML's documented limit for a job's snapshot of code; far more than code needs on any target."""
 
 NOTABLE = 50 << 20
-"""Bytes from which a bundle makes every changed submit slow enough to say so."""
+"""In bytes. From this size on, a changed bundle makes a submit so slow that a warning says so."""
 
 
 def largest_files(sizes: Mapping[str, int], count: int) -> list[str]:
-    """`a/b.bin (1.5 GiB)`, the largest first; equal sizes by name."""
+    """Return files as `a/b.bin (1.5 GiB)`, the largest first; equal sizes by name."""
     ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
     return [f"{escape_path(path)} ({format_size(size)})" for path, size in ranked[:count]]
 
 
 def size_hint(sizes: Mapping[str, int]) -> str:
-    """Which lines to add to the ignore file: whatever at the top of the tree holds most bytes, or a file in it."""
+    """Return which lines to add to the ignore file: the largest item at the top of the tree, or a file in it."""
     totals: Counter[str] = Counter()
     for path, size in sizes.items():
         top, slash, _ = path.partition("/")

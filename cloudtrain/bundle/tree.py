@@ -1,4 +1,4 @@
-"""A folder read once: what goes into its bundle, the hash that names it, and the way to write it."""
+"""A folder that is read once: the content of its bundle, the hash that names it, and how to write the bundle."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from cloudtrain.errors import JobError, Problem
 from cloudtrain.system.paths import why_missing
 
 CEILING = 10 * LIMIT
-"""Bytes beyond which a folder is refused without being hashed: reading it would take minutes."""
+"""Size in bytes from which a folder is refused without being hashed, because reading it would take minutes."""
 
 _OURS = ("cloudtrain", "cloudtrain.py")
 
 
 @dataclass(frozen=True)
 class Tree:
-    """The content of a bundle. Frozen: it describes the folder as it was read."""
+    """The content of a bundle. It is frozen, because it describes the folder at the time of reading."""
 
     root: Path
     entries: tuple[Entry, ...]
-    """Sorted by the bytes of their paths; the runtime and other added files among them."""
+    """Sorted by the bytes of their paths. They include the runtime and other added files."""
     ignored: tuple[Ignored, ...]
     identity: Bundle
     added: Mapping[str, Path] = field(default_factory=dict, hash=False)
-    """cloudtrain's own files: path in the archive to path on disk."""
+    """cloudtrain's own files: maps the path in the archive to the path on disk."""
     included: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The user's files that do not come from `root`: path in the archive to path on disk."""
+    """The user's files from outside of `root`: maps the path in the archive to the path on disk."""
 
     @property
     def sha256(self) -> str:
-        """Hash of the content, not of the compressed bytes; the archive's name."""
+        """Hash of the content, not of the compressed bytes. It names the archive."""
         return self.identity.sha256
 
     def location(self, entry: Entry) -> str:
-        """Where the entry's file is on disk."""
+        """Return the path of the entry's file on disk."""
         return os.fspath(self.added.get(entry.path) or self.included.get(entry.path) or self.root / entry.path)
 
     def write(self, path: Path) -> None:
-        """Write the archive: a tar.gz, the same bytes for the same content and the same compression library.
+        """Write the archive, a tar.gz. The same content and compression library give the same bytes.
 
-        Atomic: `path` either holds the whole archive or does not exist. Its folder is made where it is missing.
+        Atomic: `path` either holds the whole archive or does not exist. A missing folder is created.
 
         Raises:
-            SourceChanged: a file is not what it was when the tree was read.
+            SourceChanged: a file has changed since the tree was read.
         """
         from cloudtrain.bundle.archive import write_archive
 
@@ -68,18 +68,18 @@ def scan(
     alone: bool = False,
     ceiling: int = CEILING,
 ) -> Tree:
-    """Read the user's folder: find what is not ignored and hash it. Nothing is written.
+    """Read the user's folder: find the files that are not ignored, and hash them. Nothing is written.
 
     Args:
         source_dir: the folder with the user's code.
-        extra: more files, path in the archive to path on disk, beside cloudtrain's own runtime.
-        declared: paths below the folder that are the job's data and not its code, each with what it is.
-        beside: files and folders that stand elsewhere, by the name that each gets at the root of the bundle.
-        alone: they are all that there is; nothing of `source_dir` is read.
-        ceiling: bytes beyond which the folder is refused unread.
+        extra: more files in addition to cloudtrain's runtime: maps the path in the archive to the path on disk.
+        declared: paths below the folder that are data of the job and not code, each with a description.
+        beside: files and folders from outside, by their names at the root of the bundle.
+        alone: use only the files of `beside`, and read nothing of `source_dir`.
+        ceiling: size in bytes from which the folder is refused without being read.
 
     Raises:
-        JobError: no such folder, or it holds what cannot be in a bundle; every problem is listed.
+        JobError: the folder does not exist, or contains something that a bundle cannot hold; every problem is listed.
     """
     _check_folder(source_dir)
     root = os.path.abspath(source_dir)  # noqa: PTH100 - Path.absolute() keeps `..`
@@ -99,7 +99,7 @@ def scan(
 
 
 def runtime_files() -> dict[str, Path]:
-    """cloudtrain's own files that go into every bundle: what a script imports as `cloudtrain.runtime`."""
+    """Return cloudtrain's own files for every bundle, which a script imports as `cloudtrain.runtime`."""
     import cloudtrain
 
     package = Path(cloudtrain.__file__).parent

@@ -1,9 +1,9 @@
-"""The other side: an archive becomes a folder again. Standard library only, and quick to import.
+"""Unpacking: an archive becomes a folder again. Uses only the standard library, and is quick to import.
 
-An archive lies in a cache, where a full disk may have cut it and others may have written to it. Its name is the hash of
-its content, so its reader says which content it wants, and nothing else appears. Only what a bundle can hold is ever
-accepted: regular files, and links that stay inside. This does not lean on tarfile's extraction filters, which older
-patch versions of Python 3.10 and 3.11 lack.
+An archive in a cache may be truncated by a full disk, or written by others. Its name is the hash of its content, so the
+reader states the expected hash, and no other content appears. Only the contents of a bundle are accepted: regular
+files, and links that stay inside. tarfile's extraction filters are not used, because older patch versions of Python
+3.10 and 3.11 lack them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from cloudtrain.system.staging import Staging, Unsafe, safe_name, safe_target
 
 _COPY = 1 << 20
 _DAMAGE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
-"""What reading a broken archive raises."""
+"""The exceptions that reading a broken archive raises."""
 
 
 class DamagedBundle(Exception):
-    """An archive is not the bundle that was asked for."""
+    """An archive is not the requested bundle."""
 
 
 def unpack(archive: Path, destination: Path, sha256: str) -> None:
-    """Unpack a bundle into `destination`, which must not exist or be empty. All of it appears, or nothing.
+    """Unpack a bundle into `destination`, which must be empty or not exist. Either everything appears, or nothing.
 
     Raises:
-        DamagedBundle: the archive cannot be read, holds what a bundle cannot hold, or is not the one of that hash.
+        DamagedBundle: the archive cannot be read, contains something that a bundle cannot hold, or has another hash.
         UsageError: `destination` is not empty.
     """
     with Staging(destination.parent, odd_names=True) as staging:
@@ -49,10 +49,10 @@ def unpack(archive: Path, destination: Path, sha256: str) -> None:
 
 
 def verify(archive: Path, sha256: str) -> None:
-    """See that an archive, which something else will unpack, is whole and has the content that `sha256` says.
+    """Check that an archive, which something else will unpack, is complete and that its content has the hash `sha256`.
 
     Raises:
-        DamagedBundle: it is not.
+        DamagedBundle: the archive is damaged or has another hash.
     """
     _read(archive, sha256, None)
 
@@ -97,7 +97,7 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, content: ContentHash, s
 
 
 def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, descriptor: int | None) -> str:
-    """The hex digest of a member's bytes, which are written, if they are to be."""
+    """Return the hex digest of a member's bytes, and write them if a descriptor is given."""
     source, digest = tar.extractfile(member), hashlib.sha256()
     assert source is not None, "a regular file has content"
     left = member.size

@@ -1,4 +1,4 @@
-"""The walk over the user's folder: every file and link that is not ignored, found once."""
+"""The walk over the user's folder. It finds every file and link that is not ignored, once."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _SPECIAL = {
 
 
 class Found(NamedTuple):
-    """A file as the walk saw it."""
+    """A file as the walk found it."""
 
     path: str
     size: int
     executable: bool
     place: str
-    """Where it is on disk."""
+    """The path on disk."""
 
 
 class Walk:
-    """What a walk found.
+    """The results of a walk.
 
     Attributes:
-        included: files and folders beside those of the root that stand elsewhere.
-        links: each link's target as it stands on disk.
+        included: files and folders from outside of the root.
+        links: each link's target as written on disk.
     """
 
     def __init__(self, included: tuple[str, ...] = ()) -> None:
@@ -49,7 +49,7 @@ class Walk:
         self.problems: list[Problem] = []
 
     def refuse(self, path: str, message: str, *, remedy: str) -> None:
-        """Note a problem with one path. The way out is always to ignore the path, or the remedy."""
+        """Record a problem with one path. The hint is always to ignore the path, or the remedy."""
         line = ignore_line(path)
         hint = f"add the line `{line}` to `{IGNORE_FILE}` in `source_dir`, or {remedy}"
         self.problems.append(Problem(("source_dir",), message, hint, code="CT052"))
@@ -62,18 +62,18 @@ def walk(
     beside: Mapping[str, str] | None = None,
     alone: bool = False,
 ) -> Walk:
-    """Every file and link below `root`, and of what it includes, sorted by the bytes of their paths.
+    """Find every file and link below `root` and in the included folders, sorted by the bytes of their paths.
 
     Ignored folders are not read.
 
-    `declared` holds paths below `root` that are left out as the defaults are, and what each is. So is the file that
-    the output of this very process goes to, as in `cloudtrain submit job.yaml > submit.log`.
+    `declared` maps paths below `root` to descriptions. These paths are left out by default, like the file that this
+    process writes its output to, as in `cloudtrain submit job.yaml > submit.log`.
 
-    `beside` holds files and folders that stand elsewhere, by the name that each gets at the root of the bundle. With
-    `alone` there is nothing else.
+    `beside` holds files and folders from outside, by their names at the root of the bundle. With `alone`, only these
+    are found.
 
     Raises:
-        JobError: there are too many for a bundle, or a line of an ignore file is not a pattern.
+        JobError: there are too many files for a bundle, or a line of an ignore file is not a pattern.
     """
     found, seen, defaults = Walk(), 0, Defaults(declared or {}, own_output())
     waiting: list[_Folder] = [] if alone else [_Folder("", root, ())]
@@ -114,10 +114,10 @@ def walk(
 
 
 class _Folder(NamedTuple):
-    """A folder that is still to be read."""
+    """A folder that has not been read yet."""
 
     path: str
-    """In the bundle: `` or `a/b/`."""
+    """The path in the bundle: `` or `a/b/`."""
     place: str
     rules: tuple[Rules, ...]
 
@@ -129,7 +129,7 @@ def _too_many(root: str) -> JobError:
 
 
 def _rules_in(place: str, folder: str, found: Walk) -> Rules:
-    """The rules of a folder's ignore file; none where it cannot be read, which is a problem of its own."""
+    """Return the rules of a folder's ignore file. If the file cannot be read, record a problem and return no rules."""
     try:
         return Rules(folder, read_bytes(f"{place}/{IGNORE_FILE}"))
     except OSError as error:
@@ -167,7 +167,7 @@ def _look_at(
 def _ignoring_rule(
     item: os.DirEntry[str] | Included, path: str, is_folder: bool, rules: tuple[Rules, ...], defaults: Defaults
 ) -> str | None:
-    """The rule that leaves the path out: of the nearest ignore file that has one for it, or a default."""
+    """Return the rule that leaves out the path: from the nearest ignore file with a matching rule, or a default."""
     verdicts = (each.judge(path, is_folder) for each in rules)
     verdict = next((verdict for verdict in verdicts if verdict is not None), None)
     if verdict is None or not (verdict.ignores or verdict.by_name):

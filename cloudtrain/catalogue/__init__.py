@@ -1,1 +1,1 @@
-"""The catalogue: tables of instance types, images and versions, with the source of each row, and their queries."""
+"""The catalogue: tables of instance types, images and versions with the source of each row, and queries on them."""

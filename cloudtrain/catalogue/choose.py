@@ -1,4 +1,4 @@
-"""From what a job needs, `gpu: A100-40GB` with `gpus_per_instance` and `interconnect`, to one instance type."""
+"""The choice of one instance type for the `gpu` (`A100-40GB`), `gpus_per_instance` and `interconnect` of a job."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ def choose(
     interconnect: Interconnect | None = None,
     types: Sequence[InstanceType] | None = None,
 ) -> InstanceType:
-    """The instance type for a job, the same for the same table. `types` stands in for the target's own table.
+    """Return the instance type for a job. The same table always gives the same type. `types` replaces the target's
+    table.
 
-    Without `gpus_per_instance` the fewest GPUs that a type has. `interconnect` is what the job needs: `rdma` leaves
-    only types with it; every type has Ethernet, so `ethernet` leaves all.
+    Without `gpus_per_instance`, the type with the fewest GPUs is chosen. With `interconnect="rdma"`, only types with
+    RDMA fit. With `ethernet` all types fit, because every type has Ethernet.
 
-    Of the types that fit, the cheapest. Where one of them has no known price, the smallest: of one GPU, a larger
-    instance never costs less. Then, in this order, decide: less GPU memory, fewer vCPUs, less memory, the lower known
-    price, the lower known price of the bare machine, the newer generation, the name. Whole GPUs come before slices of
-    one, and retired types after all others, whatever they cost.
+    The cheapest of the types that fit is chosen. If one of them has no known price, the smallest is chosen, because
+    with the same GPU a larger instance never costs less. Ties are decided, in this order, by less GPU memory, fewer
+    vCPUs, less memory, the lower known price, the lower known price of the bare machine, the newer generation, and the
+    name. Whole GPUs come before slices of a GPU, and retired types come last, whatever they cost.
 
     Raises:
-        JobError: no such GPU, not in that number, or not with RDMA; the hint names what there is.
+        JobError: no type has that GPU, that number of GPUs, or RDMA. The hint names the available choices.
     """
     candidates = instances_where(target, "gpu", lambda cell: same_model(gpu, cell)) if types is None else types
     same_gpu = [instance for instance in candidates if has_gpu(instance, gpu)]
@@ -66,7 +67,7 @@ def _rank(instance: InstanceType, priced: bool) -> tuple[Any, ...]:
 
 
 def _generation(family: str) -> int:
-    """5 of `p5en` and of `NCads H100 v5`."""
+    """Return the generation of a family: 5 for `p5en` and for `NCads H100 v5`."""
     found = re.search(r"v(\d+)$", family) or re.match(r"[a-zA-Z]+(\d+)", family)
     return int(found[1]) if found else 0
 

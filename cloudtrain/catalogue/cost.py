@@ -1,4 +1,4 @@
-"""What instances cost: their prices an hour, how many there are, and for how long."""
+"""The cost of instances: their prices per hour, their number, and their running time."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from typing import NamedTuple
 from cloudtrain.catalogue.instances import InstanceType
 
 Counted = tuple[InstanceType | None, int]
-"""A type, or None for one that the catalogue does not have, and how many of it there are."""
+"""A type (None if the catalogue does not have it) and the number of its instances."""
 
 
 class Price(NamedTuple):
-    """US dollars an hour, at list prices."""
+    """A price per hour in US dollars, at list prices."""
 
     hourly: float
     exact: bool = True
-    """False: that of a bare machine stands in for a price that is not known, so the true one is higher."""
+    """False if the price of a bare machine replaces an unknown price. The true price is then higher."""
 
     def over(self, seconds: float) -> float:
-        """US dollars for so long."""
+        """Return the cost in US dollars of that many seconds."""
         return over(self.hourly, seconds)
 
 
 def hourly(instances: Iterable[Counted], *, any_of: bool = False) -> float | None:
-    """US dollars an hour for all instances, at list prices; None where one is not known.
+    """Return the price per hour in US dollars of all instances, at list prices; None if a price is unknown.
 
-    `any_of`: not all of them run, but any one row may; the dearest counts.
+    With `any_of`, only one of the rows will run, so the most expensive row counts.
     """
     price = price_of(instances, any_of=any_of)
     return price.hourly if price is not None and price.exact else None
 
 
 def price_of(instances: Iterable[Counted], *, any_of: bool = False) -> Price | None:
-    """The same, with the price of the bare machine where that is all that is known; None where not even that is."""
+    """Return the price per hour of all instances. The price of the bare machine replaces an unknown price. None if that
+    is unknown too."""
     prices = [_price(known, count) for known, count in instances]
     found = [price for price in prices if price is not None]
     if not found or len(found) < len(prices):
@@ -43,7 +44,7 @@ def price_of(instances: Iterable[Counted], *, any_of: bool = False) -> Price | N
 
 
 def over(hourly: float, seconds: float) -> float:
-    """US dollars for so many seconds at that price an hour."""
+    """Return the cost in US dollars of that many seconds at that price per hour."""
     return hourly * seconds / 3600
 
 

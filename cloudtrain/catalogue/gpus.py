@@ -1,4 +1,4 @@
-"""GPU names as people and drivers write them: `H100`, `a100 40gb`, `A100-40GB`, `NVIDIA A100-SXM4-40GB`."""
+"""GPU names in the forms that people and drivers use: `H100`, `a100 40gb`, `A100-40GB`, `NVIDIA A100-SXM4-40GB`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cloudtrain.catalogue.instances import InstanceType
 from cloudtrain.errors import did_you_mean
 
 _NOISE = re.compile(r"nvidia|tesla|geforce|amd|instinct|gpu|tensor|core|server|edition|blackwell|sxm\d*|pcie|hbm\d*e?")
-"""Words that say nothing which the model and its memory do not."""
+"""Words that add nothing to the model and its memory."""
 
 _VARIANT = "nvl"
-"""A card that has its model's name and more: `H100` is also an `H100-NVL-94GB`, and `H100-NVL` only that."""
+"""A variant of a card: `H100` also means an `H100-NVL-94GB`, but `H100-NVL` means only that card."""
 
 _UNIT = re.compile(r"(?<=\d)\s*(?:gi?b?)\b")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)g")
 _BARE_MEMORY = re.compile(r"\d{2,3}")
-"""A last word like the 40 of `A100-40`; four digits belong to a model, `RTX PRO 6000`."""
+"""A last word such as the 40 of `A100-40`. Four digits belong to the model, as in `RTX PRO 6000`."""
 
 _GB_PER_GIB = 2**30 / 10**9
 
@@ -27,7 +27,8 @@ _TOLERANCE = 0.02
 
 
 class Gpu(NamedTuple):
-    """A written GPU: the model without case, spaces and makers' words, and gigabytes where they are written."""
+    """A GPU as written: the model without case, spaces and makers' words, and the memory in gigabytes if it is
+    written."""
 
     model: str
     memory: float | None
@@ -35,7 +36,8 @@ class Gpu(NamedTuple):
 
 @cache
 def read_gpu(text: str) -> Gpu:
-    """`Gpu("a100", 40.0)` of `A100-40GB`. Any text has an answer; a model that does not exist matches nothing."""
+    """Return the GPU in a text: `Gpu("a100", 40.0)` for `A100-40GB`. Any text gives a result; an unknown model matches
+    nothing."""
     words = [
         word
         for word in re.split(r"[^a-z0-9.]+", _UNIT.sub("g", text.casefold()))
@@ -54,15 +56,16 @@ def read_gpu(text: str) -> Gpu:
 
 
 def same_model(written: str, own: str) -> bool:
-    """Whether a GPU of this name is of the model that is written: `H100` is `H100-80GB` and `H100-NVL-94GB`."""
+    """Return whether a GPU's own name is of the written model: `H100` matches `H100-80GB` and `H100-NVL-94GB`."""
     wanted, model = read_gpu(written).model, read_gpu(own).model
     return bool(own) and model in (wanted, wanted + _VARIANT)
 
 
 def has_gpu(instance: InstanceType, written: str) -> bool:
-    """Whether the type has that GPU. Without a memory every memory fits: `A100` is `A100-40GB` and `A100-80GB`.
+    """Return whether the type has that GPU. Without a memory size, every size fits: `A100` is `A100-40GB` and
+    `A100-80GB`.
 
-    A memory fits when it is the one of the name, what the driver shows in GiB, or the same in decimal GB.
+    A memory size fits if it is the size in the name, the size that the driver shows in GiB, or that size in GB.
     """
     wanted, own = read_gpu(written), read_gpu(instance.gpu)
     if not same_model(written, instance.gpu):
@@ -72,17 +75,18 @@ def has_gpu(instance: InstanceType, written: str) -> bool:
 
 
 def named_memory(instance: InstanceType) -> float:
-    """Memory of each GPU as its name says it, 24 for an A10G: what people compare with. 0 without a GPU."""
+    """Return the memory of each GPU as in its name, 24 for an A10G. People compare this size. 0 without a GPU."""
     return max(read_gpu(instance.gpu).memory or 0.0, instance.gpu_memory_gib)
 
 
 def gpu_names(types: Iterable[InstanceType]) -> list[str]:
-    """The GPUs of these types, each once, in alphabetical order."""
+    """Return the GPUs of these types, each once, in alphabetical order."""
     return sorted({instance.gpu for instance in types if instance.gpu})
 
 
 def unknown_gpu(written: str, types: Iterable[InstanceType]) -> tuple[str, str | None]:
-    """Message and hint for a GPU that no type has: its other memories, its Neuron types, or the nearest name."""
+    """Return message and hint for a GPU that no type has: its other memory sizes, its Neuron types, or the nearest
+    name."""
     types = tuple(types)
     wanted = read_gpu(written)
     neuron = [instance.name for instance in types if instance.neuron and wanted.model == instance.neuron.casefold()]

@@ -1,6 +1,6 @@
-"""The instance types that a training job can ask for, one row each, and where each row comes from.
+"""The instance types for training jobs, one row each, with the source of each row.
 
-The rows are CSV files, one in the folder of each target that has instance types, read when first asked for.
+The rows are in CSV files, one in the folder of each target that has instance types. They are read on first use.
 """
 
 from __future__ import annotations
@@ -20,88 +20,96 @@ Fabric = Literal["efa", "infiniband", ""]
 
 @dataclass(frozen=True)
 class InstanceType:
-    """One instance type of one target. Prices are US dollars an hour, on demand; None is unknown, never free."""
+    """One instance type of one target. Prices are on-demand prices in US dollars per hour. None means unknown, never
+    free."""
 
     target: str
     name: str
-    """As the target writes it: `ml.p4d.24xlarge`, `Standard_ND96asr_v4`."""
+    """The target's name of the type: `ml.p4d.24xlarge`, `Standard_ND96asr_v4`."""
     family: str
-    """`p4d`, `ND A100 v4`: what the sizes of one kind of machine share."""
+    """The common name of all sizes of one kind of machine: `p4d`, `ND A100 v4`."""
     vcpus: int
     memory_gib: float
     gpus: int = 0
     gpu: str = ""
-    """Model and memory as a job writes them, `A100-40GB`; empty where there is no GPU."""
+    """Model and memory as a job writes them, `A100-40GB`; empty without a GPU."""
     gpu_memory_gib: float = 0.0
-    """Of each GPU, as the driver sees it: an `A10G-24GB` has 22.4 GiB. Azure's are what its documentation prints. 0
-    also where a refresh found GPUs of unknown memory."""
+    """Memory of each GPU as the driver shows it: an `A10G-24GB` has 22.4 GiB. For Azure, the values of its
+    documentation. Also 0 if a refresh found GPUs of unknown memory."""
     gpu_slice: str = ""
-    """`1/6`: how much of a GPU the type's one GPU is, where it is a slice (Azure's NVads A10 v5). A process sees one
-    device with the slice's memory, so `gpus` is 1 and the memory is the slice's: `A10-4GB`. Empty: whole GPUs."""
+    """The fraction of a GPU that the type has, such as `1/6`, if it is a slice (Azure's NVads A10 v5). A process
+    sees one device with the slice's memory, so `gpus` is 1 and the memory is the slice's: `A10-4GB`. Empty for whole
+    GPUs."""
     neuron: str = ""
-    """`Trainium` or `Trainium2`; empty on all but AWS Neuron machines."""
+    """`Trainium` or `Trainium2`; empty on machines other than AWS Neuron."""
     neuron_devices: int = 0
     neuron_cores: int = 0
-    """Logical cores of the whole instance: each takes one process."""
+    """Logical cores of the whole instance. Each core takes one process."""
     neuron_memory_gib: float = 0.0
-    """Of each device."""
+    """Memory of each Neuron device."""
     architecture: str = "x86_64"
-    """Of the CPU, and so of the image: `x86_64` or `arm64`."""
+    """Architecture of the CPU and therefore of the image: `x86_64` or `arm64`."""
     interconnect: Interconnect = "ethernet"
-    """`rdma`: instances of a job can talk past the kernel. On SageMaker that is EFA, on Azure ML InfiniBand with
-    SR-IOV."""
+    """`rdma`: the instances of a job can communicate without the kernel: EFA on SageMaker, InfiniBand with SR-IOV on
+    Azure ML."""
     fabric: Fabric = ""
-    """What the machine has beside Ethernet. InfiniBand without SR-IOV, which NCCL cannot use, is `infiniband` here and
-    `ethernet` above."""
+    """The network of the machine besides Ethernet. InfiniBand without SR-IOV, which NCCL cannot use, is `infiniband`
+    here but `ethernet` in `interconnect`."""
     interfaces: int = 0
-    """RDMA network interfaces: EFA devices, InfiniBand ports."""
+    """Number of RDMA network interfaces: EFA devices, InfiniBand ports."""
     network: str = ""
-    """In the provider's words: `4x 100 Gigabit`, `Up to 25 Gigabit`, `High`."""
+    """The network in the provider's words: `4x 100 Gigabit`, `Up to 25 Gigabit`, `High`."""
     network_gbps: float | None = None
-    """The same as a number, all cards together; an `Up to` is its peak. None where the provider gives a word, or none.
-    With InfiniBand that NCCL can use, the InfiniBand's alone."""
+    """The network speed as a number, all cards together; for `Up to` the peak. None if the provider gives no number.
+    For InfiniBand that NCCL can use, only the InfiniBand's speed."""
     nvme_gb: int = 0
-    """Local NVMe disk, decimal GB. A SageMaker job on such a type gets that disk, whatever volume it asks for."""
+    """Local NVMe disk in decimal GB. A SageMaker job on such a type gets this disk, whatever volume size it
+    requests."""
     efa_in_toolkit: bool = False
-    """The container's toolkit (sagemaker-training 5.1.4) sets FI_PROVIDER=efa on this type, from a list of its own."""
+    """Whether the container's toolkit (sagemaker-training 5.1.4) sets FI_PROVIDER=efa on this type, from its own
+    list."""
     rdma_in_toolkit: bool = False
-    """The same toolkit sets FI_EFA_USE_DEVICE_RDMA=1 on this type. For p5 only since its version 5.1.2."""
+    """Whether the toolkit sets FI_EFA_USE_DEVICE_RDMA=1 on this type. For p5 only since its version 5.1.2."""
     smddp: bool = False
-    """AWS's documentation names this type for the SMDDP library."""
+    """Whether AWS's documentation names this type for the SMDDP library."""
     smddp_in_sdk: bool = False
-    """SageMaker SDK v2 lists this type for SMDDP (fw_utils.SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES, never checked)."""
+    """Whether SageMaker SDK v2 lists this type for SMDDP (fw_utils.SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES, never
+    checked)."""
     retired: str = ""
-    """ISO date from which the provider no longer offers it, where that is known."""
+    """ISO date from which the provider no longer offers the type, if known."""
     retires: str = ""
-    """ISO date on which a type that is still offered goes, where the provider has said so."""
+    """ISO date on which the provider will retire a type that is still offered, if announced."""
     quota_vcpus: int | None = None
-    """vCPUs of its family that the account may use at once. Only a refresh knows it; None where none was made."""
+    """vCPUs of the type's family that the account may use at once. Only a refresh finds this; None without a
+    refresh."""
     price: float | None = None
     price_date: str = ""
-    """ISO date (or year and month) on which the price stood in its source; empty where the source has no date."""
+    """ISO date (or year and month) of the price in its source; empty if the source has no date."""
     price_source: str = ""
     machine_price: float | None = None
-    """The same machine without the training service (EC2): less than `price`, a lower bound where that is unknown."""
+    """Price of the same machine without the training service (EC2). It is less than `price`, so it is a lower bound if
+    `price` is unknown."""
     machine_price_date: str = ""
     machine_price_source: str = ""
     source: str = ""
-    """Where the row's facts come from, prices aside."""
+    """Source of the row's facts other than prices."""
 
     @property
     def gpu_model(self) -> str:
-        """`A100` of `A100-40GB`."""
+        """The model of the GPU: `A100` of `A100-40GB`."""
         return self.gpu.rpartition("-")[0] or self.gpu
 
     @property
     def hardware(self) -> str:
-        """`8 x H100-80GB`, `16 Neuron cores`, or `4 vCPUs`: what the processes of an instance compute on."""
+        """The devices that an instance computes on: `8 x H100-80GB`, `16 Neuron cores`, or `4 vCPUs`."""
         if self.gpus:
             return f"{self.gpus} x {self.gpu}"
         return f"{self.neuron_cores} Neuron cores" if self.neuron_cores else f"{self.vcpus} vCPUs"
 
     @property
     def devices(self) -> int:
-        """Processes that a distribution starts here unless told otherwise: GPUs, else Neuron cores, else one."""
+        """The default number of processes of a distribution on an instance: its GPUs, else its Neuron cores, else
+        one."""
         return self.gpus or self.neuron_cores or 1
 
 
@@ -117,65 +125,68 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "Interconnect": str,
     "Fabric": str,
 }
-"""A field's annotation to how its cell is read."""
+"""Maps a field's annotation to the parser of its cell."""
 
 COLUMNS: dict[str, str] = {field.name: str(field.type) for field in fields(InstanceType) if field.name != "target"}
 """Every column that a row may have, and its annotation."""
 
 REQUIRED = tuple(field.name for field in fields(InstanceType) if field.default is MISSING)[1:]
-"""Columns that every row has; the others have defaults. A table leaves out those in which none of its rows differs."""
+"""Columns that every row has. The other columns have defaults, and a table leaves out those with only default
+values."""
 
 
 class InstanceTable(NamedTuple):
-    """What a target says about its instance types."""
+    """A target's table of instance types."""
 
     file: Path
-    """CSV; the columns are the fields of `InstanceType`."""
+    """The CSV file. Its columns are the fields of `InstanceType`."""
     prefix: str = ""
-    """With what all names begin: `ml.`."""
+    """Prefix of all names: `ml.`."""
     any_case: bool = False
-    """Whether the service takes a name in any case, and gives it back in one of its own choice."""
+    """Whether the service accepts a name in any case, and returns it in a case of its choice."""
     fabric: Fabric = ""
-    """What `interconnect = "rdma"` is, where a row does not say."""
+    """The network that `interconnect = "rdma"` means if a row does not say."""
     describe: Callable[[InstanceType], list[tuple[str, str]]] = lambda _: []
-    """What the service makes of a type, beside the table's facts: label and text."""
+    """Returns pairs of label and text for facts about a type that depend on the service."""
     explain_unknown: Callable[[str], str | None] = lambda _: None
-    """What the name of a type that the table lacks tells, without a final stop."""
+    """Returns what the name of a type reveals if the table lacks the type, without a period at the end."""
 
 
 def table_of(target: str) -> InstanceTable | None:
-    """What the target says about its instance types; None for one that has no table."""
+    """Return the target's table of instance types; None if the target has none."""
     table: InstanceTable | None = find_target(target).instance_table if target in target_names() else None
     return table
 
 
 def tables() -> dict[str, InstanceTable]:
-    """Every target that has instance types, by its name."""
+    """Return the tables of all targets that have instance types, by target."""
     return {target.name: target.instance_table for target in all_targets() if target.instance_table is not None}
 
 
 def name_key(target: str, name: str) -> str:
-    """Equal for two spellings of one type: `Standard_NC6s_v3` and `STANDARD_NC6S_V3` are the same size of Azure's."""
+    """Return a key that is equal for all spellings of one type: Azure treats `Standard_NC6s_v3` and `STANDARD_NC6S_V3`
+    as the same size."""
     table = table_of(target)
     return name.casefold() if table is not None and table.any_case else name
 
 
 @cache
 def instance_types(target: str) -> tuple[InstanceType, ...]:
-    """All rows of a target's table, by family and size; none for a target that has no table."""
+    """Return all rows of a target's table, by family and size; none for a target without a table."""
     return tuple(_parse_row(target, cells) for cells in _table(target).values())
 
 
 def instances_where(target: str, column: str, fits: Callable[[str], bool]) -> tuple[InstanceType, ...]:
-    """The rows whose cell fits, judged as text. No other row is built: all 225 take 4 ms."""
+    """Return the rows whose cell in a column passes a test on its text. Only these rows are built: all 225 take 4
+    ms."""
     return tuple(_parse_row(target, cells) for cells in _table(target).values() if fits(cells[column]))
 
 
 @cache
 def instance_named(target: str, name: str) -> InstanceType | None:
-    """The row of that name, or None. Azure's names are found in any case, and the row has the usual spelling.
+    """Return the row with that name, or None. Azure's names are found in any case, and the row has the usual spelling.
 
-    No other row is built: a plan needs one.
+    Only this row is built, because a plan needs only one.
     """
     cells = _table(target).get(name_key(target, name))
     return None if cells is None else _parse_row(target, cells)
@@ -183,7 +194,7 @@ def instance_named(target: str, name: str) -> InstanceType | None:
 
 @cache
 def _table(target: str) -> Mapping[str, Mapping[str, str]]:
-    """The table's cells by `name_key` and column."""
+    """Return the table's cells by `name_key` and column."""
     table = table_of(target)
     if table is None:
         return {}

@@ -1,4 +1,4 @@
-"""The machines of a job: groups of equal ones, what the catalogue knows of each, and what all of them cost."""
+"""The machines of a job: groups of equal machines, the catalogue's facts about each, and the total cost."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ Device = Literal["gpu", "neuron", "cpu"]
 
 @dataclass(frozen=True)
 class MachineGroup:
-    """Equal machines."""
+    """A group of equal machines."""
 
     instance_type: str
-    """Empty where the job leaves it to a cluster, or to the service."""
+    """Empty if the job leaves the choice to a cluster or the service."""
     count: int
     known: InstanceType | None
-    """The catalogue's row; None for a type that it does not have."""
+    """The catalogue's row; None if the catalogue does not have the type."""
     name: str = ""
-    """What tells the group from others of the job."""
+    """The name that distinguishes the group from the job's other groups."""
     path: tuple[str | int, ...] = ()
-    """Where the job asks for them."""
+    """The path in the job that requests the machines."""
 
     @property
     def gpus(self) -> int:
-        """Of each machine, as far as is known; Neuron cores are not GPUs."""
+        """GPUs of each machine, as far as known. Neuron cores do not count."""
         return self.known.gpus if self.known else 0
 
     @property
     def accelerators(self) -> int:
-        """What a launcher starts one process for: GPUs, else Neuron cores."""
+        """Number of devices for which a launcher starts one process each: GPUs, else Neuron cores."""
         return self.gpus or (self.known.neuron_cores if self.known else 0)
 
     @property
     def device(self) -> Device | None:
-        """What its processes compute on; None where nobody knows."""
+        """The kind of device that the processes compute on; None if unknown."""
         if self.known is None:
             return None
         return "gpu" if self.known.gpus else "neuron" if self.known.neuron_cores else "cpu"
@@ -48,34 +48,35 @@ class Machines:
     """All machines of a job."""
 
     groups: tuple[MachineGroup, ...]
-    """The one type, or each group, or each preference: any of which may be taken instead of the others."""
+    """The single type, or each group, or each preference. Of preferences, any one can be used instead of the others."""
     kind: Literal["type", "groups", "preferences"] = "type"
     spans: tuple[str, ...] = ()
-    """Names of the groups that the distribution spans; empty where it spans all."""
+    """Names of the groups that the distribution spans; empty if it spans all."""
 
     @property
     def spanned(self) -> tuple[MachineGroup, ...]:
-        """The groups that the distribution spans; of preferences all, because any may be taken."""
+        """The groups that the distribution spans. Of preferences these are all, because any one can be used."""
         return tuple(group for group in self.groups if not self.spans or group.name in self.spans)
 
     @property
     def first(self) -> MachineGroup:
-        """The group that decides what the job is: the first one that the distribution spans."""
+        """The group that represents the job: the first that the distribution spans."""
         return (self.spanned or self.groups)[0]
 
     @property
     def count(self) -> int:
-        """Machines in all."""
+        """The total number of machines."""
         return self._number(self.groups)
 
     @property
     def spanned_count(self) -> int:
-        """Machines that work together."""
+        """The number of machines that the distribution spans."""
         return self._number(self.spanned)
 
     @property
     def price(self) -> Price | None:
-        """Of all, of preferences that of the dearest; None where one has no price at all."""
+        """The price of all machines; of preferences that of the most expensive. None if a machine has no price at
+        all."""
         counted = [(group.known, group.count) for group in self.groups]
         return price_of(counted, any_of=self.kind == "preferences")
 
@@ -85,7 +86,7 @@ class Machines:
 
 
 def known_type(target: str, name: str, overlay: Any) -> InstanceType | None:
-    """The catalogue's row of a type, with the user's own corrections; None for one that it does not have."""
+    """Return the catalogue's row of a type with the user's corrections; None if the catalogue does not have it."""
     if not overlay:
         return instance_named(target, name)
     from cloudtrain.catalogue.overlay import type_named

@@ -1,4 +1,4 @@
-"""The machines that a cluster has now, as it tells them itself. No table knows them."""
+"""The current machines of a cluster, as the cluster reports them. They are not in any table."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Protocol, runtime_checkable
 
 @dataclass
 class NodeKind:
-    """Nodes that are alike.
+    """A group of equal nodes.
 
     Attributes:
-        cpus: of each.
-        memory: of each, in bytes.
-        gpus: of each.
-        gpu_type: what Slurm calls them: `h100`.
-        features: what a `constraint` or a job's `instance_type` can name.
-        partitions: those that have such nodes.
-        nodes: how many there are.
-        idle: how many wait for work.
+        cpus: CPUs of each node.
+        memory: memory of each node, in bytes.
+        gpus: GPUs of each node.
+        gpu_type: Slurm's name of the GPUs: `h100`.
+        features: features that a `constraint` or a job's `instance_type` can name.
+        partitions: partitions with such nodes.
+        nodes: number of nodes.
+        idle: number of idle nodes.
     """
 
     cpus: int
@@ -33,12 +33,12 @@ class NodeKind:
 
 @runtime_checkable
 class ListsNodes(Protocol):
-    """A service that can tell which machines there are."""
+    """A service that can list the machines of a cluster."""
 
     def instances(self, place: str) -> list[NodeKind]:
-        """Ask.
+        """Return the kinds of nodes in a cluster.
 
         Raises:
-            TargetError: it does not answer.
+            TargetError: the cluster does not answer.
         """
         ...

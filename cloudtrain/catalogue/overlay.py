@@ -1,8 +1,8 @@
 """A user's own prices and instance types: `instances.toml`, laid over the catalogue.
 
-It stands beside `cloudtrain.toml`: in the user's configuration folder, and in the project (the nearest one upwards
-from the working directory, which wins). One table per target and type; a type that the catalogue has is corrected, any
-other is added and needs `vcpus` and `memory_gib` at least:
+The file is beside `cloudtrain.toml`: in the user's configuration folder, and in the project (the nearest one upwards
+from the working directory), which takes precedence. It has one table per target and type. The table corrects a type of
+the catalogue, or adds another type. An added type needs at least `vcpus` and `memory_gib`:
 
     [sagemaker."ml.p5.48xlarge"]
     price = 55.04                         # US dollars an hour, what you pay
@@ -18,10 +18,10 @@ other is added and needs `vcpus` and `memory_gib` at least:
     [azureml.Standard_NC96ads_A100_v4]
     price = 13.2
 
-The columns are the fields of `InstanceType`. Azure's names may be in any case. A file counts only where nobody else
-can have written it (`cloudtrain/system/trust.py`).
+The columns are the fields of `InstanceType`. Azure's names may be in any case. A file counts only if no
+other user can have written it (`cloudtrain/system/trust.py`).
 
-Below both lies what the last `cloudtrain instances --refresh` found (`refreshed.py`).
+The results of the last `cloudtrain instances --refresh` (`refreshed.py`) have the lowest precedence.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ FILE_NAME = "instances.toml"
 
 
 class Correction(NamedTuple):
-    """What one file says about one type. The values are of the columns' types."""
+    """What one file says about one type. The values have the types of their columns."""
 
     target: str
     name: str
     cells: tuple[tuple[str, Any], ...]
     file: str
     place: Place | None = None
-    """Where its table stands in the file."""
+    """The position of the type's table in the file."""
 
     def error(self, message: str, hint: str) -> SettingsError:
-        """The error about this type."""
+        """Return an error about this type."""
         line, column = self.place or (None, None)
         path = (self.target, self.name)
         return SettingsError.of([Problem(path, message, hint, self.file, line, column, code=_CODE)])
@@ -67,9 +67,9 @@ Overlay = tuple[Correction, ...]
 
 
 def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Overlay:
-    """The corrections of the user's own file, then the project's, which win; none of a file that does not exist.
+    """Return the corrections of the user's file and then the project's, which take precedence. Missing files give none.
 
-    `target` names the one whose last refresh is wanted too, below the others.
+    With `target`, the results of that target's last refresh are included, with the lowest precedence.
 
     Raises:
         SettingsError: a file is not TOML, or holds a wrong target, column or value.
@@ -83,17 +83,17 @@ def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Ov
 
 
 def user_overlay(cwd: Path | None = None, target: str | None = None) -> Overlay:
-    """The corrections of this user and of the project around `cwd`; default: the working directory."""
+    """Return the corrections of this user and of the project around `cwd`; default: the working directory."""
     from platformdirs import user_config_path
 
     return load_overlays(user_config_path("cloudtrain", appauthor=False), cwd or Path.cwd(), target)
 
 
 def load_overlay(file: Path) -> Overlay:
-    """The corrections of one file.
+    """Return the corrections of one file.
 
     Raises:
-        SettingsError: it cannot be read, is not TOML, or holds a wrong target, column or value.
+        SettingsError: the file cannot be read, is not TOML, or holds a wrong target, column or value.
     """
     try:
         document = read_document(read_text(file, require_trust), "toml")
@@ -112,10 +112,10 @@ _EXAMPLE = 'a type\'s own table looks like `[sagemaker."ml.p5.48xlarge"]`, and b
 
 
 def read_overlay(data: Mapping[str, Any], file: str, positions: Positions | None = None) -> Overlay:
-    """The corrections in the tables of a file; `file` names it in errors and as the source of prices.
+    """Return the corrections in the tables of a file. `file` names it in errors and as the source of prices.
 
     Raises:
-        SettingsError: wrong targets, columns or values; all of them.
+        SettingsError: the tables have wrong targets, columns or values. All are reported.
     """
     positions, problems, corrections = positions or Positions(), list[Problem](), list[Correction]()
     for target, types in data.items():
@@ -145,12 +145,12 @@ def _locate(problem: Problem, file: str, positions: Positions) -> Problem:
 def apply_overlay(
     types: Iterable[InstanceType], overlay: Overlay, target: str | None = None
 ) -> tuple[InstanceType, ...]:
-    """The types with the overlay's corrections, then the types that it adds, in its order. Nothing else changes.
+    """Return the types with the overlay's corrections, then the types that the overlay adds, in its order.
 
-    `target` is needed only where there are no types to tell it from.
+    `target` is needed only if `types` is empty, because otherwise the types show it.
 
     Raises:
-        SettingsError: an added type lacks a column that it needs, or a GPU row its GPU.
+        SettingsError: an added type lacks a required column, or a row with GPUs lacks the name of the GPU.
     """
     rows = {name_key(instance.target, instance.name): instance for instance in types}
     target = target or next((instance.target for instance in rows.values()), None)
@@ -163,7 +163,7 @@ def apply_overlay(
 
 
 def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> InstanceType | None:
-    """The row of that name with the overlay's corrections, or None. No other row is built.
+    """Return the row with that name and the overlay's corrections, or None. Only this row is built.
 
     Raises:
         SettingsError: as `apply_overlay`, for this type.
@@ -188,7 +188,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "Interconnect": (lambda value: value in ("rdma", "ethernet"), '`"rdma"` or `"ethernet"`'),
     "Fabric": (lambda value: value in ("efa", "infiniband", ""), '`"efa"`, `"infiniband"` or `""`'),
 }
-"""A field's annotation to what a value must be."""
+"""Maps a field's annotation to the test of a value and its description."""
 
 
 _DATES = ("price_date", "machine_price_date", "retired", "retires")
@@ -211,7 +211,7 @@ def _cell_problems(path: tuple[str, str], cells: Any) -> Iterator[Problem]:
 
 
 def _plain(column: str, value: Any) -> Any:
-    """TOML has dates of its own."""
+    """Convert TOML's dates to text."""
     return value.isoformat() if column in _DATES and hasattr(value, "isoformat") else value
 
 
@@ -240,7 +240,8 @@ def _make_type(correction: Correction, known: Iterable[InstanceType]) -> Instanc
 
 
 def _complete_cells(correction: Correction) -> dict[str, Any]:
-    """What the file says, and what follows from it: a price's source, the memory in a GPU's name, RDMA's fabric."""
+    """Return the file's cells with those that follow from them: a price's source, the memory in a GPU's name, RDMA's
+    fabric."""
     cells = dict(correction.cells)
     follows: dict[str, Any] = {}
     for price in ("price", "machine_price"):
@@ -263,10 +264,10 @@ _GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
 
 
 def _whole(instance: InstanceType, correction: Correction) -> InstanceType:
-    """The row, if its parts agree."""
+    """Return the row, or raise an error if its parts contradict each other."""
     told = dict(correction.cells)
     named, memory = bool(instance.gpu), bool(instance.gpu_memory_gib)
-    memory |= named and told.get("gpu_memory_gib") == 0  # nobody knows it, says a refresh
+    memory |= named and told.get("gpu_memory_gib") == 0  # 0: a refresh found GPUs of unknown memory
     if _GPU_COLUMNS & told.keys() and not bool(instance.gpus) == named == memory:
         message = "a type has `gpus`, `gpu` and `gpu_memory_gib` together, or none of them"
         raise correction.error(message, 'write for example `gpus = 8`, `gpu = "H100-80GB"`')

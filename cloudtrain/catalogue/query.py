@@ -1,4 +1,4 @@
-"""Which instance types have what is asked for, in which order, and when none has it, what stands in the way."""
+"""Queries on instance types: which types match, in which order, and which conditions prevent a match."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INTERCONNECTS: dict[str, Test] = {
     "efa": lambda instance: instance.interconnect == "rdma" and instance.fabric == "efa",
     "infiniband": lambda instance: instance.interconnect == "rdma" and instance.fabric == "infiniband",
 }
-"""`ethernet` is nothing but Ethernet; `infiniband` is one that NCCL can use."""
+"""`ethernet` means only Ethernet; `infiniband` means InfiniBand that NCCL can use."""
 
 ORDERS: dict[str, Callable[[InstanceType], Any]] = {
     "price": lambda instance: inf if instance.price is None else instance.price,
@@ -29,25 +29,25 @@ ORDERS: dict[str, Callable[[InstanceType], Any]] = {
     "memory": lambda instance: -instance.memory_gib,
     "network": lambda instance: -(instance.network_gbps or 0),
 }
-"""Sort keys: the cheapest first, unknown prices last; of everything else the largest first. Ties, and names, go by
-family and size."""
+"""Sort keys. Prices are sorted from the cheapest, with unknown prices last; all else from the largest. Ties and names
+are sorted by family and size."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """What a type must have; None asks for nothing."""
+    """The conditions on a type. None means no condition."""
 
     gpu: str | None = None
     gpus: int | None = None
     interconnect: str | None = None
     """A key of `INTERCONNECTS`."""
     min_gpu_memory: float | None = None
-    """GiB of each GPU, as its name says it: an `A10G-24GB` has 24."""
+    """GiB of each GPU, as in its name: an `A10G-24GB` has 24."""
     max_price: float | None = None
-    """US dollars an hour. A type without a known price does not fit."""
+    """US dollars per hour. A type without a known price does not match."""
 
     def tests(self) -> Mapping[str, Test]:
-        """The tests that are asked for, by field."""
+        """The tests of the given conditions, by field."""
         gpu, gpus, memory, price = self.gpu, self.gpus, self.min_gpu_memory, self.max_price
         tests: dict[str, Test] = {}
         if gpu is not None:
@@ -64,7 +64,7 @@ class Query:
 
 
 def select(types: Iterable[InstanceType], query: Query, order: str = "price") -> list[InstanceType]:
-    """The types that fit, sorted by a key of `ORDERS`; those that are no longer offered at the end."""
+    """Return the types that match, sorted by a key of `ORDERS`, with retired types at the end."""
     tests = query.tests().values()
     fitting = (instance for instance in types if all(test(instance) for test in tests))
     return sorted(fitting, key=lambda instance: (bool(instance.retired), ORDERS[order](instance), *_size(instance)))
@@ -75,7 +75,7 @@ def _size(instance: InstanceType) -> tuple[Any, ...]:
 
 
 def without_each(types: Sequence[InstanceType], query: Query) -> dict[str, int]:
-    """For each field of the query, how many types would fit without it."""
+    """Return for each field of the query how many types would match without it."""
     tests = query.tests()
     others = {field: [test for name, test in tests.items() if name != field] for field in tests}
     return {
@@ -85,6 +85,6 @@ def without_each(types: Sequence[InstanceType], query: Query) -> dict[str, int]:
 
 
 def count_unpriced(types: Iterable[InstanceType], query: Query) -> int:
-    """How many types fit in all but `max_price`, and have no known price."""
+    """Return how many types have no known price and match everything except `max_price`."""
     tests = [test for field, test in query.tests().items() if field != "max_price"]
     return sum(instance.price is None and all(test(instance) for test in tests) for instance in types)

@@ -1,7 +1,9 @@
-"""What `cloudtrain instances --refresh` found: `instances.TARGET.refreshed.json` in the user's configuration folder.
+"""The results of `cloudtrain instances --refresh`: `instances.TARGET.refreshed.json` in the user's configuration
+folder.
 
-A file of its own, replaced whole by the next refresh, so that none ever touches the `instances.toml` that somebody
-wrote. It has the same tables and lies below it. JSON, because it has hundreds of types and is read for every plan.
+The next refresh replaces the whole file, and no refresh ever changes the user's `instances.toml`. Both files have the
+same tables, and `instances.toml` takes precedence. The format is JSON, because the file has hundreds of types and is
+read for every plan.
 """
 
 from __future__ import annotations
@@ -16,29 +18,30 @@ from cloudtrain.system.trust import read_trusted
 
 
 class Refreshed(NamedTuple):
-    """What a refresh did."""
+    """The results of a refresh."""
 
     file: Path
     location: str
-    """The region that was asked about."""
+    """The region that was queried."""
     types: int
-    """Types that the file says something about."""
+    """Number of types in the file."""
     added: tuple[str, ...]
-    """Those that the catalogue's own table lacks."""
+    """Types that the catalogue's table lacks."""
     notes: tuple[str, ...] = ()
-    """What could not be asked, each a line without a final stop."""
+    """Notes about failed queries, each a line without a period."""
 
 
 def refreshed_file(user_folder: Path, target: str) -> Path:
-    """Where a target's refresh is kept."""
+    """Return the path of a target's refreshed file."""
     return user_folder / f"instances.{target}.refreshed.json"
 
 
 def read_refreshed(user_folder: Path, target: str) -> Mapping[str, Any]:
-    """The table of the last refresh by name of type; empty where none was made.
+    """Return the table of the last refresh by name of type; empty if there was no refresh.
 
     Raises:
-        SettingsError: somebody else can have written the file, it cannot be read, or is not what a refresh writes.
+        SettingsError: another user may have written the file, it cannot be read, or it has another form than a refresh
+            writes.
     """
     file = refreshed_file(user_folder, target)
     if not file.exists():
@@ -55,7 +58,7 @@ def read_refreshed(user_folder: Path, target: str) -> Mapping[str, Any]:
 
 
 def write_refreshed(user_folder: Path, target: str, table: Mapping[str, Any], *, about: str) -> Path:
-    """Replace the target's file. `about` says for a reader what was asked, and when.
+    """Replace the target's file. `about` tells a reader what was queried, and when.
 
     Raises:
         SettingsError: the file cannot be written.
@@ -68,7 +71,7 @@ def write_refreshed(user_folder: Path, target: str, table: Mapping[str, Any], *,
     try:
         make_private_folder(user_folder)
         write_file(file, text.encode())
-        file.chmod(0o600)  # whatever the umask is: a file that others may write would not be read again
+        file.chmod(0o600)  # independent of the umask: a file that others may write would not be read again
     except OSError as error:
         hint = "make the folder writable for you"
         raise SettingsError(f"`{file}` cannot be written: {error.strerror}", hint=hint, code="CT919") from None

@@ -1,1 +1,1 @@
-"""The words: job, distribution, resources, data, plan, states. No name of a target stands here."""
+"""The vocabulary of cloudtrain: job, distribution, resources, data, plan and states. This package names no target."""

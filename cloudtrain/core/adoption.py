@@ -1,4 +1,4 @@
-"""What `cloudtrain adopt` and the targets hand each other: the request of another tool, and the job it becomes."""
+"""The types that `cloudtrain adopt` and the targets exchange: another tool's request, and the job made from it."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ if TYPE_CHECKING:
 
 
 UNREAD = "0" * 64
-"""In the place of the hash of data of this machine, which an adoption does not read."""
+"""Placeholder for the hash of data on this machine. An adoption does not read that data."""
 
 
 @dataclass(frozen=True)
 class Original:
-    """One job as another tool sends it: the whole request, and what is known beside it."""
+    """One job as another tool sends it: the whole request, and what the files beside it say."""
 
     target: str
     request: Mapping[str, Any]
     name: str
     """The name that the other tool gave the job."""
     kind: str
-    """What it was read from, in words: `a CreateTrainingJob request`."""
+    """The kind of document that the job was read from, in words: `a CreateTrainingJob request`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the target that are known beside the request."""
+    """Settings of the target that come from outside the request."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Texts that the job needs beside its code, by name: the conda file of its environment."""
+    """Text files that the job needs besides its code, by name, such as the conda file of its environment."""
     folder: str | None = None
-    """The folder of the file that it was read from: relative places start there."""
+    """The folder of the file that the job was read from. Relative paths start there."""
     source: str | None = None
-    """The folder, or the one file, of this machine that holds the job's code, from `folder`; None where it is not
-    known."""
+    """The folder or single file on this machine that holds the job's code, relative to `folder`; None if unknown."""
     code: bytes | None = None
-    """An archive (tar, gzip) of the code, where it is no folder of this machine."""
+    """An archive (tar, gzip) of the code, when the code is not a folder on this machine."""
     start: Mapping[str, Any] | None = None
-    """What the job starts, where files beside the request say it; the target compares it instead of what starts it."""
+    """What the job starts, if files beside the request say so. The target compares this instead of the request's
+    command."""
     lost: Mapping[str, str] = field(default_factory=dict)
-    """What the source says and no request can hold, with the reason."""
+    """Parts of the source that no request can express, each with the reason."""
 
 
 @dataclass
 class Draft:
-    """A job and settings that say what a request says, as far as fields go."""
+    """A job and settings that express a request as far as their fields can."""
 
     job: dict[str, Any]
     settings: dict[str, Any]
     comments: dict[Path, str] = field(default_factory=dict)
-    """What to write beside a field of the job: that its value was guessed, or what it was before."""
+    """Comments to write beside fields of the job: that a value was guessed, or what it was before."""
     last_resort: bool = False
-    """Whether it counts only where no draft before it is equal."""
+    """Whether to use this draft only if no earlier draft compiles to the same request."""
     settings_head: tuple[str, ...] = ()
-    """What to write above the settings."""
+    """Comment lines to write above the settings."""
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """What the text of a script does not say: the expression."""
+    """An expression in a script whose value cannot be read from the text."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class StaticCall:
-    """A call in the text of a script: its name with dots, and its arguments, as far as they are known."""
+    """A call in the text of a script: its dotted name, and the known arguments."""
 
     name: str
     arguments: list[Any]
@@ -75,51 +75,53 @@ class StaticCall:
 
 @dataclass(frozen=True)
 class Comparable:
-    """A request without what every submission of cloudtrain writes anew: the run's name, the code's place."""
+    """A request without the values that cloudtrain renews at each submission: the run's name and the code's
+    location."""
 
     request: dict[str, Any]
     renewed: tuple[tuple[str, str], ...] = ()
-    """Each place that was left out, and why."""
+    """Each field that was left out, with the reason."""
 
 
 class Adopter(Protocol):
-    """A target's part of adopting: it reads requests of its own service."""
+    """The part of a target that adopts jobs: it reads requests of the target's service."""
 
     def originals(self, data: Any, folder: str | None) -> list[Original]:
-        """The jobs in a document that is this target's: a request, an event, a description. Empty where it is not.
+        """Return the jobs in a document of this target: a request, an event or a description. Empty for other
+        documents.
 
         Raises:
-            UsageError: it is this target's, and no training job can be made of it.
+            UsageError: the document is this target's, but no training job can be made from it.
         """
         ...
 
     def drafts(self, original: Original) -> Iterator[Draft]:
-        """Jobs that say the same, the most portable first."""
+        """Yield jobs that mean the same as the original, the most portable first."""
         ...
 
     def context(self, original: Original, settings: Any) -> CompileContext:
-        """What the draft is compiled with: the original's name, and the account as the request names it."""
+        """Return the context to compile a draft with: the original's name, and the account that the request names."""
         ...
 
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """A request without what each submission writes anew: the original, or ours, which has a plan."""
+        """Return a request without the values that each submission renews. `plan` is None for the original request."""
         ...
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """What has to be merged into our comparable request so that it is theirs, as far as a job may say it."""
+        """Return the overrides that turn our comparable request into theirs, as far as a job can express them."""
         ...
 
     def hook(self) -> str | None:
-        """The source of a module that stops a script at the first job that it creates (`adoption.driver`); None where
-        the target's jobs are not created by Python."""
+        """Return the source of a module that stops a script at the first job that it creates (`adoption.driver`), or
+        None if the target's jobs are not created from Python."""
         ...
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-        """The jobs that a hook wrote down, and their code (tar, gzip) out of the script's uploads."""
+        """Return the jobs that a hook recorded, and their code (tar, gzip) from the script's uploads."""
         ...
 
     def reason(self, path: Path) -> str:
-        """Why a place of the request differs after all."""
+        """Return why the two requests still differ at this path."""
         ...

@@ -1,7 +1,7 @@
-"""What the models take for a field, where that is more than the field holds: `max_runtime="2h"` is kept as 7200.
+"""The types that job models accept for a field and convert to the stored type: `max_runtime="2h"` is stored as 7200.
 
-Only type checkers read this. Each model with such a field spells out its `__init__` for them, because without
-pydantic's plugin they would ask for what the field holds.
+Only type checkers use this module. Each model with such a field declares an `__init__` for them, because a type checker
+without pydantic's plugin would accept only the stored type.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ SizeInput = int | str
 """Bytes, or text with a unit: `64g`."""
 
 Texts = list[str] | tuple[str, ...]
-"""Several texts. One alone is a mistake, and a `Sequence[str]` would take it for its letters."""
+"""Several texts. `Sequence[str]` would also accept a single string and treat it as a sequence of letters."""
 
 Json = str | int | float | list[Any] | dict[str, Any] | None
-"""What JSON has words for. A tuple is not among it."""
+"""The types that JSON can hold, so no tuples."""
 
 Fields = Mapping[str, Any]
-"""The fields of a model, in place of the model."""
+"""The fields of a model, given as a mapping instead of the model."""

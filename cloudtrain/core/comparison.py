@@ -1,4 +1,4 @@
-"""What differs between two values of JSON data, and between the files of two pieces of code."""
+"""Comparison of two JSON values, and of the files of two versions of the code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
-"""Stands for a value that is not there. JSON's null is a value."""
+"""Stands for a missing value. JSON's null counts as a value."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Change:
 
     @property
     def name(self) -> str:
-        """`hyperparameters.learning_rate`."""
+        """The path of the value: `hyperparameters.learning_rate`."""
         return dotted(self.path)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data; a value that is not there is left out."""
+        """Return the change as JSON data. Missing values are left out."""
         values = {"before": self.before, "after": self.after}
         return {"field": self.name, **{key: value for key, value in values.items() if value is not ABSENT}}
 
@@ -46,7 +46,7 @@ class FileChange:
     """One file that differs.
 
     Attributes:
-        added, removed: lines; None for a file that is no text, or whose content cannot be had.
+        added, removed: numbers of lines; None for a binary file, or if the content is unavailable.
         lines: the unified diff, without line ends.
     """
 
@@ -58,19 +58,19 @@ class FileChange:
 
     @property
     def amount(self) -> str:
-        """`+3 -1`, or in a word what happened to it."""
+        """The size of the change: `+3 -1`, or a word if lines cannot be counted."""
         if self.change == "changed" and self.added is not None:
             return f"+{self.added} -{self.removed}"
         return self.change
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data."""
+        """Return the change as JSON data."""
         counts = {} if self.added is None else {"added": self.added, "removed": self.removed}
         return {"path": self.path, "change": self.change, **counts, "diff": list(self.lines)}
 
 
 def changes_between(before: Any, after: Any, path: Path = ()) -> Iterator[Change]:
-    """What differs, value by value, in the order of `before`; entries of lists are matched with each other."""
+    """Yield the values that differ, in the order of `before`. Entries of two lists are matched with each other."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys((*before, *after)):
             yield from changes_between(before.get(key, ABSENT), after.get(key, ABSENT), (*path, key))
@@ -96,19 +96,20 @@ def _between_lists(before: Sequence[Any], after: Sequence[Any], path: Path) -> I
 
 
 def _is_same(before: Any, after: Any) -> bool:
-    """`True` and `1` are two values, `1` and `1.0` too: a script would see the difference."""
+    """Compare two values strictly: `True` differs from `1`, and `1` from `1.0`, because a script can tell them
+    apart."""
     return type(before) is type(after) and bool(before == after)
 
 
 Content = Callable[[str], bytes | None]
-"""From the path of a file to what is in it; None where it cannot be had."""
+"""Maps the path of a file to its content, or to None if the content is unavailable."""
 
 
 def file_changes(
     before: Mapping[str, Any], after: Mapping[str, Any], old: Content, new: Content, *, names: tuple[str, str]
 ) -> Iterator[FileChange]:
-    """Files that differ, by path. What the mappings hold is equal where the files are; `names` are those of the two
-    sides in the lines of the diff."""
+    """Yield the files that differ, by path. Two files are equal if the mappings hold equal values for them. `names` are
+    the names of the two sides in the lines of the diff."""
     for path in sorted({*before, *after}):
         if path not in after:
             yield FileChange(path, "removed")
@@ -128,7 +129,7 @@ def _compare_file(path: str, old: bytes | None, new: bytes | None, names: tuple[
 
 
 _LARGEST = 1 << 20
-"""Bytes of a file that is compared line by line: nobody reads the differences of a larger one."""
+"""Size in bytes up to which files are compared line by line. The diff of a larger file would be too long to read."""
 
 
 def _lines(content: bytes | None) -> list[str] | None:

@@ -1,4 +1,4 @@
-"""What a job reads, writes and resumes from. Places differ by target; names and meaning do not."""
+"""The data that a job reads, writes and resumes from. Only the locations differ between targets."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from cloudtrain.core.arguments import Texts
 
 Text = Annotated[str, Field(min_length=1)]
-"""Text that is not empty: an empty place would be the folder of the job file itself."""
+"""Non-empty text. An empty path would mean the folder of the job file."""
 
 
 @per_target(Text | None, default=None)
 class _Places(Model):
-    """A place on each target, in the field of the target's name."""
+    """One location per target, in the field that has the target's name."""
 
     def of(self, target: str) -> str | None:
-        """The place on one target, or None."""
+        """Return the location on one target, or None."""
         return value_for(self, target)
 
     if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _examples() -> str:
-    """How a place is written, on two of the targets."""
+    """Return how to write a location, on two of the targets as examples."""
     found = [f"`{target.name}: {target.place_example}`" for target in all_targets() if target.place_example]
     return " or ".join(found[:2])
 
@@ -56,11 +56,11 @@ class Input(_Places):
     """Data that the script reads. `${{inputs.NAME}}` becomes its path."""
 
     value: str | bool | int | float | None = None
-    """A plain value instead of a place, which `${{inputs.NAME}}` becomes: Azure ML's literal input."""
+    """A plain value instead of a location (Azure ML's literal input). `${{inputs.NAME}}` becomes this value."""
 
     mode: Literal["mount", "download", "pipe", "direct", "eval_mount", "eval_download"] = "mount"
     """mount: read on demand (FastFile; ro_mount). download: copied before the start (File). pipe: SageMaker's FIFO.
-    direct: Azure ML passes the URI as it is. eval_mount, eval_download: Azure ML evaluates an `mltable` first."""
+    direct: Azure ML passes the URI unchanged. eval_mount, eval_download: Azure ML evaluates an `mltable` first."""
     type: Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"] = "uri_folder"
     """Azure ML's kind of data."""
     shard: bool = Field(default=False, strict=True)
@@ -70,13 +70,13 @@ class Input(_Places):
     record_wrapper: Literal["recordio"] | None = None
     """SageMaker: wrap each record for an algorithm that reads RecordIO."""
     data_type: Literal["prefix", "manifest", "augmented_manifest"] = "prefix"
-    """SageMaker: what the `s3://` URI names: everything that starts with it, or a file that lists the data."""
+    """SageMaker: how to read the `s3://` URI: as a prefix of object keys, or as a file that lists the data."""
     attribute_names: tuple[str, ...] = ()
     """SageMaker: with `augmented_manifest`, the attributes to read from each line, in this order."""
     shuffle_seed: int | None = Field(default=None, ge=0, strict=True)
     """SageMaker: shuffle the keys anew at each epoch, from this seed."""
     instance_groups: tuple[str, ...] = ()
-    """SageMaker: the groups of a heterogeneous cluster that get this input; all unless given."""
+    """SageMaker: the groups of a heterogeneous cluster that get this input. Default: all groups."""
     access: Literal["ro", "rw"] = "ro"
     """How an FSx or EFS file system (SageMaker) or a datastore (Azure ML) is mounted."""
 
@@ -109,13 +109,14 @@ class Output(_Places):
     """Data that the script writes. `${{outputs.NAME}}` becomes its path; the target keeps it after the run."""
 
     mode: Literal["upload", "mount", "direct"] = "mount"
-    """upload: copied when the script ends. mount: written through while it runs. direct: Azure ML passes the URI."""
+    """upload: copied when the script ends. mount: written through while the script runs. direct: Azure ML passes the
+    URI."""
     type: Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"] = "uri_folder"
     """Azure ML's kind of data."""
     asset_name: str | None = None
-    """Azure ML: register the output as a data asset or model of this name when the job has ended."""
+    """Azure ML: the name of the data asset or model to register the output as when the job has ended."""
     asset_version: str | None = None
-    """Azure ML: its version; the next number unless given."""
+    """Azure ML: the version of the asset. Default: the next number."""
 
     if TYPE_CHECKING:
 
@@ -133,7 +134,8 @@ class Output(_Places):
 
 
 class Checkpoint(_Places):
-    """Where checkpoints live. A run that finds whole checkpoints there resumes; `${{checkpoint}}` becomes its path."""
+    """The location of checkpoints. A run that finds complete checkpoints there resumes; `${{checkpoint}}` becomes the
+    path."""
 
     keep: int = Field(default=3, ge=1, strict=True)
     """How many checkpoints the runtime keeps."""

@@ -1,4 +1,4 @@
-"""What differs between two JSON values, and what has to be merged into one so that it is the other."""
+"""Differences between two JSON values, and the overrides that turn one value into the other."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 Path = tuple["str | int", ...]
 
 ABSENT = "(absent)"
-"""Stands for a field that one of the two does not have."""
+"""Stands for a field that only one of the two values has."""
 
 
 def paths_that_differ(theirs: Any, ours: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
-    """Each place where two JSON values differ, as deep as both are mappings, with both values."""
+    """Yield each path at which two JSON values differ, with both values. Descends as long as both are mappings."""
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
         for key in [*theirs, *(key for key in ours if key not in theirs)]:
             yield from paths_that_differ(theirs.get(key, ABSENT), ours.get(key, ABSENT), (*path, key))
@@ -21,7 +21,7 @@ def paths_that_differ(theirs: Any, ours: Any, path: Path = ()) -> Iterator[tuple
 
 
 def overrides_between(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """What `core.merging.merged` turns `ours` into `theirs` with."""
+    """Return the overrides with which `core.merging.merged` turns `ours` into `theirs`."""
     found: dict[str, Any] = {}
     for key in [*theirs, *(key for key in ours if key not in theirs)]:
         wanted, have = theirs.get(key, ABSENT), ours.get(key, ABSENT)
@@ -36,7 +36,7 @@ def overrides_between(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dic
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equality in which `true` is not 1."""
+    """Compare two JSON values, with `true` different from 1."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):

@@ -1,4 +1,4 @@
-"""How the processes of a job are launched and find each other. One model per distribution, told apart by `type`."""
+"""How the processes of a job are launched and find each other. Each distribution has a model, selected by `type`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
 class _Processes(Model):
     processes_per_instance: Count | None = None
-    """Processes started on each instance; the GPU count of the instance type unless given."""
+    """Processes started on each instance. Default: the number of GPUs of the instance type."""
 
 
 class Torch(_Processes):
-    """torchrun: DDP, FSDP, tensor and pipeline parallel, whatever the script does with torch.distributed."""
+    """torchrun, for scripts that use torch.distributed: DDP, FSDP, tensor or pipeline parallelism."""
 
     type: Literal["torch"] = "torch"
 
 
 class SMDDP(_Processes):
-    """SageMaker's data parallel library. Ships in no PyTorch image newer than 2.5; elsewhere use `torch`."""
+    """SageMaker's data parallel library. PyTorch images newer than 2.5 do not include it. On other targets use
+    `torch`."""
 
     type: Literal["smddp"] = "smddp"
     launch: Literal["mpi", "torch"] = "mpi"
@@ -46,14 +47,15 @@ SMP_V1_PARAMETERS = frozenset(
     "_match_weights checkpoint_attentions contiguous fast_mode static_mode deterministic_server load_partition "
     "partition_file".split()
 )
-"""What `smp` version 1 reads from `mp_parameters` (smdistributed.modelparallel 1.x, PyTorch and TensorFlow)."""
+"""The parameters that `smp` version 1 reads from `mp_parameters` (smdistributed.modelparallel 1.x, PyTorch and
+TensorFlow)."""
 
 SMP_V2_PARAMETERS = frozenset(
     "hybrid_shard_degree tensor_parallel_degree expert_parallel_degree context_parallel_degree "
     "sm_activation_offloading activation_loading_horizon random_seed moe moe_load_balancing "
     "fp8_recipe delayed_param_initialization fsdp_cache_flush_warnings allow_empty_shards".split()
 )
-"""What `smp` version 2 reads from `mp_parameters` (the torch.sagemaker libraries)."""
+"""The parameters that `smp` version 2 reads from `mp_parameters` (the torch.sagemaker libraries)."""
 
 
 SMP_PARAMETERS = {1: SMP_V1_PARAMETERS, 2: SMP_V2_PARAMETERS}
@@ -61,7 +63,7 @@ SMP_PARAMETERS = {1: SMP_V1_PARAMETERS, 2: SMP_V2_PARAMETERS}
 
 def _smp_rules(smp: Mapping[str, Any]) -> Iterator[Problem]:
     version, parameters = smp.get("version"), smp.get("parameters")
-    if isinstance(version, bool):  # which Python takes for 1
+    if isinstance(version, bool):  # Python treats True as equal to 1
         yield Problem(
             ("version",), f"`version` cannot be `{str(version).lower()}`", "use one of `1`, `2`", code="CT013"
         )
@@ -80,13 +82,13 @@ def _smp_rules(smp: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class SMP(_Processes):
-    """SageMaker's model parallel library. Only on SageMaker; elsewhere `torch` with torch.distributed.pipelining."""
+    """SageMaker's model parallel library (SageMaker only). Elsewhere use `torch` with torch.distributed.pipelining."""
 
     type: Literal["smp"] = "smp"
     version: Literal[1, 2]
     """1: partitions and microbatches over MPI (PyTorch up to 2.0). 2: FSDP and tensor parallel under torchrun."""
     parameters: dict[str, JsonValue] = Field(default_factory=dict)
-    """The library's own parameters, by its own names, checked against those of the version."""
+    """The library's parameters, under the library's names. They are checked against those of the version."""
     mpi_options: str = ""
     """Version 1 only: extra options for the mpirun line."""
 
@@ -106,7 +108,7 @@ class SMP(_Processes):
 
 
 class DeepSpeed(_Processes):
-    """DeepSpeed. `launch` says who starts the processes; the script calls `deepspeed.initialize` either way."""
+    """DeepSpeed. `launch` selects what starts the processes. The script calls `deepspeed.initialize` in every case."""
 
     type: Literal["deepspeed"] = "deepspeed"
     launch: Literal["torch", "mpi", "launcher"] = "torch"
@@ -116,7 +118,7 @@ class DeepSpeed(_Processes):
 
 
 class MPI(_Processes):
-    """mpirun, for scripts that use mpi4py or their own MPI start-up."""
+    """mpirun, for scripts that use mpi4py or start MPI themselves."""
 
     type: Literal["mpi"] = "mpi"
     options: str = ""
@@ -144,20 +146,20 @@ class TensorFlow(Model):
     type: Literal["tensorflow"] = "tensorflow"
     strategy: Literal["multi_worker_mirrored", "parameter_server"] = "multi_worker_mirrored"
     parameter_servers: Count | None = None
-    """With `parameter_server`: how many servers; one unless given."""
+    """With `parameter_server`: the number of servers. Default: one."""
     workers: Count | None = None
-    """Worker processes, the chief included; one per instance unless given."""
+    """Worker processes, including the chief. Default: one per instance."""
 
     _rules = all_at_once(_tensorflow_rules)
 
 
 class Ray(Model):
-    """A Ray cluster, which Azure ML starts: the head on the first instance, where the script runs, and a worker on each
-    other one. What is not given is the service's own choice."""
+    """A Ray cluster that Azure ML starts: the head on the first instance, where the script runs, and a worker on each
+    other instance. Azure ML chooses the value of every field that you leave out."""
 
     type: Literal["ray"] = "ray"
     port: int | None = Field(default=None, ge=1, le=65535, strict=True)
-    """Of the head."""
+    """The port of the head."""
     address: str | None = None
     """The address of the head that workers connect to."""
     include_dashboard: bool | None = None
@@ -169,7 +171,7 @@ class Ray(Model):
 
 
 def no_ray(distribution: Distribution, where: str) -> Iterator[Problem]:
-    """The refusal of Ray by a target that starts none; `where` is in words."""
+    """Yield the problem of a job that uses Ray on a target that cannot start it. `where` is the target in words."""
     if isinstance(distribution, Ray):
         message = f"nothing starts Ray {where}; only Azure ML has it as a distribution"
         hint = "use `distribution: {type: torch}`, or a `command` that starts Ray itself"
@@ -177,7 +179,7 @@ def no_ray(distribution: Distribution, where: str) -> Iterator[Problem]:
 
 
 class NoDistribution(Model):
-    """One process on each instance, which know nothing of each other."""
+    """One independent process on each instance."""
 
     type: Literal["none"] = "none"
 
@@ -191,7 +193,7 @@ Launcher = Literal["torchrun", "mpirun", "tensorflow", "none"]
 
 
 def launcher_of(distribution: Distribution) -> Launcher:
-    """What starts the ranks."""
+    """Return the launcher that starts the ranks."""
     if isinstance(distribution, Ray):
         return "none"
     if isinstance(distribution, TensorFlow | NoDistribution):

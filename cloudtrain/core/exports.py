@@ -1,7 +1,7 @@
-"""What some plans can be had as: an object, or the code, of a service's own SDK.
+"""Methods that convert a plan into an object or code of a service's SDK.
 
-Every plan has these methods, so that an editor and a type checker find them on what `ct.plan` returns. Those that the
-target's own plan does not have say which target's does.
+Every plan has these methods, so that an editor and a type checker find them on the result of `ct.plan`. A method that
+the plan's target does not support raises an error that names the targets that do.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from cloudtrain.errors import UsageError
 
 
 class Exports:
-    """The methods; a target's plan defines those that it has, and `Target.exports` names them."""
+    """The export methods. A target's plan overrides the methods that it supports, and `Target.exports` names them."""
 
     target: str
 
     def to_estimator(self, session: Any = None) -> Any:
-        """An estimator, whose `fit(**plan.fit_arguments())` sends the request."""
+        """Return an estimator whose `fit(**plan.fit_arguments())` sends the request."""
         raise self._refusal("to_estimator")
 
     def fit_arguments(self) -> dict[str, Any]:
-        """What the estimator's `fit` is called with."""
+        """Return the arguments for the estimator's `fit`."""
         raise self._refusal("fit_arguments")
 
     def to_model_trainer(self, session: Any = None) -> Any:
-        """A model trainer, whose `train(**plan.train_arguments())` sends the request."""
+        """Return a model trainer whose `train(**plan.train_arguments())` sends the request."""
         raise self._refusal("to_model_trainer")
 
     def train_arguments(self) -> dict[str, Any]:
-        """What the trainer's `train` is called with."""
+        """Return the arguments for the trainer's `train`."""
         raise self._refusal("train_arguments")
 
     def to_command(self) -> Any:
-        """A command job, which the client of the SDK creates."""
+        """Return a command job, which the SDK's client can create."""
         raise self._refusal("to_command")
 
     def to_python(self, *_: Any, **__: Any) -> str:
-        """Code that sends the request with the SDK. What it can be told differs by target."""
+        """Return code that sends the request with the SDK. The options differ by target."""
         raise self._refusal("to_python")
 
     def to_yaml(self) -> str:
-        """The job as YAML for the service's command line."""
+        """Return the job as YAML for the service's command line."""
         raise self._refusal("to_yaml")
 
     def _refusal(self, method: str) -> UsageError:
-        """The error that names the targets whose plans have the method."""
+        """Return the error that names the targets whose plans have the method."""
         from cloudtrain.core.targets import all_targets
 
         names = [target.name for target in all_targets() if method in target.exports]

@@ -1,4 +1,4 @@
-"""A job as plain data that a job file could hold, and back."""
+"""Conversion between a job and the plain data of a job file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def kind_of_job(job: AnyJob | Sweep) -> str:
 
 
 def fields_of(job: AnyJob | Sweep) -> dict[str, Any]:
-    """Return what a job file must say to mean the same job: JSON data, without what is the default anyway."""
+    """Return the fields that a job file needs for the same job, as JSON data. Fields with default values are left
+    out."""
     data = job.model_dump(mode="json", exclude_defaults=True)
     if kind_of_job(job) == SWEEP:
         return {"kind": SWEEP, **data, "job": fields_of(job.job)}  # type: ignore[union-attr]  # only a sweep is of that kind
@@ -31,7 +32,7 @@ def fields_of(job: AnyJob | Sweep) -> dict[str, Any]:
 
 
 def model_of_kind(kind: str) -> Any:
-    """Return the model of that kind of job, which validates what `fields_of` gave."""
+    """Return the model of that kind of job. It validates the result of `fields_of`."""
     if kind == TRAINING:
         return TrainingJob
     if kind == SWEEP:

@@ -1,4 +1,4 @@
-"""Values that may be sent and must not be shown: secrets in what a reader or a log gets to see."""
+"""Hiding of secrets: values that may be sent but must not appear in output or logs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any, TypeVar
 Shown = TypeVar("Shown")
 
 HIDDEN = "***"
-"""Stands in the place of a secret."""
+"""Replaces a secret."""
 
 
 def hide(value: Shown, secrets: Iterable[str]) -> Shown:
-    """The same texts, mappings and sequences, with every secret replaced, also where it stands inside a text, as JSON
-    writes it, or in JSON inside JSON."""
+    """Return the same texts, mappings and sequences with every secret replaced. A secret is also found inside a longer
+    text, in the form in which JSON writes it, and in JSON inside JSON."""
     forms = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
     return _hide(value, forms) if forms else value
 
 
 def _forms(secret: str) -> Iterable[str]:
-    """How the secret may be written. A text of several lines is hidden line by line, because it is shown so."""
+    """Yield the forms in which a secret can be written. A text of several lines is hidden line by line, as it is
+    printed."""
     lines = [line for line in secret.splitlines() if len(line) > _SHORT] or [secret]
     for form in (secret, *lines):
         yield form
@@ -31,7 +32,7 @@ def _forms(secret: str) -> Iterable[str]:
 
 
 _SHORT = 8
-"""Letters; a line that is not longer would hide too much of what is no secret."""
+"""Number of letters. Hiding a line of at most this length would also hide text that is not secret."""
 
 
 def _hide(value: Any, forms: list[str]) -> Any:

@@ -1,4 +1,4 @@
-"""The training job: what the user writes. Portable between targets, immutable, and without any I/O."""
+"""The training job that the user writes: portable between targets, immutable, and free of I/O."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ if TYPE_CHECKING:
     from cloudtrain.core.arguments import DurationInput, Fields, Json
 
 BUNDLED = "bundled:"
-"""`source_dir: bundled:digits_ddp` names a training script that ships with cloudtrain."""
+"""Prefix of a bundled training script: `source_dir: bundled:digits_ddp` names a script that ships with cloudtrain."""
 
 Name = Annotated[str, Field(pattern=PLACE_NAME, max_length=64)]
-"""A name of an input or output: what SageMaker's channels and Azure ML's keys both accept."""
+"""The name of an input or output, valid for both SageMaker's channels and Azure ML's keys."""
 
 
 _REFERENCE = re.compile(r"[a-z]+:\S.*")
 
 
 def _environment_rules(environment: Mapping[str, Any]) -> Iterator[Problem]:
-    """Secrets that are not references. No message holds what is written there: it may be the secret."""
+    """Yield a problem for each secret that is not a reference. No message repeats the value, because it may be the
+    secret."""
     secrets, variables = environment.get("secrets"), environment.get("variables")
     for name, value in secrets.items() if isinstance(secrets, Mapping) else ():
         path = ("secrets", name)
@@ -58,40 +59,42 @@ def _environment_rules(environment: Mapping[str, Any]) -> Iterator[Problem]:
 
 @per_target(str | None, default=None)
 class Environment(Model):
-    """What the script runs in: a framework and version that each target knows, or an image per target.
+    """The environment of the script: a framework and version that each target knows, or an image per target.
 
-    A field of a target's name holds the name of an environment that is registered there.
+    The field named after a target holds the name of an environment that is registered on that target.
     """
 
     framework: Literal["pytorch", "tensorflow", "huggingface"] | None = None
     version: str | None = None
     """Version of the framework, as text: `"2.8"`."""
     base: str | None = None
-    """Hugging Face: the framework below, `pytorch2.8.0`; the newest that the version has unless given."""
+    """Hugging Face: the underlying framework, such as `pytorch2.8.0`. Default: the newest that the version has."""
     python: str | None = None
     """Version of Python, as text: `"3.12"`."""
     image: Named | None = None
-    """A container image, instead of framework and version."""
+    """A container image, instead of a framework and version."""
     conda_file: str | None = None
-    """Azure ML: a conda file on top of the image. Its path starts at `source_dir`, and may lead out of it."""
+    """Azure ML: a conda file to install on top of the image. The path is relative to `source_dir`, and may lead
+    outside."""
     build: str | None = None
-    """Azure ML: a folder with a `Dockerfile`, which the environment is built from; `../environment` lies beside
+    """Azure ML: a folder with a `Dockerfile` to build the environment from. `../environment` is a folder beside
     `source_dir`."""
     dockerfile: str | None = None
-    """Azure ML: the path of the Dockerfile inside `build`, where it has another name."""
+    """Azure ML: the path of the Dockerfile inside `build`, if its name is not `Dockerfile`."""
     requirements: str | None = None
-    """A pip requirements file inside `source_dir`, installed before the script starts on the clouds. On this
-    machine the interpreter must have them (LO207)."""
+    """A pip requirements file inside `source_dir`. The clouds install it before the script starts. On this machine the
+    interpreter must already have the packages (LO207)."""
     variables: dict[str, str] = Field(default_factory=dict)
-    """Environment variables. Secrets belong into `secrets`: variables are sent, stored and shown."""
+    """Environment variables. Put secrets into `secrets`: variables are sent, stored and shown."""
     secrets: dict[str, Named] = Field(default_factory=dict)
-    """Environment variables whose values the job looks up: where each target keeps the value, `secretsmanager:NAME`,
-    `keyvault:VAULT/NAME`, `file:PATH` or `env:NAME`, or one place for all. Only the place is sent and stored."""
+    """Environment variables whose values the job looks up. Name the place of the value for each target, or one place
+    for all: `secretsmanager:NAME`, `keyvault:VAULT/NAME`, `file:PATH` or `env:NAME`. Only the place is sent and
+    stored."""
 
     _rules = all_at_once(_environment_rules)
 
     def of(self, target: str) -> str | None:
-        """The environment that is registered on one target, or None."""
+        """Return the environment that is registered on one target, or None."""
         return value_for(self, target)
 
     if TYPE_CHECKING:
@@ -115,10 +118,10 @@ class Environment(Model):
 
 
 class Spot(Model):
-    """Use spare capacity: cheaper, and it may be taken away at any time, so the script should checkpoint."""
+    """Use spare capacity. It is cheaper but can be reclaimed at any time, so the script should save checkpoints."""
 
     max_wait: Duration | None = None
-    """How long to wait for capacity, the run itself included."""
+    """How long to wait for capacity, including the run itself."""
 
     if TYPE_CHECKING:
 
@@ -133,7 +136,7 @@ def _job_rules(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
-    """A job that says twice or not at all what it runs."""
+    """Yield a problem if a job names nothing to run, or more than one thing."""
     script, command = job.get("entry_point"), job.get("command")
     if script is None and command is None and not _has_image(job):
         message = "a job needs something to run: `entry_point` or `command`"
@@ -156,16 +159,16 @@ def one_thing_to_run(job: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _has_image(job: Mapping[str, Any]) -> bool:
-    """Whether the job names an image, whose own entry point can be what runs."""
+    """Return whether the job names an image. The image's entry point can then be what runs."""
     environment = job.get("environment")
     image = environment.get("image") if isinstance(environment, Mapping) else getattr(environment, "image", None)
     return image is not None
 
 
 def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
-    """Inputs or outputs that differ only in case, so that `CLOUDTRAIN_INPUT_TRAIN` would mean both.
+    """Yield the inputs or outputs whose names differ only in case: `CLOUDTRAIN_INPUT_TRAIN` would be ambiguous.
 
-    `outputs` are those that the job has without a declaration.
+    `outputs` are the outputs that every such job has without declaring them.
     """
     for field, implicit in (("inputs", ()), ("outputs", outputs)):
         declared = job.get(field)
@@ -179,7 +182,7 @@ def same_names(job: Mapping[str, Any], *, outputs: Sequence[str] = ()) -> Iterat
 
 
 def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:
-    """What no target could be sent: NaN and infinity, which JSON has no word for, and what is not whole text."""
+    """Yield the values that no target accepts: NaN and infinity, which JSON cannot express, and malformed text."""
     if isinstance(value, str):
         yield from (Problem(path, f"`{path[-1]}` holds {what}", hint, code="CT017") for what, hint in _no_text(value))
     elif isinstance(value, float) and not isfinite(value):
@@ -198,7 +201,7 @@ def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem
 
 
 def _no_text(text: str) -> Iterator[tuple[str, str]]:
-    """What keeps a text from being an argument or UTF-8, and what to do about it."""
+    """Yield why a text is not a valid argument or not valid UTF-8, and how to correct it."""
     if "\0" in text:
         yield "a NUL character, which ends every argument", "remove it"
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
@@ -214,17 +217,18 @@ class TrainingJob(FromFile):
     """
 
     name: str = Field(pattern=JOB_NAME, max_length=MAX_JOB_NAME)
-    """Letters, digits and hyphens; at most 40, so that a run name with hash and counter fits every target."""
+    """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter fits every
+    target."""
     source_dir: str | None = "."
-    """The folder with the user's code, or one file, relative to the job file; or `bundled:NAME`. Null: no code."""
+    """The folder with the user's code, or a single file, relative to the job file; or `bundled:NAME`. Null: no code."""
     entry_point: Text | None = None
-    """The script inside `source_dir`. With neither this nor `command`, the image's own entry point runs (SageMaker)."""
+    """The script inside `source_dir`. Without `entry_point` and `command`, the image's entry point runs (SageMaker)."""
     command: Text | None = None
     """A shell command line, instead of `entry_point`."""
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
-    """Reach the script as `--key value`, keys sorted, the same on every target."""
+    """Passed to the script as `--key value`, sorted by key, identically on every target."""
     bare_flags: bool = Field(default=False, strict=True)
-    """A hyperparameter that is `true` reaches the script as `--key` alone, and one that is `false` not at all."""
+    """Pass a hyperparameter that is `true` as `--key` alone, and leave out one that is `false`."""
     distribution: Distribution = Field(default_factory=NoDistribution.model_construct)
     resources: Resources = Field(default_factory=Resources.model_construct)
     environment: Environment = Field(default_factory=Environment.model_construct)
@@ -234,7 +238,8 @@ class TrainingJob(FromFile):
     spot: Spot | None = None
     max_runtime: Duration | None = None
     metrics: dict[str, str] = Field(default_factory=dict)
-    """Name to a regular expression with one group, read in the output: by SageMaker, and on this machine."""
+    """Maps the name of a metric to a regular expression with one group. SageMaker and local runs apply it to the
+    output."""
     tags: dict[str, str] = Field(default_factory=dict)
     description: str | None = None
 
@@ -245,10 +250,10 @@ class TrainingJob(FromFile):
         """Return the job that runs a script: `TrainingJob.from_script("train.py", ["--epochs", "3"])`.
 
         Args:
-            script: a Python file. The code is the working directory where the script lies in it, and else the
-                script's own folder; what it imports decides how its processes are started.
-            arguments: of the script; those that are all `--name value` become hyperparameters.
-            fields: fields of the job, which win.
+            script: a Python file. The code is the working directory if the script is inside it, otherwise the script's
+                folder. The script's imports decide how its processes are started.
+            arguments: the script's arguments. If all of them are `--name value`, they become hyperparameters.
+            fields: fields of the job. They take precedence.
 
         Raises:
             UsageError: there is no such script, or it is not Python.

@@ -1,4 +1,4 @@
-"""What the user adds to a request by hand, merged into what the job says."""
+"""Merging of the user's overrides into a request."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def merged(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`request` with `overrides` on top: mappings are merged key by key, everything else is replaced, and a null
-    removes its key. Neither argument is changed."""
+    """Return `request` with `overrides` applied: mappings are merged key by key, a null removes its key, and any other
+    value replaces the old one. Neither argument is changed."""
     result = dict(request)
     for key, value in overrides.items():
         if value is None:

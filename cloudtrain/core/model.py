@@ -1,4 +1,4 @@
-"""The base of every job model: frozen, closed to unknown fields, and with errors that a person can act on."""
+"""The base of every job model: frozen, strict about unknown fields, with errors that say how to fix them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field, PrivateAttr))
     class _Meta(ModelMetaclass):
-        """Tells type checkers, whom `model_config` tells nothing, that models are frozen."""
+        """Tells type checkers that models are frozen. They cannot read that from `model_config`."""
 
 else:
 
@@ -35,9 +35,9 @@ else:
 
 
 def all_at_once(rules: Rules) -> Any:
-    """A model validator that applies `rules` to the fields as they were written, right or wrong.
+    """Return a model validator that applies `rules` to the fields as they were written, valid or not.
 
-    The problems that it finds are reported together with those of the fields.
+    Its problems are reported together with those of the fields.
     """
 
     @classmethod  # type: ignore[misc]  # model_validator takes a classmethod, which mypy allows only in a class
@@ -48,14 +48,14 @@ def all_at_once(rules: Rules) -> Any:
 
 
 class Model(BaseModel, metaclass=_Meta):
-    """Frozen; unknown fields are errors; no coercion from a number to a string or from a string to a number."""
+    """Frozen. Unknown fields are errors, and numbers and strings are never converted into each other."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False, defer_build=True)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed, validated again.
+        """Return a validated copy with some fields changed.
 
         Raises:
-            JobError: the changed values do not fit.
+            JobError: a changed value is not valid.
         """
         return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | changes)

@@ -1,4 +1,4 @@
-"""Where a job comes from: the folder of its file, whose project's settings count wherever the job is used."""
+"""The origin of a job: the folder of its file. The settings of that folder's project apply wherever the job is used."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 class FromFile(Model):
-    """A model that remembers the folder of the file that it was read from. Two of the same fields are equal all the
-    same."""
+    """A model that remembers the folder of the file that it was read from. Equality ignores the folder."""
 
     _folder: Path | None = PrivateAttr(default=None)
 
@@ -25,13 +24,13 @@ class FromFile(Model):
         return self._folder
 
     def from_folder(self, folder: Path | None) -> Self:
-        """The same job, as one of a file in that folder."""
+        """Return the same job, as if it had been read from a file in that folder."""
         same = self.model_copy()
         same._folder = folder  # type: ignore[misc]  # only fields are frozen
         return same
 
     def replace(self, **changes: Any) -> Self:
-        """As of every model; the folder stays."""
+        """Return a validated copy with some fields changed, and the same folder."""
         return super().replace(**changes).from_folder(self._folder)
 
     def __eq__(self, other: object) -> bool:

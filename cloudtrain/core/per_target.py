@@ -1,4 +1,4 @@
-"""Fields of a job that have a value for each target: `inputs.train.NAME`, `instance_type.NAME`, `NAME_overrides`."""
+"""Fields of a job with one value per target: `inputs.train.NAME`, `instance_type.NAME`, `NAME_overrides`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from cloudtrain.core.targets import target_names
 M = TypeVar("M", bound=BaseModel)
 
 OVERRIDES = "_overrides"
-"""With this ends the field of a job that is merged into one target's request."""
+"""Suffix of the job fields that are merged into one target's request."""
 
 
 def per_target(annotation: Any, *, suffix: str = "", **field: Any) -> Callable[[type[M]], type[M]]:
-    """Give a model a field for every installed target, named after it. `field` are arguments of pydantic's `Field`.
+    """Return a decorator that adds a field to a model for every installed target, named after the target. `field` are
+    arguments of pydantic's `Field`.
 
-    The fields are pydantic's own, so that unknown names, types, the JSON Schema and overrides are theirs too.
+    Pydantic handles these fields like all others: unknown names, types, the JSON Schema and overrides.
     """
 
     def widen(model: type[M]) -> type[M]:
@@ -31,19 +32,19 @@ def per_target(annotation: Any, *, suffix: str = "", **field: Any) -> Callable[[
 
 
 def is_widened(model: type[BaseModel]) -> bool:
-    """Whether the class is what `per_target` made of one: it has no source of its own."""
+    """Return whether `per_target` made the class. Such a class has no source code."""
     base = model.__bases__[0]
     return (model.__name__, model.__module__) == (base.__name__, base.__module__)
 
 
 def overrides_of(job: BaseModel, target: str) -> Mapping[str, Any]:
-    """What a job has the user merge into one target's request."""
+    """Return the job's overrides for one target's request."""
     found: Mapping[str, Any] = getattr(job, target + OVERRIDES, {})
     return found
 
 
 def value_for(model: BaseModel, target: str) -> str | None:
-    """The value of the field that is named after a target; None where it has none."""
+    """Return the value of the field named after a target, or None if it has no value."""
     value = getattr(model, target, None)
     assert value is None or isinstance(value, str)
     return value

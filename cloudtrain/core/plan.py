@@ -1,4 +1,4 @@
-"""The compiled job: the exact request, the uploads, the findings. Pure data; nothing here looks anything up."""
+"""The compiled job: the exact request, the uploads and the findings. Pure data: nothing in this module does I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Level(str, Enum):
-    """How bad a finding is. Errors stop a submit; warnings and notices do not."""
+    """Severity of a finding. Errors stop a submit; warnings and notices do not."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -34,7 +34,8 @@ class Level(str, Enum):
 
 
 class Finding(NamedTuple):
-    """One preflight result. `path` is the way to the value in the job; `place` is where that stands in its file."""
+    """One preflight result. `path` is the path of the value in the job; `place` is the value's position in the job's
+    file."""
 
     code: str
     level: Level
@@ -45,7 +46,7 @@ class Finding(NamedTuple):
     details: tuple[str, ...] = ()
 
     def notice(self) -> Notice:
-        """The finding for a reader."""
+        """Return the finding as a notice for the reader."""
         from cloudtrain.errors import dotted
         from cloudtrain.render.document import Notice
 
@@ -54,7 +55,8 @@ class Finding(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """A file that must be at `destination` before the request is sent. Content-addressed: same bytes, same place."""
+    """A file that must be at `destination` before the request is sent. The destination is content-addressed: same
+    bytes, same destination."""
 
     kind: str
     sha256: str
@@ -63,17 +65,16 @@ class Upload(NamedTuple):
     """Bytes of the content before compression."""
     file_count: int
     content: str | None = None
-    """What is sent, where that is a text that the plan knows: the definition of an environment."""
+    """The text to send, if the plan knows it: the definition of an environment."""
     folder: str | None = None
-    """A folder of the bundle that goes with it; the address that storage gives it stands where `content` says
-    `${{folder}}`."""
+    """A folder of the bundle that is sent along. `${{folder}}` in `content` becomes the folder's address in storage."""
     source: str | None = None
-    """The folder or the file of this machine that is sent, where it is data and not the bundle. The data is the same
-    wherever it comes from, so the plan's hash leaves it out."""
+    """The folder or file on this machine to send, for data that is not part of the bundle. The plan's hash leaves it
+    out, because the data is the same wherever it is stored."""
 
 
 class Bundle(NamedTuple):
-    """The identity of the user's code: what compile may know of the archive."""
+    """The identity of the user's code: the part of the archive that compile may use."""
 
     sha256: str
     size: int
@@ -82,14 +83,14 @@ class Bundle(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What this machine has: logical CPUs, and the ids of the GPUs that may be used (as in CUDA_VISIBLE_DEVICES)."""
+    """The resources of this machine: logical CPUs, and the ids of the usable GPUs (as in CUDA_VISIBLE_DEVICES)."""
 
     cpus: int
     gpu_ids: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
-        """How many GPUs may be used."""
+        """The number of usable GPUs."""
         return len(self.gpu_ids)
 
     def __str__(self) -> str:
@@ -105,34 +106,35 @@ class CompileContext(NamedTuple):
     account: Any
     """The target's account settings: `LocalAccount`, `SageMakerAccount` or `AzureMLAccount`."""
     conda: str | None = None
-    """The text of the job's `environment.conda_file`; None where it names none, or the bundle does not have it."""
+    """The text of the job's `environment.conda_file`; None if the job names none, or the bundle does not contain it."""
     build: str | None = None
-    """Hash of the job's `environment.build` folder; None where it names none, or the bundle has no Dockerfile there."""
+    """Hash of the job's `environment.build` folder; None if the job names none, or the folder has no Dockerfile."""
     requirements: str | None = None
-    """Hash of the job's `environment.requirements` and of what it includes; None where the bundle has no such file."""
+    """Hash of the job's `environment.requirements` and the files it includes; None if the bundle has no such file."""
     package: bool = False
-    """Whether a `setup.py` stands at the top of the bundle, which SageMaker's toolkit takes for a Python package."""
+    """Whether the bundle has a `setup.py` at the top. SageMaker's toolkit installs such a bundle as a Python
+    package."""
     after: tuple[str, ...] = ()
-    """Runs on this machine that have to succeed before this one starts: it reads what they write."""
+    """Runs on this machine that must succeed before this run starts, because it reads their output."""
 
 
 @dataclass(frozen=True)
 class Plan(Exports):
-    """What a submit would send. `request` is the exact body; a submit sends it unchanged.
+    """What a submit would send. The submit sends exactly the body in `request`.
 
     Attributes:
         target: the name of the target.
         run_name: the name that the run will have.
         request: the body, JSON data only.
         uploads: what must be in place before the request is sent.
-        processes: what will really run, process by process.
+        processes: every process that will run.
         findings: what the checks found.
-        summary: label and text pairs that a person reads first.
-        place: where the run will be: the middle of its reference.
-        written: where the run will write: `model`, `checkpoint`, `outputs/NAME` to a place of the target. A target
-            whose request says it already overrides `outputs` instead.
-        settings: the files on this machine, beside the job's own, that had a part in it: `cloudtrain.toml`,
-            `instances.toml`, and what the target's own tools keep.
+        summary: pairs of label and text that introduce the plan to a reader.
+        place: where the run will be; the middle part of its reference.
+        written: where the run will write: maps `model`, `checkpoint` and `outputs/NAME` to locations on the target. A
+            target whose request already holds the locations overrides `outputs` instead.
+        settings: the files on this machine, other than the job's, that influenced the plan: `cloudtrain.toml`,
+            `instances.toml`, and files of the target's tools.
     """
 
     target: str
@@ -148,11 +150,11 @@ class Plan(Exports):
     settings: tuple[str, ...] = ()
     written: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     hidden: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    """Secrets in the request, which no rendering shows. What is sent has them."""
+    """Secrets in the request. Every rendering hides them; the request that is sent contains them."""
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Where the run will write: `model`, `checkpoint`, `outputs/NAME` to a place of the target."""
+        """Where the run will write: maps `model`, `checkpoint` and `outputs/NAME` to locations on the target."""
         return dict(self.written)
 
     @property
@@ -162,7 +164,7 @@ class Plan(Exports):
 
     @property
     def request_json(self) -> str:
-        """The request as canonical JSON: sorted keys, no white space, UTF-8; the bytes that the hash covers."""
+        """Return the request as canonical JSON (sorted keys, no white space, UTF-8): the bytes that the hash covers."""
         return canonical_json(self.request)
 
     @property
@@ -181,12 +183,12 @@ class Plan(Exports):
         return tuple(finding for finding in self.findings if finding.level is Level.ERROR)
 
     def with_findings(self, findings: tuple[Finding, ...]) -> Plan:
-        """The same plan with other findings."""
+        """Return the same plan with other findings."""
         return replace(self, findings=findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole plan as JSON data, in which secrets are hidden. Of very many processes, what they share is written
-        once: `processes_data`."""
+        """Return the whole plan as JSON data, with secrets hidden. Values that many processes share are written once:
+        `processes_data`."""
         content = {
             "target": self.target,
             "run_name": self.run_name,
@@ -203,11 +205,11 @@ class Plan(Exports):
         return hide(content, self.hidden)
 
     def to_json(self) -> str:
-        """The whole plan as indented JSON, keys in order, ending with a newline."""
+        """Return the whole plan as indented JSON, with keys in order and a newline at the end."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """What else the request can be printed as, by name: texts for tools of the target (`Target.plan_formats`)."""
+        """Return the other formats of the request, by name: texts for tools of the target (`Target.plan_formats`)."""
         return {}
 
     def document(self, *, whole: bool = True) -> Document:
@@ -228,14 +230,14 @@ class Plan(Exports):
         return hide(Document(blocks), self.hidden)
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
-        """The plan as text. Command lines are wrapped to `width` columns; no line of data and no path is cut. Of a
-        request that nobody can read to its end, the lines in the middle are counted."""
+        """Return the plan as text. Command lines are wrapped to `width` columns; data and paths are never cut. Of a
+        very long request, the middle lines are replaced by their number."""
         from cloudtrain.render.text import to_text
 
         return to_text(self.document(), width=width, color=color)
 
     def to_html(self) -> str:
-        """The whole plan as one self-contained `<div>`."""
+        """Return the whole plan as one self-contained `<div>`."""
         from cloudtrain.render.html import to_html
 
         return to_html(self.document())
@@ -257,10 +259,10 @@ def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def canonical_json(value: Any) -> str:
-    """One text per value: sorted keys, no white space, no NaN.
+    """Return the one canonical text of a value: sorted keys, no white space, no NaN.
 
     Raises:
-        ValueError: the value holds NaN or infinity, which JSON has no word for.
+        ValueError: the value holds NaN or infinity, which JSON cannot express.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
@@ -280,13 +282,13 @@ def _amount(upload: Upload) -> str:
 
 
 def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | Command | Pairs]:
-    """Every process that will run; ranks that differ only in their number are shown as one, and of many instances
-    that start the same the first two and the last."""
+    """Yield every process that will run. Ranks that differ only in their number are shown as one. Of many instances
+    that start the same program, the first two and the last are shown."""
     from cloudtrain.render.document import Command, Heading, Pairs, Text
 
     groups = Processes.of(processes).groups
     envs = [process.env for group in groups for process in (group.examples if group.role != "rank" else ())]
-    shared = common_variables(envs) if len(envs) > 1 else {}  # those of a single process stand with it
+    shared = common_variables(envs) if len(envs) > 1 else {}  # a single process is shown with its own variables
     for group in groups:
         for shown in _shown(group):
             if isinstance(shown, str):
@@ -301,7 +303,7 @@ def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | C
 
 
 def _shown(group: Alike) -> Iterator[Process | str]:
-    """Those that are worth a block, and in the place of those that are not a line about them."""
+    """Yield the processes of a group to show, and a line of text in place of the omitted ones."""
     if group.role == "rank":
         yield group.first
     elif group.count <= _WORTH_SHOWING:
@@ -315,7 +317,7 @@ def _shown(group: Alike) -> Iterator[Process | str]:
 
 
 _WORTH_SHOWING = 8
-"""Instances that start the same program, before a reader would rather be told that they do."""
+"""Number of instances that start the same program, above which the plan summarizes them."""
 
 
 def _title(group: Alike, shown: Process) -> str:
@@ -327,12 +329,12 @@ def _title(group: Alike, shown: Process) -> str:
 
 
 def _places(numbers: Sequence[int]) -> str:
-    instances = dict.fromkeys((min(numbers), max(numbers)))  # SageMaker ranks algo-10 before algo-2
+    instances = dict.fromkeys((min(numbers), max(numbers)))  # SageMaker sorts algo-10 before algo-2
     return ("on instance " if len(instances) == 1 else "on instances ") + " to ".join(map(str, instances))
 
 
 def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
-    """A request for a reader; of one that nobody reads to its end, the lines in the middle are counted."""
+    """Yield a request for the reader. In a very long request, the middle lines are replaced by their number."""
     from cloudtrain.render.document import Lines, Text
 
     lines = json.dumps(request, indent=2, ensure_ascii=False).splitlines()
@@ -347,12 +349,12 @@ def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
 
 
 _READ = 200_000
-"""Characters of a request, some 80 pages, that a reader is shown from its start; and a tenth of it from its end. A
-thousand instances on this machine are a thousand lists of arguments and variables."""
+"""Characters of a request (about 80 pages) that are shown from its start; a tenth of this is shown from its end. A
+thousand instances on this machine mean a thousand lists of arguments and variables."""
 
 
 def _within(lines: Sequence[str], most: int) -> int:
-    """How many of the lines have at most so many characters."""
+    """Return how many of the lines fit into that many characters."""
     return bisect_right(list(accumulate(len(line) + 1 for line in lines)), most)
 
 

@@ -1,7 +1,7 @@
-"""The processes of a job, as a plan knows them: each one on demand, because a large job has a million of them.
+"""The processes of a job in a plan. Each is made on demand, because a large job has a million of them.
 
-Processes of one kind are one `Alike`, which makes the n-th of them when somebody asks. So a plan costs what is looked
-at, and not what the job would start.
+Processes of one kind form one `Alike`, which makes its n-th process when asked. So the cost of a plan depends on how
+many processes you look at, not on how many the job starts.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, overload
 
 @dataclass(frozen=True)
 class Process:
-    """One process that the job will really start: on which instance, with which rank, argv and environment.
+    """One process that the job will start: its instance, rank, arguments and environment.
 
-    `rank` is None for launchers (torchrun, mpirun) and for processes that have none. `env` holds what is set for
-    this process, beside what the instance has anyway.
+    `rank` is None for launchers (torchrun, mpirun) and other processes without a rank. `env` holds the variables that
+    are set for this process in addition to the instance's.
     """
 
     instance: int
@@ -33,14 +33,14 @@ class Process:
 
 @dataclass(frozen=True)
 class Alike:
-    """Processes of one role that only their numbers and places tell apart.
+    """Processes of one role that differ only in their numbers and instances.
 
     Attributes:
-        role: what they are.
-        spread: each instance, and how many of them it has, in their order.
-        make: the n-th of them, from 0.
-        uniform: whether all have in common what the first, the second and the last have in common. Of processes that
-            are not, all are looked at.
+        role: the role of the processes.
+        spread: each instance and its number of these processes, in order.
+        make: makes the n-th process, from 0.
+        uniform: whether everything that the first, second and last process share is shared by all. If not, every
+            process is examined.
     """
 
     role: str
@@ -50,13 +50,13 @@ class Alike:
 
     @classmethod
     def listed(cls, processes: Sequence[Process]) -> Alike:
-        """Processes that are there already."""
+        """Return a group of processes that already exist."""
         spread = ((instance, len(list(same))) for instance, same in groupby(process.instance for process in processes))
         return cls(processes[0].role, tuple(spread), processes.__getitem__, uniform=False)
 
     @cached_property
     def count(self) -> int:
-        """How many they are."""
+        """The number of processes."""
         return sum(number for _, number in self.spread)
 
     def __iter__(self) -> Iterator[Process]:
@@ -64,17 +64,17 @@ class Alike:
 
     @cached_property
     def first(self) -> Process:
-        """The one that the others are like."""
+        """The process that represents the group."""
         return self.make(0)
 
     @cached_property
     def last(self) -> Process:
-        """The one whose numbers are the highest."""
+        """The process with the highest numbers."""
         return self.make(self.count - 1)
 
     @cached_property
     def examples(self) -> tuple[Process, ...]:
-        """Those whose differences are all the differences."""
+        """Processes that together show every difference within the group."""
         if not self.uniform:
             return tuple(self)
         between = (self.make(1),) if self.count > 2 else ()
@@ -82,7 +82,7 @@ class Alike:
 
     @cached_property
     def env(self) -> dict[str, str]:
-        """The variables that are the same for all of them."""
+        """The variables that have the same value in all processes."""
         return common_variables(process.env for process in self.examples)
 
 
@@ -94,7 +94,7 @@ class Processes(Sequence[Process]):
 
     @classmethod
     def of(cls, processes: Iterable[Process]) -> Processes:
-        """The same processes; neighbours of one role are one group, ranks only where they run the same program."""
+        """Group the given processes: neighbours of one role form a group, ranks only if they run the same program."""
         if isinstance(processes, Processes):
             return processes
         neighbours = groupby(
@@ -104,17 +104,17 @@ class Processes(Sequence[Process]):
 
     @property
     def ranks(self) -> Counter[int]:
-        """How many processes with a rank each instance has."""
+        """The number of ranks on each instance."""
         return self._count(group for group in self.groups if group.first.rank is not None)
 
     @property
     def started(self) -> Counter[int]:
-        """How many processes each instance has, launchers and waiting ones among them."""
+        """The number of processes on each instance, including launchers and waiting processes."""
         return self._count(self.groups)
 
     @property
     def examples(self) -> Iterator[Process]:
-        """So many of them that no other differs in more than numbers."""
+        """Yield enough processes that any other differs from one of them only in numbers."""
         return (process for group in self.groups for process in group.examples)
 
     @staticmethod
@@ -164,28 +164,28 @@ def _kind(process: Process) -> tuple[object, ...]:
 
 
 def common_variables(envs: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """What all of these environments have in common."""
+    """Return the variables that all of these environments share."""
     first, *others = envs
     return {key: value for key, value in first.items() if all(env.get(key) == value for env in others)}
 
 
 LISTED = 64
-"""Up to so many processes of one kind are written out whole, each for itself."""
+"""Largest number of processes of one kind that each get a whole entry."""
 
 TOLD_APART = 10_000
-"""Up to so many are told apart one by one; of more, the first two and the last."""
+"""Largest number of processes of one kind whose differences are all listed. Of more, the first two and the last are
+listed."""
 
 _LONG = 200
-"""Characters that several texts begin with, from which on they are written once."""
+"""Length in characters from which a common beginning of several texts is written only once."""
 
 
 def processes_data(processes: Iterable[Process]) -> list[dict[str, Any]]:
-    """All processes as JSON data: one entry for each, or for each kind of which there are more than `LISTED`.
+    """Return all processes as JSON data: one entry per process, or one per kind with more than `LISTED` processes.
 
-    Such an entry has their `count`, what they share (`role`, `argv` and `env`), and `each`, with what tells them apart.
-    `env_begins` holds the beginning that the texts of a variable have in common, where that is long. There are as
-    many in `each` as `count` says, up to `TOLD_APART`; of more, the first two and the last, from whose numbers the
-    others follow.
+    The entry of a kind has the `count` of its processes, their common `role`, `argv` and `env`, and a list `each` of
+    their differences. `env_begins` holds the common beginning of a variable's texts, if it is long. `each` has `count`
+    items, up to `TOLD_APART`. Above that it has the first two and the last, whose numbers determine the others.
     """
     return [entry for group in Processes.of(processes).groups for entry in _entries(group)]
 
@@ -219,7 +219,7 @@ def _whole(process: Process) -> dict[str, Any]:
 
 
 def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str], same_argv: bool) -> dict[str, Any]:
-    """What one of many has for itself."""
+    """Return the values that only this process has."""
     env = {name: value for name, value in process.env.items() if name not in shared}
     return {
         "instance": process.instance,
@@ -231,10 +231,10 @@ def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str],
 
 
 def _beginnings(group: Alike) -> dict[str, str]:
-    """Of variables that are different texts with one long beginning: TF_CONFIG names all hosts, then the task."""
+    """Return the long common beginnings of variables that differ: TF_CONFIG names all hosts first, then the task."""
     names = group.first.env.keys() - group.env.keys()
     found = {name: _beginning([process.env.get(name, "") for process in group.examples]) for name in sorted(names)}
-    # Not in the middle of a number, which of the others may begin with another digit.
+    # Do not split a number: the other texts may continue with another digit.
     return {name: re.sub(r"\w+$", "", text) for name, text in found.items() if len(text) > _LONG}
 
 

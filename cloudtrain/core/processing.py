@@ -1,7 +1,7 @@
-"""The processing job: a script that works on data before or after training, on several instances that each have a part.
+"""The processing job: a script that prepares or evaluates data on several instances, each with its part of the data.
 
-It is written as a training job is, without what only training has: a distribution, checkpoints, spot capacity.
-Every instance runs the script once, on its own; inputs with `shard: true` are dealt out between them.
+Its fields are those of a training job, except those for training only: distribution, checkpoints and spot capacity.
+Every instance runs the script once, independently. Inputs with `shard: true` are divided among the instances.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ONLY_TRAINING = {
     "instance_groups": (),
     "access": "ro",
 }
-"""Fields of an input that CreateProcessingJob has no place for, and their defaults."""
+"""Fields of an input that CreateProcessingJob does not support, and their defaults."""
 
 
 def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
@@ -69,7 +69,7 @@ class ProcessingInput(Input):
     """Data that the script reads, as in a training job."""
 
     path: str | None = None
-    """SageMaker: where the container has it; `/opt/ml/processing/input/NAME` unless given."""
+    """SageMaker: the path in the container. Default: `/opt/ml/processing/input/NAME`."""
 
     _processing_rules = all_at_once(_processing_input_rules)
 
@@ -98,13 +98,13 @@ class ProcessingInput(Input):
 
 
 class ProcessingOutput(Output):
-    """Data that the script writes. What all instances write ends up in one place, so their file names must differ."""
+    """Data that the script writes. All instances write to one location, so their file names must differ."""
 
     mode: Literal["upload", "mount"] = "upload"
     """upload: copied when the script ends (EndOfJob). mount: copied while it runs (Continuous). Azure ML mounts the
     output unless the job says `upload`."""
     path: str | None = None
-    """SageMaker: where the container writes it; `/opt/ml/processing/output/NAME` unless given."""
+    """SageMaker: the path in the container that the script writes to. Default: `/opt/ml/processing/output/NAME`."""
 
     _processing_rules = all_at_once(_place_rules)
 
@@ -149,17 +149,18 @@ class ProcessingJob(FromFile):
     """
 
     kind: Literal["processing"] = "processing"
-    """Tells a file with a processing job from one with a training job."""
+    """Distinguishes the file of a processing job from that of a training job."""
     name: str = Field(pattern=JOB_NAME, max_length=40)
-    """Letters, digits and hyphens; at most 40, so that a run name with hash and counter fits every target."""
+    """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter fits every
+    target."""
     source_dir: str = "."
-    """The folder with the user's code, relative to the job file; or `bundled:NAME`."""
+    """The folder with your code, relative to the job file; or `bundled:NAME`."""
     entry_point: Text | None = None
-    """The script inside `source_dir`. With neither this nor `command`, the image's own entry point runs (SageMaker)."""
+    """The script inside `source_dir`. Without `entry_point` and `command`, the image's entry point runs (SageMaker)."""
     command: Text | None = None
     """A shell command line, instead of `entry_point`."""
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
-    """Reach the script as `--key value`, keys sorted, the same on every target."""
+    """Passed to the script as `--key value`, sorted by key, identically on every target."""
     resources: Resources = Field(default_factory=Resources.model_construct)
     environment: Environment = Field(default_factory=Environment.model_construct)
     inputs: dict[Name, ProcessingInput] = Field(default_factory=dict)
@@ -173,7 +174,7 @@ class ProcessingJob(FromFile):
     @model_validator(mode="before")
     @classmethod
     def _take_plain_places(cls, data: Any) -> Any:
-        """`ct.Input` and `ct.Output` do as well as their own models here."""
+        """Accept `ct.Input` and `ct.Output` in place of the processing models."""
         if not isinstance(data, Mapping):
             return data
         widened = dict(data)
@@ -204,8 +205,8 @@ class ProcessingJob(FromFile):
         ) -> None: ...
 
     def as_training(self) -> TrainingJob:
-        """The same script, data and machines as a training job without a distribution: what checks look at, and what
-        compilers reuse. Its references may name what this job declares, so it is not validated again."""
+        """Return the same script, data and machines as a training job without a distribution, for checks and compilers.
+        It is not validated again, because its references may name what this job declares."""
         shared = {name: getattr(self, name) for name in self.model_fields_set & TrainingJob.model_fields.keys()}
         defaults = {
             name: getattr(self, name) for name in ("source_dir", "resources", "environment") if name not in shared
@@ -216,7 +217,7 @@ class ProcessingJob(FromFile):
 AnyJob = TrainingJob | ProcessingJob
 
 KINDS: dict[str, type[TrainingJob] | type[ProcessingJob]] = {"training": TrainingJob, "processing": ProcessingJob}
-"""What `kind` in a job file can say; a file without it holds a training job."""
+"""The possible values of `kind` in a job file. A file without `kind` holds a training job."""
 
 
 def _widen(item: Any, plain: type[Model], own: type[Model]) -> Any:

@@ -1,5 +1,6 @@
 """References inside a job: `${{inputs.train}}`, `${{outputs.model}}` and `${{checkpoint}}` to its own data, and
-`run:prep/output/volumes` to what an earlier run wrote. Found and checked here; compilers put real paths in place."""
+`run:prep/output/volumes` to the output of an earlier run. This module finds and checks them; compilers replace them
+with real paths."""
 
 from __future__ import annotations
 
@@ -15,18 +16,18 @@ from cloudtrain.errors import Problem, did_you_mean
 _SPACE = re.compile(r"\s*")
 
 _PLACES = ("entry_point", "command", "hyperparameters", "environment")
-"""The fields of a job whose texts may hold references."""
+"""The fields of a job that may contain references in their texts."""
 
 
 IMPLICIT = ("outputs.model", "checkpoint")
-"""What a training job can refer to without declaring it."""
+"""References that are valid in a training job without a declaration."""
 
 
 def reference_problems(job: Mapping[str, Any], implicit: Sequence[str] = IMPLICIT) -> list[Problem]:
-    """Every reference in a raw job that names nothing. Works on jobs that are wrong in other ways too.
+    """Return every reference in a raw job that names nothing. Works on jobs that have other errors too.
 
-    `job` holds what a person wrote: mappings, lists and texts, or models where the job is written in Python.
-    `implicit` are references that are good without a declaration.
+    `job` holds the fields as written: mappings, lists and texts, or models if the job is written in Python.
+    `implicit` are references that are valid without a declaration.
     """
     problems = []
     for field in _PLACES:
@@ -50,28 +51,28 @@ _RUN_HINT = "write `run:NAME/output/OUTPUT` or `run:NAME/model`; NAME is a job, 
 
 
 class RunInput(NamedTuple):
-    """What an earlier run wrote: `run:prep/output/volumes/train` is `train` below the output `volumes` of `prep`."""
+    """Output of an earlier run: `run:prep/output/volumes/train` is `train` below the output `volumes` of `prep`."""
 
     run: str
-    """A run, the beginning of one, a job's name, or `last`."""
+    """A run name, the beginning of one, a job name, or `last`."""
     what: str
-    """`outputs/volumes`, `model` or `checkpoint`: the words of `cloudtrain download`."""
+    """`outputs/volumes`, `model` or `checkpoint`, as in `cloudtrain download`."""
     below: str = ""
-    """Empty, or `/train`."""
+    """The path below the output, such as `/train`; empty for the whole output."""
 
 
 def is_run_input(place: str | None) -> bool:
-    """Whether an input's place names an earlier run."""
+    """Return whether the location of an input names an earlier run."""
     return place is not None and place.startswith(RUN_SCHEME)
 
 
 def is_local_path(place: str | None) -> bool:
-    """Whether a place is marked as a path of this machine: `./data`, `../data`, `~/data`, `/mnt/data`."""
+    """Return whether a location is written as a path on this machine: `./data`, `../data`, `~/data`, `/mnt/data`."""
     return place is not None and (place.startswith(("./", "../", "~/", "/")) or place in (".", ".."))
 
 
 def run_input(place: str) -> RunInput | None:
-    """The parts of `run:NAME/output/OUTPUT`; None where it is not written so."""
+    """Return the parts of `run:NAME/output/OUTPUT`, or None for text of another form."""
     match = re.fullmatch(_RUN, place)
     if match is None or ".." in (match["below"] or "").split("/"):
         return None
@@ -80,7 +81,7 @@ def run_input(place: str) -> RunInput | None:
 
 
 def _value_problems(inputs: Any) -> Iterator[Problem]:
-    """References in plain values, which Azure ML would hand over as they are written."""
+    """Yield a problem for each reference in a plain value. Azure ML would pass it on unchanged."""
     for path, text in _texts(inputs, ("inputs",)):
         for found in find_references(text) if path[2:] == ("value",) else ():
             message = f"`{found.text}` stands in a plain value, in which nothing is replaced"
@@ -88,14 +89,14 @@ def _value_problems(inputs: Any) -> Iterator[Problem]:
 
 
 def _run_problems(inputs: Any) -> Iterator[Problem]:
-    """Places that name an earlier run, and are not written as such places are."""
+    """Yield a problem for each location that starts like an earlier run's and is malformed."""
     for path, text in _texts(inputs, ("inputs",)):
         if is_run_input(text) and path[-1] in target_names() and run_input(text) is None:
             yield Problem(path, f"`{text}` does not name what a run wrote", _RUN_HINT, code="CT021")
 
 
 class Reference(NamedTuple):
-    """A reference in a text: from where to where, and what stands between its braces without the space around it."""
+    """A reference in a text: its start, its end, and the stripped text between its braces."""
 
     start: int
     end: int
@@ -104,12 +105,12 @@ class Reference(NamedTuple):
 
 
 def find_references(text: str) -> Iterator[Reference]:
-    """Everything in `${{` and the next `}}`, on one line but for the space around it.
+    """Yield everything between `${{` and the next `}}` that stands on one line, apart from the space around it.
 
-    One walk over the text: a regular expression tries every way to share the space, and looks for an end from each
-    beginning. 3,000 blanks took it 8 seconds.
+    This is a single pass over the text. A regular expression backtracks over the spaces and searches for an end from
+    each start, which took 8 seconds for 3,000 blanks.
     """
-    close = stop = line_end = -1  # the next `}}`, the end of what stands before it, and the next end of a line
+    close = stop = line_end = -1  # the next `}}`, the end of the text before it, and the next end of a line
     start = text.find("${{")
     while start >= 0:
         if close < start + 3:
@@ -131,7 +132,7 @@ def find_references(text: str) -> Iterator[Reference]:
 
 
 def replace_references(text: str, path_of: Callable[[str], str]) -> str:
-    """`text` with each reference replaced by `path_of("inputs.train")`."""
+    """Return `text` with each reference replaced by `path_of("inputs.train")`."""
     parts, end = list[str](), 0
     for found in find_references(text):
         parts += [text[end : found.start], path_of(found.inner)]
@@ -140,7 +141,7 @@ def replace_references(text: str, path_of: Callable[[str], str]) -> str:
 
 
 def references_in(text: str) -> list[str]:
-    """The inner texts of all references: `["inputs.train", "checkpoint"]`."""
+    """Return the inner texts of all references: `["inputs.train", "checkpoint"]`."""
     return [found.inner for found in find_references(text)]
 
 
@@ -156,7 +157,7 @@ def _texts(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str 
 
 
 def _fault(inner: str, job: Mapping[str, Any], implicit: Sequence[str]) -> tuple[str, str | None] | None:
-    """What is wrong with one reference, and a hint; None when it is right."""
+    """Return what is wrong with one reference, and a hint; None if it is valid."""
     names = {kind: _names(job, kind) for kind in ("inputs", "outputs")}
     known = sorted({*implicit, *(f"{kind}.{name}" for kind in names for name in names[kind])})
     if inner in known:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @per_target(str | None, default=None)
 class PerTarget(Model):
-    """A value that has another name on each target: `{sagemaker: ml.p4d.24xlarge, azureml: Standard_ND96asr_v4}`."""
+    """A value that differs between targets: `{sagemaker: ml.p4d.24xlarge, azureml: Standard_ND96asr_v4}`."""
 
     def of(self, target: str) -> str | None:
-        """The value for one target, or None."""
+        """Return the value for one target, or None."""
         return value_for(self, target)
 
     if TYPE_CHECKING:
@@ -40,7 +40,7 @@ Named = Annotated[PerTarget, BeforeValidator(_everywhere)]
 """One string for every target, or one per target."""
 
 NamedInput = str | Mapping[str, str | None] | PerTarget
-"""What a field of that type takes."""
+"""The types that a field of type `Named` accepts."""
 
 
 class InstanceGroup(Model):
@@ -71,7 +71,7 @@ def _resource_rules(resources: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _counts(groups: Any) -> Iterator[int]:
-    """The counts of groups as they were written; what is wrong with one is said at its own place."""
+    """Yield the valid counts of the groups as written. An invalid count is reported at its own position."""
     for group in groups if isinstance(groups, list | tuple) else ():
         count = group.get("instance_count") if isinstance(group, Mapping) else getattr(group, "instance_count", None)
         if isinstance(count, int):
@@ -79,7 +79,7 @@ def _counts(groups: Any) -> Iterator[int]:
 
 
 class Resources(Model):
-    """How many instances of which type. Name a type per target, or describe it by GPU and let the catalogue choose."""
+    """The number and type of instances. Name a type per target, or describe it by GPU and let the catalogue choose."""
 
     instance_count: Count = 1
     """Instances (machines, nodes) of the job."""
@@ -92,12 +92,12 @@ class Resources(Model):
     instance_groups: tuple[InstanceGroup, ...] = ()
     """SageMaker only: a heterogeneous cluster, instead of `instance_type` and `instance_count`."""
     distribution_groups: tuple[str, ...] = ()
-    """SageMaker only: the groups that the distribution spans; all unless given."""
+    """SageMaker only: the groups that the distribution spans. Default: all groups."""
     instance_preferences: tuple[str, ...] = ()
-    """SageMaker only: up to five instance types, the best first, instead of `instance_type`; the service takes the
-    first that it has."""
+    """SageMaker only: up to five instance types, the best first, instead of `instance_type`. The service uses the first
+    type that is available."""
     volume_size: Size | None = None
-    """Disk of each instance, where the instance type has no fixed one."""
+    """Disk size of each instance, for instance types without a fixed disk."""
     shm_size: Size | None = None
     """Shared memory of the container (`/dev/shm`), for data loader workers."""
 

@@ -1,4 +1,4 @@
-"""The job of a script that has no job file: what `cloudtrain submit train.py --epochs 3` means."""
+"""The job of a script without a job file, as in `cloudtrain submit train.py --epochs 3`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _LIBRARIES = {
     "accelerate": "torch",
     "transformers": "torch",
 }
-"""What a script imports, and the distribution that its processes are started with; the first that is found counts."""
+"""Libraries that a script can import, and the distribution that starts its processes. The first match counts."""
 
 _USUAL_NAMES = ("train", "main", "run", "__main__")
-"""Scripts whose name says nothing of the job; the folder's does."""
+"""Script names that say nothing about the job. The job is then named after the folder."""
 
 
 def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> dict[str, Any]:
     """Return the fields of the job that runs a script with arguments.
 
-    The code is `folder` where the script lies in it, as in `python src/train.py`, and else the script's own folder.
-    Arguments that are all `--name value` become hyperparameters; any others make the job a command.
+    The code is `folder` if the script is inside it, as in `python src/train.py`, otherwise the script's folder.
+    If all arguments are `--name value`, they become hyperparameters; otherwise the job gets a command.
 
     Raises:
         UsageError: there is no such script, or it is not Python.
@@ -57,9 +57,9 @@ def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> di
 
 
 def read_hyperparameters(arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Return the values of `--name value` and `--name=value`, or None where an argument is something else.
+    """Return the values of `--name value` and `--name=value`, or None if an argument has another form.
 
-    A whole number and a number with a decimal point that Python writes alike are numbers; all else is text.
+    Integers and decimal numbers that Python would print identically become numbers; everything else is text.
     """
     found: dict[str, Any] = {}
     waiting = list(arguments)
@@ -77,7 +77,7 @@ def read_hyperparameters(arguments: Sequence[str]) -> dict[str, Any] | None:
 
 
 def job_name_from(text: str) -> str:
-    """Return a job name with the letters, digits and hyphens of a text."""
+    """Return a job name made of the letters, digits and hyphens of a text."""
     words = re.findall(r"[a-zA-Z0-9]+", text)
     return "-".join(words)[:MAX_JOB_NAME].rstrip("-") or "training"
 
@@ -98,7 +98,7 @@ def _number(text: str) -> int | float | None:
 
 
 def distribution_of(script: Path) -> str | None:
-    """Return the distribution that the script's imports speak for; None where they speak for none.
+    """Return the distribution that the script's imports suggest, or None.
 
     Raises:
         UsageError: the script cannot be read, or is not Python.
@@ -124,7 +124,7 @@ def distribution_of(script: Path) -> str | None:
 
 
 def _imports(tree: ast.AST) -> Mapping[str, None]:
-    """The packages that a module imports anywhere."""
+    """Return the packages that a module imports anywhere."""
     found: dict[str, None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

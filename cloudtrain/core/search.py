@@ -1,4 +1,4 @@
-"""The search space of a sweep: which values each hyperparameter may have."""
+"""The search space of a sweep: the possible values of each hyperparameter."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ KINDS: tuple[Kind, ...] = ("log", "uniform", "int", "choice")
 
 _Whole = Annotated[int, Field(strict=True)]
 _Bounds = tuple[float, float]
-_WholeBounds = tuple[_Whole, _Whole]  # the field `int` below hides the type
+_WholeBounds = tuple[_Whole, _Whole]  # the field `int` below shadows the type
 _HINT = "write a list of values, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}` or `{int: [1, 8]}`"
 
 
 def _range_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
     given = [kind for kind in KINDS if data.get(kind) is not None]
     if not given and any(name not in (*KINDS, "step") for name in data):
-        return  # a misspelt name, which is said already
+        return  # an unknown field, which is reported already
     if len(given) != 1:
         message = "a range is of one kind" if given else "the range says no values"
         yield Problem((), message, _HINT, code="CT060")
@@ -70,50 +70,50 @@ def _bound_rules(kind: str, value: Any) -> Iterator[Problem]:
 
 
 class Drawing(Protocol):
-    """What draws numbers: `random.Random`."""
+    """A source of random numbers, such as `random.Random`."""
 
     def random(self) -> float:
-        """A number from 0 to 1, without 1."""
+        """Return a number from 0 up to, but not including, 1."""
         ...
 
 
 class Range(Model):
-    """The values of one hyperparameter. Bounds are values, and belong to the range."""
+    """The possible values of one hyperparameter. Both bounds belong to the range."""
 
     log: _Bounds | None = None
-    """A number, each order of magnitude as likely as the others."""
+    """A number drawn log-uniformly: each order of magnitude is equally likely."""
     uniform: _Bounds | None = None
-    """A number, each as likely."""
+    """A number drawn uniformly."""
     int: _WholeBounds | None = None
-    """A whole number, each as likely."""
+    """An integer drawn uniformly."""
     step: _Whole | None = Field(default=None, ge=1)
-    """Of `int`: the distance of its values; 1 unless given."""
+    """With `int`: the distance between values. Default: 1."""
     choice: tuple[JsonValue, ...] | None = None
-    """One of these; a list alone is short for it."""
+    """One of these values. You can write the list alone instead."""
 
     _rules = all_at_once(_range_rules)
 
     @property
     def kind(self) -> Kind:
-        """Which of the four it is."""
+        """The kind of the range."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
     @property
     def bounds(self) -> _Bounds:
-        """The least and the largest value."""
+        """The smallest and the largest value."""
         found: _Bounds = getattr(self, self.kind)
         assert self.kind != "choice", "values of a choice have no order"
         return found
 
     @property
     def values(self) -> Sequence[JsonValue] | None:
-        """Every value; None of a continuous range."""
+        """All possible values; None for a continuous range."""
         if self.int is not None:
             return range(self.int[0], self.int[1] + 1, self.step or 1)
         return self.choice
 
     def draw(self, source: Drawing) -> JsonValue:
-        """A value."""
+        """Draw a value."""
         share = source.random()
         if self.uniform is not None:
             return self.uniform[0] + share * (self.uniform[1] - self.uniform[0])
@@ -153,11 +153,11 @@ class Space:
 
     @property
     def grid_size(self) -> int:
-        """How many combinations there are. No range is continuous."""
+        """Return the number of combinations. All ranges must be discrete."""
         return prod(len(item.values or ()) for item in self.ranges.values())
 
     def grid_point(self, index: int) -> dict[str, JsonValue]:
-        """The combination of that number, from 0: the last name changes first."""
+        """Return the combination with that number, from 0. The last hyperparameter changes fastest."""
         point: dict[str, JsonValue] = {}
         for name, item in reversed(self.ranges.items()):
             values = item.values
@@ -167,5 +167,5 @@ class Space:
         return dict(sorted(point.items()))
 
     def draw(self, source: Drawing) -> dict[str, JsonValue]:
-        """One value of each."""
+        """Draw one value for each hyperparameter."""
         return {name: item.draw(source) for name, item in self.ranges.items()}

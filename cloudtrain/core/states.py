@@ -1,4 +1,5 @@
-"""The states of a run, its reference, and what its target reports about it. The same words on every target."""
+"""The states of a run, its reference, and the status that its target reports. The terms are the same on every
+target."""
 
 from __future__ import annotations
 
@@ -12,15 +13,15 @@ from cloudtrain.errors import UsageError
 from cloudtrain.runtime.metrics import PREFIX, parse_metrics
 
 PLACES = frozenset(("epoch", "step"))
-"""Names of values that say where in the training the others were measured."""
+"""Names of values that say at which point of the training the other values were measured."""
 
 
 REHEARSAL = "-rehearsal"
-"""The end of the job name under which the runs of a rehearsal are listed."""
+"""Suffix of the job name under which the runs of a rehearsal are listed."""
 
 
 class RunState(str, Enum):
-    """Where a run is in its life. The tables that map a provider's states to these are the targets'."""
+    """The state of a run. Each target maps its provider's states to these."""
 
     PENDING = "pending"
     QUEUED = "queued"
@@ -34,7 +35,7 @@ class RunState(str, Enum):
 
     @property
     def is_final(self) -> bool:
-        """True when the run will never change again."""
+        """Whether the state is final: the run will never change again."""
         return self in _FINAL
 
     def __str__(self) -> str:
@@ -61,7 +62,7 @@ class RunRef(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> RunRef:
-        """The reference that `str` wrote.
+        """Parse a reference that `str` wrote.
 
         Raises:
             UsageError: the text is not a run reference.
@@ -75,7 +76,7 @@ class RunRef(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """A phase of a run in the provider's own words (`Downloading`, `Training`), with the time it took."""
+    """A phase of a run under the provider's name for it (`Downloading`, `Training`), with its duration."""
 
     phase: str
     started: float
@@ -85,17 +86,17 @@ class Transition(NamedTuple):
 
 @dataclass(frozen=True)
 class RunStatus:
-    """What a target knows about a run now. Times are seconds since the epoch (UTC).
+    """A target's current knowledge of a run. Times are seconds since the epoch (UTC).
 
-    `created` is when the provider took the job; `started` when it began to run. `billable_seconds` is what every
-    instance is billed for so far, `cost` the US dollars for all of them by the catalogue's list prices, and `saved`
-    the fraction that spot capacity saved, once the provider says. All are None where they are not known.
+    `created` is when the provider accepted the job; `started` is when the job began to run. `billable_seconds` is the
+    time that each instance is billed for so far, `cost` the price in US dollars of all instances at the catalogue's
+    list prices, and `saved` the fraction saved by spot capacity, once the provider reports it. Unknown values are None.
 
     `reason` is one line that says why a run failed, stopped or was lost: the provider's reason, and for a failed
     rank its number, its exit code and the last line of its traceback. `details` holds the last lines of output that
-    explain it. `page` is the address of the run's page at the provider. `queue_place` is the place, from 1 on, of a run
-    that waits in a queue of ours. `steps` is the newest step of each rank, for those who follow a run of this machine
-    whose script calls `runtime.report(step=...)` on every rank.
+    explain it. `page` is the address of the run's page at the provider. `queue_place` is the position, from 1, of a
+    run that waits in a queue of cloudtrain. `steps` is the newest step of each rank, for
+    followers of a local run whose script calls `runtime.report(step=...)` on every rank.
     """
 
     state: RunState
@@ -118,10 +119,10 @@ class RunStatus:
 
 
 class QueuedRun(NamedTuple):
-    """A run in a queue of ours: one that waits, or one whose place those that wait are waiting for.
+    """A run in a queue of cloudtrain: a waiting run, or a run that occupies a slot that others wait for.
 
-    `place` is counted from 1, and None for a run that does not wait. `needs` says what it waits for, `has` what it got.
-    `since` is when it began to wait, or got its place, in seconds since the epoch.
+    `place` is the position from 1, or None for a run that does not wait. `needs` is what the run waits for, `has` what
+    it got. `since` is when the run began to wait or got its slot, in seconds since the epoch.
     """
 
     ref: RunRef
@@ -133,7 +134,7 @@ class QueuedRun(NamedTuple):
 
 
 class ListedRun(NamedTuple):
-    """A run as a list of runs shows it. Its status may lack what only a closer look tells."""
+    """A run in a list of runs. Its status may lack details that only a separate query returns."""
 
     ref: RunRef
     status: RunStatus
@@ -141,9 +142,10 @@ class ListedRun(NamedTuple):
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line of output of one process. `rank` is None for what the launcher itself says.
+    """One line of output of one process. `rank` is None for lines of the launcher itself.
 
-    `values` is what the job's `metrics` found in it, None where that is nothing, or where the target does not look.
+    `values` holds the values that the job's `metrics` found in the line. It is None if they found none, or if the
+    target does not apply them.
     """
 
     time: float
@@ -155,24 +157,25 @@ class LogLine:
 
     @property
     def is_metrics(self) -> bool:
-        """Whether it is a `[metrics]` line, which says nothing else."""
+        """Whether the line is a `[metrics]` line, which holds only values."""
         return PREFIX in self.text and parse_metrics(self.text) is not None
 
     @property
     def metrics(self) -> dict[str, float] | None:
-        """The values of a `[metrics]` line, and those that the job's `metrics` found in any other one."""
+        """The values of a `[metrics]` line, or those that the job's `metrics` found in another line."""
         parsed = parse_metrics(self.text) if PREFIX in self.text else None
         return self.values if parsed is None else parsed
 
 
 class Metrics:
-    """The metrics of a run, line by line. Where several ranks print what a pattern reads, the lowest one counts."""
+    """The metrics of a run, line by line. If several ranks print a line that a pattern matches, the lowest rank
+    counts."""
 
     def __init__(self) -> None:
         self._rank_of: dict[str, tuple[bool, int]] = {}
 
     def of(self, line: LogLine) -> dict[str, float] | None:
-        """The values of a line that count, None where there are none."""
+        """Return the values of a line that count, or None."""
         if line.values is None or line.is_metrics:
             return line.metrics
         rank = (line.rank is None, line.instance if line.rank is None else line.rank)
@@ -181,7 +184,7 @@ class Metrics:
         return self._keep(line.values, rank)
 
     def every(self, lines: Iterable[LogLine]) -> list[dict[str, float]]:
-        """The values of all lines, where a rank that prints late counts from the start on."""
+        """Return the values of all lines. A lower rank that prints late counts from the start."""
         found = [line for line in lines if self.of(line)]
         return [values for line in found if (values := self.of(line))]
 

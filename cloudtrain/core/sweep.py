@@ -1,6 +1,6 @@
-"""The sweep: many runs of one training job, which differ in some hyperparameters. Portable, immutable, no I/O.
+"""The sweep: many runs of one training job with different hyperparameters. Portable, immutable, without I/O.
 
-Ranges are given as the values that the script gets. Each target translates them into its own words.
+Ranges are written as the values that the script receives. Each target translates them into its service's terms.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from cloudtrain.core.arguments import DurationInput, Fields, Json
 
 MAX_TRIALS = 10_000
-"""More is a slip of the keyboard."""
+"""Upper bound on `trials`. A larger number is probably a typing mistake."""
 
 Strategy = Literal["grid", "random", "bayesian", "hyperband"]
 Whole = Annotated[int, Field(strict=True)]
 
 
 def _choice_or_range(value: Any) -> Any:
-    """`[32, 64]` is short for `{choice: [32, 64]}`."""
+    """Expand `[32, 64]` to `{choice: [32, 64]}`."""
     return {"choice": value} if isinstance(value, list | tuple) else value
 
 
@@ -38,19 +38,19 @@ SearchRange = Annotated[Range, BeforeValidator(_choice_or_range)]
 
 def _objective_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
     if any(name not in ("maximize", "minimize") for name in data):
-        return  # a misspelt name, which is said already
+        return  # an unknown field, which is reported already
     if (data.get("maximize") is None) == (data.get("minimize") is None):
         message = "an objective either maximizes or minimizes one metric"
         yield Problem((), message, "write `objective: {maximize: accuracy}`", code="CT060")
 
 
 class Objective(Model):
-    """The metric that decides which trial is best: the last value that the script reports under this name."""
+    """The metric that decides which trial is best, by the last value that the script reports under this name."""
 
     maximize: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./-]*$", max_length=255)
-    """The larger, the better."""
+    """The metric to maximize."""
     minimize: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./-]*$", max_length=255)
-    """The smaller, the better."""
+    """The metric to minimize."""
 
     _rules = all_at_once(_objective_rules)
 
@@ -61,11 +61,11 @@ class Objective(Model):
 
     @property
     def goal(self) -> Literal["maximize", "minimize"]:
-        """Which way is better."""
+        """Whether to maximize or to minimize the metric."""
         return "maximize" if self.maximize else "minimize"
 
     def better(self, one: float, other: float) -> bool:
-        """Whether the first value is better than the second."""
+        """Return whether the first value is better than the second."""
         return one > other if self.maximize else one < other
 
     if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Median(Model):
     """Stop a trial whose best value is worse than the median of the other trials' averages up to the same report."""
 
     after: Whole = Field(default=0, ge=0)
-    """How many reports of the metric every trial may make first."""
+    """The number of reports of the metric that every trial makes before it can be stopped."""
 
     if TYPE_CHECKING:
 
@@ -85,12 +85,12 @@ class Median(Model):
 
 
 class Bandit(Model):
-    """Stop a trial that is further from the best one than the slack allows, at the same report."""
+    """Stop a trial that is worse than the best trial by more than the slack, at the same report."""
 
     slack: float = Field(gt=0)
-    """Part of the best value: 0.1 lets a trial be a tenth worse."""
+    """The allowed fraction of the best value: with 0.1, a trial may be a tenth worse."""
     after: Whole = Field(default=0, ge=0)
-    """How many reports of the metric every trial may make first."""
+    """The number of reports of the metric that every trial makes before it can be stopped."""
 
     if TYPE_CHECKING:
 
@@ -103,7 +103,7 @@ def _stop_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class StopEarly(Model):
-    """Which trials are stopped before they end, because others are clearly better."""
+    """The rule for stopping trials early when others are clearly better."""
 
     median: Median | None = None
     bandit: Bandit | None = None
@@ -112,7 +112,7 @@ class StopEarly(Model):
 
     @property
     def after(self) -> int:
-        """How many reports of the metric every trial may make first."""
+        """The number of reports of the metric that every trial makes before it can be stopped."""
         return self.median.after if self.median is not None else self.bandit.after if self.bandit is not None else 0
 
     if TYPE_CHECKING:
@@ -127,7 +127,8 @@ def _hyperband_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class Hyperband(Model):
-    """How many reports of the metric hyperband gives a trial: the weakest at least, the best at most."""
+    """The number of reports of the metric that hyperband lets a trial make: at least for the weakest, at most for the
+    best."""
 
     min: Whole = Field(default=1, ge=1)
     max: Whole = Field(ge=2, le=20_000)
@@ -185,46 +186,48 @@ def _not_in_a_grid(search: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 class Sweep(FromFile):
-    """Many runs of one training job, as one thing: planned, priced, started, watched, stopped and continued.
+    """Many runs of one training job that are planned, priced, started, watched, stopped and continued together.
 
     Raises:
         JobError: listing every problem at once, each with a hint.
     """
 
     kind: Literal["sweep"] = "sweep"
-    """Tells a file with a sweep from one with a job."""
+    """Distinguishes the file of a sweep from that of a job."""
     name: str = Field(pattern=JOB_NAME, max_length=MAX_JOB_NAME)
-    """Letters, digits and hyphens; at most 40, so that a run name with hash and counter fits every target."""
+    """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter fits every
+    target."""
     job: TrainingJob
-    """The training job, or the path of its file. Values of the search replace its hyperparameters."""
+    """The training job, or the path of its file. The values of the search replace its hyperparameters."""
     search: dict[str, SearchRange]
-    """Hyperparameter to its values: a list, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}`, `{int: [1, 8], step: 1}`."""
+    """Maps a hyperparameter to its values: a list, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}`,
+    `{int: [1, 8], step: 1}`."""
     objective: Objective | None = None
     strategy: Strategy = "random"
-    """grid tries every combination; random draws; bayesian learns from the trials that have ended; hyperband stops
-    the weak ones early and more often."""
+    """grid tries every combination. random draws values. bayesian learns from the trials that have ended. hyperband
+    stops weak trials earlier and more often."""
     trials: Whole | None = Field(default=None, ge=1, le=MAX_TRIALS)
-    """How many runs; a grid has all its combinations unless given."""
+    """The number of runs. Default for a grid: all combinations."""
     parallel: Whole = Field(default=1, ge=1, le=1000)
-    """How many of them at once."""
+    """The number of runs at the same time."""
     stop_early: StopEarly | None = None
     hyperband: Hyperband | None = None
     seed: Whole | None = Field(default=None, ge=0, le=2**31 - 1)
-    """Of what is drawn; the same seed gives the same values."""
+    """Seed of the random draws. The same seed gives the same values."""
     driver: Literal["auto", "service", "cloudtrain"] = "auto"
-    """Who chooses the values and starts the trials: the target's own tuner, or a process of cloudtrain on this
-    machine. auto: the tuner where the target has one that can do it."""
+    """What chooses the values and starts the trials: the target's tuner (`service`), or a cloudtrain process on this
+    machine (`cloudtrain`). auto: the tuner, if the target has one that supports the sweep."""
     max_cost: float | None = Field(default=None, gt=0)
-    """US dollars that all trials together may cost at most, at list prices."""
+    """Maximum cost of all trials together, in US dollars at list prices."""
     max_runtime: Duration | None = None
-    """After which no further trial is started; a service's tuner stops those that run, too."""
+    """The time after which no further trial is started. A service's tuner also stops running trials."""
 
     _rules = all_at_once(_sweep_rules)
 
     @model_validator(mode="before")
     @classmethod
     def _name_the_job(cls, data: Any) -> Any:
-        """An inline job without a name has the sweep's."""
+        """Name an inline job without a name after the sweep."""
         job = data.get("job") if isinstance(data, Mapping) else None
         if isinstance(job, Mapping) and "name" not in job and "name" in data:
             return {**data, "job": {"name": data["name"], **job}}
@@ -237,14 +240,14 @@ class Sweep(FromFile):
 
     @property
     def trial_count(self) -> int:
-        """How many trials there are at most."""
+        """The maximum number of trials."""
         if self.strategy != "grid":
             assert self.trials is not None, "the rules have asked for it"
             return self.trials
         return min(self.trials or self.space.grid_size, self.space.grid_size)
 
     def trial_job(self, values: Mapping[str, JsonValue]) -> TrainingJob:
-        """The job of one trial."""
+        """Return the job of one trial."""
         return self.job.model_copy(update={"hyperparameters": {**self.job.hyperparameters, **values}})
 
     if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""The names of the targets that are installed, and the way to each: the entry points of the group `cloudtrain.targets`.
+"""The names of the installed targets, and how to load them: the entry points of the group `cloudtrain.targets`.
 
-The built-in targets are found in the same way as those of other packages. A target's module is imported when the target
-is first used, so listing the names costs a look at the installed packages (2 ms for 150 of them) and no more.
+Built-in targets and those of other packages are found in the same way. A target's module is imported when the target
+is first used, so listing the names only scans the installed packages (2 ms for 150 packages).
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 GROUP = "cloudtrain.targets"
 
 OWN = "cloudtrain."
-"""With this begin the modules of the built-in targets."""
+"""Prefix of the modules of the built-in targets."""
 
 DEFAULT_TARGET = "local"
-"""The target when none is named: this machine, which needs no account."""
+"""The target used when you name none: this machine, which needs no account."""
 
 
 LOADED: dict[str, Any] = {}
-"""The targets that have been asked for, by name."""
+"""The targets that are loaded already, by name."""
 
 
 def target_names() -> tuple[str, ...]:
-    """The installed targets: the built-in ones, and then those of other packages."""
+    """Return the names of the installed targets: the built-in ones first, then those of other packages."""
     return tuple(_entries())
 
 
 def find_target(name: str) -> Any:
-    """The target of that name; its module is imported now.
+    """Import and return the target with that name.
 
     Raises:
-        KeyError: no installed package has one.
-        SettingsError: its package is broken.
+        KeyError: no installed package has a target of that name.
+        SettingsError: the target's package is broken.
     """
     if name not in LOADED:
         entry = _entries()[name]
@@ -54,7 +54,7 @@ def find_target(name: str) -> Any:
 
 
 def all_targets() -> list[Any]:
-    """Every target, in the order in which people see them; their modules are imported now."""
+    """Import and return every target, in display order."""
     return sorted(map(find_target, target_names()), key=lambda target: (target.order, target.name))
 
 
@@ -62,7 +62,7 @@ def all_targets() -> list[Any]:
 def _entries() -> dict[str, EntryPoint]:
     found: dict[str, EntryPoint] = {}
     for entry in sorted(_find_entries(), key=_rank):
-        found.setdefault(entry.name, entry)  # another package adds names; it cannot replace a built-in one
+        found.setdefault(entry.name, entry)  # another package can add names but cannot replace a built-in target
     return found
 
 
@@ -71,8 +71,8 @@ def _rank(entry: EntryPoint) -> tuple[bool, bool, str]:
 
 
 def _find_entries() -> list[EntryPoint]:
-    """The entry points of the group. `importlib.metadata.entry_points` reads and parses every package's, which takes
-    7 ms for 150 packages; this looks for the group's name first."""
+    """Return the entry points of the group. `importlib.metadata.entry_points` parses the files of every package, which
+    takes 7 ms for 150 packages; this function searches each file for the group's name first."""
     from importlib.metadata import Distribution
 
     found: list[EntryPoint] = []
@@ -81,7 +81,7 @@ def _find_entries() -> list[EntryPoint]:
             names = [
                 entry.name for entry in os.scandir(folder or ".") if entry.name.endswith((".dist-info", ".egg-info"))
             ]
-        except OSError:  # a path that is missing, or a zip file
+        except OSError:  # a missing path, or a zip file
             continue
         for name in names:
             place = os.path.join(folder or ".", name)  # noqa: PTH118 - hundreds of them, before every command

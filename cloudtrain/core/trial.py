@@ -1,4 +1,4 @@
-"""A trial: one run of a sweep, its values, and what came of it."""
+"""A trial: one run of a sweep, its hyperparameter values and its result."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Trial:
     """One run of a sweep.
 
     Attributes:
-        number: from 1, in the order of their start.
-        values: the hyperparameters of the search.
+        number: number of the trial, from 1, in the order of the starts.
+        values: the hyperparameter values of the trial.
         run: the name of its run; empty before it is submitted.
-        state: where the run is, as last seen.
-        value: the last value of the objective; None where there is none.
-        reason: why it has no value, or was stopped.
-        stopped_early: whether it was stopped because others were better.
-        reports: every value of the objective that it reported, in order.
-        earlier: the names of its runs before this one, which `rerun` has given up.
+        state: the state of the run, as last seen.
+        value: the last value of the objective, or None.
+        reason: why the trial has no value, or was stopped.
+        stopped_early: whether the trial was stopped because others were better.
+        reports: every reported value of the objective, in order.
+        earlier: the names of earlier runs of the trial, which `rerun` replaced.
     """
 
     number: int
@@ -42,17 +42,17 @@ class Trial:
 
     @property
     def counts(self) -> bool:
-        """Whether it can be the best: it has ended well, and has a value."""
+        """Whether the trial can be the best: it succeeded and has a value."""
         return self.value is not None and self.state is RunState.SUCCEEDED
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended without doing what it was started for, so that running it again makes sense."""
+        """Whether the trial ended without completing its work, so that running it again makes sense."""
         is_cut_off = self.state is RunState.STOPPED and not self.stopped_early
         return is_cut_off or self.state in (RunState.FAILED, RunState.LOST)
 
     def row(self) -> dict[str, Any]:
-        """The trial as one flat row."""
+        """Return the trial as one flat row."""
         return {
             "trial": self.number,
             "run": self.run,
@@ -67,7 +67,7 @@ class Trial:
 
 
 def best_of(trials: Iterable[Trial], objective: Objective | None) -> Trial | None:
-    """The trial with the best value, the earlier one of equals; None where none counts."""
+    """Return the trial with the best value, or None if no trial counts. Of equal trials, the earlier one wins."""
     best: Trial | None = None
     for trial in trials if objective is not None else ():
         if trial.counts and (best is None or objective.better(trial.value or 0.0, best.value or 0.0)):  # type: ignore[union-attr]  # the loop is empty without

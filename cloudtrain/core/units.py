@@ -1,4 +1,4 @@
-"""Counts; durations and sizes with units: `2h`, `1h30m`, `90` seconds; `64g`, `512m`, plain bytes."""
+"""Counts, durations and sizes with units: `2h`, `1h30m`, `90` seconds; `64g`, `512m`, plain bytes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DURATION_PATTERN = rf"^ *(?:[0-9]{{1,12}}|{_NUMBER} *[smhdwSMHDW](?: *{_NUMBER} 
 SIZE_PATTERN = rf"^ *{_NUMBER} *(?:[bB]|[kmgtKMGT](?:[iI]?[bB])?)? *$"
 
 MAX_DURATION = 2**31 - 1
-"""Seconds; both services count them in 32 bits."""
+"""In seconds. Both services store durations in 32 bits."""
 MAX_SIZE = 2**63 - 1
-"""Bytes."""
+"""In bytes."""
 
 MAX_COUNT = 1024
-"""More is a slip of the keyboard, and a plan lists every process."""
+"""Upper bound on counts. A larger number is probably a typing mistake, and a plan lists every process."""
 
 _DURATION = re.compile(DURATION_PATTERN)
 _DURATION_PART = re.compile(rf"({_NUMBER}) *([smhdwSMHDW])")
@@ -35,7 +35,7 @@ _SIZE_HINT = "write for example `512m`, `64g` or `1t`"
 
 
 def parse_duration(value: Any) -> int:
-    """Seconds from `2h`, `1h30m`, `1.5d`, `"90"` or 90.
+    """Return the seconds of `2h`, `1h30m`, `1.5d`, `"90"` or 90.
 
     Raises:
         ValueError: not a duration, not a whole number of seconds, less than one second or more than 68 years.
@@ -52,7 +52,7 @@ def parse_duration(value: Any) -> int:
 
 
 def parse_size(value: Any) -> int:
-    """Bytes from `64g`, `512m`, `1.5t`, `"1024"` or 1024. Units are powers of 1024, as docker's are.
+    """Return the bytes of `64g`, `512m`, `1.5t`, `"1024"` or 1024. Units are powers of 1024, as in docker.
 
     Raises:
         ValueError: not a size, not a whole number of bytes, less than one byte or more than 8 EiB.
@@ -87,14 +87,15 @@ def _whole(written: Any, number: Decimal | int, most: int, words: tuple[str, str
 
 
 def format_duration(seconds: float) -> str:
-    """`2h`, `1h30m`, `45s`, the two largest units; under ten seconds with one decimal: `2.4s`."""
+    """Format seconds as `2h`, `1h30m` or `45s`, with the two largest units. Below ten seconds with one decimal:
+    `2.4s`."""
     if seconds < 10 and seconds != int(seconds):
         return f"{seconds:.1f}s"
     return "".join(_parts(round(seconds))[:2])
 
 
 def exact_duration(seconds: int) -> str:
-    """`1h1m30s`, all units: what a job can say, and is told to."""
+    """Format seconds with all units, `1h1m30s`, as a job file can hold them."""
     return "".join(_parts(seconds))
 
 
@@ -108,7 +109,7 @@ def _parts(seconds: int) -> list[str]:
 
 
 def format_size(size: float) -> str:
-    """`512 B`, `1.5 KiB`, `64 GiB`."""
+    """Format a size as `512 B`, `1.5 KiB` or `64 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if size == int(size) else f"{size:.1f} {unit}"
@@ -130,7 +131,7 @@ Duration = Annotated[
         }
     ),
 ]
-"""Whole seconds, at least 1."""
+"""A duration in whole seconds, at least 1."""
 
 Size = Annotated[
     int,
@@ -146,7 +147,7 @@ Size = Annotated[
         }
     ),
 ]
-"""Whole bytes, at least 1."""
+"""A size in whole bytes, at least 1."""
 
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
-"""Instances of a job, or processes of an instance."""
+"""A count of instances of a job, or of processes on an instance."""

@@ -1,9 +1,9 @@
-"""Texts with structure that people write: YAML, TOML and JSON into data, with the place of everything in them.
+"""Readers of structured texts that people write: YAML, TOML and JSON into data, with the position of every value.
 
-    limits      how much of such a text is read
-    reading     a file on disk, if it is a plain file of a sensible size
-    document    data, positions, and what is wrong with a text before anything is validated
+    limits      the size limits of such a text
+    reading     reading a file on disk, if it is a plain file of a sensible size
+    document    data, positions, and the mistakes found before validation
     yaml_text, toml_text, json_text, scalars    the readers of the formats
 
-Job files, settings and the user's own instance types are read by these.
+They read job files, settings and the user's instance types.
 """

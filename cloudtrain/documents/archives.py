@@ -10,10 +10,11 @@ from pathlib import Path
 
 
 def files_of(archive: bytes) -> Iterator[tuple[str, bytes]]:
-    """The plain files of an archive (tar, gzip) and their content; without those that would lie outside of its folder.
+    """Yield the plain files of an archive (tar, gzip) and their content, without files whose path is outside of its
+    folder.
 
     Raises:
-        tarfile.TarError, OSError, EOFError, ValueError: it is damaged.
+        tarfile.TarError, OSError, EOFError, ValueError: the archive is damaged.
     """
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
         for member in tar:
@@ -25,7 +26,7 @@ def files_of(archive: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def archive_of(files: Mapping[str, bytes]) -> bytes:
-    """The files in an archive."""
+    """Return an archive with the files."""
     text = io.BytesIO()
     with tarfile.open(fileobj=text, mode="w:gz") as tar:
         for name, content in sorted(files.items()):

@@ -1,4 +1,4 @@
-"""A text with structure: its data, where everything stands, and what is wrong with it before anything is validated."""
+"""A structured text: its data, the positions of its values, and its mistakes before validation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Path = tuple["str | int", ...]
 
 
 class Place(NamedTuple):
-    """Line and column, both from 1, in characters."""
+    """A line and a column, both counted from 1 in characters."""
 
     line: int
     column: int
@@ -26,14 +26,14 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Positions(NamedTuple):
-    """Where each key and value stands, and how each plain value is written there (`2.10`, quotes left out)."""
+    """The position of each key and value, and the spelling of each plain value (`2.10`, without quotes)."""
 
     keys: Mapping[Path, Place] = _NOTHING
     values: Mapping[Path, Place] = _NOTHING
     texts: Mapping[Path, str] = _NOTHING
 
     def of(self, path: Path, *, key: bool = False) -> Place | None:
-        """The place of a value (or of its key); where there is none, the place of what would hold it."""
+        """Return the position of a value (or of its key). For a missing value, return the position of its parent."""
         if key and path in self.keys:
             return self.keys[path]
         if path in self.values:
@@ -46,7 +46,8 @@ class Positions(NamedTuple):
 
 
 class Document(NamedTuple):
-    """`data` holds mappings, lists and plain values; `problems` are those that still let the rest be read."""
+    """The content of a text. `data` holds mappings, lists and plain values; `problems` are those that do not stop
+    reading."""
 
     data: Any
     positions: Positions
@@ -54,7 +55,7 @@ class Document(NamedTuple):
 
 
 class Notes:
-    """What a reader writes down on its way through a text."""
+    """The records that a reader makes while it reads a text."""
 
     def __init__(self) -> None:
         self.keys: dict[Path, Place] = {}
@@ -63,22 +64,22 @@ class Notes:
         self.problems: list[Problem] = []
 
     def document(self, data: Any) -> Document:
-        """The finished document."""
+        """Return the finished document."""
         return Document(data, Positions(self.keys, self.values, self.texts), tuple(self.problems))
 
     def problem(self, path: Path, place: Place, message: str, hint: str, *, code: str = "CT005") -> None:
-        """Write down a problem that lets the rest be read."""
+        """Record a problem that does not stop reading."""
         self.problems.append(Problem(path, message, hint, line=place.line, column=place.column, code=code))
 
     def duplicate(self, path: Path, place: Place) -> None:
-        """Write down a key that stands twice."""
+        """Record a duplicate key."""
         first = self.keys[path]
         message = f"`{path[-1]}` stands twice; the first is on line {first.line}"
         self.problem(path, place, message, "remove one of them", code="CT004")
 
 
 class Unreadable(Exception):
-    """The text is not what its format asks for, so nothing more can be said about it."""
+    """The text does not conform to its format and cannot be read."""
 
     def __init__(self, message: str, hint: str, place: Place | None = None, *, code: str = "CT002") -> None:
         super().__init__(message)
@@ -87,38 +88,38 @@ class Unreadable(Exception):
 
 
 def too_large(place: Place | None = None, *, what: str = "the text") -> Unreadable:
-    """The text is beyond a limit."""
+    """Return the error that the text exceeds a size limit."""
     hint = "put large data into a file in `source_dir`, and pass its name"
     return Unreadable(f"{what} has more values than cloudtrain reads", hint, place, code="CT006")
 
 
 def too_many_digits(place: Place | None) -> Unreadable:
-    """A number is beyond what Python itself reads and writes."""
+    """Return the error that a number has more digits than Python reads and writes."""
     return Unreadable("a number has too many digits", "write it as text, in quotes", place, code="CT014")
 
 
 def too_deep(place: Place | None = None) -> Unreadable:
-    """The text is beyond the limit of nesting."""
+    """Return the error that the text exceeds the limit of nesting."""
     return Unreadable("the text is nested too deeply", "use fewer levels: a job has about five", place, code="CT006")
 
 
 class Lines:
-    """From an offset in a text to its place."""
+    """Converts an offset in a text to its position."""
 
     def __init__(self, text: str) -> None:
         self._starts = [0, *(index + 1 for index, char in enumerate(text) if char == "\n")]
 
     def place(self, offset: int) -> Place:
-        """Line and column of a character."""
+        """Return line and column of a character."""
         line = bisect_right(self._starts, offset)
         return Place(line, offset - self._starts[line - 1] + 1)
 
 
 def read_document(text: str, format: Format) -> Document:
-    """Read a text. The reader of each format is loaded only when it is needed.
+    """Read a text. The reader of each format is loaded on first use.
 
     Raises:
-        Unreadable: the text is not of that format.
+        Unreadable: the text is not valid in that format.
     """
     if sum(text.count(sign) for sign in _SIGNS[format]) > MAX_VALUES:
         raise too_large()
@@ -136,5 +137,5 @@ _SIGNS: dict[Format, tuple[str, ...]] = {
     "toml": ("=", ",", "[", "."),
     "yaml": (",", ": ", ":\n", "[", "{", "- ", "-\n", "? "),
 }
-"""Every value but the first needs one of these, so that counting them bounds what reading costs. The dots are those of
+"""Every value but the first needs one of these signs, so their number limits the cost of reading. The dots are those of
 TOML's keys."""

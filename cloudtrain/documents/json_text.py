@@ -1,4 +1,4 @@
-"""JSON into a document: values by the standard library, places by a scan of the text that it accepted."""
+"""JSON into a document. The standard library reads the values, and a scan of the valid text finds the positions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudtrain.documents.limits import MAX_DEPTH, MAX_DIGITS
 _SPACE = re.compile(r"[ \t\r\n]*")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _DIGITS = re.compile(r"[0-9]{4301,}")
-"""More than Python reads as a whole number."""
+"""A whole number with more digits than Python reads."""
 _PLAIN = re.compile(r"[^,\]}\s]+")
 _HINTS = {
     "Expecting property name enclosed in double quotes": "write keys in double quotes, and no comma after the last one",
@@ -29,7 +29,7 @@ def read(text: str) -> Document:
     """Read JSON.
 
     Raises:
-        Unreadable: it is not JSON; NaN and Infinity are not either.
+        Unreadable: the text is not JSON. NaN and Infinity are not JSON.
     """
     lines = Lines(text)
     try:
@@ -43,7 +43,7 @@ def read(text: str) -> Document:
         match = re.search(rf'(?:"(?:[^"\\]|\\.)*"|[^"])*?({name})', text)
         place = lines.place(match.start(1)) if match else None
         raise Unreadable(f"`{name}` is not JSON", f'write `"{name}"`, as text', place) from None
-    except ValueError:  # a whole number of more digits than Python reads
+    except ValueError:  # a whole number with more digits than Python reads
         digits = _DIGITS.search(text)
         raise too_many_digits(lines.place(digits.start()) if digits else None) from None
     scanner = _Scanner(text, lines)
@@ -52,7 +52,7 @@ def read(text: str) -> Document:
 
 
 class _Constant(Exception):
-    """NaN, Infinity or -Infinity stands in the text."""
+    """The text contains NaN, Infinity or -Infinity."""
 
 
 def _refuse(name: str) -> NoReturn:
@@ -60,13 +60,13 @@ def _refuse(name: str) -> NoReturn:
 
 
 class _Scanner:
-    """Walks over JSON that is known to be right."""
+    """Scans JSON that is known to be valid."""
 
     def __init__(self, text: str, lines: Lines) -> None:
         self.text, self.lines, self.notes = text, lines, Notes()
 
     def value(self, path: Path, start: int) -> int:
-        """Note the value at `start`, after white space, and return where it ends."""
+        """Record the value at `start`, after white space, and return its end."""
         start = self._skip(start)
         self.notes.values[path] = self.lines.place(start)
         opening = self.text[start]

@@ -1,4 +1,4 @@
-"""Reading what a person named: a plain file of a sensible size, and no pipe that never ends."""
+"""Reading a file that a user named: only plain files of a sensible size, because a pipe might never end."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ _KINDS = {
 
 
 class NoPlainFile(OSError):
-    """There is something of that name, and it is not a file of a sensible size; `strerror` says what it is."""
+    """The path is not a plain file of a sensible size. `strerror` says what it is."""
 
 
 Accept = Callable[[Path, os.stat_result], None]
-"""Looks at an open file before it is read, and raises where it should not be."""
+"""Checks an open file before it is read, and raises if it must not be read."""
 
 
 def read_bytes(path: str | Path, most: int = MAX_BYTES, accept: Accept | None = None) -> bytes:
-    """The content of a plain file of at most `most` bytes. Nothing is opened that could block.
+    """Return the content of a plain file of at most `most` bytes. Nothing that could block is opened.
 
     Raises:
-        OSError: it cannot be read; `strerror` says why.
+        OSError: the file cannot be read; `strerror` says why.
     """
     _check(os.stat(path), path, most)  # noqa: PTH116 - most paths are plain strings
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
-        _check(status, path, most)  # another file may have its name by now
+        _check(status, path, most)  # another file may have the name by now
         if accept is not None:
             accept(Path(path), status)
         content = file.read(most + 1)
-    if len(content) > most:  # a file of /proc says that it is empty
+    if len(content) > most:  # a file in /proc reports that it is empty
         raise _too_large(path, most)
     return content
 
 
 def read_text(path: str | Path, accept: Accept | None = None) -> str:
-    """The text of such a file, without a byte order mark.
+    """Return the text of a plain file, without a byte order mark.
 
     Raises:
-        OSError: it cannot be read; `strerror` says why.
-        Unreadable: it is not UTF-8.
+        OSError: the file cannot be read; `strerror` says why.
+        Unreadable: the file is not UTF-8.
     """
     content = read_bytes(path, accept=accept)
     try:

@@ -1,4 +1,4 @@
-"""Plain values as YAML 1.2 reads them (its core schema): `1e-3` is a number, `on`, `yes` and `12:30` are text."""
+"""Plain values as in YAML 1.2 (its core schema): `1e-3` is a number; `on`, `yes` and `12:30` are text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAN = re.compile(r"\.(?:nan|NaN|NAN)")
 
 
 def _whole(base: int) -> Callable[[str], Any]:
-    """Reads whole numbers; one that is too long stays text."""
+    """Return a reader of whole numbers. It leaves a number that is too long as text."""
     return lambda text: int(text, base) if len(text) <= MAX_DIGITS else text
 
 
@@ -39,7 +39,7 @@ KINDS = {"null": (0,), "bool": (1,), "int": (2, 3, 4), "float": (2, 5, 6, 7)}
 
 
 def read_scalar(text: str) -> Any:
-    """A plain value with its type; text that is nothing else stays text."""
+    """Return a plain value with its type. Text that has no other meaning stays text."""
     for pattern, reader in _READERS:
         if pattern.fullmatch(text):
             return reader(text)
@@ -47,7 +47,7 @@ def read_scalar(text: str) -> Any:
 
 
 def read_tagged(text: str, kind: str) -> Any:
-    """A value whose type is given (`!!float 3`).
+    """Return a value whose type is given (`!!float 3`).
 
     Raises:
         ValueError: the text is not of that type.

@@ -1,4 +1,4 @@
-"""TOML into a document: values by the standard library, places by a scan of the text that it accepted."""
+"""TOML into a document. The standard library reads the values, and a scan of the valid text finds the positions."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _TEXT = re.compile(
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN = re.compile(r"[^,\]}#\n]+")
 _DIGITS = re.compile(r"[0-9](?:_?[0-9]){4300,}")
-"""More than Python reads as a whole number."""
+"""A whole number with more digits than Python reads."""
 _DEEP_KEY = re.compile(
     rf"""^[ \t]*(?:\[\[?[ \t]*)?((?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{MAX_DEPTH}}})""", re.MULTILINE
 )
-"""A key of more parts than a job has levels: the time that tomllib needs grows with the square of their number. White
-space is taken by one star alone, because two beside each other try every way to share a long indent."""
+"""A key with more parts than a job has levels. tomllib needs time that grows with the square of their number. A single
+star matches the white space, because two adjacent stars would try every way to split a long indent."""
 
 
 def read(text: str) -> Document:
     """Read TOML.
 
     Raises:
-        Unreadable: it is not TOML.
+        Unreadable: the text is not TOML.
     """
     text = text.replace("\r\n", "\n")
     lines = Lines(text)
@@ -56,7 +56,7 @@ def read(text: str) -> Document:
         raise too_deep(lines.place(found.start(1)))
     try:
         data = _loads(text)
-    except ValueError as error:  # TOMLDecodeError is one
+    except ValueError as error:  # includes TOMLDecodeError
         raise _unreadable(str(error), text, lines) from None
     scanner = _Scanner(text, lines)
     scanner.scan()
@@ -87,14 +87,14 @@ def _unreadable(message: str, text: str, lines: Lines) -> Unreadable:
 
 
 class _Scanner:
-    """Walks over TOML that is known to be right: each method takes an offset and returns the one after."""
+    """Scans TOML that is known to be valid. Each method takes an offset and returns the offset after its part."""
 
     def __init__(self, text: str, lines: Lines) -> None:
         self.text, self.lines, self.notes = text, lines, Notes()
         self._counts: dict[Path, int] = {}
 
     def scan(self) -> None:
-        """Note the places of all keys and values."""
+        """Record the positions of all keys and values."""
         self.notes.values[()] = self.lines.place(self._skip(0) if self.text.strip() else 0)
         offset = self._skip(0)
         table: Path = ()
@@ -106,7 +106,7 @@ class _Scanner:
             offset = self._skip(offset)
 
     def _header(self, offset: int) -> tuple[Path, int]:
-        """`[a.b]` or `[[a.b]]`; gives the path that the following entries belong to."""
+        """Read `[a.b]` or `[[a.b]]`, and return the path of the entries that follow."""
         many = self.text.startswith("[[", offset)
         names, end = self._key(offset + (2 if many else 1))
         path: Path = ()
@@ -133,7 +133,7 @@ class _Scanner:
         self.notes.values.setdefault(path, place)
 
     def _key(self, offset: int) -> tuple[list[tuple[str, Place]], int]:
-        """`a . "b.c"`: the names with their places; the offset is at what follows (`=` or `]`)."""
+        """Read `a . "b.c"`, and return the names with their positions and the offset of what follows (`=` or `]`)."""
         names = []
         while True:
             offset = self._blank(offset)
@@ -175,7 +175,7 @@ class _Scanner:
         return offset + 1
 
     def _skip(self, offset: int) -> int:
-        """Past white space, line breaks and comments."""
+        """Return the offset after white space, line breaks and comments."""
         match = _SPACE.match(self.text, offset)
         assert match is not None
         return match.end()
@@ -187,5 +187,5 @@ class _Scanner:
 
 
 def _string(literal: str) -> str:
-    """The text of a string of any of the four kinds."""
+    """Return the text of a string of any of the four kinds."""
     return str(_loads(f"x = {literal}")["x"])

@@ -1,4 +1,4 @@
-"""YAML into a document: PyYAML reads the structure, the plain values follow YAML 1.2, and each has its place."""
+"""YAML into a document: PyYAML reads the structure, plain values follow YAML 1.2, and each value has its position."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HINTS = (
 
 @lru_cache(maxsize=1)
 def _loader() -> Any:
-    """PyYAML's loader (in C where it is built so) that leaves the type of plain values to us."""
+    """Return PyYAML's loader (in C if available) without its conversion of plain values."""
     import yaml
 
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -49,7 +49,7 @@ def read(text: str) -> Document:
     """Read one YAML document.
 
     Raises:
-        Unreadable: it is not YAML, holds several documents, or repeats itself without end.
+        Unreadable: the text is not YAML, holds several documents, or contains an endless alias.
     """
     import yaml
 
@@ -68,13 +68,13 @@ def read(text: str) -> Document:
 
 
 def _check_depth(text: str) -> None:
-    """Refuse deep nesting before PyYAML's composer, which goes down on the C stack without a bound, meets it.
+    """Refuse deep nesting before PyYAML's composer reads the text, because the composer's recursion in C has no limit.
 
-    Every level needs one of a few signs, so that most texts are not looked through for it.
+    Every level needs one of a few signs. Most texts contain so few of them that they need no check.
 
     Raises:
         RecursionError: the text is nested too deeply.
-        YAMLError: it is not YAML.
+        YAMLError: the text is not YAML.
     """
     if sum(map(text.count, "[{-?:")) <= MAX_DEPTH:
         return
@@ -104,7 +104,8 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
 
 
 def _is_control(error: yaml.YAMLError) -> bool:
-    """PyYAML refuses a character before it parses anything, and such an error has no mark."""
+    """Return whether the error is about a forbidden character. PyYAML finds these before parsing, so the error has no
+    mark."""
     return type(error).__name__ == "ReaderError"
 
 
@@ -119,7 +120,7 @@ def _place_of(error: yaml.YAMLError, text: str) -> Place | None:
 
 
 class _Reader:
-    """Turns nodes into values, noting places."""
+    """Converts nodes to values, and records positions."""
 
     def __init__(self) -> None:
         self.notes = Notes()
@@ -127,7 +128,7 @@ class _Reader:
         self._open: set[int] = set()
 
     def value(self, node: yaml.Node, path: Path) -> Any:
-        """The value of a node; `path` is noted as standing there."""
+        """Return the value of a node. `path` is recorded as its position."""
         self._enter(node, path)
         place = _place(node)
         self.notes.values[path] = place
@@ -168,7 +169,7 @@ class _Reader:
         return text
 
     def _own_tag(self, node: yaml.Node, path: Path, place: Place) -> None:
-        """A tag is a type from another program, which a job has no use for."""
+        """Report a tag. A tag is a type of another program, which a job cannot use."""
         tag = str(node.tag)
         if tag == _TAG + ("map" if _is_mapping(node) else "seq"):
             return
@@ -203,7 +204,7 @@ class _Reader:
         return [(key, value) for key, value in node.value if key.tag != _MERGE]
 
     def _merges(self, node: yaml.MappingNode, path: Path) -> Iterator[dict[str, tuple[Place, yaml.Node]]]:
-        """What `<<: *anchor` and `<<: [*a, *b]` bring in; earlier ones win."""
+        """Yield the mappings that `<<: *anchor` and `<<: [*a, *b]` merge in. Earlier ones take precedence."""
         for key, value in node.value:
             if key.tag != _MERGE:
                 continue

@@ -1,8 +1,8 @@
-"""Job files: YAML, TOML and JSON text into a job, with the place of every mistake.
+"""Job files: YAML, TOML and JSON text into a job, with the position of every mistake.
 
     text --document--> data and positions --overrides--> data --validation--> job, or every problem at once
 
-`parse_job` is pure: it takes text and gives a job. `load_job` is the only function here that reads a file.
+`parse_job` is pure: it converts text to a job. Only `load_job` reads a file.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ _FIELD = "hyperparameters."
 
 
 def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
-    """The file of a job as that of a sweep: every combination of the values, `parallel` at a time.
+    """Return the file of a job as the file of a sweep: every combination of the values, `parallel` at a time.
 
     Raises:
         UsageError: the file holds no training job, or a text of `each` is not a field with values.
-        JobError: the values do not make a sweep.
+        JobError: the values do not form a valid sweep.
     """
     if file.sweep is not None or not isinstance(file.job, TrainingJob):
         hint = "write the values into `search` of the sweep" if file.sweep is not None else "use a training job"

@@ -1,4 +1,4 @@
-"""What overrides did to a job."""
+"""The changes that overrides made to a job."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Changes(NamedTuple):
-    """What overrides did: which override each path comes from, and how its plain values are written there."""
+    """The changes that overrides made: the override that set each path, and the spelling of its plain values."""
 
     origins: Mapping[Path, str] = _NOTHING
     texts: Mapping[Path, str] = _NOTHING
     problems: tuple[Problem, ...] = ()
 
     def origin(self, path: Path) -> str | None:
-        """The override (`--set a.b=1`) that set the value at a path, or what holds it."""
+        """Return the override (`--set a.b=1`) that set the value at a path or one of its parents."""
         return next((self.origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.origins), None)

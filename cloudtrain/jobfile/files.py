@@ -1,4 +1,4 @@
-"""Job files on disk: the only reader of files here."""
+"""Job files on disk. Only this module of the package reads files."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob
 
 SUFFIXES: dict[str, Format] = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}
-"""The format of a job file, by the end of its name."""
+"""Maps the suffix of a job file to its format."""
 
 _Places = TypeVar("_Places", Input, Output, Checkpoint)
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
-    """Read a job file. Relative local places in it are made absolute against its folder.
+    """Read a job file. Relative local paths in it are made absolute, relative to its folder.
 
-    Overrides stand for lines of the file, so their relative places start at the same folder.
+    Overrides replace lines of the file, so their relative paths start at the same folder.
 
     Raises:
-        UsageError: there is no such file, it cannot be read, or its name ends in no known suffix.
-        JobError: all problems of the job at once.
+        UsageError: the file does not exist, cannot be read, or has an unknown suffix.
+        JobError: the job has problems; all are listed.
     """
     format = format_of(path)
     found = parse(
@@ -54,10 +54,10 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
 
 
 def _job_of_sweep(sweep: Path, name: str, changes: Sequence[str]) -> JobFile:
-    """The job file that a sweep's file names, relative to it.
+    """Return the job file that a sweep's file names. The path is relative to the sweep's file.
 
     Raises:
-        JobError: there is none, it holds no training job, or it has problems.
+        JobError: the file does not exist, holds no training job, or has problems.
     """
     try:
         found = load_job(sweep.parent / Path(name).expanduser(), changes)
@@ -70,10 +70,10 @@ def _job_of_sweep(sweep: Path, name: str, changes: Sequence[str]) -> JobFile:
 
 
 def format_of(path: Path) -> Format:
-    """The format of a job file.
+    """Return the format of a job file.
 
     Raises:
-        UsageError: the name ends in no known suffix, or the path is a folder.
+        UsageError: the name has an unknown suffix, or the path is a folder.
     """
     if os.path.isdir(path):  # noqa: PTH112 - a Path raises where the name is too long
         inside = sorted(_job_files(path), key=lambda name: (Path(name).stem != "job", name))
@@ -91,12 +91,12 @@ def format_of(path: Path) -> Format:
 
 
 def _init(*words: str) -> str:
-    """The command line that writes a job file, as a shell reads it."""
+    """Return the command line that writes a job file, quoted for a shell."""
     return f"`{shlex.join(('cloudtrain', 'init', *words))}`"
 
 
 def anchored(job: AnyJob, folder: Path) -> AnyJob:
-    """The job with its relative local places (`source_dir`, `local: ...`) made absolute against a folder."""
+    """Return the job with its relative local paths (`source_dir`, `local: ...`) made absolute, relative to a folder."""
     changes: dict[str, Any] = {
         "inputs": {name: _at(_data_at(item, folder), folder) for name, item in job.inputs.items()},
         "outputs": {name: _at(place, folder) for name, place in job.outputs.items()},
@@ -117,7 +117,7 @@ def _at(place: _Places, folder: Path) -> _Places:
 
 
 def _data_at(item: Input, folder: Path) -> Input:
-    """The input with data of this machine, which a target uploads, by its whole path."""
+    """Return the input with the absolute path of data on this machine that a target uploads."""
     others = [name for name in target_names() if name != DEFAULT_TARGET]
     paths = {name: place for name in others if is_local_path(place := item.of(name)) and place is not None}
     changes = {name: _absolute(path, folder) for name, path in paths.items() if find_target(name).uploads_data}
@@ -125,10 +125,10 @@ def _data_at(item: Input, folder: Path) -> Input:
 
 
 def _absolute(text: str, folder: Path) -> str:
-    """`data/../train` under the folder, without the dots; `~` is the home folder. Links are not followed."""
+    """Return `data/../train` below the folder without the dots. `~` is the home folder. Links are not followed."""
     try:
         path = Path(text).expanduser()
-    except RuntimeError:  # `~somebody`, whom this machine does not know: then it is a name like any other
+    except RuntimeError:  # `~name` of an unknown user is an ordinary file name
         path = Path(text)
     return normpath(folder / path)
 

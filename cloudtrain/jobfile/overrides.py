@@ -1,4 +1,4 @@
-"""`--set resources.instance_count=4`: a value with the type of its field, in place of what the file says."""
+"""Overrides: `--set resources.instance_count=4` replaces a value of the file with a value of the field's type."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _PART = re.compile(
 _SYNTAX = "write `--set resources.instance_count=4`"
 _REMOVE = "null"
 _MAX_DIGITS = 9
-"""Of an index; Python itself reads no number without end."""
+"""Maximum number of digits of an index, because Python limits the numbers that it reads."""
 _CONTAINERS: dict[Kind, type | tuple[type, ...]] = {"list": list, "json": (dict, list)}
-"""What can be below a place of each kind, where it is not a mapping."""
+"""The types that can contain other values at a path of each kind, if not a mapping."""
 Data = dict[str, Any]
 
 
 class _Refused(Exception):
-    """An override cannot be applied."""
+    """An override that cannot be applied."""
 
     def __init__(self, message: str, hint: str, path: Path = (), *, code: str = "CT022") -> None:
         super().__init__(message)
@@ -40,17 +40,17 @@ class _Refused(Exception):
 
 
 def _refuse(problem: Problem, path: Path) -> _Refused:
-    """A problem of the value's own text, which has no place in a file."""
+    """Return a problem of the value's own text as an error, without a position in a file."""
     return _Refused(problem.message, problem.hint or _SYNTAX, path, code=problem.code)
 
 
 def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = TrainingJob) -> tuple[Data, Changes]:
-    """Apply overrides to `data` of a `model`, in their order. `a.b=null` removes; a wrong override changes nothing.
+    """Apply overrides to `data` of a `model`, in order. `a.b=null` removes a value. A wrong override changes nothing.
 
     A new `distribution.type` drops the fields that the new distribution does not have.
 
     Returns:
-        The data (changed in place), and what came from which override, problems included.
+        The data (changed in place), and the origin of each change, including problems.
     """
     origins: dict[Path, str] = {}
     texts: dict[Path, str] = {}
@@ -71,7 +71,7 @@ def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = Trai
 
 
 def _split(text: str) -> tuple[list[str], str]:
-    """`a."b.c"[0]=value` into its parts and the text of the value."""
+    """Split `a."b.c"[0]=value` into its parts and the text of the value."""
     parts: list[str] = []
     offset = 0
     while True:
@@ -99,7 +99,7 @@ def _split(text: str) -> tuple[list[str], str]:
 
 
 def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tuple[Path, Positions]:
-    """Set one value; the containers on the way are made where they are missing, but only if all goes well."""
+    """Set one value. Missing containers on the way are created, but only if everything succeeds."""
     shape: SchemaNode = node_of_model(root)
     holder: Any = data
     path: Path = ()
@@ -126,10 +126,10 @@ def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tu
 
 
 def _step(shape: SchemaNode, holder: Any, part: str, path: Path, root: type[BaseModel]) -> tuple[str | int, SchemaNode]:
-    """The key that `part` stands for in `holder`, and the shape of what is there.
+    """Return the key that `part` means in `holder`, and the schema of its value.
 
     Raises:
-        _Refused: no such field, no such index, or nothing can be below.
+        _Refused: the field or index does not exist, or the holder cannot contain values.
     """
     if shape.kind == "value":
         raise _Refused(f"`{dotted(path)}` holds one value, so nothing can be set below it", _SYNTAX, path)
@@ -156,7 +156,8 @@ def _index(text: str, length: int, path: Path) -> int:
 
 
 def _open(value: Any, shape: SchemaNode, path: Path) -> Any:
-    """What is below a value, made where there is nothing of its kind; text for all targets becomes one for each."""
+    """Return the container at a path, created if it is missing. One text for all targets becomes one text per
+    target."""
     if isinstance(value, _CONTAINERS.get(shape.kind, dict)):
         return value
     if isinstance(value, str) and shape.model() is PerTarget:
@@ -186,7 +187,7 @@ def _remove(holder: Any, key: str | int) -> None:
 
 
 def _keep_fields(holder: Data, shape: SchemaNode) -> None:
-    """Drop what the newly chosen model has no field for."""
+    """Remove the fields that the newly chosen model does not have."""
     if shape.model(holder["type"]) is not None:
         known = shape.field_names(holder["type"])
         for name in [name for name in holder if name not in known]:
@@ -194,7 +195,7 @@ def _keep_fields(holder: Data, shape: SchemaNode) -> None:
 
 
 def _value(shape: SchemaNode, text: str, path: Path) -> Document:
-    """The text with the type of its field; what does not fit stays text, for the validation to refuse."""
+    """Return the text with the type of its field. Text that does not fit stays text, and the validation refuses it."""
     plain = Positions(texts={(): text})
     starts = text.lstrip()[:1]
     if shape.kind != "value" and (starts in ("{", "[") or (shape.kind == "json" and starts in ('"', "'"))) and starts:

@@ -1,4 +1,4 @@
-"""Text and overrides into a job, or into every problem at once, each with its place."""
+"""Text and overrides into a job, or into a list of all problems, each with its position."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ _START = {
 
 
 class JobFile(NamedTuple):
-    """A job, and where everything in it was written."""
+    """A job, and the position of each of its values."""
 
     job: AnyJob
     file: str
     positions: Positions
     changes: Changes = Changes()
     text: str | None = None
-    """What stands in the file; None where there is none."""
+    """The text of the file; None without a file."""
     overrides: tuple[str, ...] = ()
     sweep: Sweep | None = None
-    """What the file holds, where it is a sweep; `job` is the sweep's."""
+    """The sweep, if the file holds one; `job` is then the sweep's job."""
     inner: JobFile | None = None
-    """The file of a sweep's job, where it has one of its own."""
+    """The separate file of a sweep's job, if there is one."""
 
     @property
     def work(self) -> AnyJob | Sweep:
-        """What the file holds."""
+        """The job or sweep in the file."""
         return self.job if self.sweep is None else self.sweep
 
     def place_of(self, path: Path) -> str | None:
-        """`job.yaml:9:20` for a path into the job, or the override that set it; the nearest place that is known. Of a
-        sweep the path leads into the sweep."""
+        """Return the position of a path into the job (into the sweep for a sweep): `job.yaml:9:20`, or the override
+        that set it. If it is unknown, return the nearest known position."""
         if self.inner is not None and path[:1] == ("job",):
             return self.inner.place_of(path[1:])
         origin = self.changes.origin(path)
@@ -58,10 +58,12 @@ class JobFile(NamedTuple):
 
 
 def parse_job(text: str, *, format: Format, file: str, overrides: Sequence[str] = ()) -> AnyJob:
-    """A job from text; `file` names it in messages, `overrides` are `resources.instance_count=4` and win.
+    """Return the job in a text. `file` names the text in messages. `overrides` such as `resources.instance_count=4`
+    take precedence.
 
     Raises:
-        JobError: all problems at once, each with `file`, line and column, or with the override that caused it.
+        JobError: the job has problems; all are listed, each with `file`, line and column, or with the override that
+            caused it.
     """
     return parse(text, format=format, file=file, overrides=overrides).job
 
@@ -73,10 +75,10 @@ ReadJob = Callable[[str, Sequence[str]], JobFile]
 def parse(
     text: str, *, format: Format, file: str, overrides: Sequence[str] = (), read_job: ReadJob | None = None
 ) -> JobFile:
-    """As `parse_job`, with the positions. `read_job` reads the job's own file, where a sweep names one.
+    """Return the job in a text with its positions. `read_job` reads the separate job file of a sweep.
 
     Raises:
-        JobError: all problems at once.
+        JobError: the job has problems; all are listed.
     """
     document = _readable(text, format, file)
     model = _model(document, file)
@@ -105,14 +107,14 @@ def parse(
 
 
 _OF_JOB = "job."
-"""With this begin the overrides that mean the job of a sweep."""
+"""Prefix of the overrides for the job of a sweep."""
 
 
 def _readable(text: str, format: Format, file: str) -> Document:
-    """The document, a mapping at the top.
+    """Return the document if its top level is a mapping.
 
     Raises:
-        JobError: the text is not of the format, is empty, or holds something else than a job.
+        JobError: the text is not valid in the format, is empty, or holds something other than a job.
     """
     try:
         if not text.strip("\ufeff \t\r\n"):
@@ -129,14 +131,14 @@ def _readable(text: str, format: Format, file: str) -> Document:
 
 
 def _model(document: Document, file: str) -> Any:
-    """The model that `kind` names. `kind: training` may stand there, and is no field of the job.
+    """Return the model that `kind` names. `kind: training` is allowed, although the job has no such field.
 
     Raises:
-        JobError: there is no such kind of job.
+        JobError: the kind of job does not exist.
     """
     if "kind" not in document.data:
         return TrainingJob
-    from cloudtrain.core.processing import KINDS  # costs start-up time
+    from cloudtrain.core.processing import KINDS  # importing it costs start-up time
 
     kind = document.data["kind"]
     if kind == "sweep":
@@ -157,27 +159,27 @@ def _model(document: Document, file: str) -> Any:
 def _apply_overrides(data: dict[str, Any], overrides: Sequence[str], model: Any) -> tuple[dict[str, Any], Changes]:
     if not overrides:
         return data, Changes()
-    from cloudtrain.jobfile.overrides import override  # costs start-up time
+    from cloudtrain.jobfile.overrides import override  # importing it costs start-up time
 
     return override(data, overrides, model)
 
 
 def _written(positions: Positions, changes: Changes) -> Any:
-    """How the value at a path is written, where it stands in the file or in an override."""
+    """Return a function that returns the spelling of the value at a path, in the file or in an override."""
     return lambda path: (changes.texts if changes.origin(path) else positions.texts).get(path)
 
 
 def _in_form(problem: Problem, format: Format) -> Problem:
-    """The problem with a hint that can be typed into the file; an override is typed as YAML."""
+    """Return the problem with a hint in the syntax of the file. An override uses YAML."""
     if format == "yaml" or problem.file is not None:
         return problem
-    from cloudtrain.problems.forms import in_form  # costs start-up time
+    from cloudtrain.problems.forms import in_form  # importing it costs start-up time
 
     return replace(problem, hint=in_form(problem.hint, format))
 
 
 def _place_each(problems: Sequence[Problem], file: str, positions: Positions, changes: Changes) -> list[Problem]:
-    """The problems with their places: those of the file in its order, then those of the overrides."""
+    """Return the problems with their positions: those of the file in order, then those of the overrides."""
     placed = [_place(problem, file, positions, changes) for problem in problems]
     distinct = list(dict.fromkeys(placed))
     return sorted(distinct, key=lambda p: (p.file != file, p.line or 0, p.column or 0))

@@ -1,11 +1,12 @@
-"""The JSON Schema (2020-12) of job files, for editors: completion, help at a field, and red lines under mistakes.
+"""The JSON Schema (2020-12) of job files for editors: completion, help on fields, and marked mistakes.
 
-`cloudtrain schema > job.schema.json`, then, on top of a job file, a comment that the YAML language server reads:
+`cloudtrain schema > job.schema.json`, then this comment for the YAML language server at the top of a job file:
 
     # yaml-language-server: $schema=job.schema.json
 
-The schema accepts what the loader accepts, as far as a schema can say it. It cannot say that a reference
-(`${{inputs.train}}`) names an input, that `1.0` is no whole number, or that a duration is not too long.
+The schema accepts what the loader accepts, as far as a schema can say it. It cannot
+check that a reference (`${{inputs.train}}`) names an input, that `1.0` is not an integer, or that a duration is not too
+long.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from cloudtrain.problems.schema_node import SchemaNode, node_of_field
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _NAMES = {"training": "job", "processing": "processing-job", "sweep": "sweep"}
-"""Ends of the schemas' identifiers, which are names, not addresses: nothing can be fetched there."""
+"""Last parts of the schemas' identifiers. The identifiers are names and not addresses, so they cannot be fetched."""
 
 _KIND_HELP = "What the file holds: `training`, which need not be said, `processing`, or `sweep`."
 
@@ -36,7 +37,8 @@ Schema = dict[str, Any]
 
 
 def job_schema(kind: str = "training") -> Schema:
-    """The JSON Schema of a job file, as JSON data. `kind` is one of `cloudtrain.core.processing.KINDS`, or `sweep`."""
+    """Return the JSON Schema of a job file as JSON data. `kind` is a key of `cloudtrain.core.processing.KINDS`, or
+    `sweep`."""
     root: type[BaseModel] = Sweep if kind == "sweep" else KINDS[kind]
     schema = root.model_json_schema(mode="validation")
     definitions: Schema = schema.pop("$defs")
@@ -61,7 +63,8 @@ def job_schema(kind: str = "training") -> Schema:
 
 
 def _open_short_forms(schema: Schema, definitions: Schema) -> None:
-    """What a sweep may leave out or shorten: the name of its job, the job's own file, and `choice` around a list."""
+    """Allow the short forms of a sweep: a job without a name, the path of the job's file, and a list instead of
+    `choice`."""
     job, values = schema["properties"]["job"], schema["properties"]["search"]
     definitions["TrainingJob"]["required"].remove("name")
     distribution = definitions["TrainingJob"]["properties"]["distribution"]
@@ -76,7 +79,7 @@ def _open_short_forms(schema: Schema, definitions: Schema) -> None:
 
 
 def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
-    """The models that a job is made of, each once."""
+    """Return the models that a job consists of, each once."""
     found: dict[type[BaseModel], None] = {}
 
     def visit(shape: SchemaNode | None) -> None:
@@ -96,7 +99,7 @@ def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
 
 
 def _describe(schema: Schema, model: type[BaseModel]) -> None:
-    """Help at each field: the text that stands under it in the source, and the unit of its type."""
+    """Add help to each field: the text under it in the source, and the unit of its type."""
     schema["description"] = inspect.cleandoc(model.__doc__ or "").partition("\n\n")[0]
     texts = _field_texts(model) | _target_texts(model)
     for name, own in schema["properties"].items():
@@ -107,7 +110,7 @@ def _describe(schema: Schema, model: type[BaseModel]) -> None:
 
 
 def _target_texts(model: type[BaseModel]) -> dict[str, str]:
-    """What each target says about the field that is its own."""
+    """Return what each target says about the field with its name."""
     texts: dict[str, str] = {}
     for name in target_names():
         target = find_target(name)
@@ -118,7 +121,7 @@ def _target_texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
-    """One text for all targets, where a mapping with one text per target may stand."""
+    """Allow one text for all targets in place of a mapping with one text per target."""
     for name in model.model_fields:
         shape = node_of_field(model, name)
         if shape.kind == "model" and shape.parsed:
@@ -126,7 +129,7 @@ def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
 
 
 def _field_texts(model: type[BaseModel]) -> dict[str, str]:
-    """The strings under the fields of a class and its bases."""
+    """Return the strings under the fields of a class and its bases."""
     texts: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if owner is BaseModel or not issubclass(owner, BaseModel) or is_widened(owner):
@@ -141,7 +144,7 @@ def _field_texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _choice(schema: Schema, definitions: Schema) -> Schema:
-    """Models told apart by `type`, so that an editor offers the types first and then the fields of the one chosen."""
+    """Select models by `type`, so that an editor offers the types first and then the fields of the chosen type."""
     names = [option["$ref"].rpartition("/")[2] for option in schema["oneOf"]]
     tags = {definitions[name]["properties"]["type"]["const"]: name for name in names}
     helps = [definitions[name].get("description", "") for name in names]
@@ -160,14 +163,14 @@ def _choice(schema: Schema, definitions: Schema) -> Schema:
 
 
 def _pattern_to_names(schema: Schema) -> None:
-    """Names of inputs and outputs: pydantic's `patternProperties` lets every other name pass."""
+    """Restrict the names of inputs and outputs, because pydantic's `patternProperties` allows all other names."""
     for pattern, inner in schema.pop("patternProperties", {}).items():
         schema["additionalProperties"] = inner
         schema["propertyNames"] = {"pattern": pattern, "maxLength": 64}
 
 
 def _require(*names: str) -> Schema:
-    """All of these fields hold something else than null."""
+    """Return the schema that all of these fields have a value other than null."""
     return {"required": list(names), "properties": {name: {"not": {"type": "null"}} for name in names}}
 
 
@@ -186,7 +189,7 @@ def _smp_version(version: int) -> Schema:
 
 
 def _truthy(name: str) -> Schema:
-    """The field holds something, as the models' rules see it: not null, and not empty."""
+    """Return the schema that the field has a value in the sense of the models' rules: not null, and not empty."""
     return {"required": [name], "properties": {name: {"not": {"enum": [None, "", [], {}]}}}}
 
 
@@ -254,4 +257,4 @@ _RULES: dict[str, Schema] = {
         "then": {"required": ["strategy"], "properties": {"strategy": {"const": "parameter_server"}}},
     },
 }
-"""What the models' own rules say, in the words of JSON Schema."""
+"""The models' own rules, expressed in JSON Schema."""

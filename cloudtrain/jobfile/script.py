@@ -1,4 +1,4 @@
-"""The job of a script without a job file, as the job file that it could be."""
+"""The job of a script without a job file, in the form of a job file."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from cloudtrain.jobfile.parse import JobFile, parse
 
 
 def load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> JobFile:
-    """Make the job of a script. Relative local places start at the working directory.
+    """Return the job of a script. Relative local paths start at the working directory.
 
     Raises:
         UsageError: there is no such script, or it is not Python.
-        JobError: all problems of the job at once.
+        JobError: the job has problems; all are listed.
     """
     here = Path.cwd()
     text = yaml_text(fields_of_script(script, arguments, here))
     try:
         found = parse(text, format="yaml", file=str(script), overrides=overrides)
-    except JobError as error:  # a line of a file that does not exist would only confuse
+    except JobError as error:  # a line of a file that does not exist would confuse the reader
         raise JobError([_without_place(problem, str(script)) for problem in error.problems]) from None
     return found._replace(job=anchored(found.job, here).from_folder(here), positions=Positions())
 
 
 def job_text(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> str:
-    """Write the same job as a job file for the working directory."""
+    """Return the text of a job file in the working directory that describes the same job."""
     data, _ = override(fields_of_script(script, arguments, Path.cwd()), overrides, TrainingJob)
     return yaml_text(data)
 
@@ -43,7 +43,8 @@ def _without_place(problem: Problem, file: str) -> Problem:
 
 
 def yaml_text(data: dict[str, Any]) -> str:
-    """The fields as YAML that this package reads back the same: PyYAML's, or else with every text in quotes."""
+    """Return the fields as YAML that this package reads back unchanged: PyYAML's output, or else with every text
+    quoted."""
     import json
 
     import yaml

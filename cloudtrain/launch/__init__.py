@@ -1,1 +1,2 @@
-"""What the machines really execute: pure functions from a request to argv and environment, process by process."""
+"""The processes that the machines execute: pure functions from a request to arguments and environment of each
+process."""

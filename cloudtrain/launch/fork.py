@@ -1,6 +1,6 @@
 """fork: the command line of the launcher that forks the ranks, and the ranks. See `cloudtrain.runtime.fork_launcher`.
 
-One launcher has the ranks of all simulated instances: torch is imported once, and a restart concerns all of them.
+One launcher forks the ranks of all simulated instances, so torch is imported once and a restart affects all ranks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from cloudtrain.core.processes import Alike, Process
 from cloudtrain.runtime.fork_launcher import rank_environment
 
 RENDEZVOUS_PORT = "${{ports.rendezvous}}"
-"""Replaced at start by a port that is free then; the only thing about a local run that a plan cannot know."""
+"""Replaced at start by a free port. This is the only part of a local run that a plan cannot know."""
 
 
 def launcher_argv(
@@ -24,7 +24,7 @@ def launcher_argv(
     grace_period: int,
     log_dir: str,
 ) -> list[str]:
-    """The argv of the launcher. `program` is the script and its arguments; `grace_period` is in seconds."""
+    """Return the arguments of the launcher. `program` is the script and its arguments; `grace_period` is in seconds."""
     return [
         python, "-u", "-m", "cloudtrain.runtime.fork_launcher",
         "--instances", str(instance_count),
@@ -38,7 +38,7 @@ def launcher_argv(
 
 
 def ranks(program: Sequence[str], *, instance_count: int, processes_per_instance: int, max_restarts: int) -> Alike:
-    """The forked processes, with every variable that the launcher gives them."""
+    """Return the forked processes, with every variable that the launcher gives them."""
 
     def rank(number: int) -> Process:
         env = rank_environment(

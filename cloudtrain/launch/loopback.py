@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 OPEN_MPI = {"OMPI_MCA_btl": "^tcp"}
-"""For ranks of mpirun: they share memory. With TCP they would listen on every interface, whatever
+"""For ranks of mpirun, which communicate through shared memory. With TCP they would listen on every interface, whatever
 `btl_tcp_if_include` says (seen with Open MPI 4.1 and 5.0)."""
 
 
 def loopback_variables(interface: str) -> dict[str, str]:
-    """The interface to listen on, for gloo, NCCL and torch's RPC (TensorPipe)."""
+    """Return the variables with the interface that gloo, NCCL and torch's RPC (TensorPipe) listen on."""
     return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface}

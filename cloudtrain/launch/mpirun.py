@@ -1,10 +1,10 @@
-"""mpirun: the command line, and the ranks that it starts. Written for Open MPI 4 and 5.
+"""mpirun: its command line, and the ranks that it starts. Written for Open MPI 4 and 5.
 
-Each rank sends its own output to files. mpirun's --tag-output would mark every piece that a rank happens to write, not
-every line, so that the lines of several ranks come out mixed (seen with Open MPI 4.1 and an unbuffered Python).
+Each rank writes its output to its own files. mpirun's --tag-output marks every piece of output instead of every line,
+so that the lines of several ranks are mixed (seen with Open MPI 4.1 and an unbuffered Python).
 
-On SIGTERM mpirun gives its ranks a second (Open MPI 4) or a fifth of one (5) and then kills them, and the setting for
-that time also delays the SIGTERM. A job is stopped by a SIGTERM to the ranks, after which mpirun ends by itself.
+On SIGTERM, mpirun kills its ranks after one second (Open MPI 4) or a fifth of a second (5), and the setting for that
+time also delays the SIGTERM. So cloudtrain stops a job by sending SIGTERM to the ranks, and mpirun then ends by itself.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ MISSING_HINT = (
     "`pip install 'cloudtrain[mpi]'`, or install Open MPI: `apt install openmpi-bin`, `brew install open-mpi`, "
     "`conda install -c conda-forge openmpi`"
 )
-"""What to do where there is no mpirun."""
+"""The hint for machines without mpirun."""
 
 _REDIRECT = 'exec "$@" >"$0/rank_$OMPI_COMM_WORLD_RANK.stdout.log" 2>"$0/rank_$OMPI_COMM_WORLD_RANK.stderr.log"'
-"""For `sh -c`: runs a program with its output in files of the folder that comes first."""
+"""For `sh -c`: runs a program with its output in files of a folder, which is the first argument."""
 
 
 def mpirun_argv(program: Sequence[str], *, mpirun: str, processes: int, options: str, log_dir: str) -> list[str]:
-    """The argv that starts `processes` ranks on this machine, each with its output in files below `log_dir`."""
+    """Return the arguments that start `processes` ranks on this machine, each with its output in files below
+    `log_dir`."""
     return [mpirun, *mpirun_options(processes, options), *redirected(program, log_dir)]
 
 
 def redirected(program: Sequence[str], log_dir: str) -> list[str]:
-    """The argv of a rank that writes to `rank_N.stdout.log` and `rank_N.stderr.log` below `log_dir`."""
+    """Return the arguments of a rank that writes to `rank_N.stdout.log` and `rank_N.stderr.log` below `log_dir`."""
     return ["sh", "-c", _REDIRECT, log_dir, *program]
 
 
 def ranks(program: Sequence[str], *, processes: int) -> Alike:
-    """The ranks, with the variables that Open MPI gives each."""
+    """Return the ranks, with the variables that Open MPI gives each of them."""
 
     def rank(number: int) -> Process:
         env = {

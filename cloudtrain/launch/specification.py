@@ -1,14 +1,14 @@
-"""The launch specification: the processes that the supervisor of a run starts on this machine, and what they need.
+"""The launch specification: the processes that a run's supervisor starts on this machine, and everything they need.
 
-A plan and `launch.json` hold it as JSON data; everybody else has it as a `LaunchSpecification`. `from_json` reads what
-`to_json` of this or an earlier version wrote. The supervisor reads it too, so nothing outside the standard library is
-imported here, and no `annotations` of the future: the types of the fields are what JSON data is read by.
+A plan and `launch.json` hold it as JSON data; all other code uses a `LaunchSpecification`. `from_json` reads the output
+of `to_json` from this or an earlier version. The supervisor reads it too, so this module imports only the standard
+library. It does not import `annotations` from `__future__`, because the JSON reader needs the types of the fields.
 """
 
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import GenericAlias, UnionType
 
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
@@ -20,9 +20,10 @@ _OUTPUT = "CLOUDTRAIN_OUTPUT_"
 
 @dataclass(frozen=True)
 class CodePlace:
-    """Where the bundle lies, the hash of its content, and where it is unpacked.
+    """The location of the bundle, the hash of its content, and the folder to unpack it into.
 
-    `directory` is None where the launchers of emulated hosts unpack it; an emulation may have `copies`, more folders.
+    `directory` is None if the launchers of emulated hosts unpack the bundle. An emulation may have more folders:
+    `copies`.
     """
 
     archive: str
@@ -33,21 +34,22 @@ class CodePlace:
 
 @dataclass(frozen=True)
 class BuiltEnvironment:
-    """Where the environment of the job's requirements is, the interpreter below it, and the file in the bundle."""
+    """The location of the environment with the job's requirements, its interpreter, and the requirements file in the
+    bundle."""
 
     folder: str
     python: str
     requirements: str
 
     def to_json(self) -> "dict[str, Any]":
-        """The environment as JSON data."""
+        """Return the environment as JSON data."""
         content: dict[str, Any] = _written(self)
         return content
 
 
 @dataclass(frozen=True)
 class Link:
-    """A link at `path`; with `shard`, number and count, a folder of links to every count-th file of the target."""
+    """A link at `path`. With `shard` (number, count), a folder of links to every count-th file of the target."""
 
     path: str
     target: str
@@ -58,8 +60,8 @@ class Link:
 class StartedProcess:
     """One process that the supervisor starts. `rank` is None for a launcher.
 
-    `signal` says who gets SIGTERM first: the `leader`, which passes it on, the whole `group`, or the `ranks` that it
-    has started. `directory` is None for that of the code.
+    `signal` says which processes get SIGTERM first: the `leader`, which passes it on, the whole `group`, or the `ranks`
+    that the leader has started. `directory` is None for the folder of the code.
     """
 
     instance: int
@@ -72,15 +74,15 @@ class StartedProcess:
 
     @classmethod
     def of(cls, process: "Process", signal: str, directory: str | None = None) -> "StartedProcess":
-        """A process of the plan."""
+        """Return a process of the plan as a process to start."""
         return cls(process.instance, process.role, process.rank, process.argv, process.env, signal, directory)
 
 
 @dataclass(frozen=True)
 class QueueNeed:
-    """What a run waits for: `count` of the GPUs that it may use, or of the machine's CPU slots where `gpus` is empty.
+    """The slots that a run waits for: `count` of its usable GPUs, or of the machine's CPU slots if `gpus` is empty.
 
-    Of the runs that wait, those with the highest priority come first.
+    Waiting runs with the highest priority come first.
     """
 
     count: int
@@ -95,34 +97,34 @@ class QueueNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpecification:
-    """One run. Fields with a default are those that most runs do not have.
+    """One run. Fields with a default value are not needed by most runs.
 
     Attributes:
         name: the run.
-        run_dir: its own folder, an absolute path.
-        emulates: the service as which the job runs.
+        run_dir: the run's folder, an absolute path.
+        emulates: the service that is emulated.
         code: the user's code.
         directories: folders that must exist before the start.
-        files: path to text.
-        programs: those of the files that can be started.
+        files: maps paths to texts.
+        programs: the executable files among `files`.
         links: made before the start.
-        failure_files: where emulated hosts write why they failed.
-        places: what can be downloaded: name to folders that are one together. None where the variables say it.
+        failure_files: where emulated hosts write the reason of a failure.
+        places: the downloads: maps a name to folders that are combined. None if the variables name them.
         launcher: torchrun | fork | mpirun | processes
-        instances: how many are simulated.
-        world_size: ranks in all.
+        instances: number of simulated instances.
+        world_size: total number of ranks.
         ports: names of loopback ports; `${{ports.NAME}}` in argv and environment becomes a free one at start,
             `${{env.NAME}}` the submitter's own value (or nothing), `${{gpus.N}}` the N-th instance's share of the
             GPUs that the run got.
-        processes: what the supervisor starts.
+        processes: the processes that the supervisor starts.
         finishes: roles whose success ends the run, when the others serve for ever; empty: all must finish.
-        patience: seconds that a launcher has to see for itself that its rank died, and to say so.
+        patience: seconds for a launcher to detect and report the death of its rank.
         grace_period: seconds from SIGTERM to SIGKILL.
         max_runtime: seconds, or None.
-        metrics: name to a regular expression with one group, read in the output of the ranks.
-        queue: what the run waits for; None where it starts at once.
-        environment: what is built before the start, if it is not there.
-        after: runs beside it that have to succeed before the start.
+        metrics: maps a name to a regular expression with one group, which is applied to the output of the ranks.
+        queue: the slots that the run waits for; None if it starts immediately.
+        environment: the environment to build before the start, if it is missing.
+        after: other runs on this machine that must succeed before the start.
     """
 
     name: str
@@ -151,23 +153,23 @@ class LaunchSpecification:
 
     @classmethod
     def from_json(cls, data: object) -> "LaunchSpecification":
-        """What `to_json` made.
+        """Read a specification from the output of `to_json`.
 
         Raises:
-            ValueError: it is damaged; the message says where.
+            ValueError: the data is damaged; the message says where.
         """
         read: LaunchSpecification = _read(cls, data, "")
         return read
 
     def to_json(self) -> "dict[str, Any]":
-        """The specification as JSON data. Links and places of a job that emulates nothing stand last."""
+        """Return the specification as JSON data. Links and places of a job that emulates nothing come last."""
         content: dict[str, Any] = {"version": 1, **_written(self)}
         last = () if self.emulates else ("links", "places")
         return {name: content[name] for name in sorted(content, key=last.__contains__)}
 
     def downloads(self) -> "dict[str, tuple[Path, ...]]":
-        """What can be downloaded, by name: one folder, or several that are one together (an emulated job writes its
-        model on every host)."""
+        """Return the downloads by name: one folder, or several that are combined (an emulated job writes its model on
+        every host)."""
         from pathlib import Path
 
         found = self.places
@@ -176,14 +178,14 @@ class LaunchSpecification:
             found = {"model": (env["CLOUDTRAIN_MODEL_DIR"],), "checkpoint": (env["CLOUDTRAIN_CHECKPOINT_DIR"],)}
             for variable, path in env.items():
                 name, folder = variable.removeprefix(_OUTPUT), Path(path).name
-                if name not in (variable, "MODEL"):  # the variable has the name in capitals, the folder as the job did
+                if name not in (variable, "MODEL"):  # the variable has the name in capitals, the folder as in the job
                     found[f"outputs/{folder if folder.upper() == name else name.lower()}"] = (path,)
         found = found | {"logs": (f"{self.run_dir}/logs",)}
         return {name: tuple(map(Path, folders)) for name, folders in found.items()}
 
 
 def _written(value: "Any") -> "Any":
-    """JSON data. A field that has its default is left out."""
+    """Return a value as JSON data. Fields with their default values are left out."""
     if isinstance(value, tuple):
         return [_written(item) for item in value]
     if isinstance(value, dict):
@@ -195,7 +197,7 @@ def _written(value: "Any") -> "Any":
 
 
 def _read(kind: "Any", data: "Any", where: str) -> "Any":
-    """JSON data as a value of that type. Keys that no field knows are left alone."""
+    """Return JSON data as a value of a type. Unknown keys are ignored."""
     if isinstance(kind, UnionType):
         return None if data is None else _read(kind.__args__[0], data, where)
     if isinstance(kind, GenericAlias):

@@ -1,4 +1,4 @@
-"""tf.distribute: which tasks a job has, and the `TF_CONFIG` that tells each of them who the others are."""
+"""tf.distribute: the tasks of a job, and the `TF_CONFIG` that tells each task about the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cloudtrain.core.plan import canonical_json
 
 
 def tasks(*, workers: int, parameter_servers: int) -> list[tuple[str, int]]:
-    """Task types and indices in rank order: workers, or with parameter servers chief, workers and servers."""
+    """Return task types and indices in rank order: workers, or with parameter servers chief, workers and servers."""
     if not parameter_servers:
         return [("worker", index) for index in range(workers)]
     return [
@@ -19,13 +19,13 @@ def tasks(*, workers: int, parameter_servers: int) -> list[tuple[str, int]]:
 
 
 def port_name(task: str, index: int) -> str:
-    """The name of the port that a task listens on."""
+    """Return the name of the port that a task listens on."""
     return f"{task}_{index}"
 
 
 def tf_configs(all_tasks: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """The `TF_CONFIG` of each task, with every task on loopback at a port that is chosen at start. What they share is
-    written once: each of a thousand tasks names all thousand."""
+    """Yield the `TF_CONFIG` of each task. Every task is on loopback at a port that is chosen at start. The common part
+    is written once, because each of a thousand tasks names all thousand."""
     cluster: dict[str, list[str]] = {}
     for kind, number in all_tasks:
         cluster.setdefault(kind, []).append("127.0.0.1:${{ports." + port_name(kind, number) + "}}")

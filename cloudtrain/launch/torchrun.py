@@ -1,8 +1,8 @@
 """torchrun: the command line of each agent, and the ranks that it starts.
 
-Verified against torch 2.13 (`torch/distributed/run.py`). Each instance is one agent. The agents are torchrun's, started
-by `cloudtrain.runtime.torchrun`: they meet in a file of the run's folder, and the ranks in a store on loopback, so
-that no port is open to the network. Ranks follow the instances. The ranks' output goes to
+Verified against torch 2.13 (`torch/distributed/run.py`). Each instance is one agent. `cloudtrain.runtime.torchrun`
+starts torchrun's agents. The agents meet through a file in the run's folder and the ranks through a store on loopback,
+so no port is open to the network. Ranks are numbered in the order of the instances. The ranks write their output to
 `<log_dir>/<random>/attempt_<n>/<local rank>/stdout.log` and `stderr.log`.
 """
 
@@ -15,10 +15,10 @@ from cloudtrain.runtime.torchrun_words import guard_program
 
 
 def agent_env(*, grace_period: int) -> dict[str, str]:
-    """What every agent finds in its environment. `grace_period` is in seconds.
+    """Return the environment variables of every agent. `grace_period` is in seconds.
 
-    TORCH_ELASTIC_SHUTDOWN_TIMEOUT: how long ranks have after the SIGTERM that the agent passes on to them; 30 unless
-    given. As a variable and not as `--shutdown-timeout`, because older versions of torch would refuse the flag.
+    TORCH_ELASTIC_SHUTDOWN_TIMEOUT: the time that ranks have after the agent passes SIGTERM on to them; default: 30.
+    It is a variable instead of `--shutdown-timeout`, because older versions of torch refuse that flag.
     """
     return {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace_period)}
 
@@ -34,7 +34,7 @@ def agent_argv(
     max_restarts: int,
     run_dir: str,
 ) -> list[str]:
-    """The argv of one instance's agent. `program` is the script and its arguments, or a command of any kind."""
+    """Return the arguments of one instance's agent. `program` is the script and its arguments, or any other command."""
     from cloudtrain.runtime.torchrun import BACKEND
 
     return [
@@ -62,15 +62,15 @@ def ranks(
     where: Sequence[int] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Alike:
-    """The processes that the agents start, with the variables that a script can rely on.
+    """Return the processes that the agents start, with the variables that a script can rely on.
 
     Args:
-        program: the script and its arguments, or a command of any kind.
-        python: what runs a Python script.
-        instance_count: how many agents there are.
-        processes_per_instance: ranks of each.
-        where: the instance of each agent; in their order unless given.
-        env: more variables, the same for all.
+        program: the script and its arguments, or any other command.
+        python: the interpreter of a Python script.
+        instance_count: number of agents.
+        processes_per_instance: number of ranks of each agent.
+        where: the instance of each agent. Default: the order of the agents.
+        env: additional variables for all processes.
     """
     argv = (python, "-u", *program) if _is_python(program) else tuple(program)
     places = range(instance_count) if where is None else where

@@ -1,1 +1,1 @@
-"""From a job to a run: planning, exactly-once submission, the run itself, and what later runs read of it."""
+"""From a job to a run: planning, exactly-once submission, the run, and what later runs read from it."""

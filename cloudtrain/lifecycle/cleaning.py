@@ -1,4 +1,4 @@
-"""What may go from the state folder at any time: archives that no submit uses, and removals that were cut off."""
+"""Cleaning of the state folder: archives that no submit uses, and interrupted removals."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from cloudtrain.store.store import read_store
 from cloudtrain.system.disk import LEFT_OVER, remove_folder
 
 ARCHIVE_AGE = 24 * 3600.0
-"""Seconds after which the archive of a submit's code is certainly no longer being sent, and an environment that is not
-whole is no longer being built."""
+"""Seconds after which the archive of a submit's code is certainly no longer being sent, and an incomplete environment
+is no longer being built."""
 
 ENVIRONMENT_AGE = 14 * ARCHIVE_AGE
-"""Seconds after which an environment that no submit has asked for goes."""
+"""Seconds after which an environment that no submit has requested is removed."""
 
 
 def clean(state_dir: Path) -> None:
-    """Remove archives of code that no submit has asked for in a day, environments that none has asked for in two
-    weeks, and finish removals that were cut off.
+    """Remove archives of code that no submit has requested for a day and environments that none has requested for two
+    weeks, and finish interrupted removals.
 
     Raises:
         OSError: a folder cannot be removed.
@@ -39,8 +39,8 @@ def clean(state_dir: Path) -> None:
 
 
 def _clean_environments(parent: Path, *, are_used: bool) -> None:
-    """Remove environments that were not asked for in two weeks, unless runs may still use them, and what an attempt
-    that was cut off left. Links that lead nowhere go last."""
+    """Remove environments that were not requested for two weeks, unless runs may still use them, and the remains of
+    interrupted builds. Broken links go last."""
     links = [item for item in parent.glob("*") if item.is_symlink()]
     linked = {link.resolve().parent for link in links}
     for folder in _folders(parent):

@@ -1,4 +1,4 @@
-"""The code of a run, found again: where it ran, or where it was uploaded to."""
+"""Finding the code of a run again: where it ran, or where it was uploaded to."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from cloudtrain.store.history import Kept
 from cloudtrain.targets.base import Service
 
 RUNTIME = "cloudtrain/"
-"""Files of cloudtrain's own, which are added to every bundle."""
+"""Prefix of cloudtrain's own files, which are added to every bundle."""
 
 
 @contextmanager
 def code_of(kept: Kept, ref: RunRef, service: Service, *, only: Iterable[str] | None = None) -> Iterator[Tree]:
-    """The files of a run's code, every one with the content that it had; of some paths only, where they are named.
+    """Yield the files of a run's code, each with its original content. With `only`, yield the files at those paths.
 
     Raises:
-        TargetError: one is gone or changed (CT972), or the target cannot be asked.
+        TargetError: a file is gone or changed (CT972), or the target cannot be asked.
     """
     wanted = set(only) if only is not None else None
     entries = [Entry(*file) for file in kept.files if wanted is None or file.path in wanted]
@@ -43,10 +43,10 @@ def code_of(kept: Kept, ref: RunRef, service: Service, *, only: Iterable[str] | 
 
 
 def code_upload(kept: Kept, ref: RunRef) -> Upload:
-    """Where the code of a run was uploaded to.
+    """Return the upload that holds the code of a run.
 
     Raises:
-        TargetError: the run has no code of its own.
+        TargetError: the run uploaded no code.
     """
     uploads = [Upload(**item) for item in kept.plan["uploads"] if item["sha256"] == kept.bundle]
     if not uploads:
@@ -55,7 +55,7 @@ def code_upload(kept: Kept, ref: RunRef) -> Upload:
 
 
 def gone(ref: RunRef, what: str) -> TargetError:
-    """The error that some code cannot be had any more."""
+    """Return the error that says that some code is no longer available."""
     return TargetError(
         f"the code of `{ref.name}` is gone: {what}",
         hint="submit the job from its source folder; `cloudtrain show` names its commit",
@@ -64,7 +64,7 @@ def gone(ref: RunRef, what: str) -> TargetError:
 
 
 class SameCode:
-    """The bundle of a run for another one: fetched only where the target does not have it any more."""
+    """The bundle of one run, used for another run. It is fetched only if the target no longer has it."""
 
     def __init__(self, kept: Kept, ref: RunRef, service: Service) -> None:
         self._kept = kept
@@ -90,7 +90,7 @@ class SameCode:
 
 
 def write_code(tree: Tree, destination: Path) -> list[str]:
-    """Write the user's files of some code into a folder, which must not exist or be empty. All appear, or none.
+    """Write the user's files of some code into a folder, which must be empty or not exist. Either all appear, or none.
 
     Raises:
         UsageError: the folder is not empty.
@@ -107,8 +107,8 @@ def write_code(tree: Tree, destination: Path) -> list[str]:
 
 
 def _places(entries: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]:
-    """Where each file is with the content that it had. The folders are asked for one after the other, while some are
-    missing."""
+    """Return the location of each file that still has its original content. Folders are searched one after the other
+    while files are missing."""
     left, places = [entry for entry in entries if entry.target is None], dict[str, str]()
     while left:
         folder = next(folders, None)
@@ -123,9 +123,9 @@ def _places(entries: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]
 
 
 def _digest(place: str) -> str | None:
-    """The hash of a regular file, None where there is none."""
+    """Return the hash of a regular file, or None for anything else."""
     try:
-        if not stat.S_ISREG(os.lstat(place).st_mode):  # a pipe would be waited for
+        if not stat.S_ISREG(os.lstat(place).st_mode):  # opening a pipe would block
             return None
         descriptor = open_regular(place)
     except OSError:

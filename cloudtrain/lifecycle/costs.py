@@ -1,4 +1,4 @@
-"""What runs cost, summed: by what their targets billed, and by list prices where no bill is known."""
+"""Sums of what runs cost: by the bills of their targets, and by list prices for runs without a bill."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from cloudtrain.lifecycle.run import Run
 
 UNKNOWN = "(none)"
-"""The group of runs that do not say theirs."""
+"""The group of runs that name no group."""
 
 
 class RunCost(NamedTuple):
     """What one run cost, in US dollars at list prices.
 
     Attributes:
-        tags: None where they are not known.
-        billed: for the seconds that its target billed.
-        estimated: for the time from its start to its end, or to now, where no bill is known.
-        is_free: whether its target takes no money.
+        tags: the run's tags; None if unknown.
+        billed: the cost of the seconds that the target billed.
+        estimated: the cost of the time from the run's start to its end, or to now, if no bill is known.
+        is_free: whether the target is free.
     """
 
     job: str
@@ -39,13 +39,13 @@ class RunCost(NamedTuple):
 
     @property
     def has_no_price(self) -> bool:
-        """Whether it cost something, and nobody knows what."""
+        """Whether the run cost something, but the amount is unknown."""
         return not self.is_free and self.billed is None and self.estimated is None
 
 
 @dataclass
 class Sum:
-    """What the runs of a group cost together."""
+    """The sum of the costs of a group of runs."""
 
     group: str
     runs: int = 0
@@ -58,7 +58,7 @@ class Sum:
 
     @property
     def total(self) -> float:
-        """What is billed and what is estimated."""
+        """The sum of billed and estimated costs."""
         return self.billed + self.estimated
 
     def add(self, run: RunCost) -> None:
@@ -73,7 +73,7 @@ class Sum:
 
 
 def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float) -> RunCost:
-    """What a run cost: by its bill, else by the price that it had when it was submitted and the time that it ran."""
+    """Return what a run cost: from its bill, else from the price at submission and the time that the run took."""
     known = money or Money()
     cost = RunCost(run.job_name, run.target, run.created, tags)
     if not target_of(run.target).is_paid:
@@ -94,7 +94,7 @@ def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, st
 
 
 def grouping(by: str) -> Callable[[RunCost], str] | None:
-    """The group that a run is in: `job`, `month`, `target`, or `tag:KEY`; None for another text."""
+    """Return a function from a run to its group by `job`, `month`, `target` or `tag:KEY`; None for another text."""
     simple: dict[str, Callable[[RunCost], str]] = {
         "job": lambda run: run.job,
         "month": lambda run: datetime.fromtimestamp(run.created).astimezone().strftime("%Y-%m"),
@@ -107,7 +107,7 @@ def grouping(by: str) -> Callable[[RunCost], str] | None:
 
 
 def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Sum]:
-    """The sum of each group: the dearest first, months in their order."""
+    """Return the sum of each group, the most expensive first; months in chronological order."""
     found: dict[str, Sum] = {}
     for run in runs:
         group = group_of(run)
@@ -116,7 +116,7 @@ def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Su
 
 
 def together(groups: Sequence[Sum]) -> Sum:
-    """All groups as one."""
+    """Return the sum of all groups."""
     whole = Sum("all")
     for item in groups:
         for field in ("runs", "billed", "estimated", "billed_runs", "estimated_runs", "free_runs", "without_price"):

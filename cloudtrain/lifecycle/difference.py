@@ -1,4 +1,4 @@
-"""What differs between two jobs, plans or runs: the job field by field, the request, and the code."""
+"""Differences between two jobs, plans or runs: the job by field, the request, and the code."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from cloudtrain.render.document import Block, Document
 
 _NAME = "RUN-NAME"
-"""Stands for a run's own name in both requests: two runs always differ in it."""
+"""Replaces the run's own name in both requests, because the names of two runs always differ."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two things that are compared.
+    """One side of a comparison.
 
     Attributes:
-        title: what the user called it.
-        plan: as JSON data.
-        kept: what a run would have in the store; None for a plan, of which nothing else is known.
-        tree: the code as it is on the disk; None for a run.
-        ref: of a run.
+        title: the user's name for this side.
+        plan: the plan as JSON data.
+        kept: what the store has for a run, or would have for a job; None for a plan, which has no other data.
+        tree: the code on disk; None for a run.
+        ref: the run's reference.
     """
 
     title: str
@@ -49,12 +49,12 @@ class Side:
 
     @classmethod
     def of_run(cls, title: str, ref: RunRef, kept: Kept) -> Side:
-        """A run."""
+        """Return the side of a run."""
         return cls(title, kept.plan, kept, ref=ref)
 
     @classmethod
     def of_job(cls, title: str, prepared: PreparedJob, job: AnyJob) -> Side:
-        """A job, as it would be sent."""
+        """Return the side of a job, as the job would be sent."""
         plan = prepared.plan(1, "")
         kept = keep_plan(prepared, job, plan, Commit(None, None), file=None, text=None, overrides=())
         return cls(title, kept.plan, kept, tree=prepared.tree)
@@ -67,19 +67,19 @@ class Side:
 
     @property
     def bundle(self) -> str | None:
-        """The hash of its code."""
+        """The hash of the code."""
         found = {item["sha256"] for item in self.plan.get("uploads", ()) if item["kind"] == "code"}
         return next(iter(found), None) if self.kept is None else self.kept.bundle
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs between two jobs, plans or runs.
+    """The differences between two jobs, plans or runs.
 
     Attributes:
-        before, after: what they were called.
-        target, job, request: values that differ; `job` is None where one side is a plan, which has no job.
-        code: files that differ; None where one side is a plan.
+        before, after: the user's names for the two sides.
+        target, job, request: values that differ. `job` is None if one side is a plan, because a plan has no job.
+        code: files that differ; None if one side is a plan.
         notes: what could not be compared, and why.
     """
 
@@ -94,7 +94,7 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Whether nothing differs."""
+        """Whether the two sides are equal."""
         return not (self.target or self.job or self.request or self.code) and self._same_code
 
     @property
@@ -102,7 +102,7 @@ class Difference:
         return self.code is not None or self.bundles[0] == self.bundles[1]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON data."""
+        """Return the differences as JSON data."""
         return {
             "equal": self.equal,
             "before": self.before,
@@ -116,7 +116,7 @@ class Difference:
         }
 
     def document(self) -> Document:
-        """The same for a reader."""
+        """Return the differences as a document."""
         from cloudtrain.render.document import Document, Heading, Lines, Notice, Table
 
         blocks: list[Block] = []
@@ -134,7 +134,7 @@ class Difference:
         return Document(blocks)
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
-        """The same as text."""
+        """Return the differences as text."""
         from cloudtrain.render.text import to_text
 
         return to_text(self.document(), width=width, color=color)
@@ -149,7 +149,7 @@ class Difference:
 
 
 def difference(before: Side, after: Side, settings: Settings) -> Difference:
-    """Compare two sides. A run's target is asked for the code where that differs and is not on this machine."""
+    """Compare two sides. If the code differs and is not on this machine, it is fetched from the run's target."""
     targets = before.plan["target"], after.plan["target"]
     changed = [Change(("target",), *targets)] if targets[0] != targets[1] else []
     job, code, notes = None, None, list[str]()
@@ -176,7 +176,7 @@ def difference(before: Side, after: Side, settings: Settings) -> Difference:
 
 
 def _request_changes(before: Side, after: Side) -> Iterator[Change]:
-    """Requests of two targets have no field in common that means the same."""
+    """Yield the changes between two requests. Requests of two targets share no field with the same meaning."""
     if before.plan["target"] == after.plan["target"]:
         yield from changes_between(before.request, after.request)
 

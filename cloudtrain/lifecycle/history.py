@@ -1,4 +1,4 @@
-"""What was sent for a run, for a reader: the job, the plan and the source."""
+"""What was sent for a run, in a readable form: the job, the plan and the source."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sent:
-    """What was sent for a run. Secrets stand as `***`.
+    """What was sent for a run. Secrets are replaced by `***`.
 
     Attributes:
-        name: of the run.
+        name: the name of the run.
         ref: the run's reference.
         created: when it was submitted, in seconds since the epoch.
-        kept: all that the store has.
+        kept: everything that the store has about the submission.
     """
 
     name: str
@@ -43,7 +43,8 @@ class Sent:
         return dict(self.kept.plan)
 
     def to_job_file(self) -> str:
-        """A job file in YAML, which can be submitted from any folder. Values that are secrets have to be filled in."""
+        """Return a job file in YAML that can be submitted from any folder. You have to fill in the values of
+        secrets."""
         from cloudtrain.jobfile.script import yaml_text
 
         lines = [f"The job of the run {self.name}, sent by cloudtrain {self.kept.version}", *self._source()]
@@ -51,7 +52,7 @@ class Sent:
         return "".join(f"# {' '.join(line.split())}\n" for line in lines) + yaml_text(self.job)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON data."""
+        """Return everything as JSON data."""
         kept = self.kept
         return {
             "name": self.name,
@@ -77,7 +78,7 @@ class Sent:
         }
 
     def document(self) -> Document:
-        """The same for a reader."""
+        """Return everything as a document."""
         from cloudtrain.core.plan import request_blocks
         from cloudtrain.jobfile.script import yaml_text
         from cloudtrain.render.document import Document, Heading, Lines, Notice, Pairs, Section
@@ -90,7 +91,7 @@ class Sent:
         return Document(blocks)
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
-        """The same as text."""
+        """Return everything as text."""
         from cloudtrain.render.text import to_text
 
         return to_text(self.document(), width=width, color=color)
@@ -140,10 +141,10 @@ class Sent:
 
 
 def sent_of(store: Store | None, row: RunRecord) -> Sent:
-    """What was sent for a run.
+    """Return what was sent for a run.
 
     Raises:
-        RunNotFound: nothing of it is kept (CT971).
+        RunNotFound: the store has nothing about the submission (CT971).
     """
     kept = None if store is None else store.kept(row.name)
     if kept is None:

@@ -1,8 +1,8 @@
-"""Jobs that read what earlier runs wrote: `run:prep/output/volumes` becomes the place where that run keeps it.
+"""Jobs that read the output of earlier runs: `run:prep/output/volumes` becomes the location of that run's output.
 
-Everything comes from the store, which keeps the places of a run from the moment that its name was taken, so that a dry
-run needs no network and shows the very URI that is sent. NAME is a run, a job (its newest run that has succeeded, else
-its newest one that goes on), the beginning of a run's name, or `last`.
+All locations come from the store, which records them when a run's name is taken. So a dry run needs no network and
+shows the exact URI that a submit sends. The name is that of a run, the beginning of a run's name, `last`, or the name
+of a job. A job name means the job's newest run that succeeded, else its newest unfinished run.
 """
 
 from __future__ import annotations
@@ -26,32 +26,33 @@ if TYPE_CHECKING:
 NEWEST = "last"
 
 _SENT = ("accepted", "reported")
-"""Stages of submissions that made a run."""
+"""Stages of submissions that created a run."""
 
 _BAD = (RunState.FAILED, RunState.STOPPED, RunState.LOST)
 
 _LOOKED_AT = 200
-"""How many of the newest runs are looked through for `last`."""
+"""Number of the newest runs that are searched for `last`."""
 
 
 def outputs_of(plan: Plan) -> dict[str, str]:
-    """What a run of this plan will write, and where; names in lower case, as `run:...` is compared with them."""
+    """Return the outputs of a run of this plan and their locations. Names are in lower case, as `run:...` is
+    compared."""
     return {name.lower(): place for name, place in plan.outputs.items()}
 
 
 class Awaited(NamedTuple):
-    """An input of which the run had not ended when it was last seen."""
+    """An input from a run that had not ended when it was last seen."""
 
     path: tuple[str | int, ...]
     ref: RunRef
 
 
 class Resolved(NamedTuple):
-    """A job with places instead of `run:...`.
+    """A job with locations in place of `run:...`.
 
     Attributes:
-        notes: what a reader of its plan should know.
-        awaited: what is worth asking the target about before the job is sent.
+        notes: notes for the reader of the plan.
+        awaited: runs to ask the target about before the job is sent.
         after: runs that the target will wait for.
     """
 
@@ -62,10 +63,10 @@ class Resolved(NamedTuple):
 
 
 def resolve_run_inputs(job: AnyJob, target: str, settings: Settings) -> Resolved:
-    """The job with places instead of `run:...`.
+    """Return the job with locations in place of `run:...`.
 
     Raises:
-        JobError: a run does not exist, has failed, or did not write that.
+        JobError: a run does not exist, has failed, or has no such output.
     """
     inputs, problems, notes, awaited = dict(job.inputs), list[Problem](), list[str](), list[Awaited]()
     after = dict[str, None]()
@@ -96,7 +97,7 @@ def resolve_run_inputs(job: AnyJob, target: str, settings: Settings) -> Resolved
 
 
 def not_ready(awaited: Sequence[Awaited], service: Service) -> Iterator[Finding]:
-    """What the target says about runs that had not ended. Where it cannot be asked, its own checks say so."""
+    """Yield what the target reports about runs that had not ended. If it cannot be asked, its own checks say so."""
     from cloudtrain.rules.portable.run import not_succeeded
 
     for path, ref in awaited:
@@ -111,7 +112,7 @@ def not_ready(awaited: Sequence[Awaited], service: Service) -> Iterator[Finding]
 
 
 class _Search:
-    """Finding a run on one target."""
+    """A search for runs on one target."""
 
     def __init__(self, store: Store | None, target: str, settings: Settings) -> None:
         self._store = store
@@ -119,10 +120,10 @@ class _Search:
         self._settings = settings
 
     def row(self, name: str) -> tuple[RunRecord, RunState]:
-        """The run that a name means, and its state as far as this machine can tell.
+        """Return the run that a name means, and its state as far as this machine knows.
 
         Raises:
-            CloudtrainError: there is none, several are meant, or it did not succeed.
+            CloudtrainError: the name fits no run or several, or the run did not succeed.
         """
         found, is_job = self._candidates(name)
         if not found:
@@ -139,7 +140,7 @@ class _Search:
         return found[0], state
 
     def _candidates(self, name: str) -> tuple[list[RunRecord], bool]:
-        """The runs that a name can mean, newest first, and whether it is a job's name."""
+        """Return the runs that a name can mean, newest first, and whether the name is a job's."""
         if self._store is None:
             return [], False
         if name == NEWEST:
@@ -164,9 +165,10 @@ class _Search:
         raise _unusable(row, f"is {state}, as are the others of `{row.job_name}`" if rows[1:] else f"is {state}")
 
     def _state(self, row: RunRecord) -> RunState:
-        """As last seen; where runs wait for others, as it is: lost where nothing is left of the run."""
+        """Return the run's state as last seen. On a target where runs wait for others, return the current state: lost
+        if nothing is left of the run."""
         state = RunState(row.state)
-        if row.key.startswith((SWEEP, TUNER)):  # one that was stopped has a best trial all the same
+        if row.key.startswith((SWEEP, TUNER)):  # a stopped sweep still has a best trial
             has_best = state is RunState.STOPPED and self._store is not None and self._store.outputs_of(row.name)
             return RunState.SUCCEEDED if has_best else state
         if state.is_final or not target_of(self._target).waits_for_runs:

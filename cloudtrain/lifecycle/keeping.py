@@ -1,4 +1,4 @@
-"""What the store keeps of a submission: the job, its plan and its code's commit, with every secret hidden."""
+"""What the store keeps of a submission: the job, its plan and the commit of its code, with every secret hidden."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Keeper:
-    """Collects what is kept of one submission, while the submission goes on."""
+    """Collects what to keep of one submission while the submission proceeds."""
 
     def __init__(self, prepared: PreparedJob, job: AnyJob | Sweep, file: JobFile | None) -> None:
         self.prepared = prepared
@@ -39,7 +39,7 @@ class Keeper:
         self._differences = Differences(prepared.tree.root) if self._commit.commit else None
 
     def kept_of(self, plan: Plan) -> Kept:
-        """What is kept of a plan; whether the code differs from its commit is known later."""
+        """Return what to keep of a plan. Whether the code differs from its commit is determined later."""
         file = self._file
         return keep_plan(
             self.prepared,
@@ -52,7 +52,7 @@ class Keeper:
         )
 
     def finish(self, store: Store, name: str) -> None:
-        """Add whether the code differs, if git says so in time."""
+        """Record whether the code differs from its commit, if git answers in time."""
         found = None if self._differences is None else self._differences.close(git_timeout())
         if found is not None:
             store.keep_difference(name, found)
@@ -68,8 +68,8 @@ def keep_plan(
     text: str | None,
     overrides: Sequence[str],
 ) -> Kept:
-    """What is kept of a plan of a job, or of a sweep, whose first trial is the prepared job: no value of it is a
-    secret. What a sweep costs is what its trials cost."""
+    """Return what to keep of the plan of a job or sweep. For a sweep, the prepared job is the first trial, whose values
+    are never secret, and the price is left to the trials."""
     import cloudtrain
     from cloudtrain.rules.portable.value import named_secrets
 
@@ -105,7 +105,7 @@ def keep_plan(
 
 
 def shown_fields(prepared: PreparedJob, job: AnyJob, plan: Plan) -> dict[str, Any]:
-    """A job's fields as the store keeps them."""
+    """Return a job's fields as the store keeps them."""
     from cloudtrain.rules.portable.value import named_secrets
 
     fields = fields_of(job)
@@ -113,12 +113,12 @@ def shown_fields(prepared: PreparedJob, job: AnyJob, plan: Plan) -> dict[str, An
 
 
 def settings_fields(target: TargetSettings) -> dict[str, Any]:
-    """A target's settings as they were given: JSON data."""
+    """Return a target's settings as they were given, as JSON data."""
     return {"type": target.type, **target.model_dump(mode="json", exclude_unset=True)}
 
 
 def settings_of(kept: Kept) -> TargetSettings | None:
-    """The settings of the target that a run was sent with; None where a value of them is hidden."""
+    """Return the target settings that a run was sent with; None if one of their values is hidden."""
     if "settings" in kept.hidden:
         return None
     model = target_of(kept.settings["type"]).settings_model
@@ -126,7 +126,7 @@ def settings_of(kept: Kept) -> TargetSettings | None:
 
 
 def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
-    """The ways to values that are hidden: those of the job as `--set` takes them; others as they are called here."""
+    """Yield the paths of hidden values: those of the job as `--set` takes them, others under their names here."""
     if not any(secrets):
         return
     for part, value in raw.items():
@@ -138,15 +138,14 @@ def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
 
 
 class _Written(NamedTuple):
-    """A job as it was written."""
+    """A job as the user wrote it."""
 
     file: str | None
     text: str | None
     overrides: Sequence[str]
 
     def overridden_secrets(self) -> Iterator[str]:
-        """Secrets that stand in the job's file where an override says something else, or in an override that another
-        one takes back."""
+        """Yield secrets that an override replaces: in the job's file, or in an earlier override."""
         if not self.overrides:
             return
         from cloudtrain.rules.portable.value import secret_texts
@@ -158,8 +157,8 @@ class _Written(NamedTuple):
         yield from secret_texts([item for item in values if any(isinstance(part, str) for part in item[0])])
 
     def hidden_text(self, secrets: Secrets) -> str | None:
-        """The text of the job's file without its secrets, those in its comments too. None where a secret is written
-        there in a way that cannot be found, as with escapes or over several lines."""
+        """Return the text of the job's file without its secrets, including those in comments. None if a secret is
+        written in a form that cannot be found, such as with escapes or over several lines."""
         if self.text is None:
             return None
         secrets = secrets._replace(values=(*secrets.values, *_secrets_in_file(self.text)))
@@ -170,7 +169,7 @@ class _Written(NamedTuple):
         return None if not left or secrets.hidden(left) != left else text
 
     def _data(self) -> Any:
-        """What stands in the job's file; None where it cannot be read."""
+        """Return the content of the job's file; None if it cannot be read."""
         from cloudtrain.documents.document import Unreadable, read_document
         from cloudtrain.jobfile.files import SUFFIXES
 
@@ -182,7 +181,7 @@ class _Written(NamedTuple):
 
 
 def _secrets_in_file(text: str) -> Iterator[str]:
-    """What the rules about the content of files find in the text of a job's file."""
+    """Yield the secrets that the rules for file contents find in the text of a job's file."""
     from cloudtrain.bundle.secrets.suspects import suspects
 
     content, name = text.encode("utf-8", "replace"), "job.yaml"

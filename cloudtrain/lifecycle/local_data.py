@@ -1,6 +1,7 @@
-"""Inputs that are data of this machine: `azureml: ./data` becomes the place that a submit uploads it to.
+"""Inputs from this machine: `azureml: ./data` becomes the location that a submit uploads the data to.
 
-The place holds the hash of the content, so a plan is whole before anything is sent, and the same data is sent once.
+The location contains the hash of the content, so a plan is complete before anything is sent, and the same data is sent
+only once.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 _WORTH_MONEY = 1 << 30
 _MONTHLY = 0.023
-"""US dollars that a GiB of the clouds' ordinary storage costs in a month, in round numbers."""
+"""Approximate price in US dollars for storing one GiB in the clouds' standard storage for a month."""
 
 
 class Placed(NamedTuple):
-    """A job with places instead of paths, what has to be uploaded, and what the reader of its plan should know."""
+    """A job with locations in place of paths, the uploads it needs, and notes for the reader of the plan."""
 
     job: AnyJob
     uploads: tuple[Upload, ...] = ()
@@ -35,18 +36,19 @@ class Placed(NamedTuple):
 
 
 def is_uploaded(item: Input, target: Target) -> bool:
-    """Whether an input is data of this machine that the target uploads."""
+    """Return whether an input is data on this machine that the target uploads."""
     return target.uploads_data and is_local_path(item.of(target.name))
 
 
 def place_data(job: AnyJob, target: Target, place_of: Callable[[str, str, bool], tuple[str, str]]) -> Placed:
-    """The job with the places of its data.
+    """Return the job with the locations of its data.
 
     Args:
-        place_of: from hash, name and whether it is a file to the folder that it is uploaded to, and what is read.
+        place_of: maps the hash, the name and whether the data is a file to the folder of the upload and the location to
+            read.
 
     Raises:
-        JobError: some data cannot be read.
+        JobError: an input's data cannot be read.
     """
     inputs, uploads, problems = dict(job.inputs), dict[str, Upload](), list[Problem]()
     for name, item in job.inputs.items():
@@ -75,7 +77,7 @@ def place_data(job: AnyJob, target: Target, place_of: Callable[[str, str, bool],
 
 
 def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:
-    """The job of a run that stands for one of another target: what would be uploaded is read where it is."""
+    """Return the job of a local run that emulates another target: data that would be uploaded is read in place."""
     changes: dict[str, Any] = {
         name: item.model_copy(
             update={emulated.name: None, DEFAULT_TARGET: item.of(DEFAULT_TARGET) or item.of(emulated.name)}

@@ -1,4 +1,4 @@
-"""From a job and the user's surroundings to a plan: reads the files and the settings, then compiles and checks."""
+"""From a job and the user's environment to a plan: reads the files and the settings, then compiles and checks."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from cloudtrain.store.origin import Label
 
 PlaceOf = Callable[[tuple[str | int, ...]], str | None]
-"""From the way to a value in the job to where it stands in its file."""
+"""Maps the path of a value in the job to its position in the job's file."""
 
 _PLACE = r"(?s)(?P<file>.*):(?P<line>\d+):(?P<column>\d+)"
-"""Where a value stands in its file, as `PlaceOf` says it; an override has no line."""
+"""The position of a value in its file, as `PlaceOf` returns it. An override has no line."""
 
 _NAMED = 10
-"""How many of the files from outside of the source folder a plan names."""
+"""Maximum number of files from outside of the source folder that a plan names."""
 
 _NAMELESS = "job-00000000-0"
-"""Stands for the run name while the plan's hash, on which the name depends, is computed."""
+"""Stands for the run name while the plan's hash is computed, because the name depends on the hash."""
 
 
 def prepare_job(
@@ -57,9 +57,9 @@ def prepare_job(
     place_of: PlaceOf | None,
     tree: Tree | None = None,
 ) -> PreparedJob:
-    """Read what compile needs: the target's settings, the source folder, the account, and where earlier runs wrote.
+    """Read what compile needs: the target's settings, the source folder, the account, and the outputs of earlier runs.
 
-    With a `tree` its files are the code, and no source folder is read.
+    With a `tree`, its files are the code, and the source folder is not read.
     """
     own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
     where = target_of(own.type)
@@ -90,7 +90,7 @@ def prepare_job(
 def _place_data(
     job: AnyJob, where: Target, own: TargetSettings, account: Account, place_of: PlaceOf | None
 ) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
-    """The job with places instead of data of this machine; see `local_data.Placed`."""
+    """Return the job with locations in place of data on this machine; see `local_data.Placed`."""
     emulated = getattr(own, "emulate", None)
     name = emulated if emulated is not None else where.name
     if not any(is_local_path(item.of(name)) for item in job.inputs.values()):
@@ -108,7 +108,7 @@ def _place_data(
 
 
 def _code_of(job: AnyJob, settings: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
-    """The code as it is on the disk; the job with the names that it gets there; what the reader should know of it."""
+    """Return the job with its file names in the bundle, the code on disk, and notes for the reader of the plan."""
     source = _source_of(job, settings)
     job, beside, more = _environment_beside(job, source)
     if source.file is not None:
@@ -120,7 +120,7 @@ def _code_of(job: AnyJob, settings: Settings) -> tuple[AnyJob, Tree, tuple[str, 
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """A job that is ready to be compiled under any run name."""
+    """A job that can be compiled under any run name."""
 
     job: AnyJob
     where: Target
@@ -132,32 +132,32 @@ class PreparedJob:
     ignore: Sequence[str]
     place_of: PlaceOf | None
     notes: tuple[str, ...] = ()
-    """What was found out while the job was prepared, for the reader of the plan."""
+    """Notes from the preparation for the reader of the plan."""
     awaited: tuple[Awaited, ...] = ()
-    """Earlier runs that the job reads from, and that had not ended when they were last seen."""
+    """Earlier runs that the job reads from and that had not ended when they were last seen."""
     after: tuple[str, ...] = ()
-    """Those that the run will wait for. They have no part in `key`: the same job is the same when they have ended."""
+    """Earlier runs that this run will wait for. `key` ignores them, so it stays the same once they have ended."""
     uploads: tuple[Upload, ...] = ()
-    """Data of this machine that the job reads."""
+    """Data on this machine that the job reads."""
 
     @cached_property
     def service(self) -> Service:
-        """What talks to the target."""
+        """The service that talks to the target."""
         return service_of(self.where.name, self.settings)
 
     @property
     def can_check(self) -> bool:
-        """Whether the target can be asked, as far as this machine can tell."""
+        """Whether the target can be asked, as far as this machine knows."""
         return self.service.can_check(self.target)
 
     @cached_property
     def key(self) -> str:
-        """Hash of the job's name and of the plan without its run name: what makes two submissions the same."""
+        """Hash of the job's name and of the plan without its run name. Two submissions with equal keys are the same."""
         return submission_key(self._compile(_NAMELESS))
 
     @cached_property
     def _conda(self) -> str | None:
-        """The conda file's text; that it is missing is for compile to say. Raises: JobError."""
+        """The text of the conda file. Compile reports a missing file. Raises: JobError."""
         name = self.job.environment.conda_file
         entry = next((entry for entry in self.tree.entries if entry.path == name), None)
         if entry is None:
@@ -175,7 +175,7 @@ class PreparedJob:
 
     @cached_property
     def _build(self) -> str | None:
-        """The hash of the build folder's content, wherever it lies."""
+        """The hash of the build folder's content, wherever the folder is."""
         if self.job.environment.build is None:
             return None
         found = below(self.tree.entries, self.job.environment.build)
@@ -184,7 +184,7 @@ class PreparedJob:
 
     @cached_property
     def _requirements(self) -> str | None:
-        """The hash of what the job's requirements install."""
+        """The hash of everything that the job's requirements install."""
         file = self.job.environment.requirements
         if file is None:
             return None
@@ -193,7 +193,7 @@ class PreparedJob:
         return requirements_hash(file, self._text_of, self.tree.identity.sha256)
 
     def _text_of(self, name: str) -> str | None:
-        """A file of the bundle; None where there is none that can be read."""
+        """Return the text of a file of the bundle; None if the file is missing or unreadable."""
         entry = next((entry for entry in self.tree.entries if entry.path == name), None)
         try:
             return None if entry is None else Path(self.tree.location(entry)).read_text("utf-8", "replace")
@@ -202,12 +202,12 @@ class PreparedJob:
 
     @property
     def view(self) -> TrainingJob:
-        """What checks look at: of a processing job, what it shares with a training job."""
+        """The job for the checks. For a processing job, this is the part that it shares with a training job."""
         return self.job if isinstance(self.job, TrainingJob) else self.job.as_training()
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """The words by which a run of the job is found again, without its secrets."""
+        """The labels by which a run of the job can be found again, without its secrets."""
         from cloudtrain.lifecycle.secrets import Secrets, signatures_in
         from cloudtrain.rules.portable.value import named_secrets, values_to_hide
         from cloudtrain.store.origin import labels_of
@@ -220,8 +220,8 @@ class PreparedJob:
         )
 
     def plan(self, counter: int, salt: str) -> Plan:
-        """The plan of the run with that number from the store of that salt, with the findings that need nothing but
-        this machine."""
+        """Return the plan of the run with a number, for a store's salt, with the findings that need only this
+        machine."""
         from cloudtrain.rules.portable.value import values_to_hide
         from cloudtrain.targets.rules import check_plan
 
@@ -231,8 +231,8 @@ class PreparedJob:
         return replace(plan, findings=placed, hidden=values_to_hide(self.view))
 
     def hourly_price(self, plan: Plan) -> float | None:
-        """US dollars for an hour of all instances at list prices; None where the target takes no money, or where it is
-        not known."""
+        """Return the list price in US dollars of an hour of all instances; None if the target is free or the price
+        unknown."""
         if not self.where.is_paid:
             return None
         subject = self._subject(plan)
@@ -240,8 +240,8 @@ class PreparedJob:
         return price.hourly if price is not None and price.exact else None
 
     def check_online(self, plan: Plan, *, ask: bool = True) -> Plan:
-        """The plan with what the target says about it too, and about the runs that the job reads from; only the latter
-        without `ask`. One that has errors already is not worth asking about."""
+        """Return the plan with findings of the target about the plan and about the runs that the job reads from. With
+        `ask=False`, only the runs are checked. A plan with errors is returned unchanged."""
         from cloudtrain.targets.rules import rule_named
 
         if plan.errors:
@@ -259,7 +259,7 @@ class PreparedJob:
         return not_ready(self.awaited, self.service)
 
     def context(self, name: str) -> CompileContext:
-        """What compile may not look up itself."""
+        """Return the context for compile: everything that it may not look up itself."""
         return CompileContext(
             name,
             self.tree.identity,
@@ -281,20 +281,20 @@ class PreparedJob:
 
     @property
     def _settings_files(self) -> tuple[str, ...]:
-        """The files that the target's settings, the account's and the corrected instance types come from."""
+        """Return the files that the target's settings, the account's and the corrected instance types come from."""
         corrections = getattr(self.account, "overlay", None) or ()
         corrected = (item.file for item in corrections if item.target == self.target.type)
         return tuple(dict.fromkeys((*self.target.settings_files, *getattr(self.account, "files", ()), *corrected)))
 
     def _with_findings(self, error: JobError, name: str) -> list[Problem]:
-        """What compile refuses, and the errors that the rules find beside it, each with its place in the job's file."""
+        """Return the errors of compile and those of the rules, each with its position in the job's file."""
         from cloudtrain.targets.rules import check_plan
 
         plan = getattr(error, "plan", None)
         subject = self._subject(plan or Plan(self.target.type, name, self.job.name, {}))
         found = check_plan(subject, ignore=self.ignore, portable=plan is None)
         refused = {problem.path for problem in error.problems}
-        refused.discard(())  # many settings of a target have no place, and each is a mistake of its own
+        refused.discard(())  # many settings of a target have no position, and each is a separate mistake
         errors = [item for item in found if item.level is Level.ERROR and item.path not in refused]
         problems = [
             *error.problems,
@@ -316,7 +316,7 @@ class PreparedJob:
 
 
 def place_problem(problem: Problem, place_of: PlaceOf | None) -> Problem:
-    """The problem with where it stands in the job's file, and a hint as it is typed there."""
+    """Return the problem with its position in the job's file, and a hint in the syntax of that file."""
     place = place_of(problem.path) if place_of is not None and problem.path and not problem.file else None
     problem = replace(problem, hint=_in_form(problem.hint, place_of))
     if place is None:
@@ -328,7 +328,7 @@ def place_problem(problem: Problem, place_of: PlaceOf | None) -> Problem:
 
 
 def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
-    """The hint as it is typed into the job's file, which may be TOML or JSON."""
+    """Return the hint in the syntax of the job's file, which may be TOML or JSON."""
     match = re.fullmatch(_PLACE, (place_of(()) if place_of is not None else None) or "")
     suffix = Path(match["file"]).suffix.lower() if match else ""
     if suffix not in (".toml", ".json"):
@@ -339,7 +339,7 @@ def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
 
 
 def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
-    """What the reader of a plan should know of code that stands outside of the source folder."""
+    """Yield notes for the reader of a plan about code from outside of the source folder."""
     included = [path for path in tree.included if path.split("/", 1)[0] not in beside]
     if included:
         names = [f"`{escape_path(path)}`" for path in included]
@@ -351,7 +351,7 @@ def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
 def _resolve_run_inputs(
     job: AnyJob, target: str, settings: Settings
 ) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...], tuple[str, ...]]:
-    """The job with what earlier runs wrote in the place of their names; see `inputs.Resolved`."""
+    """Return the job with the outputs of earlier runs in place of their names; see `inputs.Resolved`."""
     if not any(is_run_input(item.of(target)) for item in job.inputs.values()):
         return job, (), (), ()
     from cloudtrain.lifecycle.inputs import resolve_run_inputs
@@ -360,10 +360,10 @@ def _resolve_run_inputs(
 
 
 def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str]:
-    """The paths below the source folder that the job declares as local data, output or checkpoint, for any target, and
-    the state folder.
+    """Return the paths below the source folder that the job declares as local data, output or checkpoint for any
+    target, and the state folder.
 
-    A place with a file in it that the job names as code stays.
+    A folder that contains code named by the job is not among them.
     """
     view = job if isinstance(job, TrainingJob) else job.as_training()
     environment = job.environment
@@ -386,14 +386,15 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
 
 
 def _keeps_literals(where: Target, own: TargetSettings) -> bool:
-    """Whether plain values stay inputs. A job that runs here as another target would run it has the inputs it has
-    there."""
+    """Return whether plain values stay inputs. A local run that emulates another target has the inputs of that
+    target."""
     emulated = getattr(own, "emulate", None)
     return (target_of(emulated) if emulated is not None else where).keeps_literals
 
 
 class _Source(NamedTuple):
-    """Where the code is. With a `file` it is that one of the folder, and `alone` there is none or only that."""
+    """The location of the code. With `file`, the code is that file of the folder. With `alone`, the source folder
+    provides only that file, or nothing."""
 
     folder: Path
     file: str | None = None
@@ -414,8 +415,8 @@ def _source_of(job: AnyJob, settings: Settings) -> _Source:
 
 
 def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str, str], list[str]]:
-    """The job with the names that its conda file and its build folder get in the bundle, where they stand outside of
-    the code; where they are; and what the reader of a plan should know."""
+    """Return the job with the bundle names of a conda file and build folder outside of the code, their locations, and
+    notes for the reader of the plan."""
     changes, beside, notes = dict[str, str](), dict[str, str](), list[str]()
     for field in ("conda_file", "build"):
         written = getattr(job.environment, field)
@@ -427,7 +428,7 @@ def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str,
         place = os.path.realpath(os.path.join(source.folder, name))  # noqa: PTH118
         name = os.path.basename(place)  # noqa: PTH119
         if not (os.path.isdir(place) if field == "build" else os.path.isfile(place)):  # noqa: PTH112, PTH113
-            continue  # which compile says, with everything else that is wrong
+            continue  # compile reports this with all other mistakes
         changes[field], beside[name] = name, place
         notes.append(f"`{written}` stands outside of the code, and is `{name}` in the bundle")
     if not changes:

@@ -1,4 +1,4 @@
-"""The queue of a target that has none of its own: which settings wait in it, and who stands in it."""
+"""cloudtrain's queue for a target without its own: the settings that use it, and the runs in it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cloudtrain.targets.settings import TargetSettings
 
 
 def queued_settings(target: TargetSettings, queue: bool | None, priority: int | None) -> TargetSettings:
-    """The same settings of a target, with what is said about its queue.
+    """Return the target's settings with the given queue options.
 
     Raises:
-        UsageError: the target has no queue of cloudtrain's.
-        JobError: a priority without the queue.
+        UsageError: cloudtrain keeps no queue for the target.
+        JobError: a priority is given without the queue.
     """
     given = {name: value for name, value in (("queue", queue), ("priority", priority)) if value is not None}
     if given and not given.keys() <= type(target).model_fields.keys():
@@ -27,10 +27,10 @@ def queued_settings(target: TargetSettings, queue: bool | None, priority: int | 
 
 
 def queue_of(target: str, settings: Settings) -> KeepsQueue:
-    """The queue of a target.
+    """Return the queue of a target.
 
     Raises:
-        UsageError: it has none of cloudtrain's.
+        UsageError: cloudtrain keeps no queue for the target.
     """
     service = service_of(target, settings)
     if not isinstance(service, KeepsQueue):

@@ -1,4 +1,4 @@
-"""What a job's requirements file asks for, as one hash: equal hashes install the same."""
+"""The content of a job's requirements file as one hash. Equal hashes install the same packages."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _NAMES_FILES = re.compile(
     r"^\s*(?:-e|--editable|-f|--find-links)[\s=]+(?![\s=/]|\w+:)|^\s*\.{1,2}(?:/|$)|^\s*[^/\s#][^:\s#]*\.(?:whl|zip|tar\.gz)\b|@\s*\.",
     re.MULTILINE,
 )
-"""Lines that install files of the bundle itself."""
+"""Lines that install files of the bundle."""
 
 
 def requirements_hash(file: str, read: Callable[[str], str | None], bundle: str) -> str | None:
-    """Return the hash of a file of the bundle with the files that it includes; with the hash of the whole bundle where
-    it installs files. None where there is no such file."""
+    """Return the hash of a requirements file and the files it includes. If it installs files of the bundle, the hash
+    covers the whole bundle. None if there is no such file."""
     texts = dict[str, str | None]()
     waiting = [os.path.normpath(file)]
     while waiting:

@@ -1,4 +1,4 @@
-"""A run once more: the very code, and the very request but for the run's name."""
+"""Running a run again: the same code, and the same request except for the run's name."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _NAMELESS = "job-00000000-0"
 
 @dataclass(frozen=True)
 class Again:
-    """A run that is to be sent once more.
+    """A run that is to be sent again.
 
     Attributes:
-        on_plan: sees the plan before anything is sent.
+        on_plan: receives the plan before anything is sent.
         report: tells the user about the new run.
     """
 
@@ -52,14 +52,14 @@ class Again:
     on_bytes: ByteProgress | None = None
 
     def same(self, name: str | None) -> Submitted:
-        """Send the same request under the next name, or as a run of a job of another name.
+        """Send the same request under the next name, or as a run of a job with another name.
 
         Raises:
-            UsageError: it had secrets, which are not kept (CT973).
+            UsageError: the run had secrets, which are not kept (CT973).
         """
         self._refuse_hidden()
         job_name, key, kept = self.row.job_name, self.row.key, self.kept
-        if key.startswith(TRIAL) or (name is not None and name != job_name):  # a trial is a run of its own this time
+        if key.startswith(TRIAL) or (name is not None and name != job_name):  # a trial becomes an ordinary run
             name = name or job_name
             job_name = _job(kept.kind, {**kept.job, "name": name}).name
             nameless = replace(self._plan(_NAMELESS, kept), job_name=job_name)
@@ -107,7 +107,7 @@ class Again:
 
         Raises:
             JobError: an override is wrong, or the target lacks what the job asks for now.
-            UsageError: it had secrets, and the overrides do not give all of them (CT973).
+            UsageError: the run had secrets, and the overrides do not supply all of them (CT973).
         """
         from cloudtrain.lifecycle.inputs import outputs_of
 
@@ -115,7 +115,7 @@ class Again:
         job = _overridden(kept.kind, kept.prepared or kept.job, overrides)
         written = _overridden(kept.kind, kept.job, overrides)
         hidden = [dotted(path) for path, text in texts_of(fields_of(job)) if is_hidden(text)]
-        missing = [way for way in hidden if way in kept.hidden]  # others are the user's own asterisks
+        missing = [way for way in hidden if way in kept.hidden]  # any other asterisks are the user's own text
         own = settings_of(kept)
         if missing or own is None:
             raise self._not_kept(missing)
@@ -157,7 +157,7 @@ class Again:
         return origin_here(Path.cwd())._replace(project=store.origin_of(self.row.name).project, labels=labels)
 
     def _plan(self, new: str, kept: Kept) -> Plan:
-        """The plan that was sent, under another name."""
+        """Return the plan that was sent, under another name."""
         content = json.loads(self._rename(json.dumps({key: kept.plan[key] for key in _RENAMED}), new))
         return Plan(
             target=self.row.target,
@@ -171,7 +171,7 @@ class Again:
         )
 
     def _rename(self, text: str, new: str) -> str:
-        """Other runs of the same plan differ in the number at the end."""
+        """Replace the run's name in a text. Names of other runs of the same plan differ in the number at the end."""
         return re.sub(rf"{re.escape(self.row.name)}(?![0-9])", new, text)
 
     def _refuse_hidden(self) -> None:
@@ -191,10 +191,10 @@ _RENAMED = ("request", "uploads", "summary")
 
 
 def _overridden(kind: str, fields: Any, overrides: Sequence[str]) -> AnyJob:
-    """The job of some fields and overrides.
+    """Return the job made of some fields and overrides.
 
     Raises:
-        JobError: one of them is wrong.
+        JobError: a field or an override is wrong.
     """
     from cloudtrain.jobfile.overrides import override
 

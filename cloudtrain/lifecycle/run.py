@@ -1,4 +1,4 @@
-"""A run: one submission of a plan, wherever it runs."""
+"""A run: one submission of a plan to any target."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     from cloudtrain.lifecycle.history import Sent
 
 _FIRST_POLL, _SLOWEST_POLL = 0.05, 2.0
-"""Seconds between two looks at a run that is waited for; each is half as long again as the one before."""
+"""Seconds between two polls while waiting for a run. Each interval is 1.5 times the one before."""
 
 _PATIENCE = 600.0
-"""Seconds that a target may be out of reach while a run is waited for: a laptop sleeps, a network comes back."""
+"""Seconds for which waiting tolerates an unreachable target, such as while a laptop sleeps."""
 
 
 class Run:
-    """A handle on one run. Methods ask the target; attributes are what the store knows.
+    """A handle on one run. Methods ask the target; attributes hold what the store knows.
 
     Attributes:
         name: the run's name, unique on its target.
-        ref: its reference, `local://host/name`.
+        ref: the run's reference, `local://host/name`.
         job_name: the name of the job.
-        created: when it was submitted, in seconds since the epoch.
-        adopted: True when a submit found this run, made by a command that was cut off and may not have reported it.
+        created: when the run was submitted, in seconds since the epoch.
+        adopted: True if the submit returned this earlier run because an interrupted command may not have reported it.
         unreported: names of earlier runs of the same job that may never have been reported to you.
-        elsewhere: the folder that it was submitted from, where `last` found no run of the working directory; empty
-            where that folder is not known, and None otherwise.
+        elsewhere: the folder that the run was submitted from, if `last` found no run of the working directory; empty if
+            that folder is unknown, and None otherwise.
     """
 
     is_sweep = False
-    """Whether it is many runs as one: a `SweepRun`."""
+    """Whether this is a sweep, a `SweepRun`."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Run:
 
     @classmethod
     def attached(cls, listed: ListedRun, settings: Settings) -> Run:
-        """A run that the target has and this machine's store has not: somebody else's, or from another machine."""
+        """Return a run that the target has but this machine's store lacks: another user's, or from another machine."""
         ref, status = listed
         run = cls(_row_of(ref, status), settings)
         run._stored, run._last = False, status
@@ -88,34 +88,34 @@ class Run:
 
     @property
     def state(self) -> RunState:
-        """Where the run is now; the target is asked unless the run has ended."""
+        """The current state of the run. The target is asked unless the run has ended."""
         return (self._last if self._last.state.is_final else self.status()).state
 
     @property
     def last_status(self) -> RunStatus:
-        """What was last seen of the run, without asking the target."""
+        """The last known status of the run, without asking the target."""
         return self._last
 
     @property
     def written(self) -> dict[str, str]:
-        """What the run writes, and where: `model`, `checkpoint`, `outputs/NAME` to a path or URI. Empty for a run
-        that was submitted elsewhere."""
+        """The outputs of the run and their locations: `model`, `checkpoint`, `outputs/NAME` to a path or URI. Empty for
+        a run that was submitted elsewhere."""
         with read_store(self._settings.state_dir) as store:
             return {} if store is None else store.outputs_of(self.name)
 
     @property
     def directory(self) -> Path | None:
-        """The run's own folder on this machine; None on other targets."""
+        """The run's folder on this machine; None on other targets."""
         return target_of(self.target).run_folder(self.name, self._settings.state_dir)
 
     @property
     def working_files(self) -> dict[str, Path]:
-        """What the script wrote into its working folder instead of its model or outputs, by the names there: new and
-        changed files. `download("work/")` copies them. Empty on other targets."""
+        """New and changed files in the script's working folder, by name, outside the model and the outputs.
+        `download("work/")` copies them. Empty on other targets."""
         return target_of(self.target).working_files(self.name, self._settings.state_dir)
 
     def status(self) -> RunStatus:
-        """Ask the target where the run is, and remember it, unless the store cannot be written."""
+        """Ask the target for the status of the run, and record it if the store can be written."""
         status = self._service.status(self.ref)
         if _differs(status, self._last):
             self.remember(status)
@@ -123,7 +123,7 @@ class Run:
         return status
 
     def remember(self, status: RunStatus) -> None:
-        """Keep what the target said, unless the store cannot be written."""
+        """Record a status from the target if the store can be written."""
         if self._stored:
             with suppress(StoreError), open_store(self._settings.state_dir) as store:
                 store.record(self.name, status)
@@ -136,21 +136,21 @@ class Run:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """The output so far, of one rank, one instance or all; with `follow`, until the run ends."""
+        """Yield the output so far, of one rank, one instance or all. With `follow`, continue until the run ends."""
         return self._service.logs(self.ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
 
     def metrics(self) -> list[dict[str, float]]:
-        """Everything that the script reported so far, in order: `[{"step": 10.0, "loss": 0.25}, ...]`.
+        """Return all values that the script has reported, in order: `[{"step": 10.0, "loss": 0.25}, ...]`.
 
-        Metric lines, and on this machine what the job's `metrics` find in other lines.
+        The values come from metric lines, and for local runs also from lines that the job's `metrics` match.
         """
         return Metrics().every(self.logs())
 
     def wait(self, timeout: float | None = None) -> RunStatus:
-        """Wait until the run ends. A target that does not answer for some minutes is asked again.
+        """Wait until the run ends. If the target does not answer for some minutes, it is asked again.
 
         Raises:
-            TargetError: it did not end within `timeout` seconds; it goes on.
+            TargetError: the run did not end within `timeout` seconds. The run continues.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         pause, answered = _FIRST_POLL, time.monotonic()
@@ -173,14 +173,14 @@ class Run:
             pause = min(pause * 1.5, _SLOWEST_POLL)
 
     def stop(self) -> None:
-        """Ask the run to save and leave. Returns at once; a run that has ended stays as it is."""
+        """Ask the run to save and exit. Returns immediately. A run that has ended stays unchanged."""
         self._service.stop(self.ref)
 
     def show(self) -> Sent:
-        """What was sent: the job, the plan, and the source's commit, without secrets.
+        """Return what was sent: the job, the plan, and the source's commit, without secrets.
 
         Raises:
-            RunNotFound: nothing of it is kept, as of a run that was submitted from elsewhere.
+            RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.
         """
         from cloudtrain.lifecycle.history import sent_of
 
@@ -198,21 +198,21 @@ class Run:
         on_bytes: ByteProgress | None = None,
         on_run: Callable[[Run], None] | None = None,
     ) -> Run:
-        """Send it once more: the very code, on the same target, with the same request but for the run's name.
+        """Send the run again: the same code on the same target, with the same request except for the run's name.
 
         The source folder is not needed. With `overrides` (`["hyperparameters.seed=2"]`) the job is compiled and checked
         again for the same code and the same settings of the target.
 
         Args:
             overrides: fields of the job that change, as `--set` takes them.
-            name: another name of the job.
-            ignore: codes of rules that should not speak.
+            name: another name for the job.
+            ignore: codes of rules to skip.
             online: ask the target about a job with overrides first, as `submit` does.
             on_plan, on_bytes, on_run: as for `submit`.
 
         Raises:
-            RunNotFound: nothing of it is kept, as of a run that was submitted from elsewhere.
-            UsageError: it had secrets, which are not kept, and `overrides` do not give them.
+            RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.
+            UsageError: the run had secrets, which are not kept, and `overrides` do not supply them.
             TargetError: the target refused, or the code is gone.
         """
         from cloudtrain.lifecycle.rerun import Again
@@ -233,10 +233,10 @@ class Run:
         return run_of(again.same(name))
 
     def save_code(self, destination: str | Path) -> list[str]:
-        """Write the run's code into a folder, which must not exist or be empty, and return the paths in it.
+        """Write the run's code into a folder, which must be empty or not exist, and return the relative paths.
 
         Raises:
-            RunNotFound: nothing of it is kept, as of a run that was submitted from elsewhere.
+            RunNotFound: the store has nothing about the submission, as for a run submitted elsewhere.
             UsageError: the folder is not empty.
             TargetError: the code is gone.
         """
@@ -246,13 +246,13 @@ class Run:
             return write_code(tree, Path(destination))
 
     def remove(self) -> None:
-        """Forget a run that has ended: its row in the run store, and its folder on this machine.
+        """Remove a run that has ended: its row in the run store, and its folder on this machine.
 
-        What it wrote to other places stays, and what another target has of it. Its name is not given again.
+        Files in other locations and the run on another target stay. The name is never used again.
 
         Raises:
-            UsageError: it has not ended, or this machine's run store does not have it.
-            TargetError: its folder cannot be removed.
+            UsageError: the run has not ended, or is not in this machine's run store.
+            TargetError: the run's folder cannot be removed.
         """
         if not self._stored:
             hint = "remove it with the tools of its target"
@@ -271,16 +271,16 @@ class Run:
 
     @property
     def size(self) -> int | None:
-        """Bytes of its folder on this machine; None on other targets."""
+        """Return the size in bytes of the run's folder on this machine; None on other targets."""
         return None if self.directory is None else folder_size(self.directory)
 
     def download(self, path: str = "", destination: str | Path = ".") -> list[Path]:
-        """Copy what the run wrote: `model/`, `outputs/` or `outputs/NAME`, `checkpoint/`, `logs/`, or everything; of a
+        """Copy what the run wrote: `model/`, `outputs/` or `outputs/NAME`, `checkpoint/`, `logs/`, or everything; for a
         run on this machine also `work/`, its `working_files`.
 
         Raises:
-            UsageError: a run has no such place; the hint names those that exist.
-            TargetError: the run has written nothing there, or this machine cannot write the copy.
+            UsageError: the run has no such path; the hint names those that exist.
+            TargetError: the run wrote nothing there, or this machine cannot write the copy.
         """
         try:
             return self._service.download(self.ref, path, Path(destination))
@@ -298,7 +298,7 @@ class Run:
 
 
 def job_name_of(run_name: str) -> str:
-    """The job's name in the name of a run of ours; names of other making stay whole."""
+    """Return the job's name from the name of a cloudtrain run. Other run names are returned whole."""
     return re.sub(r"-[0-9a-f]{8}-[0-9]+$", "", run_name)
 
 

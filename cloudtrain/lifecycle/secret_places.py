@@ -1,4 +1,4 @@
-"""Secrets of a job on their way to a target: where the values are goes along as one variable, and nothing else does."""
+"""Passing a job's secrets to a target: one variable names their locations, and the values are never sent."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 def with_secret_places(
     job: AnyJob, where: Target, emulated: str | None, environ: Mapping[str, str]
 ) -> tuple[AnyJob, tuple[str, ...]]:
-    """The job with the variable that tells the runtime where its secrets are, and notes about those that this machine
-    needs and does not have.
+    """Return the job with the variable that tells the runtime the locations of the secrets, and notes about secrets
+    that this machine needs but lacks.
 
-    A job that runs on this machine as on another target finds them where it says for this machine, else where the
-    other target has them.
+    A local run that emulates another target uses the locations given for this machine, else those of the other target.
 
     Raises:
-        JobError: a secret has no place that the target can read.
+        JobError: a secret has no location that the target can read.
     """
     places, problems = dict[str, str](), list[Problem]()
     candidates = (where, *([] if emulated is None else [target_of(emulated)]))

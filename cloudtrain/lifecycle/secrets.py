@@ -1,4 +1,4 @@
-"""Secrets that the store must not keep, and the way to hide them in what it keeps."""
+"""Secrets that the store must not keep, and how to hide them in the data that it keeps."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _SIGNATURE = re.compile(
 
 
 class Secrets(NamedTuple):
-    """What must not be kept.
+    """Secrets that must not be kept.
 
     Attributes:
-        values: hidden wherever they stand.
-        named: name and value of plain words; hidden where they are a whole value, or stand behind the name.
+        values: texts that are hidden wherever they occur.
+        named: names and values of secrets that are plain words; hidden if they are a whole value, or follow the name.
     """
 
     values: tuple[str, ...] = ()
     named: tuple[tuple[str, str], ...] = ()
 
     def hidden(self, value: Shown) -> Shown:
-        """The same JSON data without them."""
+        """Return the same JSON data without the secrets."""
         value = hide(value, self.values)
         return self._without_named(value) if self.named else value
 
@@ -53,7 +53,7 @@ class Secrets(NamedTuple):
 
 
 def texts_of(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Every text in JSON data, with the way to it; keys too."""
+    """Yield every text in JSON data, including keys, with its path."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping):
@@ -66,12 +66,12 @@ def texts_of(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
 
 
 def signatures_in(value: Any) -> Iterator[str]:
-    """Signatures and passwords in the addresses among JSON data."""
+    """Yield signatures and passwords in the addresses in JSON data."""
     for _, text in texts_of(value):
         for match in _SIGNATURE.finditer(text) if "://" in text else ():
             yield match["query"] or match["password"]
 
 
 def is_hidden(value: Any) -> bool:
-    """Whether something in JSON data is hidden."""
+    """Return whether any part of JSON data is hidden."""
     return any(HIDDEN in text for _, text in texts_of(value))

@@ -1,4 +1,4 @@
-"""What every way of sending a plan shares."""
+"""The step that all ways of sending a plan share."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from cloudtrain.errors import PreflightError
 
 
 def stop_on_errors(plan: Plan) -> None:
-    """Send nothing where a check found an error.
+    """Raise if a check found an error, so that nothing is sent.
 
     Raises:
-        PreflightError: one did.
+        PreflightError: a check found an error.
     """
     if plan.errors:
         count, code = len(plan.errors), plan.errors[0].code

@@ -1,4 +1,4 @@
-"""What changed since a job's last run, found without asking anybody."""
+"""Changes since a job's last run, found without asking a target."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from cloudtrain.store.history import KeptFile
 
 _QUICK = 50 << 20
-"""Bytes of code up to which the lines of changed files are counted."""
+"""Size of code in bytes up to which the changed lines of files are counted."""
 
 
 class Since(NamedTuple):
-    """What differs between a job's last run and what is about to be sent."""
+    """The differences between a job's last run and the plan about to be sent."""
 
     run: str
     changes: tuple[Change, ...]
@@ -36,13 +36,14 @@ class Since(NamedTuple):
 
     @property
     def items(self) -> list[str]:
-        """Each difference in a few words: `learning_rate 0.1 -> 0.2`, `train.py +3 -1`."""
+        """Return each difference in a few words: `learning_rate 0.1 -> 0.2`, `train.py +3 -1`."""
         values = [f"{_name(item)} {shown(item.before)} -> {shown(item.after)}" for item in self.changes]
         return [*values, *(f"{item.path} {item.amount}" for item in self.files)]
 
 
 def changes_since_last(store: Store, prepared: PreparedJob, job: AnyJob, plan: Plan) -> Since | None:
-    """What changed since the newest run of the same name; None where there is none, or nothing of it is kept."""
+    """Return the changes since the job's newest run of the same name; None if there is none, or the store has nothing
+    about its submission."""
     last = next(iter(store.newest(limit=1, job=job.name)), None)
     kept = None if last is None else store.kept(last.name)
     if last is None or kept is None or kept.kind == SWEEP:
@@ -53,14 +54,14 @@ def changes_since_last(store: Store, prepared: PreparedJob, job: AnyJob, plan: P
 
 
 def hashes(files: Sequence[Entry | KeptFile]) -> dict[str, tuple[object, ...]]:
-    """What makes two files equal, by path; without cloudtrain's own."""
+    """Return the properties that make two files equal, by path, without cloudtrain's own files."""
     return {
         file.path: (file.sha256, file.executable, file.target) for file in files if not file.path.startswith(RUNTIME)
     }
 
 
 def shown(value: Any) -> str:
-    """A value in a few letters."""
+    """Return a short form of a value."""
     import json
 
     if value is ABSENT:
@@ -111,7 +112,7 @@ def _of_code(last: RunRecord, kept: Kept, prepared: PreparedJob) -> Iterator[Fil
 
 
 def content(place: str | None) -> bytes | None:
-    """What is in a file, None where it cannot be read."""
+    """Return the content of a file; None if it cannot be read."""
     try:
         return None if place is None else Path(place).read_bytes()
     except OSError:

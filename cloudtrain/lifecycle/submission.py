@@ -1,4 +1,4 @@
-"""Exactly-once submission: every step is written down before it is taken, so that a crash anywhere can be mended.
+"""Exactly-once submission: every step is recorded before it is taken, so that recovery is possible after any crash.
 
     planned     the run name is taken; nothing has left this machine
     uploaded    the bundle is in place
@@ -6,22 +6,23 @@
     accepted    the target has the run
     reported    the user was told its name
 
-A submission whose process died is settled by the next command. Before `sent` nothing has left, so it is forgotten. From
-`sent` on the target is asked for the run: the target had none of that name when the stage was written, so one that is
-there now was made by this request. Nothing about it depends on a clock of the target or on this machine's wall clock.
+The next command settles a submission whose process died. Before `sent`, nothing has left this machine, so the
+submission is forgotten. From `sent` on, the target is asked for the run. The target had no run of that name when the
+stage was recorded, so a run that exists now was made by this request. None of this depends on the clock of the target
+or on this machine's wall clock.
 
-A request may be on its way when its sender dies. For `Service.in_flight` seconds an answer that the run is not there
-settles nothing: the record stays, and the next submit of the same job sends the request again under the same name,
-which the target takes once. What the target has refused is forgotten at once.
+A request may still be in transit when its sender dies. For `Service.in_flight` seconds, the answer that there is no
+such run is not conclusive: the record stays, and the next submit of the same job sends the request again under the same
+name, which the target accepts only once. A submission that the target refused is forgotten immediately.
 
-The process that printed the name may die before it can note so. A run that was accepted and is not known to be reported
-is therefore offered again: the next submit of the same job within `OFFERED_FOR` reports that run and starts none. A
-later one means a new run, and names the older one beside it.
+The process that printed the name may die before it can record that. A run that was accepted and possibly not reported
+is therefore offered again: the next submit of the same job within `OFFERED_FOR` reports that run and starts no other. A
+later submit starts a new run, and names the older run as well.
 
-Within one boot that time is exact. After a reboot only the wall clock knows it. Where the clock was set forward too, a
-run looks older than it is: it is named, and another one starts. Only what passed since the reboot is certain, but to
-offer a run until a day is certain would be worse. A machine that is started for each submit would offer last week's run
-and start none.
+Within one boot that time is exact. After a reboot only the wall clock can tell it. If the clock was also set forward, a
+run looks older than it is, so the older run is named and a new one starts. Only the time since the reboot is certain,
+but offering a run until a certain day has passed would be worse: a machine that is started for each submit would offer
+last week's run and start no new one.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from cloudtrain.system.lock import ProcessLock
 from cloudtrain.targets.base import BundleWriter, ByteProgress, Service
 
 OFFERED_FOR = 24 * 3600.0
-"""Seconds for which a run that may not have been reported is offered to the next submit of the same job."""
+"""Seconds for which a run that was possibly not reported is offered to the next submit of the same job."""
 
 ServiceOf = Callable[[str], Service]
-"""From the name of a service to it: a target's, or one of `cloudtrain.store.kinds`."""
+"""Maps the name of a service to the service: a target's, or one of `cloudtrain.store.kinds`."""
 
 
 class Recovered(NamedTuple):
-    """What became of a submission whose process died."""
+    """The outcome of a submission whose process died."""
 
     name: str
     outcome: Literal["finished", "forgotten", "unknown"]
@@ -59,15 +60,15 @@ class Recovered(NamedTuple):
 
 @dataclass(frozen=True)
 class Submission:
-    """A job that is to be submitted.
+    """A job to submit.
 
     Attributes:
-        key: hash of what makes two submissions the same; see `RunRecord.key`.
+        key: hash that is equal for submissions of the same job; see `RunRecord.key`.
         plan_of: compiles and checks the plan of the run with a given number.
-        outputs_of: what a run of a plan will write, and where.
+        outputs_of: returns the outputs of a run of a plan, and their locations.
         origin: where the job is submitted from, and its labels.
-        kept_of: what the store keeps of a plan.
-        report: tells the user about the run. It is noted as told when this returns.
+        kept_of: returns what the store keeps of a plan.
+        report: tells the user about the run. When this returns, the run is recorded as reported.
     """
 
     service: Service
@@ -83,11 +84,11 @@ class Submission:
 
 
 class Submitted(NamedTuple):
-    """The run that a submit ends with.
+    """The run that results from a submit.
 
     Attributes:
-        adopted: the run was submitted before, by a command that was cut off, and may not have been reported.
-        unreported: earlier runs of the same job that may never have been reported, and are too old to be adopted.
+        adopted: whether an earlier, interrupted command submitted the run and may not have reported it.
+        unreported: earlier runs of the same job that were possibly never reported and are too old to be adopted.
     """
 
     record: RunRecord
@@ -98,7 +99,8 @@ class Submitted(NamedTuple):
 def submit_once(store: Store, submission: Submission, service_of: ServiceOf) -> Submitted:
     """Submit a job so that exactly one run exists, is in the store, and is reported.
 
-    First settles what earlier commands left, then offers, sends again, or starts a run.
+    First settles interrupted submissions of earlier commands. Then offers an earlier run, sends its request again, or
+    starts a new run.
 
     Raises:
         TargetError: the target refused or could not be reached.
@@ -119,7 +121,7 @@ def submit_once(store: Store, submission: Submission, service_of: ServiceOf) -> 
 
 
 def recover(store: Store, service_of: ServiceOf) -> list[Recovered]:
-    """Finish or forget every submission whose process died. Those of living processes are left alone."""
+    """Finish or forget every submission whose process died. Submissions of living processes are not touched."""
     results = []
     for record in store.unfinished():
         if not needs_recovery(store, record):
@@ -135,18 +137,18 @@ def recover(store: Store, service_of: ServiceOf) -> list[Recovered]:
 
 
 def needs_recovery(store: Store, record: RunRecord) -> bool:
-    """Whether a submission has a next step that recovery can take, if its process is dead."""
+    """Return whether recovery can take the next step of a submission, if its process is dead."""
     return record.stage != "reported" and (record.stage != "accepted" or not _is_own(store, record))
 
 
 def _is_own(store: Store, record: RunRecord) -> bool:
-    """Whether this very store submitted it. A copied store brings along runs that were asked for, and are reported,
-    elsewhere."""
+    """Return whether this store itself made the submission. A copied store contains runs that the original store
+    requested and reports."""
     return record.store in ("", store.salt)
 
 
 def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None]) -> None:
-    """Tell the user about every run that was accepted and may not have been reported, and note that it was told."""
+    """Tell the user about every accepted run that was possibly not reported, and record that the user was told."""
     held, locks = list[RunRecord](), list[ProcessLock]()
     try:
         for record in store.unfinished():
@@ -166,8 +168,8 @@ def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None])
 
 
 def _same(store: Store, submission: Submission) -> list[RunRecord]:
-    """Unfinished submissions of the same job from this very store: runs that exist before those that may, the newest
-    first."""
+    """Return unfinished submissions of the same job from this store: runs that exist first, then possible runs, the
+    newest first."""
     wanted = (submission.key, submission.submitter, store.salt)
     found = [item for item in reversed(store.unfinished()) if (item.key, item.submitter, item.store) == wanted]
     return sorted(found, key=lambda item: item.stage != "accepted")
@@ -175,8 +177,8 @@ def _same(store: Store, submission: Submission) -> list[RunRecord]:
 
 @contextmanager
 def _take_over(store: Store, record: RunRecord) -> Iterator[RunRecord | None]:
-    """The record as it is now, which may have moved on, held against all other processes; None while its submitter
-    lives, or when it has been forgotten."""
+    """Lock a record against all other processes and yield its current version. Yields None while its submitter lives,
+    or if the record has been forgotten."""
     lock = store.lock(record.name)
     if lock is None:
         yield None
@@ -188,7 +190,7 @@ def _take_over(store: Store, record: RunRecord) -> Iterator[RunRecord | None]:
 
 
 def _start(store: Store, submission: Submission, unreported: tuple[RunRecord, ...]) -> Submitted:
-    """Start a run under the next number whose name neither the store nor the target has."""
+    """Start a run under the next number whose name is unused in the store and on the target."""
     beyond = 0
     while True:
         counter = max(store.next_counter(submission.key, submission.submitter), beyond + 1)
@@ -230,10 +232,11 @@ def _planned(store: Store, submission: Submission, plan: Plan, counter: int) -> 
 def _send_again(
     store: Store, submission: Submission, record: RunRecord, unreported: tuple[RunRecord, ...]
 ) -> Submitted:
-    """The request of a dead process left and is not there: it may still arrive, or was lost.
+    """Send the request of a dead process again. Its run is not on the target: the request may still arrive, or was
+    lost.
 
     Raises:
-        TargetUnreachable: the target would run both; the first has to arrive or be lost for certain.
+        TargetUnreachable: the target would run both requests, so the first must either arrive or certainly be lost.
     """
     left = _may_arrive_for(store, submission.service, record)
     if left > 0 and not submission.service.names_are_unique:
@@ -246,7 +249,7 @@ def _send_again(
 
 
 def _send(store: Store, submission: Submission, plan: Plan, record: RunRecord) -> None:
-    """Take all steps until the target has the run. The lock of the record is held."""
+    """Take all steps until the target has the run. The caller holds the lock of the record."""
     service = submission.service
     try:
         service.upload(plan, submission.bundle, on_bytes=submission.on_bytes)
@@ -269,8 +272,8 @@ def _is_taken(service: Service, plan: Plan) -> bool:
 
 
 def _report(store: Store, submission: Submission, submitted: Submitted) -> Submitted:
-    """Write down that the target has the run, tell the user, and write that down too. A store that cannot be written
-    any more keeps nobody from hearing of a run that costs money."""
+    """Record that the target has the run, tell the user, and record that too. The user is told even if the store can no
+    longer be written, because the run costs money."""
     try:
         if not submitted.adopted:
             store.advance(submitted.record.name, "accepted")
@@ -284,8 +287,8 @@ def _report(store: Store, submission: Submission, submitted: Submitted) -> Submi
 
 
 def _forget_if_not_there(store: Store, service: Service, record: RunRecord, error: BaseException) -> None:
-    """Before the request left, the name is free again at once; after that, only where it is certain that the target
-    does not have it: it has refused, or it has answered and nothing is on its way."""
+    """Forget a record if its run cannot exist. Before the request left, the name is free again immediately. After that,
+    the target must have refused it, or have answered that the run does not exist when no request is in transit."""
     current = store.get(record.name)
     if current is None or current.stage in ("accepted", "reported"):
         return
@@ -322,7 +325,7 @@ def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered
 
 
 def _withdraw(service: Service, record: RunRecord) -> bool:
-    """A run of that name that somebody else made means that ours can be none any more."""
+    """Withdraw a request and return whether its run can no longer appear, or another user's run has the name."""
     try:
         return service.withdraw(record.ref)
     except NameTaken:
@@ -330,5 +333,6 @@ def _withdraw(service: Service, record: RunRecord) -> bool:
 
 
 def _may_arrive_for(store: Store, service: Service, record: RunRecord) -> float:
-    """How many seconds longer the request may be on its way. After a reboot only what passed since then is certain."""
+    """Return for how many more seconds the request may be in transit. After a reboot only the time since then is
+    certain."""
     return service.in_flight - store.seconds_since(record.name, "sent", at_least=True)

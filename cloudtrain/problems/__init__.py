@@ -1,12 +1,12 @@
-"""What is wrong with a job, in its own words: pydantic's errors as problems with a place and a hint.
+"""Mistakes in a job, in the job's terms: pydantic's errors as problems with a position and a hint.
 
     collect.py      a validation error, and a model's own rules, into problems, all at once
     explain.py      each kind of error as a message and a hint
-    schema_node.py  which fields and values may stand where
-    forms.py        hints as a TOML or JSON file has them
+    schema_node.py  the fields and values allowed at each path
+    forms.py        hints in the syntax of a TOML or JSON file
     other_tools.py  names that people bring from other tools
-    names.py        what names in a job may look like
-    source.py       where a value came from, and how it was written
+    names.py        the rules for names in a job
+    source.py       the origin of a value, and its original spelling
 
-Nothing is imported here: a right job needs little of it.
+This module imports nothing, because a correct job needs little of the package.
 """

@@ -1,7 +1,7 @@
-"""The codes of errors: what a job file, settings, a command line, a run or a target can have wrong before a rule looks.
+"""The codes of errors in job files, settings, command lines, runs and targets, as opposed to the findings of rules.
 
-A rule's code (`CT101`, `SM104`) names a check that can be ignored; a code of this table names an error that cannot.
-CT0xx are errors of the job, CT9xx of everything around it. `cloudtrain explain` and docs/rules.md print the texts.
+A rule's code (`CT101`, `SM104`) names a check that you can ignore. A code in this table names an error that you cannot
+ignore. CT0xx are errors of the job, CT9xx are all others. `cloudtrain explain` and docs/rules.md print the texts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class ErrorCode(NamedTuple):
-    """A kind of error: what is wrong, in one line; why, and what to do, in a paragraph or two."""
+    """A kind of error: a one-line summary, and one or two paragraphs with the cause and what to do."""
 
     code: str
     summary: str

@@ -1,7 +1,7 @@
-"""Pydantic's errors turned into problems: one line each, in the words of the job, with a hint.
+"""Conversion of pydantic's errors to problems: one line each, in the job's terms, with a hint.
 
-A model's own rules (`all_at_once`) look at what was written, not at what was validated, so they are reported
-together with wrong fields instead of one round later.
+A model's rules (`all_at_once`) check the fields as written, before validation. So their problems are reported together
+with those of wrong fields, instead of one attempt later.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
 ]
 
 Rules = Callable[[Mapping[str, Any]], Iterable[Problem]]
-"""Looks at the raw fields of a model, of which any may be wrong or missing, and yields problems with relative paths."""
+"""Checks the raw fields of a model, any of which may be wrong or missing, and yields problems with relative paths."""
 
 
 class ProblemsFound(ValueError):
-    """Raised inside a validator that finds several problems: carries them, paths and hints, through pydantic."""
+    """Raised in a validator that finds several problems. It carries their paths and hints through pydantic."""
 
     def __init__(self, problems: Sequence[Problem], fields: tuple[ValidationError, type[BaseModel]] | None = None):
         self.problems = tuple(problems)
@@ -40,7 +40,7 @@ class ProblemsFound(ValueError):
         super().__init__("; ".join(problem.message for problem in problems))
 
     def all(self, source: Source | None = None) -> list[Problem]:
-        """The problems of the fields, then those of the rules, with their full paths."""
+        """Return the problems of the fields, then those of the rules, with their full paths."""
         source = source or Source()
         of_fields = problems_of(*self._fields, source) if self._fields else []
         wrong = {problem.path for problem in of_fields}
@@ -49,15 +49,15 @@ class ProblemsFound(ValueError):
 
 
 def wrong(message: str, hint: str, path: Path = (), *, code: str) -> ProblemsFound:
-    """What a field's own parser raises: one problem."""
+    """Return the exception with one problem, for a field's own parser to raise."""
     return ProblemsFound([Problem(path, message, hint, code=code)])
 
 
 def validate_with_rules(rules: Rules, cls: type[BaseModel], data: Any, handler: Callable[[Any], Any]) -> Any:
-    """Validate `data` and apply `rules` to it as it was written; the body of a model's wrap validator.
+    """Validate `data`, and apply `rules` to it as it was written. This is the body of a model's wrap validator.
 
     Raises:
-        ProblemsFound: wrong fields and broken rules, all at once.
+        ProblemsFound: fields are wrong or rules are broken; all problems together.
     """
     found = list(rules(data)) if isinstance(data, Mapping) else []
     try:
@@ -72,8 +72,8 @@ def validate_with_rules(rules: Rules, cls: type[BaseModel], data: Any, handler: 
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], source: Source | None = None) -> list[Problem]:
-    """Every problem of a validation error, in the order of the fields, with did-you-mean hints."""
-    from cloudtrain.problems.explain import explain, plain_path  # costs start-up time, and most jobs are right
+    """Return every problem of a validation error, in the order of the fields, with did-you-mean hints."""
+    from cloudtrain.problems.explain import explain, plain_path  # costs start-up time, and most jobs are correct
 
     source = source or Source(root=model)
     problems: list[Problem] = []
@@ -93,9 +93,10 @@ def problems_of(error: ValidationError, model: type[BaseModel], source: Source |
 
 
 def _without_echoes(problems: Sequence[Problem]) -> list[Problem]:
-    """Without fields that are only missing because their name is misspelt, which another problem says."""
+    """Return the problems without missing fields that are only misspelt, because another problem reports the
+    misspelling."""
     return [
         problem
-        for problem in dict.fromkeys(problems)  # each option of a union says the same
+        for problem in dict.fromkeys(problems)  # every option of a union reports the same problem
         if not (isinstance(problem, MissingProblem) and any(problem.is_echo_of(other) for other in problems))
     ]

@@ -1,4 +1,4 @@
-"""Pydantic's errors in the words of the job: a table from the type of an error to a message and a hint."""
+"""Pydantic's errors in the job's terms: a table from the type of an error to a message and a hint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Said", "explain", "plain_path", "unknown_field"]
 
 
 class Said(NamedTuple):
-    """What is said about one error: the message, what to type, and the code of `cloudtrain explain`."""
+    """The text for one error: the message, what to type, and the code for `cloudtrain explain`."""
 
     message: str
     hint: str
@@ -36,7 +36,7 @@ class Said(NamedTuple):
 
 
 def unknown_field(path: Path, parent: SchemaNode, root: type[BaseModel] | None = None, tag: object = None) -> Said:
-    """What is said about a field that does not exist; `tag` is the `type` that was chosen beside it."""
+    """Return the text for a field that does not exist. `tag` is the `type` that was chosen beside the field."""
     name, known = str(path[-1]), parent.field_names(tag)
     whole = node_of_model(root) if root is not None else parent
     near = did_you_mean(name, known)
@@ -61,13 +61,13 @@ _TITLES = {"TrainingJob": "a job", "ProcessingJob": "a processing job", "Sweep":
 
 
 def label(path: Path) -> str:
-    """The last name of a path, with its indexes: `instance_groups[0]`."""
+    """Return the last name of a path with its indexes: `instance_groups[0]`."""
     start = max((i for i, part in enumerate(path) if isinstance(part, str)), default=0)
     return shortened(dotted(path[start:])) or "the job"
 
 
 def explain(item: ErrorDetails, path: Path, node: SchemaNode | None, parent: SchemaNode | None, source: Source) -> Said:
-    """What is said about one error of pydantic."""
+    """Return the text for one error of pydantic."""
     kind, value, name = item["type"], item["input"], label(path)
     context = item.get("ctx", {})
     if kind == "extra_forbidden" and parent is not None:
@@ -94,7 +94,7 @@ _EXAMPLES_OF_KINDS = {"map": "{NAME: VALUE}", "list": "[ONE, ANOTHER]", "json": 
 
 
 def _example(node: SchemaNode, name: str) -> str:
-    """A hint that shows how such a field is written; an entry of a list has no name."""
+    """Return a hint that shows how to write such a field. The hint for an entry of a list has no name."""
     value = _example_value(node)
     return f"write for example `{value}`" if name.endswith("]") else f"write for example `{name}: {value}`"
 
@@ -214,9 +214,9 @@ _WITH_CONTEXT: dict[str, Callable[[str, Any, Mapping[str, Any]], Said]] = {
     "string_too_short": _too_short,
     "string_pattern_mismatch": _pattern,
 }
-"""From pydantic's name of an error to our words; errors of type (`int_type`, ...) are told by the node instead."""
+"""Maps pydantic's name of an error to our text. Errors of type (`int_type`, ...) are explained by the node instead."""
 
 
 def _options(context: Mapping[str, Any]) -> list[str]:
-    """The options in pydantic's `'mount', 'download' or 'pipe'`."""
+    """Return the options in pydantic's text `'mount', 'download' or 'pipe'`."""
     return [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]

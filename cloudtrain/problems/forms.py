@@ -1,4 +1,4 @@
-"""Hints in the words of the file that is wrong: they are made as YAML, and a file may be TOML or JSON."""
+"""Hints in the syntax of the wrong file. They are written as YAML, but the file may be TOML or JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def in_form(hint: str | None, format: Format) -> str | None:
-    """The hint with each `field: value` as it is written in such a file."""
+    """Return the hint with each `field: value` in the syntax of such a file."""
     if hint is None or format == "yaml":
         return hint
     return _FIELD.sub(lambda match: f"`{_convert(match[1], format)}`", hint)
@@ -22,9 +22,9 @@ def in_form(hint: str | None, format: Format) -> str | None:
 def _convert(text: str, format: Format) -> str:
     try:
         data = read_document(text, "yaml").data
-    except Unreadable:  # such as `checkpoint: {...}`, which shows only where something stands
+    except Unreadable:  # such as `checkpoint: {...}`, which only shows a position
         return text
-    except UnicodeEncodeError:  # half of a character, from JSON
+    except UnicodeEncodeError:  # half of a surrogate pair, from JSON
         return text
     if not isinstance(data, dict):
         return text

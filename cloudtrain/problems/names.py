@@ -1,4 +1,4 @@
-"""The names that a person makes up in a job: what they may look like, as a pattern and in words."""
+"""The rules for names that users choose in a job, as patterns and in words."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from typing import NamedTuple
 
 JOB_NAME = r"^[a-zA-Z0-9](-*[a-zA-Z0-9])*$"
-"""A job's name: what a SageMaker training job name and an Azure ML job name both accept."""
+"""The name of a job, valid for both SageMaker training jobs and Azure ML jobs."""
 
 MAX_JOB_NAME = 40
-"""Letters of a job's name, so that a run's name with hash and counter fits every target."""
+"""Maximum length of a job's name, so that a run's name with hash and counter fits every target."""
 
 PLACE_NAME = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
-"""A name of an input or output: what SageMaker's channels and Azure ML's keys both accept."""
+"""The name of an input or output, valid for both SageMaker's channels and Azure ML's keys."""
 
 
 class _Words(NamedTuple):
@@ -28,13 +28,13 @@ _WORDS = {
 
 
 def rule_of(pattern: str) -> str | None:
-    """A name pattern in words; None for a pattern that is not one of the above."""
+    """Return a name pattern in words; None for a pattern from elsewhere."""
     words = _WORDS.get(pattern)
     return words.rule if words else None
 
 
 def mend_name(name: str, pattern: str, length: int) -> str | None:
-    """The nearest name that fits: `my job` becomes `my-job`; None when nothing of it is left."""
+    """Return the nearest valid name: `my-job` for `my job`; None if no character is left."""
     words = _WORDS.get(pattern)
     if words is None:
         return None

@@ -1,4 +1,4 @@
-"""Hints for what people bring from other tools: names of SageMaker, Azure ML, torchrun and Slurm, and short forms."""
+"""Hints for terms of other tools: names from SageMaker, Azure ML, torchrun and Slurm, and short forms."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ELSEWHERE = {
     "mpi_options": "custom_mpi_options",
 }
 _MEANT = {habit: ours for ours, habits in _ELSEWHERE.items() for habit in habits.split()}
-"""From a name that other tools use to ours. Searched only for names that are not fields where they stand."""
+"""Maps names from other tools to ours. Searched only for names that are not fields at their position."""
 
 _DISTRIBUTIONS = {
     "torch": "pytorch ddp fsdp pytorchddp torch_distributed torchrun torch.distributed distributed_data_parallel",
@@ -54,11 +54,11 @@ _DISTRIBUTION = {habit: ours for ours, habits in _DISTRIBUTIONS.items() for habi
 _ACCOUNT = frozenset(
     "target compute_target role_arn security_groups keep_alive_period_in_seconds workspace_name experiment_name".split()
 )
-"""What other tools call settings of a target, which people look for in the job."""
+"""Names that other tools have in a job and cloudtrain has in the settings of a target."""
 
 
 def _is_setting(name: str) -> bool:
-    """Whether it is a setting of some target."""
+    """Return whether the name is a setting of some target."""
     return name in _ACCOUNT or any(name in find_target(own).settings_model.model_fields for own in target_names())
 
 
@@ -72,16 +72,16 @@ _TRAINING = {
     "`azureml_overrides: {queueSettings: {jobTier: Spot}}`",
     "metrics": "SageMaker reads metrics only from the log of a training job",
 }
-"""Fields of a training job that a processing job lacks, and what to do instead."""
+"""Fields of a training job that a processing job lacks, and alternatives."""
 
 
 def training_hint(name: str, parent: SchemaNode) -> str | None:
-    """Why a processing job has no such field; None for other jobs and names."""
+    """Return why a processing job lacks this field; None for other jobs and names."""
     return _TRAINING.get(name) if list(parent.models) == ["ProcessingJob"] else None
 
 
 def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iterable[str]) -> str | None:
-    """Our name for what other tools call `name`; None when none calls anything so."""
+    """Return our name for the thing that other tools call `name`; None if they have no such name."""
     meant = _MEANT.get(_word(name)) or _place_meant(_word(name))
     if meant is None:
         return None
@@ -90,12 +90,12 @@ def other_tool_hint(name: str, parent: SchemaNode, root: SchemaNode, known: Iter
 
 
 def _place_meant(name: str) -> str | None:
-    """The target whose places other tools give that name."""
+    """Return the target for whose locations other tools use that name."""
     return next((own for own in target_names() if name in find_target(own).place_aliases), None)
 
 
 def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
-    """Where `name` is a field: somewhere else in the job, or in the settings of a target; None when nowhere."""
+    """Return where `name` is a field: elsewhere in the job, or in the settings of a target; None if nowhere."""
     home = _home(_word(name), parent, root)
     if home is None:
         return _ACCOUNT_HINT if _is_setting(_word(name)) else None
@@ -108,7 +108,7 @@ def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | Non
 
 
 def other_type_hint(path: tuple[str | int, ...], root: SchemaNode) -> str | None:
-    """What to do with a field that only other types of the same choice have; None where none has it."""
+    """Return what to do with a field that only other types of the same choice have; None if none has it."""
     holder: SchemaNode | None = root
     for part in path[:-1]:
         holder = holder.child(part) if holder is not None else None
@@ -123,19 +123,19 @@ def _word(name: str) -> str:
 
 
 def _home(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
-    """The path of a field of that name: below `parent`, at the top of the job, or one level below."""
+    """Return the path of a field with that name: below `parent`, at the top of the job, or one level below."""
     homes = [*_paths(parent), *root.field_names(), *_paths(root)]
     return next((path for path in homes if f".{path}".endswith(f".{name}")), None)
 
 
 def distribution_hint(name: str) -> str | None:
-    """The distribution that other tools call `name`."""
+    """Return the distribution that other tools call `name`."""
     ours = _DISTRIBUTION.get(name.casefold())
     return f"did you mean `{ours}`?" if ours else None
 
 
 def _paths(node: SchemaNode) -> list[str]:
-    """`resources.instance_count` and so on: the fields one level below the fields of a node."""
+    """Return the paths one level below the fields of a node, such as `resources.instance_count`."""
     paths = []
     for name in node.field_names():
         child = node.child(name)
@@ -145,7 +145,7 @@ def _paths(node: SchemaNode) -> list[str]:
 
 
 def mapping_hint(node: SchemaNode, name: str, value: Any) -> str | None:
-    """How to write the mapping that `value`, a shorter form, seems to mean."""
+    """Return how to write the mapping that `value`, a shorter form, probably means."""
     if isinstance(value, str) and node.kind == "choice":
         near = get_close_matches(_DISTRIBUTION.get(value.casefold(), value.casefold()), node.options, n=1)
         return f"write `{name}: {{type: {near[0] if near else node.options[0]}}}`"

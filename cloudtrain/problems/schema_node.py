@@ -1,4 +1,5 @@
-"""What may stand where in a job: read from the models' own fields, for error paths, overrides and the schema."""
+"""The allowed content at each path of a job, read from the models' fields, for error paths, overrides and the
+schema."""
 
 from __future__ import annotations
 
@@ -16,15 +17,15 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class SchemaNode:
-    """One place of a job.
+    """The schema at one path of a job.
 
     Attributes:
         kind: model (fields), choice (models told apart by `type`), map (any key), list, json (anything), value.
-        words: what a person has to write there: `a whole number`.
-        models: the model, or those of a choice by the text of their `type`.
-        inner: what stands in a map or list.
-        options: the values that are allowed, where they can be listed.
-        parsed: text is read by the field's own parser (`2h`), or stands for a whole mapping.
+        words: what to write at this path: `a whole number`.
+        models: the model, or the models of a choice by the text of their `type`.
+        inner: the node of the items of a map or list.
+        options: the allowed values, if they can be listed.
+        parsed: whether the field's own parser reads text (`2h`), or text stands for a whole mapping.
     """
 
     kind: Kind
@@ -36,13 +37,14 @@ class SchemaNode:
     type: Any = None
 
     def model(self, tag: object = None) -> type[BaseModel] | None:
-        """The only model here, or the one of a choice that `tag` names."""
+        """Return the only model of this node, or the model of a choice that `tag` names."""
         if self.kind == "model":
             return next(iter(self.models.values()))
         return self.models.get(tag) if isinstance(tag, str) else None
 
     def child(self, part: str | int, tag: object = None) -> SchemaNode | None:
-        """What stands under `part`; None where nothing can. `tag` is the `type` that was chosen here."""
+        """Return the node under `part`; None if nothing can be there. `tag` is the `type` that was chosen at this
+        node."""
         if self.kind in ("map", "list"):
             return self.inner
         if self.kind == "json":
@@ -54,7 +56,7 @@ class SchemaNode:
         return None
 
     def field_names(self, tag: object = None) -> list[str]:
-        """The fields that can be written here."""
+        """Return the fields that can be written at this node."""
         chosen = self.model(tag)
         models = [chosen] if chosen else list(self.models.values())
         return list(dict.fromkeys(name for model in models for name in model.model_fields))
@@ -67,13 +69,13 @@ _VALUES = {str: "text", int: "a whole number", float: "a number", bool: "`true` 
 
 @cache
 def node_of_model(model: type[BaseModel]) -> SchemaNode:
-    """The node of one model."""
+    """Return the node of one model."""
     return SchemaNode("model", "a mapping", {model.__name__: model})
 
 
 @cache
 def node_of_field(model: type[BaseModel], name: str) -> SchemaNode:
-    """The node of one field of a model."""
+    """Return the node of one field of a model."""
     info = model.model_fields[name]
     parsed = any(isinstance(item, BeforeValidator) for item in info.metadata)
     return _node(info.annotation, parsed)
@@ -112,13 +114,13 @@ def _union(options: list[Any], parsed: bool) -> SchemaNode:
 
 
 def _either(words: list[str]) -> str:
-    """`text, a number or a list`."""
+    """Return alternatives as text: `text, a number or a list`."""
     words = sorted(words, key=lambda word: " or " in word)
     return ", ".join(words) if " or " in words[-1] else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def tag_of(model: type[BaseModel]) -> str:
-    """The text of `type` that chooses this model."""
+    """Return the text of `type` that selects this model."""
     return str(model.model_fields["type"].default)
 
 
@@ -127,7 +129,7 @@ def _quote_all(values: tuple[Any, ...]) -> str:
 
 
 def plain_path(location: Path, root: type[BaseModel]) -> tuple[Path, SchemaNode | None, SchemaNode | None]:
-    """A pydantic location as the path that a person sees: without the tags of unions and the mark of keys.
+    """Return a pydantic location as the path that a user sees, without the tags of unions and the marks of keys.
 
     Returns:
         The path, the node of the value at its end, and the node that holds it.

@@ -1,4 +1,4 @@
-"""What messages about data need to know: where it came from, how it was written, and how a value is named."""
+"""The context of messages about data: the origin of a value, its original spelling, and its name in a message."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from cloudtrain.errors import Problem, shortened
 Path = tuple["str | int", ...]
 
 Written = Callable[[Path], "str | None"]
-"""How the value at a path is written in its file: `2.10`, where the value itself is only 2.1."""
+"""Returns the spelling of the value at a path in its file: `2.10` for the value 2.1."""
 
 
 class KeyProblem(Problem):
-    """A problem with the name of a field, not with its value: its place in a file is that of the key."""
+    """A problem with the name of a field. Its position in a file is that of the key, not that of the value."""
 
 
 @dataclass(frozen=True)
 class MissingProblem(Problem):
-    """A field that is not there. It is not worth saying when another problem says that its name is misspelt."""
+    """A missing field. It is not reported if another problem reports that its name is misspelt."""
 
     alternatives: tuple[str, ...] = ()
-    """Other fields of which one would do as well."""
+    """Other fields, each of which is an alternative to this one."""
 
     def is_echo_of(self, other: Problem) -> bool:
-        """Whether the other problem is a wrong name whose hint names this field."""
+        """Return whether the other problem is a wrong name whose hint names this field."""
         names = (str(self.path[-1]), *self.alternatives)
         beside = isinstance(other, KeyProblem) and other.path[:-1] == self.path[:-1]
         hint = other.hint or ""
@@ -37,7 +37,7 @@ class MissingProblem(Problem):
 
 
 class Source(NamedTuple):
-    """Where the data of a model came from: its place in the whole, the model of the whole, how values are written."""
+    """The origin of a model's data: its path in the whole, the model of the whole, and the spelling of values."""
 
     under: Path = ()
     root: type[BaseModel] | None = None
@@ -47,12 +47,12 @@ class Source(NamedTuple):
 def _digits(number: float) -> str:
     try:
         return str(number)
-    except ValueError:  # Python writes no number of more than 4300 digits
+    except ValueError:  # Python does not write numbers of more than 4300 digits
         return "a number of too many digits"
 
 
 def describe_value(value: Any, written: str | None = None) -> str:
-    """A value as a message names it, short: `"two"`, `2.10`, a list."""
+    """Return a short form of a value for a message: `"two"`, `2.10`, a list."""
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)
         return f"`{text[:37]}...`" if len(text) > 40 else f"`{text}`"

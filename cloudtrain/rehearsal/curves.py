@@ -1,4 +1,4 @@
-"""The losses of a run that was interrupted and resumed, against those of a run that never was: a verdict, and why."""
+"""The verdict: the losses of an interrupted and resumed run compared with those of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import inf, isfinite, isnan
 from typing import NamedTuple
 
 Curve = Mapping[int, Mapping[str, float]]
-"""Step to the values that were reported at it."""
+"""Maps a step to the values reported at that step."""
 
 TOLERANCE = 1e-5
 
@@ -21,15 +21,15 @@ _AFTER_IT = (
     "optimizer state: save and load `optimizer.state_dict()`",
     "learning-rate schedule: set the rate from the step, or save the scheduler's state",
 )
-"""What to look at. The loss of the first step after a resumption comes from the weights that were loaded and the
-samples that were drawn; the optimizer and its rate show only in the steps after it."""
+"""Likely causes of a difference. The loss of the first step after a resumption depends on the loaded weights and the
+drawn samples. The optimizer and its rate affect only the later steps."""
 
 _NOTHING_SAVED = "checkpoints: none was saved, or none was found in the checkpoint folder of the run"
 _NOT_FOUND = "checkpoints: the script said that it saved, but not where the next run looks (`runtime.checkpoint_dir()`)"
 
 
 class Verdict(NamedTuple):
-    """What a rehearsal found out. `words` is one line; `look_at` is what can be the cause, likeliest first."""
+    """The result of a rehearsal. `words` is one line; `look_at` lists possible causes, the most likely first."""
 
     kind: str
     words: str
@@ -42,7 +42,7 @@ class Verdict(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """The first value that is not the same."""
+    """The first value that differs."""
 
     step: int
     metric: str
@@ -52,7 +52,8 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The curves side by side. `saved_at` is the step that the script says it saved at; None where it said nothing."""
+    """The curves side by side. `saved_at` is the step at which the script reports that it saved; None without a
+    report."""
 
     whole: Curve
     interrupted: Curve
@@ -61,44 +62,44 @@ class Comparison:
     tolerance: float = TOLERANCE
     saved_at: int | None = None
     joined: dict[int, Mapping[str, float]] = field(init=False)
-    """What a person who follows both runs sees: the resumed run's values count where there are two."""
+    """The combined curve of both runs, with the resumed run's values where both have one."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "joined", {**self.interrupted, **self.resumed})
 
     @property
     def stopped_at(self) -> int:
-        """The last step that the interrupted run reported; 0 where it reported none."""
+        """The last step that the interrupted run reported; 0 if it reported none."""
         return max(self.interrupted, default=0)
 
     @property
     def resumed_at(self) -> int | None:
-        """The first step that the resumed run reported; None where it reported none."""
+        """The first step that the resumed run reported; None if it reported none."""
         return min(self.resumed, default=None)
 
     @property
     def repeated(self) -> int:
-        """Steps that were computed twice, as far as the reports tell."""
+        """The number of steps that were computed twice, according to the reports."""
         return 0 if self.resumed_at is None else max(0, self.stopped_at - self.resumed_at + 1)
 
     @property
     def compared(self) -> int:
-        """How many values stand against each other."""
+        """The number of values that are compared."""
         return len(_pairs(self.whole, self.joined, self.metrics))
 
     @property
     def largest_difference(self) -> float:
-        """Of all values that stand against each other."""
+        """The largest difference of all compared values."""
         pairs = _pairs(self.whole, self.joined, self.metrics)
         return max((_distance(pair.whole, pair.found) for pair in pairs), default=0.0)
 
     def first_difference(self, found: Curve) -> Difference | None:
-        """The first value that differs by more than the tolerance, relative to values above 1."""
+        """Return the first value that differs by more than the tolerance, relative to values above 1."""
         pairs = _pairs(self.whole, found, self.metrics)
         return next((pair for pair in pairs if not _is_close(pair.whole, pair.found, self.tolerance)), None)
 
     def verdict(self) -> Verdict:
-        """What comes first decides: each question only makes sense once those before it are answered."""
+        """Return the verdict. The first question with a bad answer decides, because later questions depend on it."""
         for question in (
             self._does_not_repeat,
             self._saved_nothing,
@@ -155,7 +156,7 @@ class Comparison:
         return None if difference is None else Verdict("differs", _words(difference), self._suspects(difference.step))
 
     def _suspects(self, step: int) -> tuple[str, ...]:
-        """All of them, unless it is known whether the first step after the resumption was the same."""
+        """Return all suspects, or fewer if it is known whether the first step after the resumption was the same."""
         first = self.resumed_at
         if first is None or first not in self.whole or first - 1 not in {*self.whole, self.saved_at}:
             return (*_AT_THE_FIRST_STEP, *_AFTER_IT)
@@ -163,7 +164,8 @@ class Comparison:
 
 
 def curve_of(reports: Iterable[Mapping[str, float]], metrics: Sequence[str]) -> dict[int, dict[str, float]]:
-    """Reports as a curve: those with a step and at least one of the metrics. The last report of a step counts."""
+    """Return reports as a curve: those with a step and at least one of the metrics. The last report of a step
+    counts."""
     curve: dict[int, dict[str, float]] = {}
     for report in reports:
         values = {name: report[name] for name in metrics if name in report}
@@ -173,7 +175,7 @@ def curve_of(reports: Iterable[Mapping[str, float]], metrics: Sequence[str]) -> 
 
 
 def loss_names(reports: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
-    """The metrics that are losses by their names: `loss`, `train_loss`, `val/loss`."""
+    """Return the metrics that are losses by their names: `loss`, `train_loss`, `val/loss`."""
     names = dict.fromkeys(name for report in reports for name in report)
     return tuple(name for name in names if name.lower().endswith("loss"))
 
@@ -192,7 +194,8 @@ def _is_close(one: float, other: float, tolerance: float) -> bool:
 
 
 def _distance(one: float, other: float) -> float:
-    """Zero for what is equal or no number both times; infinite where only one is a number."""
+    """Return the difference of two values: zero if both are equal or both are not numbers, infinite if only one is a
+    number."""
     if one == other or (isnan(one) and isnan(other)):
         return 0.0
     return abs(one - other) if isfinite(one) and isfinite(other) else inf

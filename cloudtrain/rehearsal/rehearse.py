@@ -1,4 +1,4 @@
-"""The order of a rehearsal: whole, interrupted, resumed, verdict."""
+"""The sequence of a rehearsal: whole, interrupted, resumed, verdict."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 40
 
 OnStage = Callable[[str, Run, int | None], None]
-"""Told of each run as it starts (`whole`, `interrupted`, `resumed`), and of the step at which it will be stopped."""
+"""Receives each run as it starts (`whole`, `interrupted`, `resumed`), and the step at which the run will be stopped."""
 
 Left = Literal["saved", "exited", "killed"]
-"""What SIGTERM made of the run: its runtime says that it saved; it was gone without a word; it had to be killed."""
+"""The effect of SIGTERM: the runtime reported a save (`saved`), the run ended silently (`exited`), or it had to be
+killed."""
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What was run and what came of it."""
+    """The runs of a rehearsal and the results."""
 
     whole: Run
     interrupted: Run
@@ -43,7 +44,7 @@ class Rehearsal:
     verdict: Verdict
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON data."""
+        """Return everything as JSON data."""
         comparison = self.comparison
         difference = comparison.first_difference(comparison.joined)
         return {
@@ -68,13 +69,14 @@ class Rehearsal:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no word for NaN and infinity."""
+    """Replace NaN and infinity, which JSON cannot express."""
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
 @dataclass(frozen=True)
 class RehearsalOptions:
-    """What a person may choose. Without `at_step` it is about half way; without `metrics` all losses are compared."""
+    """The user's choices. Without `at_step`, the run is stopped about half way. Without `metrics`, all losses are
+    compared."""
 
     at_step: int | None = None
     metrics: tuple[str, ...] = ()
@@ -82,8 +84,8 @@ class RehearsalOptions:
 
 
 def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stage: OnStage = lambda *_: None) -> Run:
-    """Send the job as the first run of a rehearsal, and wait for it: under its own name, with nothing to resume from,
-    and with outputs in the run's own folder. Where the job keeps no checkpoints, an emulated service will keep none.
+    """Send the job as the first run of a rehearsal, and wait for it. The run has the rehearsal's name, no checkpoint to
+    resume from, and outputs in its own folder. If the job keeps no checkpoints, an emulated service keeps none either.
     """
     update: dict[str, Any] = {
         "name": rehearsal_name(job.name),
@@ -98,16 +100,16 @@ def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stag
 
 
 def rehearsal_name(job_name: str) -> str:
-    """The job name of a rehearsal's runs."""
+    """Return the job name of a rehearsal's runs."""
     return job_name.removesuffix(REHEARSAL)[: _LONGEST_NAME - len(REHEARSAL)].rstrip("-") + REHEARSAL
 
 
 def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambda *_: None) -> Rehearsal:
-    """Interrupt and resume what a run of this machine did, and compare.
+    """Interrupt and resume the job of a run on this machine, and compare the runs.
 
     Raises:
-        UsageError: the run is not of this machine, has not ended, reports nothing to compare, or ends before the step.
-        TargetError: the run failed, so there is nothing to compare with; or a script was too fast for its signal.
+        UsageError: the run is not on this machine, has not ended, reports nothing to compare, or ends before the step.
+        TargetError: the run failed, so there is nothing to compare with; or the script ended before the signal arrived.
     """
     if whole.directory is None:
         raise UsageError(f"`{whole.name}` did not run on this machine", hint="rehearse its job file", code="CT905")
@@ -142,7 +144,7 @@ def rehearse(whole: Run, options: RehearsalOptions, *, on_stage: OnStage = lambd
 
 
 def _wait_or_stop(run: Run, wait: Callable[[], Any]) -> Any:
-    """Ctrl-C ends the run that the rehearsal has sent and waits for: nobody would read its verdict."""
+    """Wait for a run of the rehearsal. Ctrl-C also ends the run, because without a verdict it is useless."""
     try:
         return wait()
     except KeyboardInterrupt:
@@ -181,7 +183,7 @@ def _must_be_interrupted(run: Run, *, last_step: int, end: int) -> None:
 
 
 def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], asked: Sequence[str]) -> tuple[str, ...]:
-    """The metrics that are compared.
+    """Return the metrics to compare.
 
     Raises:
         UsageError: there is nothing to compare.
@@ -207,10 +209,10 @@ def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], asked: S
 
 
 def _step(whole: Run, steps: Sequence[int], asked: int | None) -> int:
-    """The reported step at which the run is interrupted.
+    """Return the reported step at which to interrupt the run.
 
     Raises:
-        UsageError: there is no step in the middle, or none from the one that was asked for on.
+        UsageError: there is no step in the middle, or none at or after the requested step.
     """
     if len(steps) < 2:
         what = f"at step {steps[0]} alone" if steps else "without a step"
@@ -230,7 +232,7 @@ def _step(whole: Run, steps: Sequence[int], asked: int | None) -> int:
 
 
 def _stop_at(run: Run, step: int) -> float:
-    """Send SIGTERM when the step is reported. Seconds until the run was gone."""
+    """Send SIGTERM when the step is reported, and return the seconds until the run has ended."""
     import time
 
     metrics = Metrics()
@@ -245,7 +247,7 @@ def _stop_at(run: Run, step: int) -> float:
 
 
 def _saved_step(run: Run) -> int | None:
-    """The step of the marker that the script's runtime writes when it saved and left."""
+    """Return the step in the marker that the script's runtime writes when it has saved and exited."""
     marker = RunFolder(str(run.directory)).read_preempted()
     step = None if marker is None else marker.get("step")
     return None if step is None else int(step)

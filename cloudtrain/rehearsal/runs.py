@@ -1,8 +1,8 @@
-"""The runs of a rehearsal, made of one launch specification: the same processes on the same code, under other names.
+"""The runs of a rehearsal, made from one launch specification: the same processes and code under other names.
 
-A run's folder is named after it, so a specification becomes another run's when the name is replaced wherever it stands.
-Places outside that folder (a job's own `checkpoint.local`, outputs that are kept elsewhere) move into it: a rehearsal
-neither reads earlier checkpoints nor touches results.
+A run's folder has the run's name, so replacing the name everywhere in a specification gives the specification of
+another run. Locations outside that folder (a job's `checkpoint.local`, outputs that are kept elsewhere) are moved into
+it, so a rehearsal neither reads earlier checkpoints nor changes results.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class Original:
     spec: LaunchSpecification
     job_name: str
     ref: RunRef
-    """Where it ran: repetitions run there too."""
+    """The target and host of the run. Repetitions run there too."""
 
     @classmethod
     def of(cls, run: Run, job_name: str) -> Original:
-        """A run of this machine; its repetitions are listed as runs of `job_name`.
+        """Return a run of this machine as the original. Its repetitions are listed as runs of `job_name`.
 
         Raises:
-            TargetError: its folder is gone.
+            TargetError: the run's folder is gone.
         """
         return cls(RunFolder(str(run.directory)).read_launch(), job_name, run.ref)
 
     def repeat(self, name: str, *, checkpoint_of: str | None = None, hold_at: int | None = None) -> LaunchSpecification:
-        """The specification under another name. `checkpoint_of` is the run whose checkpoints it finds, itself unless
-        given; `hold_at` is the step at which it waits for its signal.
+        """Return the specification under another name. `checkpoint_of` is the run whose checkpoints the repetition
+        finds; default: the repetition itself. `hold_at` is the step at which it waits for its signal.
         """
         homes = self._homes(name, checkpoint_of or name)
         paths = "|".join(map(re.escape, homes))
@@ -67,7 +67,7 @@ class Original:
         return replace(spec, processes=tuple(replace(each, env=each.env | held) for each in spec.processes))
 
     def _homes(self, name: str, checkpoint_of: str) -> dict[str, str]:
-        """Where each place of the original lies now, its checkpoints and what lies outside its folder."""
+        """Return the new location of each location of the original: checkpoints, and items outside the run's folder."""
         run_dir = self.spec.run_dir
         links = {link.path: link.target for link in self.spec.links or ()}
         homes = {}
@@ -81,10 +81,10 @@ class Original:
 
 
 def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpecification]) -> Run:
-    """Send the specification that `make` gives for a run name. Its run is like any other: `ps` lists it.
+    """Send the specification that `make` returns for a run name. The run is an ordinary run, which `ps` lists.
 
     Raises:
-        TargetError: the original's code is no longer there.
+        TargetError: the original's code is gone.
     """
 
     def plan(name: str) -> Plan:
@@ -108,12 +108,12 @@ def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpe
 
 
 class _NoBundle:
-    """The code of a repeated run is there already."""
+    """A placeholder for the bundle of a repeated run, whose code is there already."""
 
     sha256 = ""
 
     def write(self, path: Path) -> None:
-        """Never asked for an archive that exists."""
+        """Raise an error. This is called only if the archive is gone."""
         raise TargetError(
             f"the run's code is gone: `{path}`", hint="rehearse the job's file instead of the run", code="CT905"
         )

@@ -1,1 +1,1 @@
-"""What people read: a small document of blocks, and its two forms, text for terminals and HTML for notebooks."""
+"""Output for people: a document made of blocks, shown as text in terminals and as HTML in notebooks."""

@@ -1,4 +1,4 @@
-"""The document: a list of blocks with no trace of how they will be shown. Text and HTML are both made from it."""
+"""The document: a list of blocks, independent of how they are shown. Text and HTML are both made from it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Style = Literal["", "strong", "dim", "good", "bad", "warn", "info", "code"]
-"""What a piece of text means, not what it looks like: each form has its own table of looks."""
+"""The meaning of a piece of text. Each output format has its own table of colours and styles."""
 
 
 class Span(NamedTuple):
@@ -20,7 +20,7 @@ Cell = str | Span
 
 
 class Heading(NamedTuple):
-    """A line that names what follows."""
+    """A line that names the blocks after it."""
 
     text: str
 
@@ -38,27 +38,27 @@ class Pairs(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows under headers. The first column is the key and is never cut; the last may be wrapped."""
+    """Rows under headers. The first column is the key and is never cut; the last column may be wrapped."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
 
 class Lines(NamedTuple):
-    """Lines to be shown exactly as they are, never wrapped: data, output, a request."""
+    """Lines that are shown unchanged and never wrapped: data, output, a request."""
 
     lines: Sequence[str]
 
 
 class Command(NamedTuple):
-    """A command line that can be copied into a shell. Long ones continue after a backslash."""
+    """A command line to copy into a shell. Long command lines continue after a backslash."""
 
     argv: Sequence[str]
     variables: Sequence[tuple[str, str]] = ()
 
 
 class Notice(NamedTuple):
-    """One thing to know, with its code, where it stands, and what to do: an error, a warning, a notice."""
+    """An error, warning or notice, with its code, its position, and a hint."""
 
     level: str
     message: str
@@ -79,6 +79,6 @@ Block = Heading | Text | Pairs | Table | Lines | Command | Notice | Section
 
 
 class Document(NamedTuple):
-    """Blocks in the order in which a person reads them."""
+    """Blocks in reading order."""
 
     blocks: Sequence[Block]

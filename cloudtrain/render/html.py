@@ -1,4 +1,4 @@
-"""A document as HTML for notebooks: one `div` with its own style, readable on light and dark themes, all escaped."""
+"""A document as HTML for notebooks: one `div` with its own style, readable in light and dark themes, all escaped."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ _STYLE = """<style>
 .cloudtrain .ct-warn{color:var(--jp-warn-color0,var(--vscode-charts-yellow,#9a6700))}
 .cloudtrain .ct-info{color:var(--jp-info-color0,var(--vscode-charts-blue,#0969da))}
 </style>"""
-"""JupyterLab styles what a cell shows: tables to the right, in stripes, of columns alike. The doubled class goes before
-its rules. Colours are the theme's where there is one, in JupyterLab or in VS Code."""
+"""JupyterLab styles the content of cells: tables are right-aligned and striped, with equal columns. The doubled class
+overrides these rules. Colours are those of the JupyterLab or VS Code theme, if there is one."""
 
 
 def to_html(document: Document) -> str:
-    """The document as one `<div class="cloudtrain">`. Nothing in it is fetched from anywhere."""
+    """Return the document as one `<div class="cloudtrain">`, which loads nothing from elsewhere."""
     body = "\n".join(_BLOCKS[type(block)](block) for block in document.blocks)
     return f'<div class="cloudtrain">\n{_STYLE}\n{body}\n</div>\n'
 
 
 def run_html(name: str, ref: str, status: RunStatus) -> str:
-    """A run in a notebook."""
+    """Return a run as HTML for a notebook."""
     from cloudtrain.render.status import run_document
 
     return to_html(run_document(name, ref, status))
@@ -124,7 +124,7 @@ def _cell(cell: Cell) -> str:
 
 
 def _inline(text: str) -> str:
-    """Escaped text, its backticked literals as code."""
+    """Return escaped text with its backticked literals as code."""
     return "".join(
         f"<code>{_escape(span.text[1:-1])}</code>" if span.style == "code" else _escape(span.text)
         for span in literals(text)

@@ -1,4 +1,4 @@
-"""Instance types for a reader: a table that fits 80 columns, and everything about one type."""
+"""Instance types as documents: a table that fits 80 columns, and all facts about one type."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SHORT = {"efa": "EFA", "infiniband": "IB", "": ""}
 
 
 def type_table(types: Sequence[InstanceType]) -> Document:
-    """One row a type. NETWORK is Gbit/s, and the kind of RDMA.
+    """Return a table with one row per type. The column NETWORK shows Gbit/s and the kind of RDMA.
 
-    Where the fast network is InfiniBand, names are long and the table has no units: GiB of memory, and IB, InfiniBand
-    in Gbit/s, `(no)` where it has no SR-IOV and NCCL cannot use it. A type that is no longer offered says so instead of
-    its price.
+    For a target with InfiniBand, whose type names are long, the table has no units. Memory is in GiB. The column IB
+    shows InfiniBand in Gbit/s, with `(no)` if it has no SR-IOV and NCCL cannot use it. A retired type shows that
+    instead of its price.
     """
     if has_infiniband(types):
         return Document([Table(INFINIBAND_HEADERS, [_infiniband_row(instance) for instance in types])])
@@ -32,7 +32,7 @@ def type_table(types: Sequence[InstanceType]) -> Document:
 
 
 def node_table(kinds: Sequence[NodeKind]) -> Document:
-    """One row for nodes that are alike: how many there are, how many wait for work, and what a job calls them."""
+    """Return a table with one row per kind of node: the number of nodes, how many are idle, and the name in a job."""
     rows = [
         (
             str(kind.nodes),
@@ -50,13 +50,13 @@ def node_table(kinds: Sequence[NodeKind]) -> Document:
 
 
 def has_infiniband(types: Sequence[InstanceType]) -> bool:
-    """Whether the target of these types joins them by InfiniBand."""
+    """Return whether InfiniBand connects the types of this target."""
     table = table_of(types[0].target) if types else None
     return table is not None and table.fabric == "infiniband"
 
 
 def one_type(instance: InstanceType) -> Document:
-    """All that is known of a type, with the sources."""
+    """Return everything that is known about a type, with the sources."""
     table = table_of(instance.target)
     own = table.describe(instance) if table is not None else []
     rows = [*_machine(instance), *own, *_prices(instance), ("source", instance.source)]

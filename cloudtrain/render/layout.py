@@ -1,4 +1,4 @@
-"""A document laid out in lines of styled spans: the one layout behind plain text, coloured text and rich."""
+"""The layout of a document as lines of styled spans. Plain text, coloured text and rich output all use it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LEVEL_STYLE: dict[str, Style] = {
 
 
 def layout(document: Document, width: int | None) -> list[Line]:
-    """The lines of a document. With a width, running text and cells are wrapped to it; with None, nothing is."""
+    """Return the lines of a document. Running text and cells are wrapped to `width`; with None, nothing is wrapped."""
     lines: list[Line] = []
     previous: Block | None = None
     for block in _flat(document.blocks):
@@ -51,7 +51,7 @@ def layout(document: Document, width: int | None) -> list[Line]:
 
 
 def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Sections as their titles and what stands under them."""
+    """Yield the blocks with each section replaced by its title and content."""
     for block in blocks:
         if isinstance(block, Section):
             yield Heading(block.title)
@@ -95,14 +95,14 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
 
 
 def _room_for_key(headers: Sequence[str], widths: Sequence[int], width: int) -> int:
-    """Columns left for the first column when the last one may shrink to its header or 24, whichever is more."""
+    """Return the width left for the first column when the last one shrinks to its header or 24, whichever is more."""
     last = min(widths[-1], max(width_of(headers[-1]), 24)) if len(widths) > 1 else 0
     others = sum(widths[1:-1]) + last + GAP * (len(widths) - 1)
     return max(width - others, width_of(headers[0]))
 
 
 def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None) -> Iterator[Line]:
-    """One row: a key that is too long gets a line of its own, a last cell that is too long is wrapped."""
+    """Yield one row as lines. A key that is too long gets its own line; a last cell that is too long is wrapped."""
     key, *others = row
     if others and width_of(key.text) > widths[0]:
         yield [key]

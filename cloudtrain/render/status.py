@@ -23,12 +23,12 @@ STATE_STYLE: dict[RunState, Style] = {
 
 
 def state_cell(state: RunState, queue_place: int | None = None) -> Span:
-    """The state in its colour, `queued 3` with the place in a queue."""
+    """Return the state in its colour, with the place in a queue: `queued 3`."""
     return Span(str(state) if queue_place is None else f"{state} {queue_place}", STATE_STYLE[state])
 
 
 def run_document(name: str, ref: str, status: RunStatus, more: Mapping[str, str] | None = None) -> Document:
-    """Everything that is known of a run. `more` adds pairs after the reference."""
+    """Return everything that is known about a run. `more` adds pairs after the reference."""
     rows: list[tuple[str, Cell]] = [("state", state_cell(status.state))]
     rows += [("reason", status.reason)] if status.reason else []
     rows += [("queue", f"place {status.queue_place}")] if status.queue_place is not None else []
@@ -52,7 +52,7 @@ def run_document(name: str, ref: str, status: RunStatus, more: Mapping[str, str]
 
 
 def duration_of(status: RunStatus, now: float | None = None) -> str:
-    """How long the run took, or has been going on; empty before it starts."""
+    """Return how long the run took or has been running; empty before it starts."""
     if status.started is None:
         return ""
     ended = status.ended if status.ended is not None else (time.time() if now is None else now)
@@ -60,7 +60,7 @@ def duration_of(status: RunStatus, now: float | None = None) -> str:
 
 
 def cost_text(status: RunStatus) -> str:
-    """`1h 2m billed on each instance, $12.34 by list price, 64% saved by spot capacity`."""
+    """Return `1h 2m billed on each instance, $12.34 by list price, 64% saved by spot capacity`."""
     parts = [f"{format_duration(status.billable_seconds or 0.0)} billed on each instance"]
     parts += [f"${status.cost:,.2f} by list price"] if status.cost is not None else []
     parts += [f"{status.saved:.0%} saved by spot capacity"] if status.saved is not None else []
@@ -74,11 +74,12 @@ def _phase(item: Transition) -> tuple[Cell, ...]:
 
 
 PROGRESS = ("total", "seconds_left")
-"""What `runtime.report(step=, total=)` says beside what was measured."""
+"""Values that `runtime.report(step=, total=)` adds to the measured values."""
 
 
 def progress_text(status: RunStatus) -> str:
-    """`45%, step 207 of 460, 3m left`; empty where the script reports no total, and without a rest once it is over."""
+    """Return `45%, step 207 of 460, 3m left`. Empty if the script reports no total; without the time left once it
+    ended."""
     step, total = status.metrics.get("step"), status.metrics.get("total")
     if step is None or not total:
         return ""
@@ -90,7 +91,7 @@ def progress_text(status: RunStatus) -> str:
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
-    """`loss 0.25, accuracy 0.98 (step 100)`: where they were measured comes last."""
+    """Return `loss 0.25, accuracy 0.98 (step 100)`, with the point of the measurement last."""
     places = [f"{name} {number(metrics[name])}" for name in ("epoch", "step") if name in metrics]
     values = [f"{name} {number(value)}" for name, value in metrics.items() if name not in ("epoch", "step", *PROGRESS)]
     text = ", ".join(values)
@@ -98,7 +99,7 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
 
 
 def number(value: float) -> str:
-    """A metric's value with four digits that mean something; whole numbers in full."""
+    """Return a metric's value with four significant digits; integers in full."""
     return str(int(value)) if abs(value) < 1e15 and value == int(value) else f"{value:.4g}"
 
 

@@ -14,7 +14,7 @@ from cloudtrain.render.document import Block, Document, Heading, Table
 from cloudtrain.render.status import run_document, state_cell
 
 _SHOWN = 5
-"""How many of the best trials a status shows."""
+"""Number of the best trials that a status shows."""
 
 
 def sweep_document(
@@ -25,7 +25,7 @@ def sweep_document(
     objective: Objective | None,
     more: Mapping[str, str],
 ) -> Document:
-    """What is known of a sweep: how far it is, and its best trials."""
+    """Return what is known about a sweep: its progress and its best trials."""
     ended = sum(trial.state.is_final for trial in trials)
     total = int(status.metrics.get("trials", len(trials)))
     going_on = len(trials) - ended
@@ -47,7 +47,7 @@ def sweep_document(
 
 
 def ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
-    """Those that have a value, the best first."""
+    """Return the trials that have a value, the best first."""
     if objective is None:
         return list(trials)
     found = [trial for trial in trials if trial.value is not None]
@@ -56,7 +56,7 @@ def ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
 
 
 def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: Trial | None = None) -> Table:
-    """One row for each trial; a star marks the best."""
+    """Return a table with one row per trial. A star marks the best trial."""
     best = best or best_of(trials, objective)
     names = list(dict.fromkeys(name for trial in trials for name in trial.values))
     value = [objective.metric.upper()] if objective is not None else []
@@ -77,7 +77,7 @@ def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: 
 
 
 def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
-    """How long the rest will take, at the pace so far."""
+    """Return how long the remaining trials will take at the pace so far."""
     ended = [trial for trial in trials if trial.state.is_final and trial.ended is not None]
     if not ended or status.state.is_final or status.started is None:
         return ""

@@ -1,4 +1,4 @@
-"""A document as text: plain, with terminal colours, or as an object that rich prints at the width of its console."""
+"""A document as text: plain, with terminal colours, or as an object that rich prints at its console's width."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _SGR: dict[Style, str] = {
     "strong": "1", "dim": "2", "good": "32", "bad": "1;31", "warn": "33", "info": "36", "code": "36"
 }  # fmt: skip
-"""ECMA-48 parameters: the sixteen colours, which every theme makes readable."""
+"""ECMA-48 parameters. The sixteen basic colours are readable in every theme."""
 
 _RICH: dict[Style, str] = {
     "strong": "bold", "dim": "dim", "good": "green", "bad": "bold red", "warn": "yellow", "info": "cyan",
@@ -22,18 +22,18 @@ _RICH: dict[Style, str] = {
 
 
 def to_text(document: Document, *, width: int | None = 80, color: bool = False) -> str:
-    """The document as text that ends with a newline. The words are the same with colour and without."""
+    """Return the document as text that ends with a newline. The words are the same with and without colour."""
     paint = _paint_line if color else _plain
     return "".join(f"{paint(line)}\n" for line in layout(document, width))
 
 
 def paint(text: str, style: Style) -> str:
-    """`text` with terminal colours."""
+    """Return `text` with terminal colours."""
     return f"\x1b[{_SGR[style]}m{text}\x1b[0m" if style and text else text
 
 
 class RichDocument:
-    """The document for rich: `rich.print(plan)`, a live display, a panel."""
+    """The document as an object for rich: `rich.print(plan)`, a live display, a panel."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -54,7 +54,7 @@ def _paint_line(line: Line) -> str:
 
 
 def _trim(line: Line) -> Line:
-    """The line without the padding at its end."""
+    """Return the line without trailing padding."""
     spans = list(line)
     while spans and not spans[-1].text.rstrip():
         spans.pop()

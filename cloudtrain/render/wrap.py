@@ -1,4 +1,4 @@
-"""Widths and wrapping, for text in which literals stand in backticks and must stay whole."""
+"""Widths and wrapping of text whose literals are in backticks and must not be broken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LITERAL = re.compile(r"(`[^`]*`)")
 
 
 def width_of(text: str) -> int:
-    """Columns that `text` takes in a terminal: wide East Asian characters take two, combining marks none."""
+    """Return the number of terminal columns of `text`: two for wide East Asian characters, none for combining marks."""
     if text.isascii():
         return len(text)
     import unicodedata
@@ -24,8 +24,9 @@ def width_of(text: str) -> int:
 
 
 def wrap(text: str, width: int | None, *, first: int = 0, rest: int = 0) -> list[str]:
-    """Lines of at most `width` columns, of which `first` and `rest` are already taken. Never breaks a word or a
-    literal: one that is longer than the line stands alone and overflows. A newline in `text` stays one."""
+    """Return lines of at most `width` columns. `first` and `rest` columns are already used in the first and other
+    lines. Words and literals are never broken: one that is longer than the line overflows on its own line. A newline in
+    `text` is kept."""
     lines: list[str] = []
     for paragraph in visible(text).split("\n"):
         if width is None:
@@ -43,14 +44,14 @@ def wrap(text: str, width: int | None, *, first: int = 0, rest: int = 0) -> list
 
 
 def literals(text: str, style: Style = "") -> list[Span]:
-    """`text` as spans, its backticked literals in the style of code."""
+    """Return `text` as spans, with its backticked literals in the style of code."""
     return [
         Span(part, "code" if part.startswith("`") and len(part) > 1 else style) for part in _LITERAL.split(text) if part
     ]
 
 
 def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
-    """Words joined to lines that a shell reads as one: all but the last end in a backslash. An option stays with
+    """Join words to lines that a shell reads as one: all lines but the last end in a backslash. An option stays with
     its value."""
     lines: list[str] = []
     for word in _with_values(words):

@@ -1,7 +1,7 @@
-"""Preflight rules: what is wrong with a job before it costs money. One function per rule, registered with a code.
+"""Preflight rules: they find what is wrong with a job before it costs money. Each rule is a function with a code.
 
-The rules of a target stand in its folder and are imported with the first job for it, because a dry run on this machine
-should not wait for those of a cloud. `cloudtrain.targets.rules` knows the rules of all targets.
+The rules of a target are in its folder and are imported with the first job for the target, because a local dry run
+should not wait for the rules of a cloud. `cloudtrain.targets.rules` knows the rules of all targets.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _ORDER = ("error", "warning", "notice")
 
 
 def load_rules(modules: Iterable[str] = ()) -> None:
-    """Import the portable rules and those of these modules, which registers them."""
+    """Import the portable rules and those of these modules. Importing a module registers its rules."""
     for module in (*_PORTABLE, *modules):
         import_module(module)
 
 
 def run_checks(subject: Subject, *, ignored: Collection[str] = (), portable: bool = False) -> tuple[Finding, ...]:
-    """All findings for a plan, errors first. The rules must have been loaded.
+    """Return all findings for a plan, errors first. The rules must have been loaded.
 
     Args:
-        subject: what the rules look at.
-        ignored: codes of rules that should not speak.
-        portable: only the rules for all targets, because there is no request to look at.
+        subject: the object that the rules check.
+        ignored: codes of rules to skip.
+        portable: use only the rules for all targets, because there is no request to check.
     """
     prefixes = (PORTABLE,) if portable else (PORTABLE, subject.where.rule_prefix)
     codes = (code for code in sorted(registered) if code.startswith(prefixes) and code not in ignored)

@@ -1,6 +1,6 @@
-"""What to write instead of an instance type that is retired, or without the right network.
+"""Replacements for an instance type that is retired or has no suitable network.
 
-The catalogue's rows are looked at only when a rule has something to say.
+The catalogue's rows are read only when a rule has a finding.
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ from math import inf
 from cloudtrain.catalogue.instances import InstanceType, instance_types, table_of
 
 _AFTER = {"K80": "T4", "M60": "A10", "P40": "A100", "P100": "A100", "V100": "A100"}
-"""GPU of a retired series to that of the series which Azure names for it (NCasT4 v3, NVadsA10 v5, NC A100 v4)."""
+"""Maps the GPU of a retired series to the GPU of the series that Azure recommends instead (NCasT4 v3, NVadsA10 v5, NC
+A100 v4)."""
 
 _FABRICS = {"efa": "EFA", "infiniband": "InfiniBand", "": "RDMA"}
 
 
 def fabric(known: InstanceType) -> str:
-    """What the target's fast network is called."""
+    """Return the name of the target's fast network."""
     table = table_of(known.target)
     return _FABRICS[table.fabric if table is not None else ""]
 
 
 def last_day(known: InstanceType | None) -> str | None:
-    """The ISO date from which a type is not offered; None where nobody has said one."""
+    """Return the ISO date from which a type is not offered; None if no date is announced."""
     return (known.retired or known.retires or None) if known else None
 
 
 def better_network(known: InstanceType, count: int, code: str) -> str:
-    """For `count` of these: one instance with all the GPUs (of no less memory, if there is one), or a type with a fast
-    network, or to accept Ethernet."""
+    """Return the hint for `count` of these instances: one instance with all the GPUs (with at least the same memory, if
+    there is one), a type with a fast network, or accepting Ethernet."""
 
     def has_all(row: InstanceType) -> bool:
         return known.gpus > 0 and _model(row) == _model(known) and row.gpus >= known.gpus * count
@@ -42,12 +43,12 @@ def better_network(known: InstanceType, count: int, code: str) -> str:
 
 
 def has_rdma_somewhere(known: InstanceType) -> bool:
-    """Whether a type that is offered has a fast network and the same model of GPU."""
+    """Return whether an offered type has a fast network and the same model of GPU."""
     return _best(known, lambda row: row.interconnect == "rdma" and _model(row) == _model(known)) is not None
 
 
 def with_rdma(known: InstanceType) -> str | None:
-    """A type with a fast network: with the same GPU and no less memory, else one of the two."""
+    """Return a type with a fast network: with the same GPU and at least the same memory, else with one of the two."""
 
     def same(row: InstanceType) -> bool:
         return row.interconnect == "rdma" and _model(row) == _model(known)
@@ -60,7 +61,7 @@ def with_rdma(known: InstanceType) -> str | None:
 
 
 def successor(known: InstanceType) -> str | None:
-    """A type that is offered, with as many GPUs, or as many vCPUs where there are none."""
+    """Return an offered type with as many GPUs, or with as many vCPUs for a type without GPUs."""
     gpu, neuron = _model(known)
     model = _AFTER.get(gpu, gpu), neuron
     best = _best(
@@ -76,8 +77,8 @@ def successor(known: InstanceType) -> str | None:
 
 
 def _best(known: InstanceType, fits: Callable[[InstanceType], bool]) -> InstanceType | None:
-    """The cheapest of its target that fits and is offered, those without a price behind all others; slices of GPUs and
-    Arm machines are for those who ask for them."""
+    """Return the cheapest offered type of the target that fits. Types without a price come last. Slices of GPUs and Arm
+    machines are never suggested."""
     rows = [
         row
         for row in instance_types(known.target)
@@ -87,7 +88,7 @@ def _best(known: InstanceType, fits: Callable[[InstanceType], bool]) -> Instance
 
 
 def _model(row: InstanceType) -> tuple[str, str]:
-    """`H100` of `H100-80GB` and of `H100-NVL-94GB`; on other machines `Trainium`, or neither."""
+    """Return the model: `H100` for `H100-80GB` and `H100-NVL-94GB`; on machines without a GPU `Trainium` or nothing."""
     return row.gpu.partition("-")[0], row.neuron
 
 

@@ -1,4 +1,4 @@
-"""The same machine under another target's name: what a job that was written for one says on the other."""
+"""The same machine under another target's name, for a job that names the instance type of another target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from cloudtrain.errors import JobError
 
 
 def counterpart(name: str, target: str) -> str | None:
-    """A hint for the name of another cloud's instance type: that with the same GPUs here; None for any other name."""
+    """Return a hint for the name of another cloud's instance type: the type with the same GPUs on this target. None for
+    any other name."""
     for other, table in tables().items():
         known = instance_named(other, name) or instance_named(other, table.prefix + name)
         title = find_target(other).title

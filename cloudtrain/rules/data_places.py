@@ -1,4 +1,4 @@
-"""Where a job reads and writes, as addresses that can be compared, whatever way they are written."""
+"""The locations that a job reads and writes, as addresses that can be compared whatever their spelling."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Path = tuple[str | int, ...]
 
 
 class DataPlace(NamedTuple):
-    """One place of the job's data.
+    """One location of the job's data.
 
     Attributes:
-        name: for a person, `output `model``.
-        word: the name that a folder of its own could have.
-        address: as the request has it.
-        parts: the address, such that a place inside of another one begins with all of its parts.
-        path: where the job says so; empty for what it has by default.
-        is_written: whether the job writes there; it reads there otherwise.
+        name: the name for a message, `output `model``.
+        word: a name for a separate folder.
+        address: the address in the request.
+        parts: the parts of the address. The parts of a location inside another one begin with all parts of the other.
+        path: the path of the location in the job; empty for a default location.
+        is_written: whether the job writes there; otherwise it reads there.
     """
 
     name: str
@@ -35,12 +35,12 @@ class DataPlace(NamedTuple):
     is_written: bool
 
     def holds(self, other: DataPlace) -> bool:
-        """Whether the other place is this one, or inside of it."""
+        """Return whether the other location is equal to this one or inside it."""
         return other.parts[: len(self.parts)] == self.parts
 
     @property
     def is_root(self) -> bool:
-        """Whether it is a whole bucket, datastore, container or file system."""
+        """Whether this is a whole bucket, datastore, container or file system."""
         return len(self.parts) <= {"file": 1, "storage": 3}.get(self.parts[0], 2)
 
     @property
@@ -50,13 +50,13 @@ class DataPlace(NamedTuple):
 
 
 def data_place(kind: str, name: str, address: str, parts: tuple[str, ...], path: Path) -> DataPlace:
-    """A place of an `input`, an `output` or the `checkpoint`."""
+    """Return the location of an `input`, an `output` or the `checkpoint`."""
     told = "the checkpoint" if kind == "checkpoint" else f"{kind} `{name}`"
     return DataPlace(told, name, address, parts, path, is_written=kind != "input")
 
 
 def declared_places(job: TrainingJob, target: str, *, outputs: bool = True) -> Iterator[DataPlace]:
-    """The places that the job itself names for a target."""
+    """Yield the locations that the job itself names for a target."""
     split = split_path if target == DEFAULT_TARGET else split_uri
     for name, read in job.inputs.items():
         if (place := read.of(target)) is not None:
@@ -69,11 +69,11 @@ def declared_places(job: TrainingJob, target: str, *, outputs: bool = True) -> I
 
 
 def split_uri(uri: str) -> tuple[str, ...]:
-    """The scheme and the parts of an address; one part where it is no address."""
+    """Return the scheme and the parts of an address; a single part for text of another form."""
     scheme, _, rest = uri.partition("://")
     return (scheme, *(part for part in rest.split("/") if part))
 
 
 def split_path(path: str) -> tuple[str, ...]:
-    """The parts of a path of this machine, links resolved."""
+    """Return the parts of a path on this machine, with links resolved."""
     return ("file", *pathlib.Path(os.path.realpath(path)).parts[1:])

@@ -1,4 +1,4 @@
-"""Parts of a job as overrides make them: what the request views of several targets share."""
+"""Parts of a job with overrides applied: the code that the request views of several targets share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cloudtrain.core.merging import merged
 
 
 def changed_variables(job: TrainingJob, written: Any) -> Environment:
-    """The job's environment with variables that overrides add, replace or, with null, remove."""
+    """Return the job's environment with the variables that overrides add, replace or (with null) remove."""
     variables = merged(job.environment.variables, written if isinstance(written, Mapping) else {})
     texts = {
         name: value if isinstance(value, str) else str(value) for name, value in variables.items() if value is not None
@@ -20,5 +20,5 @@ def changed_variables(job: TrainingJob, written: Any) -> Environment:
 
 
 def checkpoint_at(target: str, place: Any) -> Checkpoint | None:
-    """A checkpoint at a place of one target; None where the request names none."""
+    """Return a checkpoint at a location on one target; None if the request names none."""
     return Checkpoint.model_construct().model_copy(update={target: place}) if isinstance(place, str) else None

@@ -1,4 +1,4 @@
-"""The distribution that a finished request asks for, as the job would say it: what every target's reading shares."""
+"""The distribution that a finished request uses, in the job's terms: the code that all targets' request views share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cloudtrain.rules.reading import positive_count
 
 
 def tensorflow_with(serves: bool, servers: int | None, workers: int | None) -> TensorFlow:
-    """A TensorFlow distribution with these numbers. Nothing is validated."""
+    """Return a TensorFlow distribution with these numbers. Nothing is validated."""
     if serves:
         return TensorFlow.model_construct(strategy="parameter_server", parameter_servers=servers, workers=workers)
     return TensorFlow.model_construct(workers=workers)
@@ -34,11 +34,12 @@ _KIN: dict[str, tuple[type, ...]] = {
     "tensorflow": (TensorFlow,),
     "none": (NoDistribution, Ray),
 }
-"""What a launcher of this type may have been written as."""
+"""Maps a launcher's type to the distributions in a job that can lead to it."""
 
 
 def as_written(written: Distribution, asked: Distribution, *, options: Any = None) -> Distribution:
-    """The job's own distribution with the numbers of the request, where the request starts it so."""
+    """Return the job's own distribution with the numbers of the request, if the request starts the job's
+    distribution."""
     if not isinstance(written, _KIN[asked.type]) or not _same_launch(written, asked):
         found: Distribution = asked
     elif isinstance(written, TensorFlow):
@@ -63,5 +64,5 @@ def _same_launch(written: Distribution, asked: Distribution) -> bool:
 
 
 def count_in(value: Any) -> int | None:
-    """A whole number from 1 on, written as a number or as text; None for anything else."""
+    """Return a whole number of at least 1, given as a number or as text; None for anything else."""
     return positive_count(int(value) if isinstance(value, str) and value.isdecimal() else value)

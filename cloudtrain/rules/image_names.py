@@ -1,4 +1,4 @@
-"""The images that a user names, and what their names tell: the framework inside, and the device that they are for."""
+"""The images that a user names, and what their names reveal: the framework, and the kind of device."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ _DEVICES: dict[Device, re.Pattern[str]] = {
 
 
 def written_images(subject: Subject) -> Iterator[tuple[str, Path]]:
-    """Every image that the user names for the target, on this machine for any; not those that the catalogue finds."""
+    """Yield every image that the user names for the target (for a local run: for any target), without the catalogue's
+    images."""
     return subject.view.images(subject)
 
 
 def framework_of(name: str) -> Framework | None:
-    """The one framework that a name tells of; None where it names none, or both."""
+    """Return the one framework that a name mentions; None if it mentions none or both."""
     found = [framework for framework, words in _FRAMEWORKS.items() if _says(name, words)]
     return found[0] if len(found) == 1 else None
 
 
 def device_of(name: str) -> Device | None:
-    """The one kind of device that a name tells of; a name with both CPU and GPU is for both."""
+    """Return the one kind of device that a name mentions. A name with both CPU and GPU is for both."""
     found = [device for device, words in _DEVICES.items() if _says(name, words)]
     return found[0] if len(found) == 1 else None
 
 
 def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
-    """What the job needs: by its distribution, and by its `framework` where it has one beside an image."""
+    """Return the frameworks that the job needs: by its distribution, and by `framework` if given beside an image."""
     distribution, framework = subject.effective.distribution.type, subject.job.environment.framework
     wanted: list[Framework] = []
     if distribution in ("torch", "deepspeed"):
@@ -56,15 +57,16 @@ def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
 
 
 def missing_framework(subject: Subject, made_for: str | None) -> Framework | None:
-    """What the job needs and an image for this framework does not have; None where nobody knows what the image is for,
-    or the job installs what it needs itself."""
+    """Return the framework that the job needs and an image for this framework lacks. None if it is unknown what the
+    image is for, or if the job installs the framework itself."""
     if made_for is None or subject.job.environment.requirements:
         return None
     return next((framework for framework in wanted_frameworks(subject) if framework != made_for), None)
 
 
 def _says(name: str, words: re.Pattern[str]) -> bool:
-    """Whether a word of a repository or a tag is one of these; the registry is somebody's name."""
+    """Return whether a repository or tag contains one of these words. The registry is ignored, because users choose its
+    name."""
     return any(words.fullmatch(word) for word in re.split(r"[^a-z0-9]+", _without_registry(name).casefold()))
 
 

@@ -1,4 +1,4 @@
-"""Where the user's overrides write what a field of the job says too."""
+"""Positions at which the user's overrides write the same value as a field of the job."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 Path = tuple[str | int, ...]
 Keys = tuple[str, ...]
 KeysOf = Callable[[Path], list[Keys]]
-"""From the rest of a path in the job to the places in the overrides that write it."""
+"""Maps the rest of a path in the job to the positions in the overrides that write it."""
 
 
 def is_written(written: Any, *keys: str) -> bool:
-    """Whether the overrides say something at that way, null among it, which removes what the job says."""
+    """Return whether the overrides have a value at these keys. Null counts, because it removes the job's value."""
     for key in keys:
         if not isinstance(written, Mapping) or key not in written:
             return False
@@ -21,10 +21,10 @@ def is_written(written: Any, *keys: str) -> bool:
 
 
 def keys_at(*places: Keys) -> KeysOf:
-    """These places, whatever the rest of the path is."""
+    """Return a function that gives these positions for any rest of a path."""
     return lambda _: list(places)
 
 
 def keys_named(*keys: str) -> KeysOf:
-    """The place below these keys that has the name of the path's next part."""
+    """Return a function that gives the position below these keys with the name of the path's next part."""
     return lambda rest: [(*keys, *map(str, rest[:1]))]

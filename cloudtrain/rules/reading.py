@@ -1,5 +1,5 @@
-"""Looking into a finished request. With overrides it may hold anything: what has the wrong type counts as not there.
-Other rules say what is wrong with it."""
+"""Reading of values in a finished request. With overrides it may contain anything, so values of a wrong type count as
+missing. Other rules report them."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 
 
 def value_at(value: Any, *keys: str) -> Any:
-    """What lies at that way into nested mappings; None where it ends early."""
+    """Return the value at these keys of nested mappings; None if a key is missing."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 
 def mapping_at(value: Any, *keys: str) -> Mapping[str, Any]:
-    """The mapping at that way; an empty one where there is none."""
+    """Return the mapping at these keys; an empty one if there is none."""
     found = value_at(value, *keys)
     return found if isinstance(found, Mapping) else {}
 
 
 def text_at(value: Any, *keys: str) -> str:
-    """The text at that way; an empty one where there is none."""
+    """Return the text at these keys; an empty one if there is none."""
     found = value_at(value, *keys)
     return found if isinstance(found, str) else ""
 
 
 def rows_at(value: Any, *keys: str) -> list[Mapping[str, Any]]:
-    """The mappings in the list at that way; none where there is no list."""
+    """Return the mappings in the list at these keys; none if there is no list."""
     found = value_at(value, *keys)
     return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list | tuple) else []
 
 
 def positive_count(value: Any) -> int | None:
-    """A whole number from 1 on; None for anything else."""
+    """Return a whole number of at least 1; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

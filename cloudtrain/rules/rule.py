@@ -1,4 +1,4 @@
-"""What a rule is, and the register of all rules."""
+"""The type of a rule, and the register of all rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudtrain.rules.subject import Subject as Subject
 
 
 class Fault(NamedTuple):
-    """One place where a rule is broken. `path` is the way to the value in the job."""
+    """One violation of a rule. `path` is the path of the value in the job."""
 
     message: str
     hint: str | None = None
@@ -24,24 +24,24 @@ Check = Callable[[Subject], Iterable[Fault]]
 
 
 class Rule(NamedTuple):
-    """A registered check. Its function's docstring is its documentation: the first line says what is wrong, the
-    rest why it matters and what to do; `cloudtrain explain` and the rules page print it."""
+    """A registered check. The docstring of its function is its documentation: the first line says what is wrong, and
+    the rest explains why it matters and what to do. `cloudtrain explain` and the rules page print it."""
 
     code: str
     level: Level
     check: Check | None
-    """None for a rule that only the target can find broken: `Service.check` does."""
+    """None for a rule that only the target can check, in `Service.check`."""
     text: str = ""
     """The documentation of a rule without a check."""
 
     @property
     def summary(self) -> str:
-        """What is wrong, in one line."""
+        """The first line of the documentation: what is wrong."""
         return self._documentation.partition("\n")[0]
 
     @property
     def explanation(self) -> str:
-        """Why it matters and what to do."""
+        """The rest of the documentation: why it matters and what to do."""
         return self._documentation.partition("\n")[2].strip()
 
     @property
@@ -52,11 +52,11 @@ class Rule(NamedTuple):
 
     @property
     def module(self) -> str | None:
-        """Where its check stands."""
+        """The module of the check."""
         return None if self.check is None else self.check.__module__
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """What the rule finds."""
+        """Yield the findings of the rule."""
         for fault in self.check(subject) if self.check is not None else ():
             path, hint = subject.view.locate(subject, fault.path), fault.hint
             if path != fault.path and not re.match(_IN_PLACE, hint or ""):
@@ -66,16 +66,16 @@ class Rule(NamedTuple):
 
 
 _IN_PLACE = r"add |call |did you mean|write(?: for example)? `(?!\w+: )[^`]+`$"
-"""Hints that are right for a value in the overrides as they are: what to add beside it, or what to write for it."""
+"""Hints that also fit a value in the overrides: a field to add beside it, or another value."""
 
 PORTABLE = "CT"
-"""With this begin the codes of rules for all targets."""
+"""Prefix of the codes of rules for all targets."""
 
 registered: dict[str, Rule] = {}
 
 
 def rule(code: str, level: Level) -> Callable[[Check], Check]:
-    """Register a check under its code."""
+    """Return a decorator that registers a check under its code."""
 
     def register(check: Check) -> Check:
         assert code not in registered, f"two rules are called {code}"
@@ -86,11 +86,11 @@ def rule(code: str, level: Level) -> Callable[[Check], Check]:
 
 
 def declare(code: str, level: Level, text: str) -> None:
-    """Register a rule without a check; `text` is its documentation, as a check's docstring is."""
+    """Register a rule without a check. `text` is its documentation, like the docstring of a check."""
     assert code not in registered, f"two rules are called {code}"
     registered[code] = Rule(code, level, None, text)
 
 
 def level_of(code: str) -> Level:
-    """How bad a finding of that code is."""
+    """Return the severity of findings with that code."""
     return registered[code].level

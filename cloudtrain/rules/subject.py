@@ -1,7 +1,7 @@
-"""What the rules look at: a job on its way to a target, and what its request can be asked.
+"""The object that rules check: a job on its way to a target, and the view of its request.
 
-Each target has a `RequestView` of its own, because each request has its own words. The one here is for a target whose
-requests take no overrides: there the job itself says everything.
+Each target has its own `RequestView`, because each service has its own form of request. The view here is for targets
+without overrides, where the job itself contains everything.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IMAGE: Path = ("environment", "image")
 
 
 class Where(Protocol):
-    """What rules ask of a target."""
+    """The part of a target that rules use."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -37,71 +37,72 @@ class Where(Protocol):
     only_training_rule_modules: ClassVar[tuple[str, ...]]
 
     def refuse_path(self, path: str) -> str | None:
-        """Why a file of the bundle cannot have this name there."""
+        """Return why a file of the bundle cannot have this name on the target; None if it can."""
         ...
 
 
 class RequestView:
-    """How one target's requests are read."""
+    """The reading of one target's requests."""
 
     distribution_key = "distribution"
-    """The key of the overrides that holds how the processes start."""
+    """The key of the overrides that determines how the processes start."""
     overridden_by: Mapping[Path, KeysOf] = {}
-    """The beginning of a path in the job to the places in the overrides that write the same part of the request."""
+    """Maps the beginning of a path in the job to the positions in the overrides that write the same part of the
+    request."""
 
     def __init__(self, target: str) -> None:
         self.target = target
 
     @property
     def service(self) -> str:
-        """Whose overrides count: the target's own; on this machine those of the service that is emulated."""
+        """The service whose overrides apply: the target itself, or for a local run the emulated service."""
         return self.target
 
     def overrides(self, subject: Subject) -> Mapping[str, Any]:
-        """What the user adds to the request by hand."""
+        """Return what the user adds to the request by hand."""
         return overrides_of(subject.job, self.service)
 
     def change(self, subject: Subject) -> dict[str, Any]:
-        """The fields of the job that the overrides change, with what the finished request says instead.
+        """Return the fields of the job that the overrides change, with the values of the finished request.
 
-        A request with overrides may hold anything: what has the wrong type is left out, and other rules say what is
-        wrong with it.
+        A request with overrides may contain anything. Values of a wrong type are left out; other rules report them.
         """
         return {}
 
     def change_script(self, subject: Subject) -> dict[str, Any]:
-        """Those of `change` that reach the script wherever it runs: variables and hyperparameters."""
+        """Return the part of `change` that reaches the script on every target: variables and hyperparameters."""
         return {}
 
     def places(self, subject: Subject) -> Iterator[DataPlace]:
-        """Where the job reads and writes, as addresses that can be compared."""
+        """Yield the locations that the job reads and writes, as addresses that can be compared."""
         return declared_places(subject.job, self.target)
 
     def machines(self, subject: Subject) -> Machines:
-        """The machines that the request asks for; here the job's own word, and the row of the target's table
-        with the corrections that the account has as its `overlay`."""
+        """Return the machines in the request. Here they are the machines in the job, looked up in the target's table as
+        corrected by the account's `overlay`."""
         resources = subject.effective.resources
         name = (resources.instance_type.of(self.target) if resources.instance_type is not None else None) or ""
         row = known_type(self.target, name, getattr(subject.account, "overlay", None))
         return Machines((MachineGroup(name, resources.instance_count, row, path=("resources", "instance_type")),))
 
     def longest_run(self, subject: Subject) -> int | None:
-        """Seconds after which a run is over at the latest, by the job's limit or the service's; None without either."""
+        """Return the maximum duration of a run in seconds, by the limit of the job or the service; None without a
+        limit."""
         return subject.effective.max_runtime
 
     def framework(self, subject: Subject) -> str | None:
-        """The framework that the request's image is made for; None where nobody knows."""
+        """Return the framework of the request's image; None if unknown."""
         return subject.job.environment.framework
 
     def images(self, subject: Subject) -> Iterator[tuple[str, Path]]:
-        """Every image that the user names, and where; not those that the catalogue finds."""
+        """Yield every image that the user names, with its path. Images from the catalogue are left out."""
         given = subject.job.environment.image
         name = given.of(self.target) if given is not None else None
         if name is not None:
             yield name, IMAGE
 
     def locate(self, subject: Subject, path: Path) -> Path:
-        """Where a part of the job is written that the request has: its own place, or that in the overrides."""
+        """Return the position of a value of the request: its path in the job, or its path in the overrides."""
         written = self.overrides(subject) if path else {}
         if not written:
             return path
@@ -115,7 +116,7 @@ class RequestView:
 
 @dataclass(frozen=True)
 class Subject:
-    """What the rules look at: the job, the target with its account settings, the plan, and the user's files."""
+    """The object that rules check: the job, the target with its account settings, the plan, and the user's files."""
 
     job: TrainingJob
     where: Where
@@ -126,12 +127,12 @@ class Subject:
     plan: Plan
     tree: Tree
     processing: ProcessingJob | None = None
-    """The job as it was written, where it is a processing job; `job` is what it shares with a training job."""
+    """The original job if it is a processing job; `job` is the part that it shares with a training job."""
 
     @cached_property
     def effective(self) -> TrainingJob:
-        """The job as its request really has it, with what the user's overrides make of it: counts, types, variables
-        and the distribution are looked at here. A job that cannot be compiled has no request to look at."""
+        """The job as in its request, with the user's overrides applied. Rules check counts, types, variables and the
+        distribution here. A job that cannot be compiled has no request, so it is returned unchanged."""
         if not self.view.overrides(self) or not self.plan.request:
             return self.job
         return self.job.model_copy(update=self.view.change(self))

@@ -1,4 +1,4 @@
-"""What PyTorch has from which version on, of what distributed training imports: facts for a rule."""
+"""Names for distributed training and the version of PyTorch that introduced them, for a rule."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ FIRST_VERSION: dict[tuple[str, str], Version] = {
     ("torch.distributed.fsdp", "fully_shard"): (2, 6),
     ("torch.distributed.fsdp", "MixedPrecisionPolicy"): (2, 6),
 }
-"""Module and name ("" for the module itself) to the first version that has it (release notes of PyTorch 2.2 to 2.6)."""
+"""Maps module and name ("" for the module itself) to the first version with it (release notes of PyTorch 2.2 to
+2.6)."""
 
 SCHEDULES: dict[str, Version] = {"zero-bubble": (2, 5), "zero-bubble-v": (2, 6)}
-"""Values of the hyperparameter `schedule` of scripts that import torch.distributed.pipelining."""
+"""Maps values of the hyperparameter `schedule` to versions, for scripts that import torch.distributed.pipelining."""
 
 NEWEST = max(FIRST_VERSION.values())
-"""A PyTorch as new as this has all of them."""
+"""The first version of PyTorch that has all these names."""
 
 
 def too_new(source: bytes, version: Version) -> Iterator[tuple[str, Version]]:
-    """What a Python file imports that this version does not have, and the first one that has it."""
+    """Yield the imports of a Python file that this version lacks, with the first version that has them."""
     if b"torch.distributed" not in source:
         return
     try:
@@ -42,7 +43,7 @@ def too_new(source: bytes, version: Version) -> Iterator[tuple[str, Version]]:
 
 
 def uses_pipelining(source: bytes) -> bool:
-    """Whether a Python file names torch's pipelining."""
+    """Return whether a Python file mentions torch's pipelining."""
     return b"torch.distributed.pipelining" in source
 
 

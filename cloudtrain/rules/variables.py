@@ -1,4 +1,4 @@
-"""The environment variables that a user gives a job, in whatever way: fields, overrides, options of mpirun."""
+"""The environment variables that a user sets for a job: in fields, in overrides, or in options of mpirun."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloudtrain.runtime.secret_values import VARIABLE as SECRETS
 
 
 class Variable(NamedTuple):
-    """One variable, and the field of the job that it stands in."""
+    """A variable, and the path of the field that sets it."""
 
     name: str
     value: str
@@ -21,17 +21,17 @@ class Variable(NamedTuple):
 
     @property
     def removed(self) -> str:
-        """What to do so that it is gone."""
+        """The hint for removing the variable."""
         if self.path[0] == "environment":
             return f"remove `{self.name}` from `environment.variables`"
         return f"remove `-x {self.name}` from `{'.'.join(map(str, self.path))}`"
 
 
 def variables(subject: Subject) -> Iterator[Variable]:
-    """All of them. What overrides write has the place of the field that would say the same."""
+    """Yield all variables. A variable in the overrides has the path of the equivalent field."""
     for name, value in subject.effective.environment.variables.items():
         if name == SECRETS and subject.job.environment.secrets:
-            continue  # cloudtrain's own
+            continue  # cloudtrain's own variables
         yield Variable(name, value, ("environment", "variables", name))
     distribution = subject.effective.distribution
     for field in ("options", "mpi_options"):
@@ -40,11 +40,11 @@ def variables(subject: Subject) -> Iterator[Variable]:
 
 
 def exported_variables(options: str) -> Iterator[tuple[str, str]]:
-    """What `-x NAME=VALUE` among options for mpirun sets."""
+    """Yield the variables that `-x NAME=VALUE` sets in options for mpirun."""
     try:
         words = split(options)
     except ValueError:
-        return  # compile says so
+        return  # compile reports this
     for flag, text in pairwise(words):
         name, equals, value = text.partition("=")
         if flag == "-x" and equals:

@@ -1,4 +1,4 @@
-"""Words of which messages are made."""
+"""Functions for the wording of messages."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 
 def plural(number: int, one: str) -> str:
-    """`1 GPU`, `8 GPUs`; `processes` of `process`."""
+    """Return a number with its noun: `1 GPU`, `8 GPUs`; `processes` of `process`."""
     return f"{number:,} {one}" if number == 1 else f"{number:,} {one}{'es' if one.endswith('s') else 's'}"
 
 
 def join_names(names: Sequence[str], most: int = 6) -> str:
-    """`` `a`, `b` and 3 more``."""
+    """Return the names as text: `` `a`, `b` and 3 more``."""
     shown = ", ".join(f"`{name}`" for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,7 +1,7 @@
-"""The run store: what was submitted, how far each submission came, and what is known of each run."""
+"""The run store: what was submitted, the stage of each submission, and the known facts about each run."""
 
 FILE_NAME = "runs.db"
-"""The store in the state folder."""
+"""The file of the store in the state folder."""
 
 KEPT = (FILE_NAME, "bundles", "environments", "queue", "runs", "submitting", "sweeps")
-"""What cloudtrain keeps in the state folder."""
+"""The names of everything that cloudtrain keeps in the state folder."""

@@ -1,4 +1,5 @@
-"""What is kept of each submission beside its row: all that is needed to show, compare and send it again. No secrets."""
+"""What the store keeps of each submission besides its row: everything for showing, comparing and sending it again,
+without secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class KeptFile(NamedTuple):
-    """A file or a link of a run's code, as `bundle.entries.Entry`."""
+    """A file or a link of a run's code, with the fields of `bundle.entries.Entry`."""
 
     path: str
     size: int
@@ -21,12 +22,12 @@ class KeptFile(NamedTuple):
 
 
 class Money(NamedTuple):
-    """What a run costs. US dollars at list prices; None where it is not known.
+    """The cost of a run in US dollars at list prices. Unknown values are None.
 
     Attributes:
-        hourly: of all instances, when it was submitted.
-        billable_seconds: what the target billed each instance for.
-        cost: of all instances for that time, as the target reported it.
+        hourly: the price of an hour of all instances at submission.
+        billable_seconds: the time that the target billed for each instance.
+        cost: the cost of all instances for that time, as the target reported it.
     """
 
     hourly: float | None = None
@@ -36,23 +37,23 @@ class Money(NamedTuple):
 
 @dataclass(frozen=True)
 class Kept:
-    """One submission. Secrets are hidden in all of it.
+    """The data of one submission. All secrets are hidden.
 
     Attributes:
-        version: cloudtrain's.
+        version: cloudtrain's version.
         job: the job's fields, with absolute paths.
-        prepared: the same as it was compiled: with places for what earlier runs wrote. None where it does not differ.
-        kind: of the job, `training` or `processing`.
+        prepared: the job as it was compiled, with the locations of earlier runs' outputs. None if equal to `job`.
+        kind: the kind of the job, `training` or `processing`.
         file: the path of the job's file; None for a job that was written in Python.
-        text: what stood in it; None as well where a secret in it could not be hidden.
-        overrides: `--set` and its like, in their order.
-        settings: of the target, its `type` among them.
+        text: the text of that file; also None if a secret in it could not be hidden.
+        overrides: `--set` and similar options, in order.
+        settings: the target's settings, including `type`.
         plan: the plan's data, without its processes.
         bundle: the hash of the code.
-        files: what the code consists of.
-        commit, branch, dirty, difference: as of `system.git.Commit`, for the folder of the code.
-        hidden: the ways to the values of the job that are hidden.
-        hourly: US dollars for an hour of all instances; None where that is not known.
+        files: the files of the code.
+        commit, branch, dirty, difference: the fields of `system.git.Commit` for the folder of the code.
+        hidden: the paths of the job's hidden values.
+        hourly: the price in US dollars of an hour of all instances; None if unknown.
         rerun_of: the run that this one repeats.
     """
 
@@ -77,7 +78,7 @@ class Kept:
 
 
 def keep(db: Connection, name: str, kept: Kept) -> None:
-    """Write down what is sent for a run, in a transaction that is open."""
+    """Record what is sent for a run, in an open transaction."""
     row = (name, kept.version, kept.file, kept.bundle, kept.commit, kept.branch, kept.dirty, kept.difference)
     content = {field: getattr(kept, field) for field in _IN_CONTENT}
     db.execute(
@@ -92,12 +93,12 @@ def keep(db: Connection, name: str, kept: Kept) -> None:
 
 
 def keep_difference(db: Connection, name: str, difference: tuple[bool, str | None]) -> None:
-    """Write down whether the code of a run differed from its commit, and the hash of the difference."""
+    """Record whether the code of a run differed from its commit, and the hash of the difference."""
     db.execute("UPDATE sent SET dirty = ?, difference = ? WHERE name = ?", (*difference, name))
 
 
 def keep_bill(db: Connection, name: str, billable_seconds: float, cost: float | None) -> None:
-    """Write down what a target has billed so far."""
+    """Record what a target has billed so far."""
     db.execute(
         "INSERT INTO money (name, billable_seconds, cost) VALUES (?, ?, ?) ON CONFLICT (name)"
         " DO UPDATE SET billable_seconds = excluded.billable_seconds, cost = excluded.cost",
@@ -106,12 +107,12 @@ def keep_bill(db: Connection, name: str, billable_seconds: float, cost: float | 
 
 
 def drop_unused(db: Connection) -> None:
-    """Forget the files of code that no run has any more."""
+    """Delete the files of code that no run uses any more."""
     db.execute("DELETE FROM bundles WHERE NOT EXISTS (SELECT 1 FROM sent WHERE sent.bundle = bundles.sha256)")
 
 
 def kept(db: Connection, name: str) -> Kept | None:
-    """Return what was sent for a run; None where nothing of it is kept."""
+    """Return what was sent for a run; None if the store has nothing about it."""
     found = db.execute(
         "SELECT version, file, bundle, commit_id, branch, dirty, difference, content, files, hourly FROM sent"
         " LEFT JOIN bundles ON bundles.sha256 = sent.bundle LEFT JOIN money ON money.name = sent.name"
@@ -137,16 +138,16 @@ def kept(db: Connection, name: str) -> Kept | None:
 
 
 def money(db: Connection) -> dict[str, Money]:
-    """Return what is known of the costs of each run."""
+    """Return the known costs of each run."""
     return {name: Money(*rest) for name, *rest in db.execute("SELECT name, hourly, billable_seconds, cost FROM money")}
 
 
 _IN_CONTENT = ("job", "prepared", "kind", "text", "overrides", "settings", "plan", "hidden", "rerun_of")
-"""Fields of `Kept` that have no column of their own."""
+"""Fields of `Kept` that have no database column."""
 
 
 def _pack(value: Any) -> bytes:
-    """JSON data as the store keeps it. Keys stay in their order, which is that of the request."""
+    """Return JSON data as the store keeps it. The order of the keys is kept, because it is that of the request."""
     return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 1)
 
 

@@ -1,4 +1,5 @@
-"""The shape of the database, as numbered steps. Each runs once, in order, and is recorded; none is ever edited."""
+"""The schema of the database as numbered steps. Each step runs once, in order, and is recorded. Steps are never
+edited."""
 
 from __future__ import annotations
 
@@ -60,10 +61,10 @@ def _m003_written(db: sqlite3.Connection) -> None:
 
 
 def _m004_order_and_identity(db: sqlite3.Connection) -> None:
-    """Runs are ordered by `seq`, which no clock can change; rows know their store, and stages their boot.
+    """Order runs by `seq`, which does not depend on a clock; record the store of each row and the boot of each stage.
 
-    The key of earlier rows does not hold the job's name. It never equals a new key, so such a run is listed, and found
-    again when its submission was cut off, but not taken for a new submission's.
+    The key of earlier rows does not contain the job's name, so it never equals a new key. Such a run is listed, and
+    found again after an interrupted submission, but never mistaken for the run of a new submission.
     """
     db.execute("ALTER TABLE runs RENAME TO runs_before")
     db.execute(
@@ -105,8 +106,8 @@ def _m004_order_and_identity(db: sqlite3.Connection) -> None:
 
 
 def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
-    """Where each submission came from, for `last`; the words by which runs are found; and the names of removed runs,
-    which are not given again."""
+    """Record the origin of each submission, for `last`; the labels by which runs are found; and the names of removed
+    runs, which are never used again."""
     db.execute(
         """
         CREATE TABLE origins (
@@ -146,7 +147,7 @@ def _m005_origins_and_removal(db: sqlite3.Connection) -> None:
 
 
 def _m006_history(db: sqlite3.Connection) -> None:
-    """What was sent, without its secrets, and what it cost. Runs of earlier versions have neither."""
+    """Record what was sent, without its secrets, and what it cost. Runs of earlier versions have neither."""
     db.execute(
         """
         CREATE TABLE sent (
@@ -191,25 +192,25 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _m005_origins_and_removal,
     _m006_history,
 )
-"""In order; the database's `user_version` counts how many were applied."""
+"""In order. The database's `user_version` is the number of applied migrations."""
 
 
 def version_of(db: sqlite3.Connection) -> int:
-    """How many migrations the database has seen."""
+    """Return the number of migrations that were applied to the database."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 def migrate(db: sqlite3.Connection) -> None:
-    """Apply what is missing, each step in its own transaction. Safe with several processes at once."""
+    """Apply the missing migrations, each in its own transaction. Safe with several processes at once."""
     while version_of(db) < len(MIGRATIONS):
         db.execute("BEGIN IMMEDIATE")
         try:
-            version = version_of(db)  # again: another process may have been faster
+            version = version_of(db)  # check again: another process may have been faster
             if version < len(MIGRATIONS):
                 MIGRATIONS[version](db)
                 db.execute(f"PRAGMA user_version = {version + 1}")
             db.execute("COMMIT")
         except BaseException:
-            if db.in_transaction:  # a full disk has rolled it back already
+            if db.in_transaction:  # a full disk has rolled the transaction back already
                 db.execute("ROLLBACK")
             raise

@@ -1,4 +1,4 @@
-"""Where a submission came from, and the words by which its run is found again."""
+"""The origin of a submission, and the labels by which its run is found again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cloudtrain.system.clock import boot_id
 
 
 class Label(NamedTuple):
-    """A word of a run. `kind` is `tag` or `hyperparameter`."""
+    """A label of a run. `kind` is `tag` or `hyperparameter`."""
 
     kind: str
     key: str
@@ -22,7 +22,7 @@ class Label(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A comparison with a label: `learning_rate<0.01`. Numbers are compared as numbers, where both are."""
+    """A comparison with a label: `learning_rate<0.01`. If both sides are numbers, they are compared as numbers."""
 
     kind: str
     key: str
@@ -31,13 +31,13 @@ class Condition(NamedTuple):
 
     @property
     def sql(self) -> str:
-        """The condition on a row of `labels`, with a mark for each of `values`."""
+        """The SQL condition on a row of `labels`, with a placeholder for each of `values`."""
         left = "value" if self._number is None else "number(value)"
         return f"kind = ? AND key = ? AND {left} {self.operator} ?"
 
     @property
     def values(self) -> tuple[object, ...]:
-        """What stands for the marks."""
+        """The values of the placeholders."""
         return (self.kind, self.key, self.value if self._number is None else self._number)
 
     @property
@@ -49,10 +49,10 @@ _CONDITION = r"\s*(?P<key>[^\s<>=!]+)\s*(?P<operator><=|>=|!=|==|=|<|>)\s*(?P<va
 
 
 def condition_of(text: str) -> Condition:
-    """Return the comparison with a hyperparameter that a text says.
+    """Parse a comparison with a hyperparameter.
 
     Raises:
-        UsageError: it says none.
+        UsageError: the text is not a comparison.
     """
     found = re.fullmatch(_CONDITION, text)
     if found is None:
@@ -62,7 +62,7 @@ def condition_of(text: str) -> Condition:
 
 
 def number(text: object) -> float | None:
-    """Return the number that a text is, or None."""
+    """Return the number in a text, or None."""
     try:
         found = float(str(text))
     except ValueError:
@@ -71,12 +71,12 @@ def number(text: object) -> float | None:
 
 
 class Origin(NamedTuple):
-    """Where a job was submitted.
+    """The origin of a job's submission.
 
     Attributes:
         folder: the working directory.
         project: the folder of the job's file; empty for a job that was written in Python.
-        terminal: names the login session, such as a terminal or a notebook's kernel; empty where there is none.
+        terminal: names the login session, such as a terminal or a notebook's kernel; empty if there is none.
         labels: the job's tags and hyperparameters.
     """
 
@@ -87,18 +87,18 @@ class Origin(NamedTuple):
 
 
 NOWHERE = Origin()
-"""Of a run whose origin is not known."""
+"""The origin of a run if it is unknown."""
 
 
 def origin_here(folder: Path, *, project: Path | None = None, labels: Iterable[Label] = ()) -> Origin:
-    """Return the origin of what this process submits from a folder."""
+    """Return the origin of jobs that this process submits from a folder."""
     return Origin(
         os.path.realpath(folder), "" if project is None else os.path.realpath(project), terminal(), tuple(labels)
     )
 
 
 def labels_of(tags: Mapping[str, str], hyperparameters: Mapping[str, object]) -> tuple[Label, ...]:
-    """Return what `ps --tag` and `ps --where` compare."""
+    """Return the labels that `ps --tag` and `ps --where` compare."""
     return (
         *(Label("tag", key, value) for key, value in tags.items()),
         *(Label("hyperparameter", key, _text(value)) for key, value in hyperparameters.items()),
@@ -106,9 +106,9 @@ def labels_of(tags: Mapping[str, str], hyperparameters: Mapping[str, object]) ->
 
 
 def terminal() -> str:
-    """Return a name of this process's session, which no other session has had since the machine started.
+    """Return a name for this process's session that no other session since the machine's start has had.
 
-    Linux says when the session's first process started; elsewhere the session's number has to do.
+    On Linux the name includes the start time of the session's first process; elsewhere it is only the session's number.
     """
     try:
         session = os.getsid(0)
@@ -122,7 +122,7 @@ def terminal() -> str:
 
 
 def _text(value: object) -> str:
-    """A hyperparameter as people write it: text as it is, the rest as JSON."""
+    """Return a hyperparameter as people write it: text unchanged, other values as JSON."""
     if isinstance(value, str):
         return value
     import json

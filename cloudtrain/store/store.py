@@ -1,4 +1,4 @@
-"""SQLite in WAL mode, safe with several processes at once, and readable without writing a byte."""
+"""The store in SQLite (WAL mode): safe with several processes at once, and readable without writing a byte."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from cloudtrain.system.lock import ProcessLock
 from cloudtrain.system.private import close_file, make_state_folder
 
 STAGES = ("planned", "uploaded", "sent", "accepted", "reported")
-"""How far a submission came. planned: the name is taken. uploaded: the bundle is in place. sent: the target had no run
-of that name, and the request is about to leave. accepted: the target has the run. reported: the user was told its
-name, so that a later submit of the same job means a new run."""
+"""The stages of a submission. planned: the name is taken. uploaded: the bundle is in place. sent: the target had no run
+of that name, and the request is about to leave. accepted: the target has the run. reported: the user was told its name,
+so that a later submit of the same job means a new run."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,11 @@ class RunRecord:
     place: str | None
     job_name: str
     key: str
-    """Hash of what makes two submissions the same: target, place, job name, and the plan without its run name."""
+    """Hash that is equal for submissions of the same job: of the target, location, job name, and plan without its run
+    name."""
     submitter: str
     store: str
-    """The salt of the store that submitted it; empty for runs of earlier versions."""
+    """The salt of the store that submitted the run; empty for runs of earlier versions."""
     counter: int
     stage: str
     state: str
@@ -50,7 +51,7 @@ class RunRecord:
     started: float | None
     ended: float | None
     seq: int | None = None
-    """Its place in the order of submission, which the store gives."""
+    """The position in the order of submission. The store assigns it."""
 
     @property
     def ref(self) -> RunRef:
@@ -61,22 +62,22 @@ class RunRecord:
 _ENDED = ", ".join(f"'{state.value}'" for state in RunState if state.is_final)
 
 _OLD_REHEARSAL = f"(job_name LIKE '%{REHEARSAL}' AND state IN ({_ENDED}))"
-"""Whether a run is one of a rehearsal, and has ended."""
+"""SQL condition for a finished run of a rehearsal."""
 _NO_TRIAL = f"key NOT GLOB '{TRIAL}*'"
 
 _COLUMNS = ", ".join(field.name for field in fields(RunRecord))
 _OF_A_RUN = ("written", "origins", "labels", "sent", "money")
-"""Tables with rows of a run."""
+"""Tables with rows that belong to a run."""
 
 
 class Store:
-    """The runs of this user on this machine. Opened by `open_store` (to write) or `read_store` (to look)."""
+    """The runs of this user on this machine. `open_store` opens it for writing, `read_store` for reading."""
 
     def __init__(
         self, db: sqlite3.Connection, folder: Path, salt: str, *, clock: Callable[[], Moment] = read_clock
     ) -> None:
         self.salt = salt
-        """Part of the names that this store gives."""
+        """Part of the run names that this store assigns."""
         self._db = db
         db.create_function("number", 1, number, deterministic=True)
         self._folder = folder
@@ -84,11 +85,12 @@ class Store:
         self._location = _location_in(folder)
 
     def close(self) -> None:
-        """Close the database; the last writer folds the write-ahead log back in."""
+        """Close the database. The last writer merges the write-ahead log into it."""
         self._db.close()
 
     def next_counter(self, key: str, submitter: str) -> int:
-        """Return one more than the earlier runs of the same key by the same submitter, removed ones included."""
+        """Return the next counter: one more than the earlier runs of the same key by the same submitter, including
+        removed runs."""
         found = self._db.execute(
             "SELECT MAX(counter) FROM (SELECT counter, key, submitter FROM runs UNION ALL"
             " SELECT counter, key, submitter FROM removed) WHERE key = ? AND submitter = ?",
@@ -103,10 +105,10 @@ class Store:
         origin: Origin = NOWHERE,
         kept: Kept | None = None,
     ) -> ProcessLock | None:
-        """Take a run name: stage `planned`, and a lock that lives as long as this process.
+        """Take a run name: record stage `planned`, and return a lock that lives as long as this process.
 
-        `outputs` says what the run will write, and where; `origin` where the submission comes from; `kept` what is
-        sent. None when another process has that name, or was faster with that number of the same key.
+        `outputs` holds the run's outputs and their locations, `origin` the origin of the submission, and `kept` what is
+        sent. Returns None if another process has that name, or was faster with that number of the same key.
         """
         with self._writing():
             taken = self._db.execute(
@@ -133,7 +135,7 @@ class Store:
             return lock
 
     def advance(self, name: str, stage: str) -> None:
-        """Write down that a submission reached a stage. On disk before this returns.
+        """Record on disk that a submission reached a stage, before returning.
 
         Raises:
             StoreError: the store was removed or replaced meanwhile, so that another process could not know of it.
@@ -146,7 +148,7 @@ class Store:
             self._note(name, stage)
 
     def forget(self, name: str) -> None:
-        """Remove a submission that never reached its target; its name is free again."""
+        """Remove a submission that never reached its target. Its name is free again."""
         with self._writing():
             for table in ("runs", *_OF_A_RUN):
                 self._db.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
@@ -154,7 +156,7 @@ class Store:
             self._note(name, "forgotten")
 
     def remove(self, name: str) -> None:
-        """Remove a run whose name the user was told. The name is not given again."""
+        """Remove a run whose name the user was told. The name is never used again."""
         with self._writing():
             self._db.execute(
                 "INSERT OR REPLACE INTO removed (name, key, submitter, counter)"
@@ -167,11 +169,11 @@ class Store:
                 history.drop_unused(self._db)
 
     def was_removed(self, name: str) -> bool:
-        """Return whether a run of exactly that name was removed."""
+        """Return whether a run with exactly that name was removed."""
         return self._db.execute("SELECT 1 FROM removed WHERE name = ?", (name,)).fetchone() is not None
 
     def record(self, name: str, status: RunStatus) -> None:
-        """Keep what a target said about a run."""
+        """Record the status of a run that a target returned."""
         with self._writing():
             self._db.execute(
                 "UPDATE runs SET state = ?, reason = ?, started = ?, ended = ? WHERE name = ?",
@@ -181,54 +183,54 @@ class Store:
                 history.keep_bill(self._db, name, status.billable_seconds, status.cost)
 
     def keep_outputs(self, name: str, outputs: Mapping[str, str]) -> None:
-        """Replace what a run writes, and where: of a sweep, what its best trial wrote."""
+        """Replace a run's outputs and their locations. A sweep has the outputs of its best trial."""
         with self._writing():
             self._db.execute("DELETE FROM written WHERE name = ?", (name,))
             places = [(name, what, place) for what, place in outputs.items()]
             self._db.executemany("INSERT INTO written (name, what, place) VALUES (?, ?, ?)", places)
 
     def keep_difference(self, name: str, difference: tuple[bool, str | None]) -> None:
-        """Keep whether the code of a run differed from its commit, and the hash of the difference."""
+        """Record whether the code of a run differed from its commit, and the hash of the difference."""
         with self._writing():
             history.keep_difference(self._db, name, difference)
 
     def kept(self, name: str) -> Kept | None:
-        """Return what was sent for a run; None where nothing of it is kept."""
+        """Return what was sent for a run; None if the store has nothing about it."""
         return history.kept(self._db, name)
 
     def money(self) -> dict[str, Money]:
-        """Return what is known of the costs of each run."""
+        """Return the known costs of each run."""
         return history.money(self._db)
 
     def tags(self) -> dict[str, dict[str, str]]:
-        """Return the tags of each run that has some."""
+        """Return the tags of each run that has tags."""
         found: dict[str, dict[str, str]] = {}
         for name, key, value in self._db.execute("SELECT name, key, value FROM labels WHERE kind = 'tag'"):
             found.setdefault(name, {})[key] = value
         return found
 
     def tag_keys(self) -> list[str]:
-        """Return the names of the tags that runs have."""
+        """Return the names of all tags of runs."""
         return [key for (key,) in self._db.execute("SELECT DISTINCT key FROM labels WHERE kind = 'tag' ORDER BY key")]
 
     def get(self, name: str) -> RunRecord | None:
-        """Return the run of exactly that name."""
+        """Return the run with exactly that name."""
         found = self._select("WHERE name = ?", (name,))
         return found[0] if found else None
 
     def starting_with(self, prefix: str, *, limit: int = 50) -> list[RunRecord]:
-        """Return the runs whose name starts with `prefix`, newest first; trials of a sweep only where nothing else
-        does."""
+        """Return the runs whose name starts with `prefix`, newest first. Trials of a sweep are returned only if nothing
+        else matches."""
         values = (prefix, prefix + "\U0010ffff", limit)
         found = self._select(f"WHERE name >= ? AND name < ? AND {_NO_TRIAL} ORDER BY seq DESC LIMIT ?", values)
         return found or self._select("WHERE name >= ? AND name < ? ORDER BY seq DESC LIMIT ?", values)
 
     def with_key(self, key: str) -> list[RunRecord]:
-        """Return the runs of exactly that key, newest first."""
+        """Return the runs with exactly that key, newest first."""
         return self._select("WHERE key = ? ORDER BY seq DESC", (key,))
 
     def of_sweep(self, beginning: str) -> list[RunRecord]:
-        """Return the runs whose key starts so, the trials of a sweep, oldest first."""
+        """Return the runs whose key starts with `beginning` (the trials of a sweep), oldest first."""
         return self._select("WHERE key >= ? AND key < ? ORDER BY seq", (beginning, beginning + "\U0010ffff"))
 
     def newest(
@@ -241,8 +243,8 @@ class Store:
         rehearsals: bool = True,
         trials: bool = False,
     ) -> list[RunRecord]:
-        """Return runs in the reverse order of their submission, of some states, of one job and with labels if given;
-        without `rehearsals`, none of a rehearsal that has ended; the trials of sweeps only with `trials`."""
+        """Return runs, newest first. `states`, `job` and `where` select runs if given. Without `rehearsals`, finished
+        rehearsals are left out; with `trials`, the trials of sweeps are included."""
         conditions, values = ["1" if trials else _NO_TRIAL], list[object]()
         if states:
             conditions.append(f"state IN ({', '.join('?' * len(states))})")
@@ -259,12 +261,12 @@ class Store:
         return self._select(f"WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?", values)
 
     def newest_from(self, origin: Origin) -> RunRecord | None:
-        """Return the newest run of this folder or of a folder in it: what is no old rehearsal before what is, one of
-        this terminal before others."""
+        """Return the newest run of this folder or a folder in it. Finished rehearsals come last; runs of this terminal
+        come before others."""
         here, below = (
             origin.folder,
             (f"{origin.folder.rstrip('/')}/", f"{origin.folder.rstrip('/')}0"),
-        )  # `0` follows `/`
+        )  # `0` is the character after `/`
         found = self._select(
             f"""
             NATURAL JOIN origins
@@ -276,36 +278,36 @@ class Store:
         return found[0] if found else None
 
     def newest_in(self, terminal: str) -> RunRecord | None:
-        """Return the newest run of a terminal, from whatever folder."""
+        """Return the newest run of a terminal, from any folder."""
         found = self._select(
             "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1", (terminal,)
         )
         return found[0] if found else None
 
     def origin_of(self, name: str) -> Origin:
-        """Return where a run was submitted; empty where that is not known."""
+        """Return the origin of a run; empty if unknown."""
         found = self._db.execute("SELECT folder, project, terminal FROM origins WHERE name = ?", (name,)).fetchone()
         labels = self._db.execute("SELECT kind, key, value FROM labels WHERE name = ? ORDER BY kind, key", (name,))
         folder, project, terminal = found or NOWHERE[:3]
         return Origin(folder, project, terminal, tuple(Label(*label) for label in labels))
 
     def unfinished(self) -> list[RunRecord]:
-        """Return submissions whose outcome the user was not told yet: in progress now, or cut off."""
+        """Return submissions whose outcome was not reported to the user yet: in progress now, or interrupted."""
         return self._select("WHERE stage != 'reported' ORDER BY seq", ())
 
     def outputs_of(self, name: str) -> dict[str, str]:
-        """Return what a run writes, and where: `model`, `checkpoint`, `outputs/NAME` to a path or URI."""
+        """Return a run's outputs and their locations: `model`, `checkpoint`, `outputs/NAME` to a path or URI."""
         return dict(self._db.execute("SELECT what, place FROM written WHERE name = ? ORDER BY what", (name,)))
 
     def journal(self, name: str) -> list[tuple[str, Moment]]:
-        """Return the stages of a submission with their moments."""
+        """Return the stages of a submission with their times."""
         found = self._db.execute("SELECT stage, at, boot, uptime FROM journal WHERE name = ? ORDER BY id", (name,))
         return [(stage, Moment(*moment)) for stage, *moment in found]
 
     def seconds_since(self, name: str, stage: str, *, at_least: bool = False) -> float:
-        """Return how long ago a submission last reached a stage; infinity where it never did.
+        """Return the seconds since a submission last reached a stage; infinity if it never did.
 
-        With `at_least`, only the seconds that have passed for certain, whatever was done to the clock.
+        With `at_least`, count only the seconds that have certainly passed, even if the clock was changed.
         """
         moments = [moment for reached, moment in self.journal(name) if reached == stage]
         if not moments:
@@ -314,11 +316,11 @@ class Store:
         return now.least_elapsed_since(moments[-1]) if at_least else now.elapsed_since(moments[-1])
 
     def lock(self, name: str) -> ProcessLock | None:
-        """Take the lock of a submission, which says that its process is alive; None while another process has it."""
+        """Take the lock of a submission, which shows that its process is alive. None while another process has it."""
         return ProcessLock.take(self._folder / "submitting" / f"{name}.lock")
 
     def now(self) -> float:
-        """Return the wall clock's seconds since the epoch."""
+        """Return the wall clock's time in seconds since the epoch."""
         return self._clock().wall
 
     def _check_still_there(self) -> None:
@@ -343,7 +345,7 @@ class Store:
             try:
                 yield
             except BaseException:
-                if self._db.in_transaction:  # a full disk has rolled it back already
+                if self._db.in_transaction:  # a full disk has rolled the transaction back already
                     self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
@@ -351,15 +353,15 @@ class Store:
 
 @contextmanager
 def open_store(folder: Path) -> Iterator[Store]:
-    """Open the store in `folder` for reading and writing, made and brought up to date if need be.
+    """Open the store in `folder` for reading and writing. Creates or migrates it if needed.
 
     Raises:
-        StoreError: the folder cannot be written, or the store is broken or of a newer cloudtrain.
+        StoreError: the folder cannot be written, the store is broken, or a newer cloudtrain made it.
     """
     try:
-        salt = salt_of_new_store(folder)  # before the folder is made, as a dry run sees it
+        salt = salt_of_new_store(folder)  # before the folder is created, as in a dry run
         make_state_folder(folder, ours=KEPT)
-        close_file(folder / FILE_NAME)  # SQLite gives the mode of the database to the files beside it
+        close_file(folder / FILE_NAME)  # SQLite gives the files beside the database the mode of the database
         db = sqlite3.connect(folder / FILE_NAME, timeout=30, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
         raise unusable(folder, error) from error
@@ -372,10 +374,10 @@ def open_store(folder: Path) -> Iterator[Store]:
 
 @contextmanager
 def read_store(folder: Path) -> Iterator[Store | None]:
-    """Open the store for looking only; None when there is none yet. Nothing is created and nothing is written.
+    """Open the store for reading; None if there is none yet. Nothing is created or written.
 
     Raises:
-        StoreError: there is a store, and it cannot be read.
+        StoreError: the store exists but cannot be read.
     """
     file = folder / FILE_NAME
     if not has_store(folder):
@@ -383,23 +385,23 @@ def read_store(folder: Path) -> Iterator[Store | None]:
         return
     with _translate_errors(folder), closing(_open_to_read(file)) as opened:
         if version_of(_check_version(opened, folder)) == 0:
-            yield None  # empty, or being made right now
+            yield None  # empty, or just being created
             return
         with closing(_up_to_date(opened)) as db:
             yield Store(db, folder, _identity_at(db, _location_in(folder), salt_of_new_store(folder)).salt)
 
 
 def salt_in(folder: Path) -> str:
-    """Return the salt of the store in `folder`, or the one that it would get if it were made now."""
+    """Return the salt of the store in `folder`, or the salt that a new store would get now."""
     with read_store(folder) as store:
         return salt_of_new_store(folder) if store is None else store.salt
 
 
 def _open_to_read(file: Path) -> sqlite3.Connection:
-    """Open the database so that nothing is written.
+    """Open the database without writing anything.
 
-    Without a write-ahead log no process is writing, and `immutable` keeps SQLite from making one. With a log SQLite
-    needs its index, a file beside it; where that cannot be made, as on a read-only disk, the log is left out.
+    Without a write-ahead log, no process is writing, and `immutable` keeps SQLite from creating a log. With a log,
+    SQLite needs an index file beside it. If that cannot be created, as on a read-only disk, the log is ignored.
     """
 
     def connect(mode: str) -> sqlite3.Connection:
@@ -417,7 +419,7 @@ def _open_to_read(file: Path) -> sqlite3.Connection:
 
 
 def _up_to_date(db: sqlite3.Connection) -> sqlite3.Connection:
-    """Return the database, or for one of an earlier version a migrated copy in memory."""
+    """Return the database, or a migrated copy in memory if an earlier version made the database."""
     if version_of(db) == len(MIGRATIONS):
         return db
     copy = sqlite3.connect(":memory:", isolation_level=None)
@@ -427,11 +429,11 @@ def _up_to_date(db: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def _identify(db: sqlite3.Connection, folder: Path, salt_if_new: str) -> str:
-    """Return the salt of this store, written down together with where the store is now."""
+    """Return the salt of this store, and record it with the store's current location."""
     location = _location_in(folder)
     if _identity_at(db, location, salt_if_new) != _recorded_identity(db):
         db.execute("BEGIN IMMEDIATE")
-        current = _identity_at(db, location, salt_if_new)  # again: another process may have been faster
+        current = _identity_at(db, location, salt_if_new)  # check again: another process may have been faster
         db.execute("DELETE FROM identity")
         db.execute("INSERT INTO identity (salt, location) VALUES (?, ?)", current)
         db.execute("COMMIT")
@@ -456,7 +458,8 @@ def _location_in(folder: Path) -> str:
 
 
 def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
-    """One process after the other: SQLite does not wait for the others where a new file changes its mode."""
+    """Switch to write-ahead logging, one process at a time. While a new file changes its mode, SQLite does not wait for
+    other processes."""
     if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,1 +1,1 @@
-"""What the machine is asked for: clocks, locks, private files, whose files may be obeyed."""
+"""Access to the operating system: clocks, locks, private files, and trust in files."""

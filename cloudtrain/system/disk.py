@@ -1,4 +1,4 @@
-"""Folders of runs: how large they are, and removing them."""
+"""Folders of runs: their size and their removal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 LEFT_OVER = ".removed"
-"""The end of the name of a folder that is being removed; none of a run ends so."""
+"""Suffix of the name of a folder that is being removed. No run's folder has it."""
 
 
 def folder_size(folder: Path) -> int:
-    """Return the bytes of all files below a folder, links not followed; what cannot be read counts nothing."""
+    """Return the size in bytes of all files below a folder. Links are not followed; unreadable files count as 0."""
     total, waiting = 0, [os.fspath(folder)]
     while waiting:
         with suppress(OSError), os.scandir(waiting.pop()) as items:
@@ -26,10 +26,10 @@ def folder_size(folder: Path) -> int:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder and all in it. From the first moment nothing has its name, whatever interrupts this.
+    """Remove a folder with its content. The name is free from the start, even if the removal is interrupted.
 
     Raises:
-        OSError: it cannot be removed.
+        OSError: the folder cannot be removed.
     """
     gone = folder.with_name(folder.name + LEFT_OVER)
     if gone.exists():

@@ -1,4 +1,4 @@
-"""Optional dependencies: imported late, and when one is missing the error names the exact pip line."""
+"""Optional dependencies. They are imported late, and the error for a missing one shows the exact pip line."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from cloudtrain.errors import MissingExtra
 
 
 def require(module: str, *, extra: str) -> ModuleType:
-    """Import `module`, or say which extra of cloudtrain brings it.
+    """Import `module`, or raise an error that names the extra of cloudtrain that installs it.
 
-    An import error from inside the module (a broken installation) is passed on as it is.
+    An import error from inside the module (a broken installation) is passed on unchanged.
 
     Raises:
         MissingExtra: the module is not installed.
@@ -34,4 +34,4 @@ _PACKAGES = {
     "azure.storage.blob": "azure-storage-blob",
     "azure.ai.ml": "azure-ai-ml",
 }
-"""Modules by the names that `pip list` has; boto3 brings its own parts."""
+"""Maps modules to their package names in `pip list`. boto3 installs its own dependencies."""

@@ -1,8 +1,8 @@
-"""Which commit some code is of, and whether it differs from it. Nothing that a repository says is run.
+"""The commit of some code, and whether the code differs from it. Nothing in the repository is ever executed.
 
-Commit and branch are read from the files below `.git`. What differs is asked of git itself, beside other work: it may
-be slow, and it may be absent. A repository can come from anybody, so its hooks, its file monitor, its diff drivers and
-its transports are switched off, and one that brings filters of its own is not asked at all, because git would run them.
+Commit and branch are read from the files below `.git`. The differences come from git itself, in the background, because
+git may be slow or missing. A repository can come from an untrusted source, so its hooks, file monitor, diff drivers and
+transports are switched off. If the repository configures filters, git is not called at all, because git would run them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from threading import Thread
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _BRANCH = "refs/heads/"
 _LONGEST = 1 << 23
-"""Bytes of a file of git's that are read: `packed-refs` of a large repository has some megabytes."""
+"""Maximum number of bytes read from a file of git: `packed-refs` of a large repository has some megabytes."""
 
 _LINKS = 5
-"""Symbolic references that lead to each other, before they are taken for a circle."""
+"""Maximum length of a chain of symbolic references. A longer chain is treated as circular."""
 
 _SAFE = (
     "git",
@@ -50,14 +50,14 @@ _OF_THE_REPOSITORY = ("local\t", "worktree\t")
 
 @dataclass(frozen=True)
 class Commit:
-    """What some code was made from.
+    """The commit that some code was made from.
 
     Attributes:
-        commit: its hash; None before the first commit.
-        branch: None where none is checked out.
-        dirty: whether files that git tracks differ from the commit, or there are some that it does not know. None where
-            git was not asked, or did not answer in time.
-        difference: hash of what differs in the files that git tracks; None as for `dirty`, and where nothing does.
+        commit: hash of the commit; None before the first commit.
+        branch: the current branch; None if no branch is checked out.
+        dirty: whether tracked files differ from the commit, or there are untracked files. None if git was not called,
+            or did not answer in time.
+        difference: hash of the differences in tracked files; None if there are none, or if `dirty` is None.
     """
 
     commit: str | None
@@ -67,9 +67,9 @@ class Commit:
 
 
 def git_timeout() -> float:
-    """Return for how many seconds a submit waits for git once everything else is done.
+    """Return the seconds that a submit waits for git once everything else is done.
 
-    They are `CLOUDTRAIN_GIT_TIMEOUT`; default: 2. A value that is no number counts as the default.
+    The value comes from `CLOUDTRAIN_GIT_TIMEOUT`; default: 2. Text that is not a number counts as the default.
     """
     try:
         seconds = float(os.environ.get("CLOUDTRAIN_GIT_TIMEOUT", ""))
@@ -79,13 +79,14 @@ def git_timeout() -> float:
 
 
 def commit_of(folder: Path) -> Commit | None:
-    """Return commit and branch of the repository that a folder is in; None where it is in none. Starts no program."""
+    """Return commit and branch of the repository that contains a folder; None if no repository does. Starts no
+    program."""
     found = _git_folder(folder)
     return None if found is None else _head(*found)
 
 
 class Differences:
-    """What differs from the commit, asked of git in the background. `close` ends it, whatever git is doing."""
+    """The differences from the commit, determined by git in the background. `close` ends git at any time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -96,7 +97,7 @@ class Differences:
         self._thread.start()
 
     def close(self, timeout: float) -> tuple[bool, str | None] | None:
-        """Return whether something differs, and the hash of it; None where that is not known in time."""
+        """Return whether the code differs, and the hash of the differences; None if that is not known in time."""
         self._thread.join(timeout)
         self._ended.set()
         running = self._running
@@ -120,7 +121,8 @@ class Differences:
                 self._found = (True, digest)
 
     def _has_filters(self) -> bool:
-        """Whether the repository itself says what git should run for its files: `git lfs install --local` does too."""
+        """Return whether the repository's own configuration defines filters for git to run, as
+        `git lfs install --local` does."""
         pattern = r"^(filter\..*|include.*)$"
         status, shown = self._output("config", "--show-scope", "--name-only", "--get-regexp", pattern)
         lines = shown.decode("utf-8", "replace").splitlines()
@@ -159,13 +161,13 @@ class Differences:
 
 
 def _kill(running: subprocess.Popen[bytes]) -> None:
-    """End git and what it has started."""
+    """Kill git and the processes that it has started."""
     with suppress(OSError):
         os.killpg(running.pid, signal.SIGKILL)
 
 
 def _git_folder(folder: Path) -> tuple[Path, Path] | None:
-    """The folder with HEAD, and the one with the branches, which differ in a worktree."""
+    """Return the folder with HEAD and the folder with the branches, which differ in a worktree."""
     start = Path(os.path.realpath(folder))
     for place in (start, *start.parents):
         git = place / ".git"
@@ -207,7 +209,7 @@ def _is_plain(name: str) -> bool:
 
 
 def _read(file: Path) -> str | None:
-    """The text of a regular file; None of anything else: a pipe would be waited for."""
+    """Return the text of a regular file; None for anything else, because opening a pipe would block."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

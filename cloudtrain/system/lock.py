@@ -1,4 +1,4 @@
-"""A lock that lives exactly as long as its process: how one process sees that another one died, whatever killed it."""
+"""A lock that lives exactly as long as its process, so that other processes can see the process die in any way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ProcessLock:
 
     @classmethod
     def take(cls, path: Path) -> ProcessLock | None:
-        """The lock, or None when a living process holds it."""
+        """Take the lock and return it, or return None if a living process holds it."""
         make_private_folder(path.parent)
         while True:
             descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
@@ -29,10 +29,11 @@ class ProcessLock:
                 return None
             if _is_at(path, descriptor):
                 return cls(path, descriptor)
-            os.close(descriptor)  # removed between the two calls: a lock on a file that nobody else will find
+            os.close(descriptor)  # the file was removed between the two calls, so no other process can find this lock
 
     def release(self, *, remove: bool = False) -> None:
-        """Let go. With `remove` the file goes first, so that nobody else can hold it at that moment."""
+        """Release the lock. With `remove`, the file is removed first, so that no other process can take the lock
+        meanwhile."""
         if remove:
             self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
@@ -46,7 +47,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a living process holds the lock. Writes nothing; a missing file is not held."""
+    """Return whether a living process holds the lock. Writes nothing; a missing file is not held."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

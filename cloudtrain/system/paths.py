@@ -1,4 +1,4 @@
-"""What a path of the user's leads to, said in words: the system may refuse even to look."""
+"""Descriptions of paths that do not lead to a readable item, including paths that the system refuses to inspect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 
 
 def why_missing(path: str) -> str | None:
-    """The end of a sentence about a path that leads to nothing (`does not exist`); None where something is there."""
+    """Return why a path leads to nothing, as the end of a sentence (`does not exist`); None if it leads to
+    something."""
     try:
         os.stat(path)  # noqa: PTH116 - a Path raises for other reasons on each version of Python
     except (FileNotFoundError, NotADirectoryError):

@@ -1,11 +1,11 @@
-"""Folders and files that nobody else can look into, whatever the umask is.
+"""Folders and files that other users cannot read, whatever the umask.
 
-The state folder holds what jobs are told: their variables, their arguments, their output, their code. It is closed to
-other users (0700), and so is every file in it that cloudtrain writes (0600). What a script writes there has the modes
-that its own umask gives; the folders above it are closed.
+The state folder holds the variables, arguments, output and code of jobs. It is closed to other users (0700), and so is
+every file in it that cloudtrain writes (0600). Files that a script writes there have the modes of the script's umask,
+but the folders above them are closed.
 """
 
-# Paths are strings here: the supervisor of a run has to start in no time.
+# Paths are strings here, because the supervisor of a run has to start quickly.
 # ruff: noqa: PTH101, PTH102, PTH112, PTH116, PTH120, PTH208
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import os
 import stat
 import sys
 
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 UMASK = 0o077
-"""Under which whatever is made is private."""
+"""The umask under which everything that is created is private."""
 
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
 def make_private_folder(path: str | os.PathLike[str]) -> None:
-    """Make a folder, and those above it that are missing, closed to other users. One that exists stays as it is.
+    """Make a folder and its missing parents, closed to other users. An existing folder stays unchanged.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be made.
     """
     missing, place = [], os.fspath(path)
     while place and not os.path.isdir(place):
@@ -36,35 +36,36 @@ def make_private_folder(path: str | os.PathLike[str]) -> None:
     for folder in reversed(missing):
         try:
             os.mkdir(folder, 0o700)
-        except FileExistsError:  # made by another process meanwhile
+        except FileExistsError:  # another process made it meanwhile
             if not os.path.isdir(folder):
                 raise
 
 
 def open_private(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file that, if it is made, only its owner can read; never through a link. The descriptor.
+    """Open a file and return its descriptor. A new file is readable only by its owner. Links are not followed.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     return os.open(path, flags | os.O_CLOEXEC | _NO_LINKS, 0o600)
 
 
 def make_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -> None:
-    """The state folder, made if need be and closed to other users. `ours` are the names of what cloudtrain keeps there.
+    """Make the state folder, or check an existing one, and close it to other users. `ours` are the names of
+    cloudtrain's own items.
 
-    An open one is closed, and stderr says so, once: then it is closed. But a folder that holds other things too, or
-    where everybody may put files, as /tmp, is not closed under its other users' feet.
+    If the folder is open to others, it is closed, and stderr says so. A folder with other items, or one where everybody
+    may put files, such as /tmp, is not closed, because other users may depend on it.
 
     Raises:
-        OSError: it cannot be made, belongs to another user, or is open and not only cloudtrain's.
+        OSError: the folder cannot be made, belongs to another user, or is open and not only cloudtrain's.
     """
     make_private_folder(path)
     close_state_folder(path, ours=ours)
 
 
 def close_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -> None:
-    """The same for one that exists."""
+    """Check an existing state folder, and close it to other users."""
     status = os.stat(path)
     require_own(path, status)
     if not status.st_mode & UMASK or not hasattr(os, "getuid"):
@@ -75,17 +76,17 @@ def close_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -
         raise PermissionError("other users can look into it, and it is not cloudtrain's alone")
     try:
         os.chmod(path, stat.S_IMODE(status.st_mode) & ~UMASK)
-    except OSError:  # a file system that cannot be written, or that knows no modes
+    except OSError:  # a read-only file system, or one without modes
         return
     if not os.stat(path).st_mode & UMASK:
         sys.stderr.write(f"cloudtrain: closed `{os.fspath(path)}` to other users; it holds the variables of jobs\n")
 
 
 def require_own(path: str | os.PathLike[str], status: os.stat_result | None = None) -> None:
-    """Nothing, for a folder of yours.
+    """Check that a folder belongs to you.
 
     Raises:
-        PermissionError: it belongs to another user, who would read and change whatever is put there.
+        PermissionError: the folder belongs to another user, who could read and change its content.
     """
     owner = (status or os.stat(path)).st_uid
     if hasattr(os, "getuid") and owner != os.getuid():
@@ -93,10 +94,10 @@ def require_own(path: str | os.PathLike[str], status: os.stat_result | None = No
 
 
 def close_file(path: str | os.PathLike[str]) -> None:
-    """Make an existing file private, or an empty one that is.
+    """Make an existing file private, or create an empty private file.
 
     Raises:
-        OSError: it cannot be made, or is another user's.
+        OSError: the file cannot be made, or belongs to another user.
     """
     descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
     try:

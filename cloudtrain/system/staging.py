@@ -1,12 +1,12 @@
-"""Files from elsewhere on their way into a folder: all of them appear there, or none, and nothing outside of it.
+"""Transfer of untrusted files into a folder. Either all files appear there, or none, and nothing outside of the folder.
 
-Archives and the keys of a bucket are written by others, so no name of theirs is trusted. Everything is first written
-into a scratch folder, which only this process uses: there each name is taken once, links come last, and no name leads
-out. Then the files are moved to their places, where no link is followed on the way: neither one that an earlier
-download has left, nor one that was there before. Standard library only, because a supervisor unpacks with it.
+The names in archives and buckets come from others and are not trusted. Everything is first written into a scratch
+folder that only this process uses. There each name can be used only once, links are made last, and no name leads
+outside. Then the files are moved to their final paths. No link on the way is followed, whether it was left by an
+earlier download or was there before. This module uses only the standard library, because a supervisor unpacks with it.
 """
 
-# Paths are strings here: there may be a hundred thousand files.
+# Paths are strings here, because there may be a hundred thousand files.
 # ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH106, PTH108, PTH211, PTH100, PTH120
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
 _LONGEST_NAME = 255
-"""Bytes of one name: what file systems take."""
+"""Maximum length of one name in bytes on common file systems."""
 
 
 class Unsafe(Exception):
-    """A name or a link that must not be written. The text is the end of a sentence that begins with the name."""
+    """A name or a link that must not be written. The text completes a sentence that begins with the name."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"`{_shown(name)}` {reason}")
@@ -39,13 +39,13 @@ def _shown(name: str) -> str:
 
 
 def safe_name(name: str, *, odd: bool = False) -> str:
-    """The name of a file below a folder, without what means nothing in it (`./a//b` is `a/b`).
+    """Return the normalized name of a file below a folder (`./a//b` is `a/b`).
 
     Args:
-        odd: whether it may hold control characters and `..\\`, as the names of a user's own files may.
+        odd: whether the name may contain control characters and `..\\`, as the names of a user's own files may.
 
     Raises:
-        Unsafe: it leads outside, is no name, or holds what no terminal can show.
+        Unsafe: the name leads outside, is not a file name, or contains characters that no terminal can show.
     """
     parts = [part for part in name.split("/") if part not in ("", ".")]
     steps = name if odd else name.replace("\\", "/")
@@ -65,14 +65,14 @@ def safe_name(name: str, *, odd: bool = False) -> str:
 
 
 def safe_target(name: str, target: str) -> str:
-    """Where a link may point: relative, and to something in the folder. `..` may stand only at the start, where it
-    walks up folders that are really there; further on it could walk out through another link.
+    """Return a link's target if it is safe: relative, and inside the folder. `..` is allowed only at the start, where
+    it goes up real folders. Later in the path it could lead outside through another link.
 
     Args:
-        name: of the link, as `safe_name` returns it.
+        name: the name of the link, as `safe_name` returns it.
 
     Raises:
-        Unsafe: it leads outside.
+        Unsafe: the target is outside.
     """
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
@@ -82,19 +82,19 @@ def safe_target(name: str, target: str) -> str:
 
 
 class Staging:
-    """A scratch folder for files that are to appear in `folder` together. Threads may share it.
+    """A scratch folder for files that are to appear in `folder` together. Threads can share it.
 
-    It is removed in the end, with all that has not been moved, and so is `folder` where nothing came into it.
+    At the end it is removed with all files that were not moved. `folder` is also removed if it stayed empty.
     """
 
     def __init__(self, folder: Path, *, odd_names: bool = False) -> None:
-        """Make the scratch folder, inside of `folder`, which is made too.
+        """Make the scratch folder inside `folder`, which is made too.
 
         Args:
-            odd_names: whether names may hold control characters, because they are those of a user's own files.
+            odd_names: whether names may contain control characters, because they are names of the user's own files.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: a folder cannot be made.
         """
         self._made = _missing(folder)
         os.makedirs(folder, exist_ok=True)
@@ -117,16 +117,16 @@ class Staging:
     ) -> None:
         with suppress(FileNotFoundError):
             shutil.rmtree(self._scratch)
-        with suppress(OSError):  # one is not empty
+        with suppress(OSError):  # a folder is not empty
             for made in self._made:
                 os.rmdir(made)
 
     def create(self, name: str, mode: int = 0o644) -> int:
-        """A descriptor to write the file of that name with.
+        """Return a descriptor for writing the file with that name.
 
         Raises:
-            Unsafe: the name is not safe, or another file or folder has it, also where the file system does not tell
-                capital letters from small ones.
+            Unsafe: the name is not safe, or another file or folder has it. On a case-insensitive file system, names
+                that differ only in case count as equal.
         """
         name = safe_name(name, odd=self._odd)
         with self._lock:
@@ -138,7 +138,7 @@ class Staging:
                 raise Unsafe(name, "stands where another file does") from None
 
     def place(self, name: str) -> Path:
-        """Where to write the file of that name: it is there, empty.
+        """Create an empty file with that name and return the path to write to.
 
         Raises:
             Unsafe: as for `create`.
@@ -147,17 +147,17 @@ class Staging:
         return Path(self._new, safe_name(name, odd=self._odd))
 
     def drop(self, name: str) -> None:
-        """Forget a file: it turned out not to exist."""
+        """Forget a file that turned out not to exist."""
         with self._lock:
             name = safe_name(name, odd=self._odd)
             os.unlink(f"{self._new}/{name}")
             del self._names[name]
 
     def link(self, name: str, target: str) -> None:
-        """Note a link; `make_links` makes it.
+        """Record a link. `make_links` makes it.
 
         Raises:
-            Unsafe: the name is not, or the link leads outside.
+            Unsafe: the name is not safe, or the link leads outside.
         """
         name = safe_name(name, odd=self._odd)
         with self._lock:
@@ -165,10 +165,10 @@ class Staging:
             self._links[name] = safe_target(name, target)
 
     def make_links(self) -> None:
-        """Make the links, when all files that they came with are written, so that nothing is written through one.
+        """Make the links. Call this after all files are written, so that no file is written through a link.
 
         Raises:
-            Unsafe: a link stands below another link, or where a file does.
+            Unsafe: a link is below another link, or has the path of a file.
         """
         for name, target in self._links.items():
             parts = name.split("/")[:-1]
@@ -182,26 +182,26 @@ class Staging:
         self._links.clear()
 
     def scratch(self, name: str) -> Path:
-        """A place for a file that is not to be moved, such as an archive."""
+        """Return a path for a file that is not to be moved, such as an archive."""
         return Path(self._scratch, name)
 
     def become(self, destination: Path) -> None:
-        """Make the files a folder of their own; `destination` must not exist, or be empty.
+        """Turn the scratch folder into `destination`, which must be empty or not exist.
 
         Raises:
-            Unsafe: a link stands below another link, or where a file does.
-            OSError: `destination` is something else.
+            Unsafe: a link is below another link, or has the path of a file.
+            OSError: `destination` is not an empty folder.
         """
         self.make_links()
         os.chmod(self._new, 0o755)
         os.rename(self._new, destination)
 
     def move(self) -> list[Path]:
-        """Move the files into the folder, in the order of their names' arrival; a file of the same name is replaced.
+        """Move the files into the folder, in the order in which they were added. Files of the same name are replaced.
 
         Raises:
-            Unsafe: something in the folder is in the way, a link or a folder where a file should be; nothing is moved.
-            OSError: a file cannot be moved; those that were moved before are taken back.
+            Unsafe: a link or folder in the folder has the path of a file. Nothing is moved.
+            OSError: a file cannot be moved. Files that were already moved are moved back.
         """
         self.make_links()
         journal: list[tuple[str, str | None]] = []
@@ -239,7 +239,7 @@ class Staging:
         self._folders.add(folder)
 
     def _check_way(self, root: int) -> None:
-        """See that every file has a place in the folder before the first is moved."""
+        """Check that every file can be placed in the folder before the first file is moved."""
         seen: set[str] = set()
         for name in self._names:
             parts = name.split("/")
@@ -261,7 +261,7 @@ class Staging:
                     seen.add(place)
 
     def _replace(self, root: int, name: str, old: str, journal: list[tuple[str, str | None]]) -> None:
-        """Move one file; what was there is kept until all are moved."""
+        """Move one file. An existing file is kept until all are moved."""
         folder, _, last = name.rpartition("/")
         parent = _open_folder(root, folder)
         try:
@@ -275,7 +275,7 @@ class Staging:
             os.close(parent)
 
     def _take_back(self, root: int, journal: Sequence[tuple[str, str | None]], made: Sequence[str]) -> None:
-        """The folder as it was, as far as the disk allows it."""
+        """Restore the folder as it was, as far as the disk allows."""
         for name, kept in reversed(journal):
             folder, _, last = name.rpartition("/")
             with suppress(OSError):
@@ -293,7 +293,7 @@ class Staging:
 
 
 def _missing(folder: Path) -> list[str]:
-    """The folder and those above it, as far as they do not exist, the innermost first."""
+    """Return the folder and its parents that do not exist, the innermost first."""
     found = []
     place = os.path.abspath(folder)
     while not os.path.lexists(place):
@@ -303,10 +303,10 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _open_folder(root: int, folder: str) -> int:
-    """A descriptor of a folder below another; no link is followed on the way.
+    """Return the descriptor of a folder below another one. No link on the way is followed.
 
     Raises:
-        OSError: a part of the way is a link, or no folder.
+        OSError: a part of the path is a link, or not a folder.
     """
     descriptor = os.dup(root)
     for part in folder.split("/") if folder else ():
@@ -319,7 +319,7 @@ def _open_folder(root: int, folder: str) -> int:
 
 
 def _make_way(root: int, folder: str, known: set[str], made: list[str]) -> None:
-    """The folder that a file will be in, and those above it, as far as they are missing."""
+    """Make the folder that a file will be in, and its missing parents."""
     if folder in known:
         return
     above, _, last = folder.rpartition("/")

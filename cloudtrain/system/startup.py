@@ -1,4 +1,5 @@
-"""What the command line does to its own process: before anything is imported, hidden from its runs, and at its end."""
+"""Changes that the command line makes to its own process: before imports, in the environment of its runs, and at
+exit."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import gc
 import os
 import sys
 
-TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from typing import NoReturn
 
@@ -14,22 +15,22 @@ _ADDED: set[str] = set()
 
 
 def without_pydantic_plugins() -> None:
-    """Keep pydantic from looking for plugins: they have nothing to do in a command line, and the search through all
-    installed packages takes 11 ms of the 70 that `import pydantic, typer` does."""
+    """Keep pydantic from looking for plugins. The command line needs none, and searching all installed packages takes
+    11 of the 70 ms of `import pydantic, typer`."""
     if "PYDANTIC_DISABLE_PLUGINS" not in os.environ:
         os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
         _ADDED.add("PYDANTIC_DISABLE_PLUGINS")
 
 
 def collect_rarely() -> None:
-    """Let the garbage collector come by after 200,000 new objects instead of 700: what a command imports at its start
-    lives as long as it does."""
+    """Run the garbage collector after 200,000 new objects instead of 700, because the objects that a command imports
+    live until its end."""
     gc.set_threshold(200_000, 20, 100)
 
 
 def leave_at_once(exit_code: int) -> NoReturn:
-    """What an interpreter does at its end, but for taking apart all that was imported: the process gives its memory
-    back anyway, and that takes 30 ms."""
+    """Exit the interpreter without unloading the imported modules, which would take 30 ms. All other steps of a normal
+    exit are taken."""
     import atexit
     import threading
 
@@ -43,5 +44,5 @@ def leave_at_once(exit_code: int) -> NoReturn:
 
 
 def user_environment() -> dict[str, str]:
-    """The environment as the user gave it."""
+    """Return the environment as the user gave it."""
     return {name: value for name, value in os.environ.items() if name not in _ADDED}

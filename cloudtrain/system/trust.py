@@ -1,17 +1,18 @@
-"""Whose files are obeyed: those that nobody but you, or root, can have written.
+"""Trust in files: a settings file counts only if nobody but you or root can have written it.
 
-cloudtrain looks for settings in the working directory and in every folder above it, and does what they say: `python` in
-`cloudtrain.toml` names the program that a run starts. So a file that is found there counts only if
+cloudtrain looks for settings in the working directory and all parent folders, and follows them: `python` in
+`cloudtrain.toml` names the program that a run starts. So a file found there counts only if
 
 * you or root own it, and nobody else may write to it;
-* the same is true of the folder in which it lies. A folder with the sticky bit, as /tmp, may be open to everybody:
-  there, nobody can replace a file of yours. Behind a link, the folder of the real file counts as well.
+* the same is true of the folder in which it lies. A folder with the sticky bit, such as /tmp, may be open to everybody,
+  because other users cannot replace your files in it. For a link, the folder of the real file counts as well.
 
-A group that has no member but you is you: many Linux distributions give everybody a group, and files that it may write.
+A group with you as its only member counts as you. Many Linux distributions give each user such a group and make new
+files writable for it.
 
-A file that fails is an error and not passed over, because the job would run with other settings than the file says.
-CLOUDTRAIN_TRUST names folders in which all files count, whoever may write there: absolute paths with `:` between them.
-ssh (StrictModes) and git (safe.directory) have the same rule.
+A file that fails these checks is an error. Skipping it would run the job with other settings than those in the file.
+CLOUDTRAIN_TRUST names folders in which all files count, even if others can write there: absolute paths with `:` between
+them. ssh (StrictModes) and git (safe.directory) have the same rule.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ VARIABLE = "CLOUDTRAIN_TRUST"
 _READABLE = "make it a plain file that you may read, or remove it"
 
 _LONGEST = 16 * 2**20
-"""Bytes of a file that are read; the largest that cloudtrain writes has one million. An endless file must end."""
+"""Maximum size of a file in bytes. The largest that cloudtrain writes has one million. The limit also stops endless
+files."""
 
 
 def read_trusted(file: Path) -> bytes:
-    """The content of a settings file, if it counts.
+    """Return the content of a settings file if the file is trusted.
 
     Raises:
-        SettingsError: somebody else can have written it, or it cannot be read.
+        SettingsError: another user may have written the file, or it cannot be read.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe without a writer must not block
@@ -53,12 +55,12 @@ def read_trusted(file: Path) -> bytes:
 
 
 def require_trust(file: Path, status: os.stat_result) -> None:
-    """Refuse a settings file that somebody else can have written; `status` is that of the open file.
+    """Refuse a settings file that another user may have written. `status` is the status of the open file.
 
     Raises:
-        SettingsError: it does not count.
+        SettingsError: the file is not trusted.
     """
-    if not hasattr(os, "getuid"):  # Windows has other means
+    if not hasattr(os, "getuid"):  # Windows has other permissions
         return
     trusted = _trusted_folders()
     places = dict.fromkeys((file.absolute().parent, file.resolve().parent))
@@ -73,7 +75,7 @@ def require_trust(file: Path, status: os.stat_result) -> None:
 
 
 def _problem(status: os.stat_result, *, is_file: bool) -> str | None:
-    """Who else could have written it; None where nobody could."""
+    """Return who else may have written the file; None if nobody."""
     if status.st_uid not in (os.getuid(), 0):
         return f"belongs to {_user(status.st_uid)}"
     if not is_file and status.st_mode & stat.S_ISVTX:
@@ -94,7 +96,8 @@ def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) ->
 
 
 def _trusted_folders() -> list[Path]:
-    """Raises: SettingsError: a path is not absolute, so that it would mean another folder from each place."""
+    """Return the folders in CLOUDTRAIN_TRUST. Raises: SettingsError: a path is relative, so it would depend on the
+    folder."""
     given = [Path(part).expanduser() for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
     for path in given:
         if not path.is_absolute():
@@ -111,7 +114,7 @@ def _is_below(place: Path, folders: list[Path]) -> bool:
 
 
 def _is_only_you(number: int) -> bool:
-    """Whether a group has you and no other member."""
+    """Return whether a group has you as its only member."""
     import grp
     import pwd
 

@@ -1,4 +1,5 @@
-"""Words about what takes long, from deep inside: the command line listens and prints them; nobody else hears them."""
+"""Progress messages from deep inside the code. The command line listens and prints them; other callers do not see
+them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ _listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", def
 
 
 def tell(text: str) -> None:
-    """Say what is going on, if anybody listens."""
+    """Report what is going on, if there is a listener."""
     listener = _listener.get()
     if listener is not None:
         listener(text)
@@ -18,7 +19,7 @@ def tell(text: str) -> None:
 
 @contextmanager
 def listening(listener: Callable[[str], None]) -> Iterator[None]:
-    """Give the words that are said meanwhile to `listener`."""
+    """Pass the messages of this block to `listener`."""
     token = _listener.set(listener)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Files and folders that hold credentials, by their names. The content is for `search.py` to judge."""
+"""Files and folders whose names say that they hold credentials. `search.py` judges the content."""
 
 from __future__ import annotations
 
@@ -87,21 +87,21 @@ _PLACES = {
     ".mlflow/credentials": "a password file",
     ".dbt/profiles.yml": "database credentials",
 }
-"""Two names, of which each alone says nothing."""
+"""Pairs of names that mean credentials only together."""
 
 _SUSPECT = re.compile(
     r"credentials(\.(json|ya?ml|toml|ini|cfg))?|secrets?\.(ya?ml|json|ini|cfg|env)|[^/]+\.(env|tfvars)|"
     r".*(client[-_]secret|service[-_]?account)[^/]*\.json",
     re.IGNORECASE,
 )
-"""Often a secret, and as often not: worth a finding, but not left out by default."""
+"""Names that often, but not always, mean a secret: reported, but not left out by default."""
 
 _EXAMPLES = (".example", ".sample", ".template", ".dist")
 _ENDINGS = tuple(_SUFFIXES)
 
 
 def secret_name(path: str) -> tuple[str, str] | None:
-    """What the file or folder at the path holds, and the pattern that says so; None for an ordinary name."""
+    """Return what the file or folder at the path holds, and the pattern that matched; None for an ordinary name."""
     *_, folder, name = f"//{path}".split("/")
     lowered = name.lower()
     if name in _NAMES:
@@ -121,7 +121,7 @@ def secret_name(path: str) -> tuple[str, str] | None:
 
 
 def secret_path(path: str) -> str | None:
-    """What the file at that path is likely to hold, by any part of its path; None for an ordinary file."""
+    """Return what the file at that path probably holds, judged by every part of the path; None for an ordinary file."""
     parts = path.split("/")
     for length in range(len(parts), 0, -1):
         if found := secret_name("/".join(parts[max(length - 2, 0) : length])):

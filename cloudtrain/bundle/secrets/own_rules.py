@@ -1,5 +1,5 @@
-"""The rules about secrets that cloudtrain has beside those of gitleaks: keys, addresses and settings with a password,
-the files of docker, kubectl and netrc, cloud accounts, and the trackers and model hosts of machine learning.
+"""cloudtrain's rules about secrets in addition to those of gitleaks: keys, addresses and settings with a password, the
+files of docker, kubectl and netrc, cloud accounts, and the trackers and model hosts of machine learning.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from cloudtrain.bundle.secrets.rule import Allowed, Rule
 from cloudtrain.bundle.secrets.suspects import SETTINGS
 
 _IS = r"""["'\]]{0,2}[ \t]{0,8}(?:=>|:=|[:=])[ \t]{0,8}["']?"""
-"""Between a name and its value, in settings as in code."""
+"""The separator between a name and its value, in settings and in code."""
 
 _VALUE = r"""([^\s"'`,;<>{}()$%\\]{8,128})"""
 _LINE_END = r"""["']?[ \t]*,?[ \t]*\r?$"""
@@ -21,7 +21,7 @@ _CONNECTION = r"(?:server|data source|host)=[^;\n]{3,200};[^\n]{0,300}?"
 _PASSWORD_NAMES = (b"passw", b"passphrase", b"pass_phrase", b"pwd", b"secret")
 
 _EMULATOR = r"^Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6"
-"""The key that every Azurite has, and the documentation prints."""
+"""The key that every Azurite has, as printed in its documentation."""
 
 OWN_RULES = (
     # Keys
@@ -78,7 +78,7 @@ OWN_RULES = (
     Rule("docker-hub-token", r"\b(dckr_pat_[A-Za-z0-9_-]{27})", (b"dckr_pat_",), entropy=3),
     Rule("cargo-registry-token", r"\b(cio[A-Za-z0-9]{32})\b", (b"cio",), path=r"credentials|\.toml$|\.sh$", entropy=3),
     Rule("new-relic-key", r"\b(NRAK-[A-Z0-9]{27})\b", (b"nrak-",), entropy=3),
-    # What only a name says
+    # Secrets that only their name reveals
     Rule("password-in-code",
          rf"(?i)(?:passw(?:or)?d|passphrase|pwd|secret)(?:[ \t]*[\"'\]]{{1,2}})?[ \t]*[:=][ \t]*[\"']{_VALUE}[\"']",
          _PASSWORD_NAMES, certain=False, entropy=2.9, random=True),

@@ -1,8 +1,8 @@
-"""What secrets look like: the rules of gitleaks, and those that cloudtrain has beside them.
+"""The forms of secrets: the rules of gitleaks, and cloudtrain's additional rules.
 
-gitleaks' rules are data (`data/secret_rules.json`, written by `tools/gen_secret_rules.py`). They know the tokens of
-some two hundred services by their form, and nearly never take anything else for one. What they lack is in
-`own_rules.py`. Nothing is read or compiled before a rule is wanted.
+gitleaks' rules are data (`data/secret_rules.json`, written by `tools/gen_secret_rules.py`). They recognize the tokens
+of about two hundred services, with very few false positives. `own_rules.py` adds what they lack. Rules are read and
+compiled on first use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FILE = Path(__file__).parent / "data" / "secret_rules.json"
 
 
 class RuleSet(NamedTuple):
-    """The rules, and what none of them may report."""
+    """The rules, and the matches that none of them may report."""
 
     rules: tuple[Rule, ...]
     by_keyword: Mapping[bytes, tuple[Rule, ...]]
@@ -29,7 +29,7 @@ class RuleSet(NamedTuple):
 
 @cache
 def rule_set() -> RuleSet:
-    """Every rule that is tried where its keyword stands."""
+    """Return every rule. A rule is tried only on texts with one of its keywords."""
     data = json.loads(_FILE.read_bytes())
     rules = (*(_rule(item) for item in data["rules"]), *OWN_RULES)
     index: dict[bytes, list[Rule]] = {}

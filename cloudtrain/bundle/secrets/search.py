@@ -1,4 +1,4 @@
-"""Which rule finds a secret, and where. No message is made of the secret itself."""
+"""The search for secrets: which rule matches, and where. No message contains the secret."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from cloudtrain.bundle.secrets.rules import rule_set
 from cloudtrain.bundle.secrets.suspects import Span
 
 _MARKS = (b"gitleaks:allow", b"pragma: allowlist secret")
-"""In a line: what stands there is no secret. The marks of gitleaks and detect-secrets, so that files need only one."""
+"""Marks that say that a line holds no secret. They are those of gitleaks and detect-secrets, so a file needs only
+one."""
 
 _NO_SECRET = (
     r"(?i)example|placeholder|changeme|dummy|redacted|xxxx|your[-_]|<[a-z]|\*\*\*|\.\.\.|123456789|abcdefgh|"
     r"password|secret|test"
 )
-"""In a secret that only looks random: it is an example."""
+"""Texts that show that a secret is an example and only looks random."""
 
 _GAP = b"\n\0\n"
-"""Between spans: no rule matches across it."""
+"""Put between spans. No rule matches across it."""
 
 
 class Match(NamedTuple):
-    """Where a rule found a secret: the first byte of it and the one after the last."""
+    """The position of a secret that a rule found: its first byte, and the byte after its last."""
 
     rule: Rule
     start: int
@@ -37,7 +38,8 @@ class Match(NamedTuple):
 
 
 def secrets_in(content: bytes, spans: Sequence[Span], path: str) -> tuple[Secret, ...]:
-    """The secrets in some spans of a file, by line; of a line that has a certain one, that one alone."""
+    """Return the secrets in some spans of a file, by line. If a line has a certain secret, only that one is
+    returned."""
     found: dict[int, Secret] = {}
     for match in sorted(matches(content, spans, path), key=lambda match: (not match.rule.certain, match.start)):
         line = content.count(b"\n", 0, match.start) + 1
@@ -46,7 +48,7 @@ def secrets_in(content: bytes, spans: Sequence[Span], path: str) -> tuple[Secret
 
 
 def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]:
-    """Every secret that a rule finds in the spans, which are in order and apart."""
+    """Yield every secret that a rule finds in the spans, which are sorted and do not overlap."""
     text = _GAP.join(content[start:end] for start, end in spans)
     starts = list(accumulate((end - start + len(_GAP) for start, end in spans), initial=0))
     for rule in _candidates(text.lower(), path):
@@ -59,7 +61,7 @@ def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]
 
 
 def _candidates(lowered: bytes, path: str) -> Iterable[Rule]:
-    """The rules that have a keyword in the text, each once."""
+    """Yield each rule that has a keyword in the text once."""
     found: dict[str, Rule] = {}
     for keyword, rules in rule_set().by_keyword.items():
         if keyword in lowered:
@@ -99,7 +101,7 @@ def _is_allowed(allowed: Allowed, found: re.Match[bytes], secret: bytes, path: s
 
 
 def _whole(rule: Rule, found: re.Match[bytes]) -> bytes:
-    """The match with the name before it, of which the rule's expression leaves out the beginning."""
+    """Return the match with the whole name before it. The rule's expression leaves out the beginning of the name."""
     if not rule.prefix:
         return found[0]
     start = found.start()
@@ -114,7 +116,7 @@ def _line(found: re.Match[bytes]) -> bytes:
 
 
 def looks_random(secret: bytes) -> bool:
-    """Whether a value has a digit and a letter, and no word of an example in it."""
+    """Return whether a value contains a digit and a letter, and no word of an example."""
     has_digit = any(48 <= byte <= 57 for byte in secret)
     return (
         has_digit and any(bytes([byte]).isalpha() for byte in secret) and not compile_bytes(_NO_SECRET).search(secret)
@@ -122,6 +124,6 @@ def looks_random(secret: bytes) -> bool:
 
 
 def bits_per_letter(text: bytes) -> float:
-    """Shannon's entropy: 0 for `aaaa`, 4 for random hexadecimal digits, 6 for random base64."""
+    """Return Shannon's entropy: 0 for `aaaa`, 4 for random hexadecimal digits, 6 for random base64."""
     length = len(text)
     return -sum(count / length * math.log2(count / length) for count in Counter(text).values()) if length else 0.0

@@ -1,7 +1,7 @@
-"""The places of a text that are worth a look. Thousands of files pass here, and few go on.
+"""The parts of a text that rules should search. Thousands of files are tested here, and few have such parts.
 
-Nearly every secret is, or is next to, a long word with a digit in it; the others stand behind a word such as
-`password`, in an address, or below a headline. Rules are tried around these places only.
+Nearly every secret is, or is next to, a long word with a digit. The others follow a word such as `password`, or are in
+an address or below a headline. Rules are tried only around these positions.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import re
 Span = tuple[int, int]
 
 SETTINGS = r"(?i)(?:\.(?:ya?ml|toml|json|ini|cfg|cnf|conf|config|properties|env|tfvars|txt|sh|bash)|(?:^|/)\.?[^./]+)$"
-"""Paths of files in which values stand without quotes; a name without an ending is one of them."""
+"""Paths of files in which values are written without quotes, including names without an extension."""
 
 LARGEST = 16 << 20
-"""Bytes at the start of a file that are looked at."""
+"""Number of bytes at the start of a file that are searched."""
 
 _LETTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _DIGITS = frozenset(b"0123456789")
 _WORDS = bytes(65 if byte in _LETTERS | _DIGITS | frozenset(b"+/_-") else 32 for byte in range(256))
-"""Every byte of a word becomes an A, so that one quick search finds a long word."""
+"""Maps every byte of a word to an A, so that one fast search finds a long word."""
 
 _LONG = b"A" * 20
 _END = re.compile(b"A*")
 _NO_DIGITS = bytes(byte for byte in range(256) if byte not in _DIGITS)
 _NO_LETTERS = bytes(byte for byte in range(256) if byte not in _LETTERS)
 _TOKENS = re.compile(rb"[/+_-]*(?i:a[ks]ia|a[bc][ic]a|gl[a-z]{2,6}-|[sr]k_(?:live|test|prod)_|hf_)")
-"""Tokens that may well have no digit."""
+"""Tokens that need not contain a digit."""
 
 _HEADLINES = (b"-----BEGIN", b"PuTTY-User-Key-File")
 _HEADLINES_OF_SETTINGS = (*_HEADLINES, b"kind: Secret")
@@ -37,17 +37,17 @@ _ASSIGNED = re.compile(rb"[\w\"'\] \t-]{0,32}[:=]>?[ \t]{0,8}[\"']?[^\s\"'(){}$<
 _NOTES = re.compile(rb"(?m)^[^\s:]{1,64}:\$[0-9a-z]{1,4}\$")
 
 _BEFORE, _BEHIND = 160, 100
-"""Bytes around a long word in which its name and what ends it stand."""
+"""Number of bytes around a long word in which its name and its end are searched."""
 _UNBROKEN = re.compile(rb"[^\s\"'<>]{0,4096}")
-"""What belongs to a long word: the other parts of a token, or of an address."""
+"""The rest of a long word: the other parts of a token, or of an address."""
 
 _MOST, _MOST_OF_BINARY = 1 << 20, 1 << 17
-"""Bytes of surroundings that are looked at in one file: a list of a million hashes is data, and a program is full of
+"""Maximum number of bytes that are searched in one file: a list of a million hashes is data, and a binary is full of
 long words."""
 
 
 def suspects(content: bytes, path: str) -> list[Span]:
-    """Spans of a file's content, in order and apart, that rules have to look at; usually none."""
+    """Return the spans of a file's content that rules have to search: sorted, without overlaps, and usually none."""
     settings = re.search(SETTINGS, path) is not None
     found = [*_long_words(content), *_behind_names(content, settings)]
     for headline in _HEADLINES_OF_SETTINGS if settings else _HEADLINES:
@@ -102,7 +102,7 @@ def _all(content: bytes, word: bytes) -> list[int]:
 
 
 def _apart(spans: list[Span], length: int) -> list[Span]:
-    """The spans in order, those that touch made one, within the content."""
+    """Return the spans within the content in order, with touching spans joined."""
     spans.sort()
     joined: list[Span] = []
     for start, end in spans:

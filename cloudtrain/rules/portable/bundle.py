@@ -1,4 +1,4 @@
-"""Portable rules about the user's files: what a job names must be in the bundle, and what it must not carry is not."""
+"""Portable rules about the user's files: required files must be in the bundle, and secrets and bulk must not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def entry_point_in_bundle(subject: Subject) -> Iterator[Fault]:
 def environment_files_in_bundle(subject: Subject) -> Iterator[Fault]:
     """A requirements or conda file is not in the source folder.
 
-    `environment.requirements` is a path inside `source_dir`, and `environment.conda_file` one from there.
+    `environment.requirements` is a path inside `source_dir`. `environment.conda_file` is a path relative to it.
     """
     environment = subject.job.environment
     for field, suffixes in (("requirements", (".txt",)), ("conda_file", (".yml", ".yaml"))):
@@ -41,11 +41,11 @@ def environment_files_in_bundle(subject: Subject) -> Iterator[Fault]:
 def secret_in_bundle(subject: Subject) -> Iterable[Fault]:
     """A file in the bundle holds a secret.
 
-    A private key, a token or an account key in a file would be uploaded, stored with the job and readable by everyone
-    who may read it. cloudtrain knows such values by their form (the rules of gitleaks, and its own for keys, cloud
-    accounts and the services of machine learning), in files of any kind, and names the rule and the line, never the
-    value. Leave the file out with `.cloudtrainignore`, and read secrets at run time from a secret store. A value that
-    is no secret, such as one of a test, is left alone where its line says `gitleaks:allow`.
+    A private key, a token or an account key in a file would be uploaded, stored with the job, and readable by everyone
+    who may read the job. cloudtrain recognizes such values by their form (the rules of gitleaks, and its own for keys,
+    cloud accounts and the services of machine learning), in files of any kind, and names the rule and the line, never
+    the value. Leave the file out with `.cloudtrainignore`, and read secrets at run time from a secret store. To allow a
+    value that is not secret, such as one in a test, write `gitleaks:allow` into its line.
     """
     return _faults(secret_findings(subject.tree), "CT301")
 
@@ -54,7 +54,7 @@ def secret_in_bundle(subject: Subject) -> Iterable[Fault]:
 def bundle_too_large(subject: Subject) -> Iterable[Fault]:
     """The bundle is larger than the services take.
 
-    Azure ML documents a limit of 300 MB for a job's code. Data and checkpoints belong into inputs and outputs.
+    Azure ML documents a limit of 300 MB for a job's code. Put data and checkpoints into inputs and outputs.
     """
     return _faults(size_findings(subject.tree), "CT302")
 
@@ -63,7 +63,7 @@ def bundle_too_large(subject: Subject) -> Iterable[Fault]:
 def bundle_large(subject: Subject) -> Iterable[Fault]:
     """The bundle is large for code.
 
-    Every submission uploads it when it changed, and every instance downloads it. Usually a data set, a model or a
+    Every submission uploads a changed bundle, and every instance downloads it. Usually a data set, a model or a
     virtual environment is in the source folder.
     """
     return _faults(size_findings(subject.tree), "CT303")
@@ -73,10 +73,11 @@ def bundle_large(subject: Subject) -> Iterable[Fault]:
 def possible_secret_in_bundle(subject: Subject) -> Iterable[Fault]:
     """A file in the bundle, or in data that is uploaded, may hold a secret.
 
-    Its name is one that credentials have, and an ignore file brings it back, or something in it is called a password, a
-    token or a key and looks random. Files whose names say that they hold credentials (`.env`, `*.pem`, `.aws`) are left
-    out unless a `!` rule names them. Leave the others out with `.cloudtrainignore`, or write `gitleaks:allow` into the
-    line that holds no secret. Data of this machine is uploaded whole, and its files count by their names.
+    The file has a name that is typical of credentials and an ignore file includes it, or a random-looking value in the
+    file is called a password, a token or a key. Files whose names say that they hold credentials (`.env`, `*.pem`,
+    `.aws`) are left out unless a `!` rule names them. Leave the others out with `.cloudtrainignore`, or write
+    `gitleaks:allow` into the line that holds no secret. Data on this machine is uploaded whole, and only the names of
+    its files are checked.
     """
     yield from _faults(secret_findings(subject.tree), "CT304")
     for upload in subject.plan.uploads:
@@ -88,9 +89,9 @@ def possible_secret_in_bundle(subject: Subject) -> Iterable[Fault]:
 def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
     """A file's name is one that the target cannot carry.
 
-    On this machine and on SageMaker a bundle is an archive, which has any name that a file can have, as long as its
-    path leaves room for the folder that it is unpacked into. Azure ML gets each file as a blob, whose name is Unicode
-    text without control characters, of at most 1,024 characters, and no part of it ends with a dot.
+    On this machine and on SageMaker a bundle is an archive, which supports every file name, as long as the path leaves
+    room for the folder that the archive is unpacked into. On Azure ML each file is a blob. The name of a blob is
+    Unicode text of at most 1,024 characters without control characters, and no part of it ends with a dot.
     """
     return _faults(name_findings(subject.tree, subject.plan.target, subject.where.refuse_path), "CT306")
 
@@ -102,7 +103,7 @@ def _credentials(source: str) -> Iterator[Fault]:
     try:
         files = read_data(source).files
     except UnreadableData:
-        return  # it was there a moment ago; the upload says so
+        return  # the file has just disappeared; the upload reports it
     found = [f"{escape_path(file.path)}: {what}" for file in files if (what := secret_path(file.path)) is not None]
     if found:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""

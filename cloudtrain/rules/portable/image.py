@@ -16,7 +16,7 @@ _REFERENCE = (
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
     r"(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?"
 )
-"""registry/repository:tag@digest, as the OCI distribution specification and its reference implementation read it."""
+"""registry/repository:tag@digest, according to the OCI distribution specification and its reference implementation."""
 
 _LONGEST_NAME = 255
 
@@ -29,7 +29,7 @@ def image_reference(subject: Subject) -> Iterator[Fault]:
 
     An address is `REGISTRY/REPOSITORY:TAG`, or `...@sha256:DIGEST`: a host with an optional port; names in lower-case
     letters, digits, dots, hyphens and underscores between slashes; and a tag of at most 128 letters, digits and `_.-`
-    (OCI distribution specification). With anything else the instances start, and cannot pull it.
+    (OCI distribution specification). With any other text, the instances start but cannot pull the image.
     """
     for reference, path in written_images(subject):
         if not is_reference(reference):
@@ -39,13 +39,14 @@ def image_reference(subject: Subject) -> Iterator[Fault]:
 
 
 def is_reference(text: str) -> bool:
-    """Whether it can be pulled, as far as its letters tell."""
+    """Return whether the text has the form of an image address that can be pulled."""
     match = re.fullmatch(_REFERENCE, text)
     return match is not None and len(match["name"]) <= _LONGEST_NAME
 
 
 def _mend(text: str) -> str | None:
-    """Without a scheme and blanks around it, and the name in lower case; None where that is not enough."""
+    """Return the text without a scheme and spaces, and with the name in lower case; None if it is still not an
+    address."""
     bare = _SCHEME.sub("", text.strip())
     name, at, digest = bare.partition("@")
     folder, slash, last = name.rpartition("/")

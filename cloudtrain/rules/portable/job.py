@@ -1,4 +1,4 @@
-"""Portable rules about the job itself: what to run, its parameters, its shape and its limits."""
+"""Portable rules about the job itself: the program, its parameters, the job's shape and its limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cloudtrain.rules.variables import variables
 LAUNCHER_VARIABLES = frozenset(
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK MASTER_ADDR MASTER_PORT TF_CONFIG".split()
 )
-"""What tells a process who it is."""
+"""Variables that tell a process its rank and how to find the others."""
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER_NAME = re.compile(r"[^\s=-][^\s=]*")
@@ -28,8 +28,8 @@ _PARAMETER_NAME = re.compile(r"[^\s=-][^\s=]*")
 def parameter_name(subject: Subject) -> Iterator[Fault]:
     """A hyperparameter's name cannot be an option of a command line.
 
-    Hyperparameters reach the script as `--name value`. A name that is empty, starts with a dash, or holds white
-    space or `=` arrives as something else. Write the name without dashes: `learning_rate`, not `--learning_rate`.
+    Hyperparameters reach the script as `--name value`. A name that is empty, starts with a dash, or contains white
+    space or `=` arrives as a different option. Write the name without dashes: `learning_rate`, not `--learning_rate`.
     """
     for name in subject.effective.hyperparameters:
         if not _PARAMETER_NAME.fullmatch(name):
@@ -41,9 +41,9 @@ def parameter_name(subject: Subject) -> Iterator[Fault]:
 def nested_parameter(subject: Subject) -> Iterator[Fault]:
     """A hyperparameter is nested deeper than a command line can say.
 
-    A mapping reaches the script as `--name a=1,b=2`, and only one level of it; a mapping inside a mapping or a list
-    arrives as Python text, which few scripts parse. Put deep configuration into a file in `source_dir` and pass its
-    name.
+    A mapping reaches the script as `--name a=1,b=2`, which works for one level only. A mapping inside a mapping or a
+    list arrives as Python text, which few scripts parse. Put deep configuration into a file in `source_dir` and pass
+    its name.
     """
     for name, value in subject.effective.hyperparameters.items():
         inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
@@ -72,10 +72,10 @@ def variable_name(subject: Subject) -> Iterator[Fault]:
 def launcher_variable(subject: Subject) -> Iterator[Fault]:
     """An environment variable is one that the launcher sets.
 
-    RANK, WORLD_SIZE, MASTER_ADDR and their like tell each process who it is. A fixed value makes all processes think
-    they are the same one, and the job hangs or trains nonsense. Variables that start with CLOUDTRAIN_, SM_ or
-    AZUREML_CR_ belong to cloudtrain and to the services. All ways to write a variable count: `environment.variables`,
-    the overrides, and `-x NAME=VALUE` among the options of mpirun.
+    RANK, WORLD_SIZE, MASTER_ADDR and similar variables tell each process its role. With a fixed value, all processes
+    take the same role, and the job hangs or trains nonsense. Variables that start with CLOUDTRAIN_, SM_ or AZUREML_CR_
+    belong to cloudtrain and to the services. The rule checks all ways to set a variable: `environment.variables`, the
+    overrides, and `-x NAME=VALUE` among the options of mpirun.
     """
     for variable in variables(subject):
         name = variable.name
@@ -87,15 +87,15 @@ def launcher_variable(subject: Subject) -> Iterator[Fault]:
 def metric_pattern(subject: Subject) -> Iterator[Fault]:
     """A metric's regular expression may not record what it should.
 
-    SageMaker takes any text of at most 500 letters, and looks for the number with it in the output. All of AWS's
-    examples have one group, around the number: `loss=([0-9.]+)`. What another count of groups records is not
-    documented. Hugging Face's published pattern has two, with the number in the first. `(?:...)` is a group that does
-    not count. The job trains all the same; only the metric may be missing.
+    SageMaker accepts any text of at most 500 characters, and searches the output for the number with it. All of AWS's
+    examples have one group, around the number: `loss=([0-9.]+)`. AWS does not document what other numbers of groups
+    record. Hugging Face's published pattern has two, with the number in the first. `(?:...)` is not counted as a group.
+    The job trains in any case; only the metric may be missing.
     """
     for name, pattern in subject.effective.metrics.items():
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # `[[` may mean something else in a Python to come
+                warnings.simplefilter("ignore")  # `[[` may have another meaning in future versions of Python
                 groups = re.compile(pattern).groups
         except re.error as error:
             message = f"the pattern of metric `{name}` is no regular expression: {error}"
@@ -156,7 +156,7 @@ def _torch_version(text: str | None) -> tuple[int, int] | None:
 
 
 TOY = ("size", "toy")
-"""The tag of a bundled job file that is made for this machine."""
+"""The tag of a bundled job file that is meant for this machine."""
 
 
 @rule("CT403", Level.WARNING)
@@ -180,8 +180,8 @@ def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
 def spot_without_checkpoint(subject: Subject) -> Iterator[Fault]:
     """A spot job has no checkpoint.
 
-    Spot capacity may be taken away at any time. Without a checkpoint the job starts from nothing when it comes back,
-    and pays for the same hours again.
+    Spot instances can be reclaimed at any time. Without a checkpoint, the interrupted job starts again from the
+    beginning, and you pay for the same hours again.
     """
     if subject.effective.spot is not None and subject.effective.checkpoint is None:
         yield Fault(
@@ -207,13 +207,13 @@ def wait_shorter_than_run(subject: Subject) -> Iterator[Fault]:
 
 
 def short_wait(wait: int, run: str) -> str:
-    """What is wrong with a wait for spot capacity that is shorter than the run."""
+    """Return the message for a wait for spot capacity that is shorter than the run."""
     return f"`spot.max_wait` ({exact_duration(wait)}) is shorter than `max_runtime` ({run})"
 
 
 def instance_count(subject: Subject) -> int:
-    """Instances that the job asks for, or that the local target was told to simulate. Instance groups have each a
-    purpose of their own, so they count as one."""
+    """Return the number of instances that the job requests, or that the local target was told to simulate. Instance
+    groups count as one, because each group has its own purpose."""
     simulated: int | None = getattr(subject.target, "instance_count", None)
     resources = subject.effective.resources
     return simulated or (1 if resources.instance_groups else resources.instance_count)
@@ -223,9 +223,9 @@ def instance_count(subject: Subject) -> int:
 def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
     """Several instances without a distribution.
 
-    With `distribution: {type: none}` every instance runs the whole script alone, unaware of the others: four
-    instances cost four times as much and train the same model four times. That is right for preparing data, which is
-    what processing jobs (`kind: processing`) are for, and a mistake for training.
+    With `distribution: {type: none}` every instance runs the whole script independently: four instances cost four times
+    as much and train the same model four times. That is right for preparing data, the purpose of processing jobs
+    (`kind: processing`), and a mistake for training.
     """
     count, distribution = instance_count(subject), subject.effective.distribution
     if subject.processing is None and distribution.type == "none" and count > 1:
@@ -246,8 +246,8 @@ def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
 def idle_gpus(subject: Subject) -> Iterator[Fault]:
     """Most GPUs of an instance would be idle.
 
-    One process uses one GPU unless the script does more itself, as one of TensorFlow's MirroredStrategy does. With
-    `distribution: {type: none}`, or fewer processes than GPUs, the others are paid for and idle.
+    One process uses one GPU, unless the script itself uses more, as with TensorFlow's MirroredStrategy. With
+    `distribution: {type: none}`, or fewer processes than GPUs, you pay for idle GPUs.
     """
     job, gpus = subject.effective, subject.effective.resources.gpus_per_instance or 0
     if job.distribution.type == "none" and job.environment.framework == "tensorflow":
@@ -282,8 +282,8 @@ def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 def parameter_servers_need_workers(subject: Subject) -> Iterator[Fault]:
     """Parameter servers without enough workers.
 
-    With `strategy: parameter_server` the chief only coordinates: it takes one of the workers' places, and at least
-    one more must do the work.
+    With `strategy: parameter_server` the chief counts as a worker but only coordinates, so at least one more worker
+    must do the training.
     """
     distribution = subject.effective.distribution
     if (

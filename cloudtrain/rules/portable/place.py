@@ -1,4 +1,4 @@
-"""Portable rules about places: what a job writes must not replace what it reads, nor what it writes elsewhere."""
+"""Portable rules about data locations: a job's output must not replace its input or another of its outputs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cloudtrain.rules.rule import Fault, Subject, rule
 def places_overwrite(subject: Subject) -> Iterator[Fault]:
     """Two outputs, an output and the checkpoint, or an output and an input are at one place.
 
-    Files of the same name replace each other. Everything below the checkpoint's place is copied into a new container
-    before it starts, so that a resumed run takes another output's files for its checkpoints; and an output at the
-    place of an input replaces the data that it was made of. For two outputs, one inside of the other is as bad.
+    Files of the same name replace each other. Everything below the checkpoint's location is copied into a new container
+    before it starts, so a resumed run would treat another output's files as checkpoints. An output at the location of
+    an input replaces the data that it was made from. An output inside another output causes the same problems.
     """
     for first, second in combinations(_valid_places(subject), 2):
         both = first.is_written and second.is_written
@@ -35,8 +35,8 @@ def places_overwrite(subject: Subject) -> Iterator[Fault]:
 def places_nested(subject: Subject) -> Iterator[Fault]:
     """The job writes inside of the place that it reads from, or reads inside of a place that it writes to.
 
-    An input is everything below its place: the next run of the same job reads what this one has written along with its
-    data. And data inside of an output, or of the checkpoints, is copied with them each time.
+    An input is everything below its location, so the next run of the same job would read the output of this run along
+    with its data. Data inside an output or the checkpoints is copied with them each time.
     """
     for first, second in combinations(_valid_places(subject), 2):
         if first.is_written == second.is_written or first.parts == second.parts:
@@ -52,7 +52,7 @@ def places_nested(subject: Subject) -> Iterator[Fault]:
 
 
 def _valid_places(subject: Subject) -> list[DataPlace]:
-    """Those that lead somewhere: what is no address has rules of its own."""
+    """Return the locations with valid addresses. Other rules report invalid addresses."""
     return [place for place in subject.view.places(subject) if len(place.parts) > 1] if subject.plan.request else []
 
 
@@ -65,7 +65,8 @@ def _same(first: DataPlace, second: DataPlace) -> str:
 
 
 def _apart(first: DataPlace, second: DataPlace) -> str:
-    """Two folders for two outputs; what is written gets one beside what is read."""
+    """Return the hint to separate two locations: two folders for two outputs, or a folder for the output beside the
+    input."""
     if first.is_written and second.is_written:
         return f"write `{first.folder}/{first.word}` and `{first.folder}/{second.word}`"
     read, written = (second, first) if first.is_written else (first, second)
@@ -73,11 +74,11 @@ def _apart(first: DataPlace, second: DataPlace) -> str:
 
 
 def _beside(read: DataPlace, written: DataPlace) -> str:
-    """A place that is not inside of what is read; of a whole bucket everything is inside."""
+    """Return a location outside of the input, or a folder in it if the input is a whole bucket."""
     return f"{read.folder}/{written.word}" if read.is_root else f"{read.folder}-{written.word}"
 
 
 def _own_folder(outer: DataPlace, inner: DataPlace) -> str:
-    """A folder for the outer place, which the inner one is not in."""
+    """Return a folder for the outer location that does not contain the inner one."""
     word = outer.word if inner.parts[len(outer.parts)] != outer.word else f"{outer.word}-only"
     return f"give {outer.name} a folder of its own: `{outer.folder}/{word}`"

@@ -13,8 +13,8 @@ from cloudtrain.rules.rule import Fault, Subject, rule
 def instances_do_the_same(subject: Subject) -> Iterator[Fault]:
     """Several instances of a processing job, and no input is dealt out between them.
 
-    Every instance runs the whole script. Unless an input has `shard: true`, all of them read the same data, do the
-    same work, and write files of the same names to the same place, where the last one stays. A script that divides
+    Every instance runs the whole script. Unless an input has `shard: true`, all of them read the same data, do the same
+    work, and write files of the same names to the same location, where only the last one remains. A script that divides
     the work itself, by `CLOUDTRAIN_INSTANCE`, can ignore this.
     """
     job = subject.processing

@@ -17,7 +17,8 @@ declare(
 
 
 def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> Finding:
-    """The finding for an input whose run is in another state; None for a run that the target does not have."""
+    """Return the finding for an input whose run did not succeed. `state` is None if the target does not have the
+    run."""
     message = f"the run `{name}` is {state}" if state else f"the run `{name}` is gone"
     hint = f"wait for it: `cloudtrain wait {name}`" if state in ("pending", "queued", "preparing", "running") else None
     level = registered["CT531"].level

@@ -1,4 +1,4 @@
-"""Portable rules about secrets in what the job itself says: variables, hyperparameters, tags, command and overrides."""
+"""Portable rules about secrets in the values of a job: variables, hyperparameters, tags, command and overrides."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 Path = tuple[str | int, ...]
 
 _AS_FILE = "job.env"
-"""The values are searched as a file of settings would be: `NAME="value"`, line by line."""
+"""The values are searched like a settings file: `NAME="value"`, line by line."""
 
 _SECRET_NAME = re.compile(
     r"(?:^|[a-z0-9_.-])(?P<word>passw(?:or)?d|passphrase|pwd|secret|secret[_-]?(?:access[_-]?)?key|token|api[_-]?key|"
     r"access[_-]?key|private[_-]?key|credentials?)$",
     re.IGNORECASE,
 )
-"""Names of values that are secrets: by their last word, so that `MAX_TOKENS` and `HF_TOKEN_FILE` are none."""
+"""Names of values that are secrets. The last word decides, so `MAX_TOKENS` and `HF_TOKEN_FILE` are not matched."""
 
 _SPECIAL_TOKEN = (
     r"(?i)(?:^|[_.-])(?:pad|eos|bos|unk|cls|sep|mask|image|special|stop|start|end|sos|blank|null|extra|next|prompt|system)"
@@ -40,16 +40,16 @@ _NO_SECRET = (
     r"(?i)(?:arn:|[a-z][a-z0-9+]*://|[./~])|(?:[-+0-9.e]*|none|null|true|false|auto|yes|no)$|"
     r".*(?:\$\{|\{\{|x{3,}|\*{3,}|<[^>]*>|\[[^\]]*\]|example|placeholder|changeme|your[-_])"
 )
-"""A place where a secret is, a number, a switch, or what stands for a value in an example."""
+"""Values that are not secrets: the location of a secret, a number, a switch, or a placeholder of an example."""
 
 _OPTION = (
     r"(?i)--?[\w-]*(?P<name>passw(?:or)?d|passphrase|secret|token|key)[ =]+[\"']?(?P<value>[^\s\"'$<{-][^\s\"']{5,})"
 )
-"""`--db-password VALUE`, in a command."""
+"""`--db-password VALUE` in a command."""
 
 
 class SecretValue(NamedTuple):
-    """A secret in a value of the job. `value` is for who must hide it; no message may hold it."""
+    """A secret in a value of the job. `value` is only for hiding it; no message may contain it."""
 
     path: Path
     rule: str
@@ -75,9 +75,9 @@ def secret_in_value(subject: Subject) -> Iterator[Fault]:
 def possible_secret(subject: Subject) -> Iterator[Fault]:
     """A value of the job may be a secret.
 
-    It has the name of a secret, such as `HF_TOKEN`, or looks random and stands behind a word such as `key`. Values of a
-    job are part of its request: the services store them and show them to everyone who may read the job. Write where the
-    secret is kept into `environment.secrets` instead.
+    The value has the name of a secret, such as `HF_TOKEN`, or looks random and follows a word such as `key`. Values of
+    a job are part of its request: the services store them and show them to everyone who may read the job. Write where
+    the secret is kept into `environment.secrets` instead.
     """
     for found in secret_values(subject.job):
         if not found.certain:
@@ -94,7 +94,7 @@ def _name_of(found: SecretValue) -> str:
 
 
 def _hint(subject: Subject, found: SecretValue) -> str:
-    """What to type into the job instead."""
+    """Return what to write into the job instead."""
     name = str(found.path[-1]) if found.path[:2] == ("environment", "variables") else "NAME"
     example = next(iter(subject.where.secret_places.values())).replace("NAME", name)
     place = f'`environment.secrets: {{{name}: {{{subject.where.name}: "{example}"}}}}`'
@@ -102,7 +102,7 @@ def _hint(subject: Subject, found: SecretValue) -> str:
 
 
 def secret_values(job: TrainingJob) -> list[SecretValue]:
-    """What to report of a job's values: one secret for each value, the certain ones first."""
+    """Return the secrets to report of a job's values: one per value, certain ones first."""
     found: dict[Path, SecretValue] = {}
     for item in sorted(_all_secrets(job), key=lambda item: not item.certain):
         found.setdefault(item.path, item)
@@ -110,19 +110,21 @@ def secret_values(job: TrainingJob) -> list[SecretValue]:
 
 
 def values_to_hide(job: TrainingJob) -> tuple[str, ...]:
-    """What no rendering of the job's plan may show: its secrets, but for words that only have the name of one."""
+    """Return the secrets that no rendering of the job's plan may show, without plain words that only have a secret's
+    name."""
     found = (item.value for item in _all_secrets(job) if item.certain or _is_random(item.value))
     return tuple(dict.fromkeys(found))
 
 
 def named_secrets(job: TrainingJob) -> list[tuple[str, str]]:
-    """Return the name and the value of what is called a secret and looks like a plain word: `password`, `hunter2`."""
+    """Return names and values of plain words that have the name of a secret: `password`, `hunter2`."""
     found = [item for item in _by_name(list(_values(job))) if not (item.certain or _is_random(item.value))]
     return [(_last_name(item.path), item.value) for item in found]
 
 
 def secret_texts(values: Sequence[tuple[Path, str]]) -> list[str]:
-    """Return the secrets among texts, each with the way to it. Words that only have the name of one are left out."""
+    """Return the secrets in texts. Each text comes with its path. Plain words with the name of a secret are left
+    out."""
     found = (*_by_rules(values), *_by_name(values))
     return [item.value for item in found if item.certain or _is_random(item.value)]
 
@@ -133,7 +135,7 @@ def _all_secrets(job: TrainingJob) -> list[SecretValue]:
 
 
 def _values(job: TrainingJob) -> Iterator[tuple[Path, str]]:
-    """Every text that becomes part of the request, but for the places of data, which have rules of their own."""
+    """Yield every text that becomes part of the request, except the locations of data, which have separate rules."""
     for field in ("command", "description"):
         if getattr(job, field) is not None:
             yield (field,), getattr(job, field)
@@ -157,7 +159,7 @@ def _texts(path: Path, value: Any) -> Iterator[tuple[Path, str]]:
 
 
 def _by_rules(values: Sequence[tuple[Path, str]]) -> Iterator[SecretValue]:
-    """What the rules about the content of files find."""
+    """Yield the secrets that the rules for file contents find."""
     lines = [f'{_last_name(path)}="{value}"\n'.encode("utf-8", "replace") for path, value in values]
     content = b"".join(lines)
     spans = suspects(content, _AS_FILE)
@@ -182,7 +184,7 @@ def _last_name(path: Path) -> str:
 
 
 def _whole_word(value: str, secret: str) -> str:
-    """The secret with what it is a part of: half a token must not be shown either."""
+    """Return the whole word that contains the secret, because half a token must not be shown either."""
     start = value.find(secret)
     if start < 0:
         return value
@@ -192,7 +194,7 @@ def _whole_word(value: str, secret: str) -> str:
 
 
 def _by_name(values: Sequence[tuple[Path, str]]) -> Iterator[SecretValue]:
-    """Values whose name says that they are secrets, and options of a command whose name does."""
+    """Yield values whose name says that they are secrets, and such options of a command."""
     for path, value in values:
         if path == ("command",):
             yield from _options(value)
@@ -216,7 +218,7 @@ def _options(command: str) -> Iterator[SecretValue]:
 
 
 def _is_random(value: str) -> bool:
-    """Whether a value that is called a secret is one, and no name or switch."""
+    """Return whether a value with the name of a secret is a secret, and not a name or a switch."""
     from cloudtrain.bundle.secrets.search import bits_per_letter, looks_random
 
     text = value.encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Rules about how long a job may run, and what it can cost by then: at most its price an hour, for all that time."""
+"""Rules about the maximum run time of a job and its maximum cost: the hourly price for the whole run time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cloudtrain.rules.overridden import Path
 from cloudtrain.rules.rule import Fault, Subject
 
 _DEAR = 500.0
-"""US dollars: what a job that nobody ends may cost without a word."""
+"""Maximum cost in US dollars of a job without a time limit before a rule reports it."""
 
 _MANY_GPUS = 8
-"""Without a price these are dear."""
+"""Number of GPUs from which instances without a known price count as expensive."""
 
 _SHORTEST = 60
-"""Seconds: for less than that a limit is no help."""
+"""In seconds. A shorter time limit would not be useful."""
 
 
 def run_too_long(subject: Subject, most: int, what: str = "a job") -> Iterator[Fault]:
@@ -29,7 +29,7 @@ def run_too_long(subject: Subject, most: int, what: str = "a job") -> Iterator[F
 
 
 def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
-    """An expensive job does not say how long it may run. `ends_it`: what does so then, `the service's default`."""
+    """An expensive job does not say how long it may run. `ends_it` says what ends it then: `the service's default`."""
     machines, run = subject.view.machines(subject), subject.view.longest_run(subject)
     if run is None or subject.effective.max_runtime is not None:
         return
@@ -63,7 +63,7 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
 def budget_without_price(subject: Subject) -> Iterator[Fault]:
     """The price is not known, so the budget cannot be kept.
 
-    The catalogue has no price of the instance type. Write what you pay into `instances.toml`.
+    The catalogue has no price for the instance type. Write the price that you pay into `instances.toml`.
     """
     budget, machines, run = subject.target.max_cost, subject.view.machines(subject), subject.view.longest_run(subject)
     price = machines.price
@@ -81,12 +81,12 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
 
 
 def _limit(subject: Subject) -> Path:
-    """Where the job, or its overrides, say how long it may run; empty where neither does."""
+    """Return the path at which the job or its overrides set the time limit; empty if neither does."""
     return ("max_runtime",) if subject.job.max_runtime or subject.effective.max_runtime else ()
 
 
 def cost_text(price: Price, seconds: int) -> str:
-    """`up to $1,234.56`."""
+    """Return the cost as text: `up to $1,234.56`."""
     return f"up to {_dollars(price, seconds)}" if price.exact else _dollars(price, seconds)
 
 

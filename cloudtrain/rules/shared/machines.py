@@ -1,4 +1,4 @@
-"""Rules about instance types: that they are what the job describes, and still offered."""
+"""Rules about instance types: they must match the job's description and still be offered."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cloudtrain.rules.words import plural
 def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
     """The instance type is not what the job says beside it.
 
-    `gpus_per_instance` and `interconnect` describe a machine. Where an instance type is named as well, one of the two
-    is a mistake: the job would run with fewer processes, or over a slower network, than it was written for.
+    `gpus_per_instance` and `interconnect` describe a machine. If they contradict the named instance type, one of the
+    two is a mistake: the job would run with fewer processes, or over a slower network, than intended.
     """
     resources = subject.job.resources
     asked = None if resources.instance_groups else resources.gpus_per_instance

@@ -1,4 +1,4 @@
-"""Rules about instances that work together, and the network between them."""
+"""Rules about the network between instances that work together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudtrain.rules.words import plural
 
 
 def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
-    """Several instances with GPUs work together without the target's fast network. `code`: of the rule that says so."""
+    """Several instances with GPUs work together without the target's fast network. `code` is the code of the rule."""
     machines = subject.view.machines(subject)
     for group in machines.spanned if needs_network(subject) else ():
         known = group.known
@@ -23,7 +23,8 @@ def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
 
 
 def instead(subject: Subject, known: InstanceType, code: str) -> str:
-    """A better network, or one instance, which is none as long as the overrides say how many."""
+    """Return the hint for a better network or a single instance. If the overrides set the instance count, the hint
+    removes it from them."""
     count, field = subject.view.machines(subject).spanned_count, ("resources", "instance_count")
     hint, path = better_network(known, count, code), subject.view.locate(subject, field)
     if hint.startswith("use one ") and path != field:
@@ -32,15 +33,15 @@ def instead(subject: Subject, known: InstanceType, code: str) -> str:
 
 
 def needs_network(subject: Subject) -> bool:
-    """Whether several instances work together, and the job does not say that Ethernet will do."""
+    """Return whether several instances work together and the job does not accept Ethernet."""
     if subject.job.resources.interconnect == "ethernet":
         return False
     return subject.view.machines(subject).spanned_count > 1 and works_together(subject)
 
 
 def works_together(subject: Subject) -> bool:
-    """Whether the processes talk to each other all the time: not those of processing jobs, and not without a
-    distribution. Workers talk to parameter servers over TCP, whatever network there is."""
+    """Return whether the processes communicate continuously. Those of processing jobs and of jobs without a
+    distribution do not. Workers talk to parameter servers over TCP, whatever the network."""
     distribution = subject.effective.distribution
     if isinstance(distribution, TensorFlow) and distribution.strategy == "parameter_server":
         return False

@@ -1,4 +1,4 @@
-"""Rules about the number of processes against GPUs: what will really run, seen before it is paid for."""
+"""Rules that compare the number of processes with the number of GPUs, before you pay for them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _COUNT: Path = ("distribution", "processes_per_instance")
 def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     """An instance has more GPUs than processes.
 
-    One process uses one GPU unless the script does more itself, so the others are paid for and idle.
+    One process uses one GPU unless the script itself uses more, so you pay for idle GPUs.
     """
     kind = subject.effective.distribution.type
     takes_all = kind == "tensorflow" or (kind == "none" and subject.view.framework(subject) == "tensorflow")
     starts_more = getattr(subject.effective.distribution, "launch", None) == "launcher"
     if takes_all or starts_more or subject.processing is not None or subject.job.resources.gpus_per_instance:
-        return  # CT502 compares the job's own two numbers
+        return  # CT502 compares the two numbers in the job
     for group, count in _ranks_by_group(subject):
         if count < group.accelerators:
             yield Fault(_has(group, count), *_more(subject, group.accelerators))
@@ -42,8 +42,7 @@ def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
     """More MPI processes than GPUs on an instance.
 
-    Ranks that only use the CPU may be as many as one likes. Ranks that use a GPU each share them, and NCCL refuses
-    that.
+    The number of ranks that only use the CPU is not limited. More ranks than GPUs would share GPUs, which NCCL refuses.
     """
     if subject.effective.distribution.type == "mpi":
         yield from _too_many(subject)
@@ -60,7 +59,7 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     group, asked = machines.first, _requested_processes(subject)
     if (asked or (group.known.devices if group.known else None)) == 1:
         where = f"one `{group.instance_type}`" if group.instance_type else "one instance"
-        more = "use more instances, or a type with more GPUs"  # two ranks cannot share one
+        more = "use more instances, or a type with more GPUs"  # two ranks cannot share a GPU
         yield Fault(
             f"`{distribution.type}` starts a single process on {where}",
             more
@@ -73,7 +72,7 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
 def _too_many(subject: Subject) -> Iterator[Fault]:
     asked = _requested_processes(subject)
     if asked is None or subject.job.resources.gpus_per_instance:
-        return  # CT503 compares the job's own two numbers
+        return  # CT503 compares the two numbers in the job
     for group in subject.view.machines(subject).spanned:
         most = group.accelerators
         if most and asked > most:
@@ -83,8 +82,8 @@ def _too_many(subject: Subject) -> Iterator[Fault]:
 
 
 def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
-    """Each group that the distribution spans, and the ranks that start on its first machine; of preferences the first,
-    which the plan shows."""
+    """Yield each group that the distribution spans, with the number of ranks on its first machine. Of preferences,
+    yield only the first, which the plan shows."""
     found = Processes.of(subject.plan.processes)
     ranks, alone = found.ranks, found.started
     machines, first = subject.view.machines(subject), 0
@@ -98,7 +97,7 @@ def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
 
 
 def _more(subject: Subject, accelerators: int) -> tuple[str, Path]:
-    """What to do about too few, and where: the overrides go before the job's own words."""
+    """Return the hint for too few processes, and its path: in the overrides if they set the number, else in the job."""
     if subject.effective.distribution.type == "none" and subject.job.distribution.type == "none":
         hint = "use `distribution: {type: torch}` for a process on each, or an instance type with fewer"
         return hint, ("distribution",)
