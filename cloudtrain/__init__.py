@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cloudtrain.api import run as run
     from cloudtrain.api import runs as runs
     from cloudtrain.api import submit as submit
+    from cloudtrain.api import upload as upload
     from cloudtrain.core.data import Checkpoint as Checkpoint
     from cloudtrain.core.data import Input as Input
     from cloudtrain.core.data import Output as Output
@@ -79,6 +80,7 @@ _HOME = {
     "run": "api",
     "runs": "api",
     "submit": "api",
+    "upload": "api",
     "Checkpoint": "core.data",
     "Input": "core.data",
     "Output": "core.data",

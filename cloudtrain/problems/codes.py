@@ -636,6 +636,13 @@ _ADOPTION = (
         "executed, and its request is taken.",
     ),
     ErrorCode(
+        "CT977",
+        "No other tool can start the job.",
+        "`cloudtrain submit --upload-only` puts code and data in place for a tool of the target that starts the job. "
+        "cloudtrain alone starts runs on this machine and sweeps that it drives itself; a submit uploads what they "
+        "need.",
+    ),
+    ErrorCode(
         "CT981",
         "There is nothing here that can be adopted.",
         "`cloudtrain adopt` reads requests, events and descriptions of training jobs, job files and launch lines of "
