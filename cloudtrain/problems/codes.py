@@ -620,7 +620,8 @@ _ADOPTION = (
         "CT974",
         "The target has no such job.",
         "`cloudtrain adopt TARGET://PLACE/NAME` asks the target for the job of that name. The place is the region of "
-        "SageMaker, with a profile before an `@` where your configuration has several.",
+        "SageMaker, with a profile before an `@` where your configuration has several; of Azure ML it is "
+        "`SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE`, or the workspace alone.",
     ),
     ErrorCode(
         "CT975",

@@ -348,8 +348,9 @@ class Target(ABC):
         """What reads requests of the target's own service for `cloudtrain adopt`; None where it cannot."""
         return None
 
-    def fetch_original(self, place: str, name: str, environ: Mapping[str, str]) -> Original:
-        """A job that the target has, for `cloudtrain adopt`, with its code as far as it can be read.
+    def fetch_original(self, place: str, name: str, settings: Any, environ: Mapping[str, str]) -> Original:
+        """A job that the target has, for `cloudtrain adopt`, with its code as far as it can be read. `settings` are
+        the target's, for what the place leaves open.
 
         Raises:
             UsageError: the target has no such job, or none of its jobs can be adopted like this.

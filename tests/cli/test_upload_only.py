@@ -12,6 +12,8 @@ from tests.cli.conftest import Cli
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.sagemaker.server import FakeAws
 
+pytestmark = pytest.mark.lifecycle
+
 JOB = """\
 name: digits
 entry_point: train.py

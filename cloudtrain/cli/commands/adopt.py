@@ -18,7 +18,7 @@ def command(
         typer.Argument(
             metavar="SOURCE",
             help="A request or description of a job (JSON or YAML), or `-` for stdin; a script or a notebook; a job "
-            "that a target has (`sagemaker://REGION/NAME`); a launch "
+            "that a target has (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a launch "
             "line in quotes, a batch script, a task file of SkyPilot.",
             show_default=False,
         ),

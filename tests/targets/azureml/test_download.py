@@ -276,7 +276,7 @@ def test_a_place_in_a_storage_account(fake: FakeAzure, service: AzureMLService, 
     """Not every output is in a datastore; what is no storage is named, with what to do."""
     uri = "wasbs://c@elsewhere.blob.core.windows.net/x"
     service.submit(plan_of(outputs={"far": {"jobOutputType": "uri_folder", "uri": "azureml:some-asset:3"}}))
-    with pytest.raises(TargetError, match="no place that can be copied"):
+    with pytest.raises(TargetError, match="not a place that can be copied"):
         service.download(REF, "outputs/far", tmp_path)
     assert place_of(uri, WORKSPACE) == BlobPlace("https://elsewhere.blob.core.windows.net", "c", "x")
 
