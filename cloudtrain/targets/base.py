@@ -16,7 +16,7 @@ from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceTable
-    from cloudtrain.core.adoption import Adopter, Draft, Original, StaticCall
+    from cloudtrain.core.adoption import Adopter, BatchSettings, Draft, Original, StaticCall
     from cloudtrain.core.job import TrainingJob
     from cloudtrain.core.plan import CompileContext, Finding, Plan, Upload
     from cloudtrain.core.processing import AnyJob
@@ -358,6 +358,16 @@ class Target(ABC):
         """
         hint = "adopt its description from a file: docs/adopting.md lists what can be adopted"
         raise UsageError(f"jobs of `{self.name}` cannot be fetched", hint=hint, code="CT975")
+
+    def batch_settings(self, options: Mapping[str, str], setup: Sequence[str]) -> BatchSettings | None:
+        """What a batch script for the target's own scheduler says beside the job, for `cloudtrain adopt`; None where
+        it takes none.
+
+        Args:
+            options: of the script's directives, by their long names.
+            setup: lines that come before the launch line and prepare it: modules, a virtual environment.
+        """
+        return None
 
     def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
         """The draft of the first job among the calls of a script, and what its text does not say: place to

@@ -157,7 +157,7 @@ def _say_comparison(found: Adoption) -> None:
     from cloudtrain.cli.terminal import say, show
     from cloudtrain.render.document import Document, Table, Text
 
-    if found.equal and not found.settings and not found.comparison.renewed:
+    if found.equal and not found.comparison.renewed:
         say(f"equal: the job starts the same as the original ({found.kind})")
     elif found.equal:
         say(f"equal: the job sends the same request to `{found.target}` as the original ({found.kind})")
