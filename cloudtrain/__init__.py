@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cloudtrain.api import check as check
     from cloudtrain.api import load_job as load_job
     from cloudtrain.api import load_sweep as load_sweep
+    from cloudtrain.api import pin as pin
     from cloudtrain.api import plan as plan
     from cloudtrain.api import recover as recover
     from cloudtrain.api import run as run
@@ -75,6 +76,7 @@ _HOME = {
     "diff": "history",
     "load_job": "api",
     "load_sweep": "api",
+    "pin": "api",
     "plan": "api",
     "recover": "api",
     "run": "api",

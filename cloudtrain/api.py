@@ -297,6 +297,26 @@ def upload(
     return compiled
 
 
+def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = None) -> Any:
+    """The job, or the sweep, with the versions that its labels (`azureml:NAME@latest`) mean now. Asks the target.
+
+    Raises:
+        TargetError: the target cannot be asked, or a label means nothing.
+        UsageError: there is no label that the target can be asked for.
+    """
+    from cloudtrain.targets.base import PinsVersions
+
+    settings = load_settings(job.folder)
+    own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
+    service, inner = service_of(own.type, settings), cast("AnyJob", getattr(job, "job", job))
+    if not isinstance(service, PinsVersions):
+        raise UsageError(f"`{own.type}` has no labels whose version changes", hint="remove `--pin`", code="CT987")
+    pinned = service.pin(inner, own)
+    if pinned is inner:
+        raise UsageError("the job names nothing by `NAME@latest`", hint="remove `--pin`", code="CT987")
+    return pinned if inner is job else job.model_copy(update={"job": pinned})
+
+
 def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words: Any) -> PreparedJob | PreparedSweep:
     if getattr(job, "kind", None) != "sweep":
         return prepare_job(job, target, settings, **words)  # type: ignore[arg-type]  # no sweep, and no import of its model

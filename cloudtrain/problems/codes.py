@@ -338,6 +338,13 @@ _USE = (
         "One has no effect beside the other, or on this target. cloudtrain does not ignore an option in silence.",
     ),
     ErrorCode(
+        "CT987",
+        "There is no version to pin.",
+        "`--pin` asks the target which version `NAME@latest` means now, and writes it into the plan. Only environments "
+        "and data of an Azure ML workspace have such labels. The labels of registries, and with them the environments "
+        "that `framework` chooses, are looked up by Azure ML itself.",
+    ),
+    ErrorCode(
         "CT903",
         "A file or folder cannot be written or found.",
         "cloudtrain does not write over files that it did not make, unless you say `--force`.",

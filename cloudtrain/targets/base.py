@@ -183,6 +183,20 @@ class KeepsQueue(Protocol):
         ...
 
 
+@runtime_checkable
+class PinsVersions(Protocol):
+    """A service of a target whose jobs name things by labels (`NAME@latest`), which mean another version later."""
+
+    def pin(self, job: AnyJob, settings: Any) -> AnyJob:
+        """The job with the versions that its labels mean now; the job itself where it has none.
+
+        Raises:
+            TargetError: the target cannot be asked, or a label means nothing.
+            UsageError: a label cannot be asked for.
+        """
+        ...
+
+
 class Tuner(Service, Protocol):
     """Talks to a target's own tuner. A run is a sweep; its methods are those of every service."""
 

@@ -18,6 +18,7 @@ def command(
     profile: options.Profile = None,
     set_: options.Set = None,
     ignore: options.Ignore = None,
+    pin: options.Pin = False,
     form: Annotated[
         str,
         typer.Option(
@@ -91,6 +92,8 @@ def command(
         save_job=save_job,
     )
     file = inputs.as_array(file, each, parallel)
+    if pin:
+        file = inputs.pinned(file, where)
     plan = inputs.plan_of(file, where, profile=profile, ignore=ignore)
     print_plan(plan, form, whole=not short)
     if form not in ("text", "json", "request") and plan.uploads:

@@ -23,6 +23,7 @@ def command(
     profile: options.Profile = None,
     set_: options.Set = None,
     ignore: options.Ignore = None,
+    pin: options.Pin = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the whole plan on stdout. Sends and writes nothing.")
     ] = False,
@@ -104,6 +105,8 @@ def command(
         queue=queue,
         priority=priority,
     )
+    if pin:
+        file = inputs.pinned(file, where, offline=offline)
     if dry_run:
         from cloudtrain.cli.commands.plan import print_plan
 
