@@ -134,7 +134,7 @@ def _say_upload(plan: Plan, *words: str) -> None:
 
     command = typed("cloudtrain", "submit", "--upload-only", "--target", plan.target, *words)
     sys.stdout.flush()
-    say(f"the code has to be in its place first: {command}", "")
+    say(f"the code has to be in its place first: {command}")
 
 
 def _say_errors(plan: Plan, *, above: bool) -> None:
