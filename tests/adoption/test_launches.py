@@ -168,6 +168,17 @@ def test_settings_of_a_batch_script(cli: Cli) -> None:
     assert "source /fsx/venv/bin/activate\nulimit -l unlimited\n" in planned.out
 
 
+def test_memory_of_whole_nodes() -> None:
+    """sbatch takes one option about memory, and cloudtrain asks for all of it."""
+    for option, expected in (("--mem=0", []), ("--mem-per-cpu=4G", ["--mem-per-cpu"])):
+        Path("job.sh").write_text(f"#!/bin/bash\n#SBATCH --exclusive {option}\ntorchrun train.py\n")
+        found = ct.adopt("job.sh")
+        assert [item.path for item in found.differences] == expected
+        assert found.settings == {}
+    Path("job.sh").write_text("#!/bin/bash\n#SBATCH --mem=64G\ntorchrun train.py\n")
+    assert ct.adopt("job.sh").settings == {"exclusive": False, "extra_sbatch": ["--mem=64G"]}
+
+
 def test_cpus_of_a_batch_script() -> None:
     """A script that shares its nodes says how many CPUs of each it takes."""
     directives = "#!/bin/bash\n#SBATCH --ntasks-per-node=4 --cpus-per-task=8 --gpus-per-node=h100:4\n"

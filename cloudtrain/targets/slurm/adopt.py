@@ -23,6 +23,9 @@ _REFUSED = {
     "comment": "cloudtrain finds the run by its comment; `tags` are for people",
 }
 
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+_WHOLE = "a job that has its nodes for itself has all of their memory"
+
 _HEAD = ("Set `shared_dir` too: a folder of yours that the login node and every node see; and `host`, the login node.",)
 
 
@@ -41,9 +44,11 @@ def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSet
         settings["requeue"] = False
     if setup:
         settings["setup"] = list(setup)
-    others = [name for name in options if name not in {*_TEXTS, *_FIELDS, *_OWN, *_REFUSED}]
+    memory = [name for name in _MEMORY if name in options] if "exclusive" in options else []
+    others = [name for name in options if name not in {*_TEXTS, *_FIELDS, *_OWN, *_REFUSED, *memory}]
     extra = [f"--{name}={options[name]}" if options[name] else f"--{name}" for name in others if len(name) > 1]
     settings |= {"extra_sbatch": extra} if extra else {}
     lost = {f"--{name}": why for name, why in _REFUSED.items() if name in options}
     lost |= {f"-{name}": "write it by its long name" for name in others if len(name) == 1}
+    lost |= {f"--{name}": _WHOLE for name in memory if options[name] != "0"}
     return BatchSettings(settings, lost, _HEAD)
