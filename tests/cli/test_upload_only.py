@@ -46,7 +46,9 @@ def job_file(make_source: Callable[..., Path], clean_environment: Path) -> str:
 
 def put(cli: Cli, *arguments: str) -> list[str]:
     """Upload twice; the places, which the plan names too. The next run has the name that it had before."""
-    plan = json.loads(cli("plan", *arguments, "--json").out)
+    planned = cli("plan", *arguments, "--json")
+    assert planned.code == 0, planned.err
+    plan = json.loads(planned.out)
     results = [cli("submit", *arguments, "--upload-only") for _ in range(2)]
     assert [item.code for item in results] == [0, 0], results[0].err
     assert results[0].out == results[1].out
@@ -70,6 +72,30 @@ def test_sagemaker(cli: Cli, job_file: str, monkeypatch: pytest.MonkeyPatch) -> 
         assert operations.count("PutObject") == 2
         assert fake.jobs.by_name == {}
         assert not {"DescribeTrainingJob", "CreateTrainingJob"} & set(operations)
+
+
+SWEEP = """\
+kind: sweep
+name: tune
+job: JOB
+strategy: random
+trials: 2
+driver: service
+objective: {minimize: loss}
+search: {lr: {uniform: [0.1, 1.0]}}
+"""
+
+
+def test_a_sweep_of_the_service(cli: Cli, job_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tuner of SageMaker's takes the code from the same place."""
+    sweep = Path(job_file).with_name("sweep.yaml")
+    sweep.write_text(SWEEP.replace("JOB", "job.yaml"))
+    with FakeAws() as fake:
+        for name, value in fake.environ.items():
+            monkeypatch.setenv(name, value)
+        metric = ("--set", "job.metrics={loss: 'loss=([0-9.]+)'}")
+        assert len(put(cli, str(sweep), "--target", "sagemaker", *metric)) == 2
+        assert not {"CreateHyperParameterTuningJob"} & {item.operation for item in fake.received}
 
 
 def test_azureml(cli: Cli, job_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
