@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from cloudtrain.api import check as check
     from cloudtrain.api import load_job as load_job
     from cloudtrain.api import load_sweep as load_sweep
+    from cloudtrain.api import pin as pin
     from cloudtrain.api import plan as plan
     from cloudtrain.api import recover as recover
     from cloudtrain.api import run as run
     from cloudtrain.api import runs as runs
     from cloudtrain.api import submit as submit
+    from cloudtrain.api import upload as upload
     from cloudtrain.core.data import Checkpoint as Checkpoint
     from cloudtrain.core.data import Input as Input
     from cloudtrain.core.data import Output as Output
@@ -74,11 +76,13 @@ _HOME = {
     "diff": "history",
     "load_job": "api",
     "load_sweep": "api",
+    "pin": "api",
     "plan": "api",
     "recover": "api",
     "run": "api",
     "runs": "api",
     "submit": "api",
+    "upload": "api",
     "Checkpoint": "core.data",
     "Input": "core.data",
     "Output": "core.data",

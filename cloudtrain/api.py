@@ -265,6 +265,62 @@ def submit(
         return run_of(submitted)
 
 
+def upload(
+    job: AnyJob | Sweep,
+    target: AnyTarget = None,
+    *,
+    profile: str | None = None,
+    ignore: Sequence[str] = (),
+    place_of: PlaceOf | None = None,
+    on_bytes: ByteProgress | None = None,
+) -> Plan:
+    """Put the code and the data of a job where its plan says, and send nothing: for the target's own tools. Returns the
+    plan, whose run name stays free.
+
+    Args:
+        job: as for `submit`, and so are the others.
+
+    Raises:
+        PreflightError: a check found an error; nothing was uploaded.
+        TargetError: the target refused or could not be reached.
+        UsageError: cloudtrain alone can start it.
+    """
+    from cloudtrain.lifecycle.sending import stop_on_errors
+
+    settings = load_settings(job.folder)
+    prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
+    compiled = _next_plan(prepared, settings)
+    is_here = target_of(compiled.target).run_folder(compiled.run_name, settings.state_dir) is not None
+    if is_here or prepared.key.startswith(SWEEP):
+        what = "this machine runs it" if is_here else "cloudtrain drives the sweep"
+        message = f"no other tool can start `{job.name}`, because {what}"
+        raise UsageError(message, hint="remove `--upload-only`, or name another target or job", code="CT977")
+    stop_on_errors(compiled)
+    if compiled.uploads:
+        prepared.service.upload(compiled, prepared.tree, on_bytes=on_bytes)
+    return compiled
+
+
+def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = None) -> Any:
+    """The job, or the sweep, with the versions that its labels (`azureml:NAME@latest`) mean now. Asks the target.
+
+    Raises:
+        TargetError: the target cannot be asked, or a label means nothing.
+        UsageError: there is no label that the target can be asked for.
+    """
+    from cloudtrain.targets.base import PinsVersions
+
+    settings = load_settings(job.folder)
+    own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
+    service, inner = service_of(own.type, settings), cast("AnyJob", getattr(job, "job", job))
+    if not isinstance(service, PinsVersions):
+        raise UsageError(f"`{own.type}` has no labels whose version changes", hint="remove `--pin`", code="CT987")
+    pinned = service.pin(inner, own)
+    if pinned is inner:
+        raise UsageError("the job names nothing by `NAME@latest`", hint="remove `--pin`", code="CT987")
+    return pinned if inner is job else job.model_copy(update={"job": pinned})
+
+
 def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words: Any) -> PreparedJob | PreparedSweep:
     if getattr(job, "kind", None) != "sweep":
         return prepare_job(job, target, settings, **words)  # type: ignore[arg-type]  # no sweep, and no import of its model

@@ -130,7 +130,7 @@ def originals_of(
 
 
 def original_at(reference: str) -> Original:
-    """A job that a target has: `sagemaker://us-west-2/NAME`.
+    """A job that a target has: `sagemaker://us-west-2/NAME`. Slashes within the place stand for the colons of others.
 
     Raises:
         UsageError: the reference is none, or the target has no such job.
@@ -140,8 +140,11 @@ def original_at(reference: str) -> Original:
     from cloudtrain.settings import load_settings
     from cloudtrain.targets.registry import target_of
 
-    found = RunRef.parse(reference)
-    return target_of(found.target).fetch_original(found.place, found.name, load_settings().environ)
+    head, _, name = reference.rpartition("/")
+    scheme, separator, place = head.partition("://")
+    found, settings = RunRef.parse(f"{scheme}{separator}{place.replace('/', ':')}/{name}"), load_settings()
+    target = target_of(found.target)
+    return target.fetch_original(found.place, found.name, settings.target(found.target), settings.environ)
 
 
 def chosen(originals: Sequence[Original], name: str | None) -> Original:

@@ -9,11 +9,10 @@ from typing import Any
 from cloudtrain.adoption.comparison import Comparison, Difference, shown_path
 from cloudtrain.adoption.launches import Launch
 from cloudtrain.adoption.proof import Adoption
-from cloudtrain.adoption.writing import job_yaml
+from cloudtrain.adoption.writing import job_yaml, settings_toml
 from cloudtrain.core.differences import ABSENT, paths_that_differ
 from cloudtrain.core.job import TrainingJob
 from cloudtrain.core.script import job_name_from, read_hyperparameters
-from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.jobfile import parse_job
 from cloudtrain.targets.common.compiling import hyperparameter_argv
 
@@ -34,7 +33,8 @@ def adopt_launch(launch: Launch, kind: str) -> Adoption:
         for path, theirs, ours in paths_that_differ(_asked(launch), _started(job))
     ]
     differences += [Difference(name, "", ABSENT, reason) for name, reason in launch.lost.items()]
-    return Adoption(DEFAULT_TARGET, kind, job, {}, Comparison(tuple(differences)), text, "", fields)
+    settings = settings_toml(launch.target, launch.settings, launch.settings_head) if launch.settings else ""
+    return Adoption(launch.target, kind, job, launch.settings, Comparison(tuple(differences)), text, settings, fields)
 
 
 def _fields(launch: Launch) -> tuple[dict[str, Any], dict[tuple[str | int, ...], str]]:

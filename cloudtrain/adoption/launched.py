@@ -9,13 +9,19 @@ from typing import Any
 
 from cloudtrain.adoption.launches import Launch, is_launch_line, read_launch_line
 from cloudtrain.errors import UsageError
+from cloudtrain.targets.registry import all_targets
 
-_DIRECTIVE = re.compile(r"#SBATCH\s+(-{1,2}[A-Za-z-]+)(?:[=\s]\s*(\S+))?")
+_DIRECTIVE = "#SBATCH"
 _ASSIGNED = re.compile(r"(export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
-_SHORT = {"-N": "--nodes", "-J": "--job-name", "-t": "--time", "-p": "--partition", "-A": "--account", "-G": "--gpus"}
-_SETTINGS = ("--partition", "--account", "--qos", "--constraint", "--reservation")
-_IGNORED = {"--output", "--error", "-o", "-e", "--ntasks-per-node", "--ntasks", "-n", "--open-mode", "--signal"}
+_SHORT = {
+    "N": "nodes", "J": "job-name", "t": "time", "p": "partition", "A": "account", "q": "qos", "C": "constraint",
+    "G": "gpus", "c": "cpus-per-task", "n": "ntasks", "o": "output", "e": "error", "w": "nodelist", "x": "exclude",
+    "D": "chdir", "a": "array", "d": "dependency", "L": "licenses",
+}  # fmt: skip
+_SETUP = re.compile(r"(module|ml|source|\.|conda|mamba|micromamba|spack|ulimit)\s|eval \"\$\((conda|micromamba) ")
+"""With this begin lines that prepare the shell for the launch line."""
+
 _NODES = frozenset({"SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SKYPILOT_NUM_NODES"})
 _GPUS = frozenset({"SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SKYPILOT_NUM_GPUS_PER_NODE"})
 
@@ -31,30 +37,43 @@ def read_batch_script(text: str, folder: str) -> Launch:
     Raises:
         UsageError: it has no launch line, or several.
     """
-    options = {
-        _SHORT.get(match[1], match[1]): match[2] or ""
-        for line in text.splitlines()
-        if (match := _DIRECTIVE.match(line))
-    }
-    nodes = options.get("--nodes", "1").rpartition("-")[2]
-    gpus = _last_number(options.get("--gpus-per-node") or options.get("--gpus-per-task") or options.get("--gres") or "")
+    options = _directives(text)
+    nodes = options.get("nodes", "1").rpartition("-")[2]
+    gpus = _last_number(options.get("gpus-per-node") or options.get("gpus-per-task") or options.get("gres") or "")
     known = dict.fromkeys(_NODES, nodes) | {name: str(gpus) for name in _GPUS if gpus}
-    launch = _launch_in(text, known, folder)
+    launch = _launch_in(text, known, folder, has_setup=True)
     launch.tool = "sbatch"
     launch.instances = int(nodes) if nodes.isdecimal() else launch.instances
-    launch.gpus, launch.name = gpus, options.get("--job-name")
-    launch.max_runtime = _seconds(options.get("--time", ""))
-    for name in _SETTINGS:
-        if name in options:
-            line = f'`{name[2:]} = "{options[name]}"`'
-            launch.lost[name] = f"it is no part of a job: write {line} under `[slurm]` in cloudtrain.toml"
-    seen = {"--nodes", "--time", "--job-name", "--gpus-per-node", "--gpus-per-task", "--gres", *_SETTINGS, *_IGNORED}
-    launch.lost |= {
-        name: "it is no part of a job: write it into `extra_sbatch` under `[slurm]` where it is needed"
-        for name in options
-        if name not in seen
-    }
+    launch.gpus, launch.name = gpus, options.get("job-name")
+    launch.max_runtime = _seconds(options.get("time", ""))
+    for target in all_targets():
+        found = target.batch_settings(options, launch.setup)
+        if found is not None:
+            launch.target, launch.settings, launch.settings_head = target.name, found.settings, found.head
+            launch.lost |= found.lost
     return launch
+
+
+def _directives(text: str) -> dict[str, str]:
+    """The options above a script's first command, by their long names; empty text where one has no value.
+
+    Raises:
+        ValueError: a quote is open.
+    """
+    options = dict[str, str]()
+    for line in text.splitlines():
+        if line.strip() and not line.startswith("#"):
+            break
+        words = shlex.split(line[len(_DIRECTIVE) :], comments=True) if line.startswith(_DIRECTIVE) else []
+        while words:
+            word = words.pop(0)
+            name, _, value = word[2:].partition("=")
+            if not word.startswith("--"):
+                name, value = _SHORT.get(word[1:2], word[1:2]), word[2:]
+            if not value and "=" not in word and words and not words[0].startswith("-"):
+                value = words.pop(0)
+            options[name] = value
+    return options
 
 
 def is_task_file(data: Any) -> bool:
@@ -96,7 +115,7 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> Launch:
     return launch
 
 
-def _launch_in(text: str, known: Mapping[str, str], folder: str) -> Launch:
+def _launch_in(text: str, known: Mapping[str, str], folder: str, *, has_setup: bool = False) -> Launch:
     variables, exported, lines = dict(known), dict[str, str](), list[str]()
     for line in text.replace("\\\n", " ").splitlines():
         line = line.strip()
@@ -115,7 +134,10 @@ def _launch_in(text: str, known: Mapping[str, str], folder: str) -> Launch:
         raise UsageError(f"there is {what} that cloudtrain knows", hint=hint, code="CT981")
     launch = read_launch_line(found[0], folder)
     launch.variables = exported | launch.variables
-    others = [line for line in lines if line not in found and not re.match(r"(set|echo|cd|nodes|head)\b|.*\$\(", line)]
+    before = lines[: lines.index(found[0])] if has_setup else []
+    launch.setup = [line for line in before if _SETUP.match(line)]
+    lines = [line for line in lines if line not in (*found, *launch.setup)]
+    others = [line for line in lines if not re.match(r"(set|echo|cd|nodes|head)\b|.*\$\(", line)]
     if others:
         launch.lost["other lines"] = f"the job runs none of them: {'; '.join(others)[:200]}"
     return launch

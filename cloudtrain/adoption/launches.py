@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.documents.document import Unreadable
 from cloudtrain.documents.reading import read_text
 from cloudtrain.errors import UsageError
@@ -37,6 +38,12 @@ class Launch:
     source_dir: str | None = None
     spot: bool = False
     image: str | None = None
+    setup: list[str] = field(default_factory=list)
+    """Lines before the launch line that prepare it."""
+    target: str = DEFAULT_TARGET
+    """The target whose settings are known."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    settings_head: tuple[str, ...] = ()
 
 
 def is_launch_line(text: str) -> bool:

@@ -170,6 +170,21 @@ def target(name: str | None, profile: str | None, *, job: str | None = None, **f
     return target_named(name, profile=profile, near=near, **_as_fields(given))
 
 
+def pinned(file: JobFile, where: Any, *, offline: bool = False) -> JobFile:
+    """The file with versions in the place of labels.
+
+    Raises:
+        UsageError: the target may not be asked, or there is no label that it can be asked for.
+        TargetError: it cannot be asked.
+    """
+    if offline:
+        raise UsageError("`--pin` asks the target", hint="remove `--offline`", code="CT902")
+    import cloudtrain as ct
+
+    found = ct.pin(file.work, where)
+    return file._replace(**{"job": found} if file.sweep is None else {"sweep": found})
+
+
 def plan_of(file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[str] | None) -> Plan:
     """The plan of a job file, its findings placed in the file."""
     import cloudtrain as ct

@@ -86,6 +86,10 @@ Ignore = Annotated[
         show_default=False,
     ),
 ]
+Pin = Annotated[
+    bool,
+    typer.Option("--pin", help="Ask the target which versions `NAME@latest` means, and write them into the job."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 Instances = Annotated[

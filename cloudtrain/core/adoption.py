@@ -74,6 +74,18 @@ class StaticCall:
 
 
 @dataclass(frozen=True)
+class BatchSettings:
+    """What the options of a batch script say beside the job."""
+
+    settings: dict[str, Any]
+    """The target's table of `cloudtrain.toml`."""
+    lost: Mapping[str, str]
+    """Option to why neither the job nor a setting says it."""
+    head: tuple[str, ...] = ()
+    """What to write above the settings."""
+
+
+@dataclass(frozen=True)
 class Comparable:
     """A request without the values that cloudtrain renews at each submission: the run's name and the code's
     location."""

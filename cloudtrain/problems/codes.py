@@ -338,6 +338,13 @@ _USE = (
         "One has no effect beside the other, or on this target. cloudtrain does not ignore an option in silence.",
     ),
     ErrorCode(
+        "CT987",
+        "There is no version to pin.",
+        "`--pin` asks the target which version `NAME@latest` means now, and writes it into the plan. Only environments "
+        "and data of an Azure ML workspace have such labels. The labels of registries, and with them the environments "
+        "that `framework` chooses, are looked up by Azure ML itself.",
+    ),
+    ErrorCode(
         "CT903",
         "A file or folder cannot be written or found.",
         "cloudtrain does not write over files that it did not make, unless you say `--force`.",
@@ -620,7 +627,8 @@ _ADOPTION = (
         "CT974",
         "The target has no such job.",
         "`cloudtrain adopt TARGET://PLACE/NAME` asks the target for the job of that name. The place is the region of "
-        "SageMaker, with a profile before an `@` where your configuration has several.",
+        "SageMaker, with a profile before an `@` where your configuration has several; of Azure ML it is "
+        "`SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE`, or the workspace alone.",
     ),
     ErrorCode(
         "CT975",
@@ -634,6 +642,13 @@ _ADOPTION = (
         "`cloudtrain adopt SCRIPT --static` looks for the calls that make a job in the text alone. Calls inside of "
         "functions, classes or loops count too, but not those of other files. Without `--static` the script is "
         "executed, and its request is taken.",
+    ),
+    ErrorCode(
+        "CT977",
+        "No other tool can start the job.",
+        "`cloudtrain submit --upload-only` puts code and data in place for a tool of the target that starts the job. "
+        "cloudtrain alone starts runs on this machine and sweeps that it drives itself; a submit uploads what they "
+        "need.",
     ),
     ErrorCode(
         "CT981",

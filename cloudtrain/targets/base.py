@@ -16,7 +16,7 @@ from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceTable
-    from cloudtrain.core.adoption import Adopter, Draft, Original, StaticCall
+    from cloudtrain.core.adoption import Adopter, BatchSettings, Draft, Original, StaticCall
     from cloudtrain.core.job import TrainingJob
     from cloudtrain.core.plan import CompileContext, Finding, Plan, Upload
     from cloudtrain.core.processing import AnyJob
@@ -179,6 +179,20 @@ class KeepsQueue(Protocol):
 
         Raises:
             UsageError: it does not wait.
+        """
+        ...
+
+
+@runtime_checkable
+class PinsVersions(Protocol):
+    """A service of a target whose jobs name things by labels (`NAME@latest`), which mean another version later."""
+
+    def pin(self, job: AnyJob, settings: Any) -> AnyJob:
+        """The job with the versions that its labels mean now; the job itself where it has none.
+
+        Raises:
+            TargetError: the target cannot be asked, or a label means nothing.
+            UsageError: a label cannot be asked for.
         """
         ...
 
@@ -348,8 +362,9 @@ class Target(ABC):
         """What reads requests of the target's own service for `cloudtrain adopt`; None where it cannot."""
         return None
 
-    def fetch_original(self, place: str, name: str, environ: Mapping[str, str]) -> Original:
-        """A job that the target has, for `cloudtrain adopt`, with its code as far as it can be read.
+    def fetch_original(self, place: str, name: str, settings: Any, environ: Mapping[str, str]) -> Original:
+        """A job that the target has, for `cloudtrain adopt`, with its code as far as it can be read. `settings` are
+        the target's, for what the place leaves open.
 
         Raises:
             UsageError: the target has no such job, or none of its jobs can be adopted like this.
@@ -357,6 +372,16 @@ class Target(ABC):
         """
         hint = "adopt its description from a file: docs/adopting.md lists what can be adopted"
         raise UsageError(f"jobs of `{self.name}` cannot be fetched", hint=hint, code="CT975")
+
+    def batch_settings(self, options: Mapping[str, str], setup: Sequence[str]) -> BatchSettings | None:
+        """What a batch script for the target's own scheduler says beside the job, for `cloudtrain adopt`; None where
+        it takes none.
+
+        Args:
+            options: of the script's directives, by their long names.
+            setup: lines that come before the launch line and prepare it: modules, a virtual environment.
+        """
+        return None
 
     def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
         """The draft of the first job among the calls of a script, and what its text does not say: place to

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -113,15 +114,79 @@ run: |
 
 
 def test_a_batch_script_is_adopted() -> None:
-    """Its directives, its variables, and the launch line; what is no part of a job is a difference."""
+    """Its directives, its variables, and the launch line; the rest is settings."""
     Path("job.sh").write_text(BATCH)
     found = ct.adopt("job.sh")
-    assert {item.path for item in found.differences} == {"--partition", "other lines"}
+    assert found.equal
+    assert found.target == "slurm"
+    assert found.settings == {
+        "partition": "big", "gpu_type": "a100", "exclusive": False, "setup": ["module load cuda"],
+    }  # fmt: skip
     assert shape(found.job) == {
         "entry_point": "train.py", "command": None, "hyperparameters": {"lr": 0.1}, "type": "torch", "processes": 8,
         "instances": 4, "variables": {"NCCL_DEBUG": "INFO"},
     }  # fmt: skip
     assert (found.job.name, found.job.max_runtime, found.job.resources.gpus_per_instance) == ("llama", 7140, 8)
+
+
+OPTIONS = """\
+#!/bin/bash
+#SBATCH -N2 -p long --exclusive   # two of them
+#SBATCH --account proj --qos=high -C "a100&ib"
+#SBATCH --reservation=maint --mail-type=END --hold --no-requeue
+#SBATCH --wckey="two words" --comment=x --array=1-4 -Z 3 --export=ALL
+VENV=/fsx/venv
+source $VENV/bin/activate
+#SBATCH --nice=5
+ulimit -l unlimited
+srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 train.py
+echo done
+"""
+
+
+def test_settings_of_a_batch_script(cli: Cli) -> None:
+    """They are the target's table; options that no setting says are `extra_sbatch`, and what none can say is listed."""
+    Path("job.sh").write_text(OPTIONS)
+    found = cli("adopt", "job.sh", "--json")
+    assert found.code == 1
+    data = json.loads(found.out)
+    assert data["settings"]["slurm"] == {
+        "partition": "long", "account": "proj", "qos": "high", "constraint": "a100&ib", "reservation": "maint",
+        "requeue": False, "setup": ["source /fsx/venv/bin/activate", "ulimit -l unlimited"],
+        "extra_sbatch": ["--mail-type=END", "--hold", "--wckey=two words"],
+    }  # fmt: skip
+    assert {item["path"] for item in data["differences"]} == {"--array", "-Z", "--export", "--comment"}
+    assert cli("adopt", "job.sh", "--write", "new").code == 1
+    table = Path("new/cloudtrain.toml").read_text()
+    assert table.startswith("# Set `shared_dir` too")
+    Path("new/cloudtrain.toml").write_text(table + 'shared_dir = "/fsx/me"\n')
+    Path("new/train.py").write_text("")
+    planned = cli("plan", "new/job.yaml", "--target", "slurm", "--format", "sbatch", "--set", "source_dir=.")
+    assert planned.code == 0, planned.err
+    assert "#SBATCH --partition=long\n" in planned.out
+    assert '#SBATCH --wckey="two words"\n' in planned.out
+    assert "source /fsx/venv/bin/activate\nulimit -l unlimited\n" in planned.out
+
+
+def test_memory_of_whole_nodes() -> None:
+    """sbatch takes one option about memory, and cloudtrain asks for all of it."""
+    for option, expected in (("--mem=0", []), ("--mem-per-cpu=4G", ["--mem-per-cpu"])):
+        Path("job.sh").write_text(f"#!/bin/bash\n#SBATCH --exclusive {option}\ntorchrun train.py\n")
+        found = ct.adopt("job.sh")
+        assert [item.path for item in found.differences] == expected
+        assert found.settings == {}
+    Path("job.sh").write_text("#!/bin/bash\n#SBATCH --mem=64G\ntorchrun train.py\n")
+    assert ct.adopt("job.sh").settings == {"exclusive": False, "extra_sbatch": ["--mem=64G"]}
+
+
+def test_cpus_of_a_batch_script() -> None:
+    """A script that shares its nodes says how many CPUs of each it takes."""
+    directives = "#!/bin/bash\n#SBATCH --ntasks-per-node=4 --cpus-per-task=8 --gpus-per-node=h100:4\n"
+    Path("job.sh").write_text(directives + "torchrun --nproc-per-node 4 train.py\n")
+    found = ct.adopt("job.sh")
+    assert found.equal
+    assert found.settings == {"gpu_type": "h100", "exclusive": False, "cpus_per_instance": 32}
+    assert found.job.resources.gpus_per_instance == 4
 
 
 def test_a_task_file_is_adopted() -> None:

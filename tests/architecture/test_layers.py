@@ -166,5 +166,5 @@ def test_public_surface_is_pinned() -> None:
         "Plan", "PreflightError", "ProcessingInput", "ProcessingJob", "ProcessingOutput", "Range", "Ray", "Resources", "Run",
         "RunNotFound", "RunRef", "RunState", "RunStatus", "SMDDP", "SMP", "SageMaker", "SettingsError", "Spot",
         "StopEarly", "Sweep", "SweepRun", "TargetError", "TensorFlow", "Torch", "TrainingJob", "Trial", "adopt",
-        "bundled_job", "check", "diff", "load_job", "load_sweep", "plan", "recover", "run", "runs", "submit",
+        "bundled_job", "check", "diff", "load_job", "load_sweep", "pin", "plan", "recover", "run", "runs", "submit", "upload",
     ])  # fmt: skip

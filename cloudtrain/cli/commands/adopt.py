@@ -18,7 +18,7 @@ def command(
         typer.Argument(
             metavar="SOURCE",
             help="A request or description of a job (JSON or YAML), or `-` for stdin; a script or a notebook; a job "
-            "that a target has (`sagemaker://REGION/NAME`); a launch "
+            "that a target has (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a launch "
             "line in quotes, a batch script, a task file of SkyPilot.",
             show_default=False,
         ),
@@ -157,7 +157,7 @@ def _say_comparison(found: Adoption) -> None:
     from cloudtrain.cli.terminal import say, show
     from cloudtrain.render.document import Document, Table, Text
 
-    if found.equal and not found.settings and not found.comparison.renewed:
+    if found.equal and not found.comparison.renewed:
         say(f"equal: the job starts the same as the original ({found.kind})")
     elif found.equal:
         say(f"equal: the job sends the same request to `{found.target}` as the original ({found.kind})")

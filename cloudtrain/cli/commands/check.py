@@ -16,6 +16,7 @@ def command(
     profile: options.Profile = None,
     set_: options.Set = None,
     ignore: options.Ignore = None,
+    pin: options.Pin = False,
     online: Annotated[
         bool | None,
         typer.Option(
@@ -66,6 +67,8 @@ def command(
             processes_per_instance=processes_per_instance,
             emulate=emulate,
         )
+        if pin:
+            file = inputs.pinned(file, where, offline=online is False)
         plan = inputs.checked(file, where, profile=profile, ignore=ignore, online=online)
     except CloudtrainError as error:
         if not json:

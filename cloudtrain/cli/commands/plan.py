@@ -18,6 +18,7 @@ def command(
     profile: options.Profile = None,
     set_: options.Set = None,
     ignore: options.Ignore = None,
+    pin: options.Pin = False,
     form: Annotated[
         str,
         typer.Option(
@@ -91,8 +92,13 @@ def command(
         save_job=save_job,
     )
     file = inputs.as_array(file, each, parallel)
+    if pin:
+        file = inputs.pinned(file, where)
     plan = inputs.plan_of(file, where, profile=profile, ignore=ignore)
     print_plan(plan, form, whole=not short)
+    if form not in ("text", "json", "request") and plan.uploads:
+        changes = [word for value in set_ or () for word in ("--set", value)]
+        _say_upload(plan, *(("--profile", profile) if profile else ()), *changes, job, *(arguments or ()))
 
 
 def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
@@ -120,6 +126,15 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
     if plan.errors:
         _say_errors(plan, above=form == "text" and whole)
         raise typer.Exit(2)
+
+
+def _say_upload(plan: Plan, *words: str) -> None:
+    """Say what puts the code in place, which another tool expects there."""
+    from cloudtrain.cli.terminal import say, typed
+
+    command = typed("cloudtrain", "submit", "--upload-only", "--target", plan.target, *words)
+    sys.stdout.flush()
+    say(f"the code has to be in its place first: {command}")
 
 
 def _say_errors(plan: Plan, *, above: bool) -> None:

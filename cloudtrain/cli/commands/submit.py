@@ -23,8 +23,16 @@ def command(
     profile: options.Profile = None,
     set_: options.Set = None,
     ignore: options.Ignore = None,
+    pin: options.Pin = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the whole plan on stdout. Sends and writes nothing.")
+    ] = False,
+    upload_only: Annotated[
+        bool,
+        typer.Option(
+            "--upload-only",
+            help="Put code and data in place for the target's own tools, print where, and send nothing.",
+        ),
     ] = False,
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not ask the target about role, bucket, inputs and quota first.")
@@ -65,10 +73,13 @@ def command(
       cloudtrain submit sweep.yaml
       cloudtrain submit job.yaml --each hyperparameters.seed=1,2,3
       cloudtrain submit job.yaml --dry-run
+      cloudtrain submit job.yaml --target sagemaker --upload-only
       cloudtrain submit job.yaml --target sagemaker --profile research --detach
     """
     from cloudtrain.cli import inputs
 
+    if upload_only:
+        _alone("--upload-only", {"--dry-run": dry_run, "--detach": detach, "--queue": queue is not None})
     file = inputs.job_or_script(
         job,
         set_,
@@ -94,10 +105,15 @@ def command(
         queue=queue,
         priority=priority,
     )
+    if pin:
+        file = inputs.pinned(file, where, offline=offline)
     if dry_run:
         from cloudtrain.cli.commands.plan import print_plan
 
         print_plan(inputs.plan_of(file, where, profile=profile, ignore=ignore), "json" if json else "text")
+        return
+    if upload_only:
+        _upload(file, where, profile, ignore, as_json=json)
         return
     run = _send(
         file,
@@ -148,6 +164,33 @@ def _send(
     except KeyboardInterrupt:
         say("", "interrupted while sending; `cloudtrain recover` says whether the run exists")
         raise
+
+
+def _alone(option: str, others: dict[str, bool]) -> None:
+    from cloudtrain.errors import UsageError
+
+    for other in (name for name, given in others.items() if given):
+        message = f"`{option}` starts no run, so `{other}` has no effect"
+        raise UsageError(message, hint=f"remove `{other}`", code="CT902")
+
+
+def _upload(file: JobFile, where: Any, profile: str | None, ignore: list[str] | None, *, as_json: bool) -> None:
+    """Upload, and print the places on stdout."""
+    import cloudtrain as ct
+    from cloudtrain.cli.progress import upload_progress
+    from cloudtrain.cli.terminal import print_json, print_lines, say
+    from cloudtrain.system.words import listening
+
+    with listening(say):
+        plan = ct.upload(
+            file.work, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of,
+            on_bytes=upload_progress(),
+        )  # fmt: skip
+    if as_json:
+        print_json({"uploads": plan.to_dict()["uploads"]})
+        return
+    print_lines(item.destination for item in plan.uploads)
+    say("all of it is in place; nothing was submitted" if plan.uploads else "the job has nothing to upload")
 
 
 def show_plan(plan: Plan) -> None:

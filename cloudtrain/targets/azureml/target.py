@@ -12,7 +12,7 @@ from cloudtrain.targets.base import Target
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceTable
-    from cloudtrain.core.adoption import Adopter
+    from cloudtrain.core.adoption import Adopter, Original
     from cloudtrain.core.job import TrainingJob
     from cloudtrain.core.plan import CompileContext, Plan
     from cloudtrain.core.processing import AnyJob
@@ -131,6 +131,17 @@ class AzureMLTarget(Target):
         from cloudtrain.targets.azureml.adopt import AzureMLAdopter
 
         return AzureMLAdopter()
+
+    def fetch_original(self, place: str, name: str, settings: AzureML, environ: Mapping[str, str]) -> Original:
+        """A command job of a workspace, over REST."""
+        from cloudtrain.targets.azureml.account import account_of
+        from cloudtrain.targets.azureml.account_ref import AccountRef
+        from cloudtrain.targets.azureml.service.adoption import fetch_original, workspace_of
+        from cloudtrain.targets.azureml.service.client import Client
+
+        account = account_of(settings, environ, Path.cwd())
+        where = workspace_of(place, AccountRef.parse(account.place), account.missing)
+        return fetch_original(Client(where, environ), name)
 
     def examine(self, settings: AzureML, account: Any) -> str:
         """The workspace, and where its name comes from."""

@@ -132,7 +132,7 @@ class SageMakerTarget(Target):
 
         return compile_as_sagemaker(job, settings, context)
 
-    def fetch_original(self, place: str, name: str, environ: Mapping[str, str]) -> Original:
+    def fetch_original(self, place: str, name: str, settings: Any, environ: Mapping[str, str]) -> Original:
         """A training job of the account, through boto3."""
         from cloudtrain.targets.sagemaker.account_ref import AccountRef
         from cloudtrain.targets.sagemaker.service.adoption import fetch_original

@@ -23,7 +23,7 @@ class SlurmPlan(Plan):
 
     def to_sbatch(self) -> str:
         """The batch script with the options as `#SBATCH` lines, for `sbatch FILE`. The bundle must be in place, as
-        `cloudtrain submit` puts it there."""
+        `cloudtrain submit --upload-only` puts it there."""
         first, newline, rest = str(self.request["script"]).partition("\n")
         words = self.request["argv"][1:-1]  # without the program, and the script that this text takes the place of
         lines = [f"#SBATCH {_quote(word)}" for word in words if word != "--parsable"]

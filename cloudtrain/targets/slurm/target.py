@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,6 +11,7 @@ from cloudtrain.targets.slurm.account import SlurmAccount
 from cloudtrain.targets.slurm.settings import Slurm
 
 if TYPE_CHECKING:
+    from cloudtrain.core.adoption import BatchSettings
     from cloudtrain.core.plan import CompileContext, Plan
     from cloudtrain.core.processing import AnyJob
 
@@ -47,6 +48,12 @@ class SlurmTarget(Target):
         from cloudtrain.targets.slurm.service.service import SlurmService
 
         return SlurmService(environ=environ, state_dir=state_dir)
+
+    def batch_settings(self, options: Mapping[str, str], setup: Sequence[str]) -> BatchSettings:
+        """The options of sbatch as settings."""
+        from cloudtrain.targets.slurm.adopt import batch_settings
+
+        return batch_settings(options, setup)
 
     def examine(self, settings: Slurm, account: SlurmAccount) -> str | None:
         """Where jobs would go."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cloudtrain.core.adoption import Original
@@ -10,6 +10,15 @@ from cloudtrain.targets.azureml.adopt.job_files import not_a_command, originals_
 
 _READ_ONLY = frozenset({"status", "jobStatus", "creationContext", "logFiles", "parameters", "componentId", "warnings"})
 """What the service adds to a body when it answers."""
+
+_ADDED: Mapping[str, Callable[[str, Any], bool]] = {
+    "services": lambda name, _: name in ("Tracking", "Studio"),
+    "properties": lambda name, _: name.startswith(
+        ("_azureml.", "ContentSnapshotId", "ProcessInfoFile", "ProcessStatus")
+    ),
+    "outputs": lambda name, item: name == "default" and "/ExperimentRun/dcid." in str(item),
+}
+"""What the service adds to fields of a body: names and values."""
 
 
 def originals_in(data: Any, folder: str | None) -> list[Original]:
@@ -37,10 +46,12 @@ def _from_body(data: Mapping[str, Any], properties: Mapping[str, Any], folder: s
     words = "what the service says of a command job" if answered else "the body of a command job"
     if kind == "command":
         body = {key: value for key, value in properties.items() if key not in _READ_ONLY}
-        services = body.get("services")
-        if answered and isinstance(services, Mapping):
-            kept = {key: value for key, value in services.items() if key not in ("Tracking", "Studio")}
-            body["services"] = kept or None
+        if answered:
+            body |= {
+                field: {key: value for key, value in body[field].items() if not is_added(key, value)} or None
+                for field, is_added in _ADDED.items()
+                if isinstance(body.get(field), Mapping)
+            }
         yield Original("azureml", {"properties": body}, name, words, settings, folder=folder)
     elif kind == "sweep":
         yield _trial(properties, name, settings, folder)

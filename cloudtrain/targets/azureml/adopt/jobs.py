@@ -81,6 +81,8 @@ def _source(original: Original, code: Any, comments: dict[Any, str]) -> str | No
     """The folder of the code, from what the body calls it."""
     if code is None:
         return None
+    if original.code is not None:
+        return "code"
     text = str(code)
     if is_local(text):
         return text.removeprefix("file://")

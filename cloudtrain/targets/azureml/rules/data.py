@@ -293,6 +293,6 @@ def data_changes(subject: Subject) -> Iterator[Fault]:
             yield Fault(
                 f"which version input `{name}`, `{found.name}@latest`, means changes; a submit sends the one that "
                 "it then is",
-                f"write `azureml:{found.name}:VERSION`",
+                f"add `--pin`, or write `azureml:{found.name}:VERSION`",
                 place(subject, ("inputs", name, "uri"), ("inputs", name, "azureml")),
             )

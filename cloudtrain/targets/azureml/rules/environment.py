@@ -34,7 +34,8 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
     if found := parse_label(written):
         yield Fault(
             f"which version `{found.name}@latest` is changes; a submit sends the one that it then is",
-            f"write `azureml:{found.name}:VERSION`; `az ml environment list --name {found.name}` lists them",
+            f"add `--pin`, or write `azureml:{found.name}:VERSION`; `az ml environment list --name {found.name}` lists "
+            "them",
             environment_path(subject),
         )
         return

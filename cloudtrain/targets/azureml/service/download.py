@@ -7,6 +7,7 @@ file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -79,7 +80,7 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
         TargetError: its files may not be read, or a name is not to be trusted.
     """
     address = str(blobs.client.get(code_id, api_version=CODE)["properties"]["codeUri"]).partition("?")[0]
-    container_url, _, root = address.rstrip("/").rpartition("/")  # as `upload_code` made it
+    container_url, root = code_folder(address)
     container = blobs.beside(container_url)
     names = [(blob, _behind(blob, root)) for blob in container.names(f"{root}/")]
     with landing(destination) as staging:
@@ -87,6 +88,13 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
         run_concurrently(_FILES, lambda item, check: _fetch(*item, check), files)
         staging.move()
     return destination
+
+
+def code_folder(address: str) -> tuple[str, str]:
+    """The container that an asset's code lies in, and its folder there. The SDK's lies deeper than `upload_code`'s."""
+    named = re.fullmatch(r"(https://[^/]+\.blob\.[^/]+/[^/]+)/(.+)", address.rstrip("/"))
+    container, _, folder = address.rstrip("/").rpartition("/")
+    return (named[1], named[2]) if named else (container, folder)
 
 
 class Results:

@@ -4,14 +4,17 @@ the newest environment by its time of creation, and what the container of data o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.core.plan import canonical_json
-from cloudtrain.errors import TargetError
-from cloudtrain.targets.azureml.compile.identifiers import Labelled, parse_label
+from cloudtrain.errors import TargetError, UsageError
+from cloudtrain.targets.azureml.compile.identifiers import MODELS, Labelled, asset_id, parse_label
 from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.azureml.service.versions import ENVIRONMENT
 from cloudtrain.targets.common.provider_errors import NotThere
+
+if TYPE_CHECKING:
+    from cloudtrain.core.processing import AnyJob
 
 _NEWEST = {"$orderBy": "createdtime desc", "$top": "1"}
 
@@ -58,6 +61,42 @@ class Labels:
             for name, item in (properties.get("inputs") or {}).items()
         }
         return canonical_json({**request, "properties": properties})
+
+    def pinned(self, client: Client, job: AnyJob) -> AnyJob:
+        """The job with versions in the place of labels.
+
+        Raises:
+            TargetError: a label means nothing, or may not be looked at.
+            UsageError: a label is one of a registry, which is not asked.
+        """
+        environment = self._version_of(client, job.environment.of("azureml"), "environments")
+        inputs = {
+            name: self._version_of(client, item.of("azureml"), "models" if item.type in MODELS else "data")
+            for name, item in job.inputs.items()
+        }
+        changes: dict[str, Any] = {}
+        if environment is not None:
+            changes["environment"] = job.environment.model_copy(update={"azureml": environment})
+        if any(inputs.values()):
+            changes["inputs"] = {
+                name: item.model_copy(update={"azureml": inputs[name]}) if inputs[name] else item
+                for name, item in job.inputs.items()
+            }
+        return job.model_copy(update=changes) if changes else job
+
+    def _version_of(self, client: Client, written: Any, kind: str) -> str | None:
+        """What names the version that a label means now; None for what is no label."""
+        if not isinstance(written, str):
+            return None
+        found = asset_id(client.place.workspace_id, written, kind) or written
+        label = parse_label(found)
+        if label is not None:
+            whole = self._id(client, label)
+            return whole if "/" in written else f"azureml:{label.name}:{whole.rpartition('/')[2]}"
+        if found.endswith(("@latest", "/labels/latest")):
+            hint = "name a version of it: its registry's page in the studio lists them"
+            raise UsageError(f"`{written}` is a label of a registry, which is not asked", hint=hint, code="CT987")
+        return None
 
     def _id(self, client: Client, label: Labelled) -> str:
         try:

@@ -34,6 +34,7 @@ from cloudtrain.targets.common.provider_errors import Denied, NotThere
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.refreshed import Refreshed
+    from cloudtrain.core.processing import AnyJob
 
 _TOKEN = "x-azureml-token"
 """Header with a token that a job acts with for its user, who reads the data."""
@@ -70,6 +71,16 @@ class AzureMLService:
 
         account = account_of(settings, self._environ, Path.cwd())._replace(overlay=self._overlay() or None)
         return check(self._at(plan.place), plan, machines_of(job, account).instance_type, self._labels)
+
+    def pin(self, job: AnyJob, settings: AzureML) -> AnyJob:
+        """The job with the newest versions of its environment and its data; see `labels.py`."""
+        from cloudtrain.targets.azureml.account import account_of
+
+        account = account_of(settings, self._environ, Path.cwd())
+        if account.missing:
+            hint = "set `subscription_id`, `resource_group` and `workspace` under `[azureml]` in cloudtrain.toml"
+            raise SettingsError("a workspace says what `@latest` means, and none is given", hint=hint)
+        return self._labels.pinned(self._at(account.place), job)
 
     def refresh_catalogue(self, settings: AzureML) -> Refreshed:
         """Read the workspace's instance types, prices and quotas into a file beside the user's own corrections.

@@ -1,0 +1,74 @@
+"""A command job of a workspace for `cloudtrain adopt`: its body, and its code as far as it can be read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from cloudtrain.core.adoption import Original
+from cloudtrain.documents.archives import archive_of
+from cloudtrain.errors import TargetError, UsageError
+from cloudtrain.targets.azureml.account_ref import AccountRef
+from cloudtrain.targets.azureml.adopt.documents import originals_in
+from cloudtrain.targets.azureml.service.blobs import Blobs
+from cloudtrain.targets.azureml.service.client import Client
+from cloudtrain.targets.azureml.service.download import fetch_code
+from cloudtrain.targets.azureml.service.versions import SUBMIT
+from cloudtrain.targets.common.provider_errors import NotThere
+
+_MOST = 256 << 20
+"""Bytes of code: more is data, and stays where it is."""
+
+
+def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> AccountRef:
+    """The workspace that a reference names, whole, or by its name alone: then the settings say the rest.
+
+    Raises:
+        UsageError: it is no reference, or the settings do not say the rest.
+    """
+    if ":" in place:
+        return AccountRef.parse(place)
+    if {"subscription_id", "resource_group"} & set(missing):
+        hint = (
+            "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/NAME`, or set `subscription_id` and "
+            "`resource_group` under `[azureml]` in cloudtrain.toml"
+        )
+        raise UsageError(f"nothing says in which subscription the workspace `{place}` is", hint=hint, code="CT933")
+    return account._replace(workspace=place)
+
+
+def fetch_original(client: Client, name: str) -> Original:
+    """The job with its code. Where the code cannot be read, the job file says which it was.
+
+    Raises:
+        UsageError: the workspace has no job of that name, or it is no command job.
+        TargetError: it cannot be asked.
+    """
+    try:
+        document = client.get(f"jobs/{name}", api_version=SUBMIT)  # older ones leave out fields of a body
+    except NotThere:
+        hint = "`cloudtrain ps --target azureml` lists the workspace's jobs"
+        message = f"the workspace `{client.place.workspace}` has no job `{name}`"
+        raise UsageError(message, hint=hint, code="CT974") from None
+    found = originals_in(document, None)
+    if len(found) != 1:
+        hint = "name one of its steps' own jobs: the job's page in the studio lists them"
+        raise UsageError(f"`{name}` is a pipeline, which is no single job", hint=hint, code="CT981")
+    own = {key: value for key in ("credential", "cloud") if (value := getattr(client.place, key))}
+    code_id = str(found[0].request["properties"].get("codeId") or "").removeprefix("azureml:")
+    code = _code(client, code_id) if code_id.startswith("/subscriptions/") else None
+    return replace(found[0], kind=f"the job {name}", settings={**found[0].settings, **own}, code=code)
+
+
+def _code(client: Client, code_id: str) -> bytes | None:
+    """The files of a code asset in an archive; None where they are gone, too large, or not the caller's to read."""
+    with TemporaryDirectory(prefix="cloudtrain-") as scratch:
+        try:
+            folder = fetch_code(Blobs(client), code_id, Path(scratch, "code"))
+        except TargetError:
+            return None
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        if not files or sum(file.stat().st_size for file in files) > _MOST:
+            return None
+        return archive_of({str(file.relative_to(folder)): file.read_bytes() for file in files})

@@ -1,0 +1,54 @@
+"""The options of a batch script as settings of the target, for `cloudtrain adopt`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cloudtrain.core.adoption import BatchSettings
+
+_TEXTS = ("partition", "account", "qos", "constraint", "reservation")
+_FIELDS = frozenset("nodes time job-name gpus-per-node gpus-per-task gres ntasks-per-node ntasks".split())
+"""Options that fields of a job say."""
+
+_OWN = frozenset("output error open-mode signal parsable requeue no-requeue exclusive cpus-per-task".split())
+"""Options that cloudtrain writes itself, or that another setting says."""
+
+_REFUSED = {
+    "array": "a job is one run: `cloudtrain submit job.yaml --each hyperparameters.seed=1,2,3` sends several",
+    "dependency": "it names jobs by their numbers: `cloudtrain wait NAME` waits for a run",
+    "export": "variables of the shell do not reach the job: write them under `environment.variables`",
+    "chdir": "the code runs in a folder of its run: `source_dir` names it, and inputs have places",
+    "comment": "cloudtrain finds the run by its comment; `tags` are for people",
+}
+
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+_WHOLE = "a job that has its nodes for itself has all of their memory"
+
+_HEAD = ("Set `shared_dir` too: a folder of yours that the login node and every node see; and `host`, the login node.",)
+
+
+def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSettings:
+    """The table of the target that says what the options say."""
+    settings: dict[str, Any] = {name: options[name] for name in _TEXTS if options.get(name)}
+    gpus = options.get("gres", "").rpartition("gpu:")[2] or options.get("gpus-per-node", "")
+    if kind := re.match(r"([A-Za-z][\w.-]*):\d+", gpus):
+        settings["gpu_type"] = kind[1]
+    if "exclusive" not in options:
+        settings["exclusive"] = False
+        cpus, tasks = options.get("cpus-per-task", ""), options.get("ntasks-per-node", "1")
+        if cpus.isdecimal() and tasks.isdecimal():
+            settings["cpus_per_instance"] = int(cpus) * int(tasks)
+    if "no-requeue" in options:
+        settings["requeue"] = False
+    if setup:
+        settings["setup"] = list(setup)
+    memory = [name for name in _MEMORY if name in options] if "exclusive" in options else []
+    others = [name for name in options if name not in {*_TEXTS, *_FIELDS, *_OWN, *_REFUSED, *memory}]
+    extra = [f"--{name}={options[name]}" if options[name] else f"--{name}" for name in others if len(name) > 1]
+    settings |= {"extra_sbatch": extra} if extra else {}
+    lost = {f"--{name}": why for name, why in _REFUSED.items() if name in options}
+    lost |= {f"-{name}": "write it by its long name" for name in others if len(name) == 1}
+    lost |= {f"--{name}": _WHOLE for name in memory if options[name] != "0"}
+    return BatchSettings(settings, lost, _HEAD)
