@@ -51,9 +51,9 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
 def group_without_gpu(subject: Subject) -> Iterator[Fault]:
     """A group without GPUs is part of a distribution over GPUs.
 
-    Every instance that the distribution spans gets ranks, and a rank without a GPU cannot join an NCCL process
-    group: the job hangs until its collectives time out. The SageMaker SDK drops the groups of `torch_distributed`,
-    so that each group runs torchrun for itself (sagemaker 2.257.7).
+    Every instance that the distribution spans gets ranks. A rank without a GPU cannot join an NCCL process group, so
+    the job hangs until its collectives time out. The SageMaker SDK drops the groups of `torch_distributed`, so that
+    each group runs torchrun for itself (sagemaker 2.257.7).
     """
     machines = cluster(subject)
     if machines.kind != "groups" or launcher(subject) not in ("torchrun", "mpirun"):
@@ -72,8 +72,8 @@ def group_without_gpu(subject: Subject) -> Iterator[Fault]:
 def groups_unlike(subject: Subject) -> Iterator[Fault]:
     """A distribution spans groups with different GPUs.
 
-    All ranks wait for the slowest one at each step, and mpirun starts as many processes on every instance as on its
-    own. AWS documents distributions over one group only (developer guide, heterogeneous clusters).
+    At each step, all ranks wait for the slowest one. mpirun starts the same number of processes on every instance as on
+    its own. AWS documents only distributions over a single group (developer guide, heterogeneous clusters).
     """
     machines = cluster(subject)
     if machines.kind != "groups" or launcher(subject) not in ("torchrun", "mpirun"):
@@ -111,7 +111,7 @@ def library_over_groups(subject: Subject) -> Iterator[Fault]:
 def preference_repeats(subject: Subject) -> Iterator[Fault]:
     """An instance type comes twice among the preferences.
 
-    The service takes the first type that it has; each may appear once (API reference, InstancePreference).
+    The service takes the first type with free capacity; each type may appear once (API reference, InstancePreference).
     """
     groups = _preferences(subject)
     names = [group.instance_type for group in groups]
