@@ -107,7 +107,8 @@ class Stage:
         return {"PATH": f"{folder}:{path}"}
 
     def torchrun_variables(self, host: Host) -> dict[str, str]:
-        """Return torchrun's settings as variables, so that its argv stays unchanged: each rank's output goes to its
-        file.
+        """Return torchrun's settings as variables, which keeps its argv unchanged.
+
+        Each rank's output goes to a file.
         """
         return {"PET_LOG_DIR": f"{self.run_dir}/logs/instance_{host.index}", "PET_REDIRECTS": "3"}
