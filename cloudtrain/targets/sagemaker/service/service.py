@@ -85,7 +85,7 @@ class SageMakerService:
         return refresh(clients, account.region, folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Upload bundle and data to the plan's addresses; return False if they are already there or the plan has none."""
+        """Upload bundle and data to the plan's addresses; return False if all are there already or none are needed."""
         from cloudtrain.targets.sagemaker.service.upload import upload, upload_data
 
         clients = self._at(plan.place)
