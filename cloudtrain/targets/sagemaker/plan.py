@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class SageMakerPlan(Plan):
     """The compiled job. `request` is the body of CreateTrainingJob; everything else here is made from it.
 
-    Before a job of the SDK can start, the bundle must be uploaded to the address in `plan.uploads`. A `cloudtrain
-    submit` of the same code uploads it.
+    Before a job of the SDK can start, the bundle must be uploaded to the address in `plan.uploads`. A
+    `cloudtrain submit` of the same code uploads it.
     """
 
     @classmethod

@@ -13,8 +13,8 @@ _MCA = ("-mca", "--mca")
 
 
 def option_variables(job: TrainingJob) -> dict[str, str]:
-    """Return the variables that replace options: `NAME` for `-x NAME=VALUE`, and `OMPI_MCA_NAME` for `--mca NAME
-    VALUE`.
+    """Return the variables that replace options: `NAME` for `-x NAME=VALUE`, and `OMPI_MCA_NAME` for
+    `--mca NAME VALUE`.
 
     Raises:
         JobError: no variable replaces an option.

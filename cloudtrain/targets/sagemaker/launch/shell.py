@@ -34,7 +34,7 @@ def uses_shell(toolkit: str) -> bool:
 def arrives(value: Any, toolkit: str, *, script: str = "train.py") -> str | None:
     """Return a hyperparameter as the script receives it, in the images of a framework.
 
-    The text can differ from the given one: `it"s" arrives as `its`. Returns None if the text does not arrive as one
+    The text can differ from the given one: `it"s"` arrives as `its`. Returns None if the text does not arrive as one
     argument, changes other arguments, or runs as a command.
     """
     before, after = ("--before", "0", "--value"), ("--after", "0")

@@ -68,8 +68,8 @@ def package_under_torchrun(subject: Subject) -> Iterator[Fault]:
     """There is a `setup.py` beside the script, and the toolkit's torchrun refuses packages.
 
     With a `setup.py` in the code the toolkit installs the package and runs the entry point as a module (`python -m`),
-    which its torchrun does not support. cloudtrain's own launcher starts such a job, except if the target says `launch
-    = "toolkit"` or the job needs the toolkit.
+    which its torchrun does not support. cloudtrain's own launcher starts such a job, except if the target says
+    `launch = "toolkit"` or the job needs the toolkit.
     """
     if mode(subject) == "toolkit" and launcher(subject) == "torchrun" and "setup.py" in _files(subject):
         yield Fault(
