@@ -65,7 +65,7 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ102", Level.ERROR)
 def account_misspelt(subject: Subject) -> Iterator[Fault]:
-    """The subscription, the resource group or the workspace cannot be one.
+    """The subscription, resource group or workspace name is not valid.
 
     A subscription is named by its id, not by its title. Resource groups and workspaces must match the patterns of the
     API (REST API specification, `subscriptionId`, `resourceGroupName`, `workspaceName`). Any other text gives an
@@ -79,7 +79,7 @@ def account_misspelt(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ103", Level.ERROR)
 def no_name_of_a_compute(subject: Subject) -> Iterator[Fault]:
-    """The compute cannot be the name of a cluster.
+    """The compute is not a valid name of a cluster.
 
     `compute` is the name of a cluster in the workspace: letters, digits and hyphens. For the size of machines, use
     `resources.instance_type`, which makes the job serverless. To run on this machine, use the target `local`.
@@ -101,7 +101,7 @@ def no_name_of_a_compute(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ104", Level.WARNING)
 def serverless_setting_on_cluster(subject: Subject) -> Iterator[Fault]:
-    """A setting for serverless jobs is given to a job on a cluster.
+    """A job on a cluster has a setting for serverless jobs.
 
     A cluster has a fixed region and a fixed tier (`dedicated` or `low_priority`). `job_tier` and `locations` are
     documented for serverless compute only (Azure ML documentation, serverless compute), and do nothing on a cluster.
@@ -121,7 +121,7 @@ def serverless_setting_on_cluster(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ105", Level.ERROR)
 def spot_on_cluster(subject: Subject) -> Iterator[Fault]:
-    """Spare capacity is asked for on a cluster.
+    """The job asks for spare capacity on a cluster.
 
     A cluster's machines are spare capacity only if it was created that way (`tier: low_priority` of the AmlCompute).
     The job tier `Spot` is for serverless jobs (Azure ML documentation, serverless compute); on a cluster the job would
@@ -163,7 +163,7 @@ def location_misspelt(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ108", Level.ERROR)
 def most_below_count(subject: Subject) -> Iterator[Fault]:
-    """The most instances that a job may have are fewer than it asks for.
+    """The job asks for more instances than `max_instance_count`.
 
     `max_instance_count` limits the growth of an elastic job; the job starts with `instance_count` instances.
     """

@@ -29,7 +29,7 @@ _MANY_PROCESSES = 4
 
 @rule("AZ701", Level.ERROR)
 def shared_memory_size(subject: Subject) -> Iterator[Fault]:
-    """The size of the shared memory is no size.
+    """The size of the shared memory is not valid.
 
     Only overrides can cause this; the SDK sends even `banana` (azure-ai-ml 1.35.2). A size is a number and one of `b`,
     `k`, `m` and `g` (documentation, YAML schema of the command job).
@@ -86,7 +86,7 @@ def docker_arguments(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ704", Level.WARNING)
 def privileged_container(subject: Subject) -> Iterator[Fault]:
-    """The container runs with all rights on its machine.
+    """The container has full access to its machine.
 
     `--privileged` gives every program in the container access to the machine's devices and disks, including the job's
     token. Few programs need it: InfiniBand and GPUs work without it, and a debugger needs only `--cap-add SYS_PTRACE`.
@@ -135,7 +135,7 @@ def tensor_board_without_folder(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ721", Level.ERROR)
 def managed_identity(subject: Subject) -> Iterator[Fault]:
-    """A serverless job has no managed identity to act as.
+    """A serverless job cannot use a system-assigned managed identity.
 
     Serverless jobs use the user's identity, or a user-assigned identity, which is named by its client id. A
     system-assigned identity belongs to a cluster (Azure ML documentation, serverless compute).
@@ -152,7 +152,7 @@ def managed_identity(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ722", Level.ERROR)
 def client_id(subject: Subject) -> Iterator[Fault]:
-    """The client id of the managed identity is no client id.
+    """The client id of the managed identity is not valid.
 
     Write the GUID that `az identity show --query clientId` prints, and not the identity's name or resource id.
     """
@@ -168,7 +168,7 @@ def client_id(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ723", Level.NOTICE)
 def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
-    """An interactive service is on a job that nothing ends.
+    """A job with an interactive service never ends by itself.
 
     JupyterLab, VS Code and ssh live as long as the job. A command that sleeps to keep them open is billed until the
     job's time limit.

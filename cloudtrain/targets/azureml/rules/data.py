@@ -34,7 +34,7 @@ _ONLY_SAGEMAKER = ("shard", "content_type", "compression", "record_wrapper", "at
 
 @rule("AZ501", Level.ERROR)
 def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
-    """The command refers to an input or output that the job does not have.
+    """The command names an input or output that the job does not have.
 
     The service replaces only `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command. cloudtrain checks the job's own
     references when it reads the job; this rule checks the command, the inputs and the outputs after the overrides. The
@@ -68,7 +68,7 @@ def name_of_place(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ503", Level.NOTICE)
 def not_in_command(subject: Subject) -> Iterator[Fault]:
-    """An input or output is not named in the job's command.
+    """The job's command does not name an input or output.
 
     A `command` names its data itself: `python prep.py --data ${{inputs.train}}`. Other inputs and outputs are mounted,
     but only a program that reads `AZURE_ML_INPUT_NAME` or `AZURE_ML_OUTPUT_NAME` finds them. (cloudtrain's runtime
@@ -127,7 +127,7 @@ def only_on_sagemaker(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ506", Level.ERROR)
 def place_of_output(subject: Subject) -> Iterator[Fault]:
-    """An output is to be written where Azure ML cannot write.
+    """Azure ML cannot write to the address of an output.
 
     Outputs and checkpoints go to a datastore of the workspace (`azureml://datastores/NAME/paths/PATH`) or to a blob
     address. `asset_name` registers the written files as an asset.
@@ -286,7 +286,7 @@ def _input_path(subject: Subject, name: str) -> Path:
 
 @rule("AZ514", Level.NOTICE)
 def data_changes(subject: Subject) -> Iterator[Fault]:
-    """An input is named by a label, and what that means changes.
+    """An input is named by a label, which can mean another version tomorrow.
 
     `NAME@latest` becomes another version as soon as one is registered: the same job then reads other data. A submit
     asks the workspace for the version, reports it (AZ916), and sends that version, as the SDK does.

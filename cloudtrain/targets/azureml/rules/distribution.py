@@ -133,7 +133,7 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ307", Level.ERROR)
 def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
-    """DeepSpeed's autotuning is to run over several instances.
+    """DeepSpeed's autotuning would run on several instances.
 
     Autotuning starts its experiments on other instances through ssh, which the instances of a job do not offer each
     other. On one instance it works, and its result is also valid for several instances of the same kind.
@@ -151,7 +151,7 @@ def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ308", Level.WARNING)
 def deepspeed_without_gpu(subject: Subject) -> Iterator[Fault]:
-    """DeepSpeed is to run on an instance type without GPUs.
+    """DeepSpeed would run on an instance type without GPUs.
 
     On a CPU DeepSpeed trains with the gloo backend and lacks most of its features. A small GPU instance is often
     cheaper than the additional time.
@@ -167,7 +167,7 @@ def deepspeed_without_gpu(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ309", Level.WARNING)
 def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
-    """The environment is made for another framework than the distribution.
+    """The environment lacks the framework that the distribution needs.
 
     A TensorFlow environment has no PyTorch, and the other way round: the script ends at its first import. This rule
     ignores packages that the job itself installs, with `requirements` or a conda file.

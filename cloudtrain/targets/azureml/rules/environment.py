@@ -23,7 +23,7 @@ _LABEL = re.compile(r".*/environments/(?P<name>[^/]+)/labels/(?P<label>[^/]+)")
 
 @rule("AZ601", Level.NOTICE)
 def environment_changes(subject: Subject) -> Iterator[Fault]:
-    """The environment is named by a label, and what that means changes.
+    """The environment is named by a label, which can mean another version tomorrow.
 
     `NAME@latest` and `labels/latest` become another version next month: the same job then runs with other packages, and
     you cannot repeat a failure of today. A submit asks the workspace for the version, reports it (AZ916), and sends
@@ -54,7 +54,7 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ602", Level.WARNING)
 def image_changes(subject: Subject) -> Iterator[Fault]:
-    """The image has no tag, or one that moves.
+    """The image has no tag, or a tag that moves.
 
     Without a tag a registry returns `latest`, the image that was pushed last. Azure ML builds an environment once and
     keeps it, so the same job can run with an old image in one workspace and with a new one in another.
@@ -70,7 +70,7 @@ def image_changes(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ603", Level.ERROR)
 def image_of_another_architecture(subject: Subject) -> Iterator[Fault]:
-    """The image is for another processor than the instance type has.
+    """The image and the instance type are for different processors.
 
     GB200 and GB300 machines have Arm processors (Grace), all others x86-64. A container for the other kind ends at once
     with "exec format error". The image's name tells its kind.
@@ -105,7 +105,7 @@ def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ605", Level.ERROR)
 def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
-    """The environment is made for GPUs of another maker than the instance type has.
+    """The environment and the instance type have GPUs of different makers.
 
     Software for CUDA cannot use an AMD MI300X, and software for ROCm cannot use an NVIDIA GPU. The script trains on the
     CPU, or ends, and you still pay for the GPUs. Azure ML's curated environments are for CUDA.

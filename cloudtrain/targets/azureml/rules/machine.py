@@ -36,7 +36,7 @@ _MOST_RDMA = 100
 
 @rule("AZ201", Level.ERROR)
 def no_size(subject: Subject) -> Iterator[Fault]:
-    """The instance type cannot be the name of an Azure VM size.
+    """The instance type is not a valid name of an Azure VM size.
 
     Names look like `Standard_NC24ads_A100_v4`: `Standard_`, the family, the number of vCPUs, letters for features, the
     accelerator and the version; upper and lower case are the same. The SDK sends any text (azure-ai-ml 1.35.2), and the
@@ -109,7 +109,7 @@ def infiniband_without_sriov(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ205", Level.WARNING)
 def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
-    """Whether the instance type has InfiniBand is a guess from its name.
+    """cloudtrain guesses from the name whether the instance type has InfiniBand.
 
     An `r` among the letters after a size's number means RDMA. This holds for all sizes of the catalogue, but Azure does
     not promise it. No name tells whether the InfiniBand has SR-IOV, without which NCCL cannot use it. For a size that
@@ -154,7 +154,7 @@ rule("AZ208", Level.ERROR)(shared.type_is_not_as_described)
 
 @rule("AZ209", Level.ERROR)
 def too_many_instances(subject: Subject) -> Iterator[Fault]:
-    """The job asks for more instances than the service joins.
+    """The job asks for more instances than the service can connect.
 
     Over InfiniBand a cluster has at most 100 instances, and an MPI run has at most 100 on any network (Azure ML
     documentation, quotas: nodes of a communication-enabled pool on an RDMA family, nodes of a single MPI run).

@@ -29,7 +29,7 @@ _MOST_FILES = 2000
 
 @rule("AZ111", Level.ERROR)
 def refused_by_service(subject: Subject) -> Iterator[Fault]:
-    """The overrides put something into the body that the API has no word for.
+    """`azureml_overrides` sets a value that Azure ML's API does not have.
 
     Examples are a number instead of a text, or an unknown distribution, mode or identity. The SDK sends most of these
     unchecked (azure-ai-ml 1.35.2: `tags` and variables that are numbers, for example), and the service answers with
@@ -40,7 +40,7 @@ def refused_by_service(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ112", Level.WARNING)
 def unknown_field(subject: Subject) -> Iterator[Fault]:
-    """The overrides write a field that the API does not have.
+    """`azureml_overrides` sets a field that Azure ML's API does not have.
 
     Fields of the body have the names of the REST API: `shmSize`, not `shm_size`. The SDK silently drops an unknown
     field of a distribution (azure-ai-ml 1.35.2). You can still send a field that is newer than this table
@@ -77,7 +77,7 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ114", Level.ERROR)
 def tags_over_limit(subject: Subject) -> Iterator[Fault]:
-    """There are too many tags or properties, or one is too long.
+    """The job has too many tags or properties, or one is too long.
 
     A job has at most 50 tags and 50 properties; a key has at most 100 characters and a value 1,000 (Azure ML
     documentation, service limits, 2025-02-05).
@@ -118,7 +118,7 @@ def text_too_long(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ116", Level.WARNING)
 def experiment_name(subject: Subject) -> Iterator[Fault]:
-    """The experiment's name has letters that Azure ML may not take.
+    """The experiment's name has letters that Azure ML may refuse.
 
     Names of experiments are letters, digits, `_` and `-`, with a letter or a digit first (azureml-core, `Experiment`;
     version 2 of the SDK does not check them). The job's own name always fits.

@@ -16,7 +16,7 @@ _SHORTEST = 60
 
 @rule("AZ401", Level.ERROR)
 def timeout_unreadable(subject: Subject) -> Iterator[Fault]:
-    """The time limit is no duration, or not more than nothing.
+    """The time limit is not a duration, or not greater than zero.
 
     Only overrides can cause this. The SDK sends `-PT5S` for -5 seconds, and drops a limit of 0 (azure-ai-ml 1.35.2).
     The body has an ISO 8601 duration, in which `P1M` is a month and `PT1M` a minute. Use only whole days, hours,
@@ -61,7 +61,7 @@ def run_too_long(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ411", Level.WARNING)
 def no_limit(subject: Subject) -> Iterator[Fault]:
-    """An expensive job does not say how long it may run.
+    """An expensive job has no time limit.
 
     Without `max_runtime` a job ends only after 21 days (7 on spot capacity). A job that hangs, for example in a
     collective that one rank never joins, is billed until then.
@@ -82,7 +82,7 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ413", Level.WARNING)
 def budget_without_price(subject: Subject) -> Iterator[Fault]:
-    """The price is not known, so the budget cannot be kept.
+    """The price is not known, so cloudtrain cannot check the budget.
 
     The catalogue lacks a price of the instance type, or the job does not name the type. Write the price that you pay
     into `instances.toml`, or ask the workspace: `cloudtrain instances --target azureml --refresh`.

@@ -26,7 +26,7 @@ _TRUE = ("1", "true", "yes", "y", "on")
 
 @rule("AZ621", Level.ERROR)
 def variable_is_no_text(subject: Subject) -> Iterator[Fault]:
-    """An environment variable is a number or `true`, and not a text.
+    """The value of an environment variable is a number or `true` instead of a text.
 
     Only overrides can cause this. The SDK sends such values unchanged (azure-ai-ml 1.35.2), and the API accepts only
     texts.
@@ -40,7 +40,7 @@ def variable_is_no_text(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ622", Level.ERROR)
 def variable_of_service(subject: Subject) -> Iterator[Fault]:
-    """An environment variable is one that Azure ML sets.
+    """The job sets an environment variable that Azure ML sets.
 
     These variables tell each process its rank, the location of its data, and its token for the workspace. If all
     processes get the same value, they believe that they are the same process, or the job loses its run. Users may set
@@ -56,7 +56,7 @@ def variable_of_service(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ623", Level.WARNING)
 def interface_without_network(subject: Subject) -> Iterator[Fault]:
-    """NCCL is told to use a network card that leads nowhere.
+    """NCCL would use a network card that connects no instances.
 
     `docker0` and `lo` exist on every instance but connect none of them: NCCL hangs while it sets up its rings, until it
     times out. The Ethernet card of Azure's GPU machines is `eth0`; without the variable NCCL finds it by itself.
@@ -73,7 +73,7 @@ def interface_without_network(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ624", Level.WARNING)
 def infiniband_switched_off(subject: Subject) -> Iterator[Fault]:
-    """InfiniBand is paid for and switched off.
+    """You pay for InfiniBand, but it is switched off.
 
     `NCCL_IB_DISABLE=1` sends all gradients over Ethernet, at a small part of the rate. On such a machine it is useful
     only to look for an error in the network.

@@ -53,7 +53,7 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM102", Level.ERROR)
 def role_is_no_role(subject: Subject) -> Iterator[Fault]:
-    """The execution role is not the ARN of an IAM role.
+    """The execution role is not a valid ARN of an IAM role.
 
     The API takes only `arn:aws:iam::ACCOUNT:role/NAME`. It refuses the bare name of a role, a user, and the ARN of a
     session that assumed the role.
@@ -87,7 +87,7 @@ def role_of_another_partition(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM104", Level.ERROR)
 def region_misspelt(subject: Subject) -> Iterator[Fault]:
-    """The region is not the name of a region.
+    """The name of the region is not valid.
 
     Region names look like `eu-west-1`. With any other text the connection fails, or goes to a host that does not exist.
     """
@@ -101,7 +101,7 @@ def region_misspelt(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM105", Level.ERROR)
 def bucket_name(subject: Subject) -> Iterator[Fault]:
-    """The bucket is not the name of a bucket.
+    """The name of the bucket is not valid.
 
     Bucket names have 3 to 63 lower-case letters, digits, dots and hyphens (S3's bucket naming rules). A folder in
     the bucket is the target's `prefix`.

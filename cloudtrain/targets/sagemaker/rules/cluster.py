@@ -30,7 +30,7 @@ def group_names_repeat(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM212", Level.ERROR)
 def unknown_group(subject: Subject) -> Iterator[Fault]:
-    """A group is named that the job does not have.
+    """The job names a group that it does not have.
 
     `resources.distribution_groups` and `inputs.NAME.instance_groups` name groups of `resources.instance_groups`. A
     distribution over a group that does not exist starts nothing; an input for one reaches nobody.
@@ -70,7 +70,7 @@ def group_without_gpu(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM214", Level.WARNING)
 def groups_unlike(subject: Subject) -> Iterator[Fault]:
-    """A distribution spans groups with different GPUs.
+    """The distribution spans groups with different GPUs.
 
     At each step, all ranks wait for the slowest one. mpirun starts the same number of processes on every instance as on
     its own. AWS documents only distributions over a single group (developer guide, heterogeneous clusters).
@@ -91,7 +91,7 @@ def groups_unlike(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM215", Level.ERROR)
 def library_over_groups(subject: Subject) -> Iterator[Fault]:
-    """SageMaker's own library is to span several groups.
+    """SageMaker's own library would span several groups.
 
     SMDDP and SMP need equal instances: the toolkit starts them for a homogeneous cluster, with one instance type
     (`SMDATAPARALLEL_USE_HOMOGENEOUS`, sagemaker-training 5.1.4).
@@ -109,7 +109,7 @@ def library_over_groups(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM216", Level.ERROR)
 def preference_repeats(subject: Subject) -> Iterator[Fault]:
-    """An instance type comes twice among the preferences.
+    """The preferences name an instance type twice.
 
     The service takes the first type with free capacity; each type may appear once (API reference, InstancePreference).
     """
@@ -143,7 +143,7 @@ def preferences_need_other_images(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM218", Level.ERROR)
 def preferences_exclude(subject: Subject) -> Iterator[Fault]:
-    """Preferred instance types do not go with spot capacity or a placement.
+    """Preferred instance types exclude spot capacity and a placement.
 
     `InstancePreferences` work with on-demand capacity and training plans only, and exclude InstancePlacementConfig
     (API reference, ResourceConfig).

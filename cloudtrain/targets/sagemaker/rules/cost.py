@@ -13,7 +13,7 @@ from cloudtrain.targets.sagemaker.rules.view import seconds
 
 @rule("SM411", Level.WARNING)
 def default_runtime(subject: Subject) -> Iterator[Fault]:
-    """An expensive job does not say how long it may run.
+    """An expensive job has no time limit.
 
     Without `max_runtime` a job may run for a day, the service's default. A job that hangs, for example in a collective
     that one rank never joins, is billed until then.

@@ -126,7 +126,7 @@ def only_in_pipe_mode(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM506", Level.ERROR)
 def augmented_manifest_needs_pipe(subject: Subject) -> Iterator[Fault]:
-    """An augmented manifest is not read as a pipe, or without its attributes.
+    """An augmented manifest needs Pipe mode and the names of its attributes.
 
     `AugmentedManifestFile` works in Pipe mode only, and needs the names of the attributes to read. Other data has no
     attributes (API reference, S3DataSource).
@@ -149,7 +149,7 @@ def augmented_manifest_needs_pipe(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM507", Level.WARNING)
 def file_system_ignores(subject: Subject) -> Iterator[Fault]:
-    """A file system is mounted as it is, and ignores how the input asks to be read.
+    """A file system is mounted unchanged, and ignores the input's settings for reading.
 
     FSx and EFS have no sharding, no manifests, no compression and no modes: every instance sees all files. With
     `shard` each instance would train on all of the data instead of its part.
@@ -169,7 +169,7 @@ def file_system_ignores(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM508", Level.ERROR)
 def file_system_without_network(subject: Subject) -> Iterator[Fault]:
-    """A file system is read without a network to reach it.
+    """The job reads a file system, but has no network to reach it.
 
     FSx and EFS are in a VPC, and an instance reaches them only from its subnets.
     """

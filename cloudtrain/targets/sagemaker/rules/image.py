@@ -40,7 +40,7 @@ _DEVICES = {"gpu": "GPUs", "neuron": "Trainium", "cpu": "CPUs"}
 
 @rule("SM305", Level.ERROR)
 def image_in_doubt(subject: Subject) -> Iterator[Fault]:
-    """The image almost surely does not exist, or cannot train.
+    """The image probably does not exist, or cannot train.
 
     The address follows the naming rules, but AWS has published no such image. For example, the SageMaker SDK mistakes
     versions of the SMP library for versions of PyTorch, and builds an address from them. The job would wait for its
@@ -90,7 +90,7 @@ def gpu_image_without_gpu(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM308", Level.ERROR)
 def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
-    """The image is for another processor than the instance type has.
+    """The image and the instance type are for different processors.
 
     Grace-Blackwell machines (p6e-gb200) have ARM processors. AWS's training images are for x86-64, except those whose
     address says `arm64`. On ARM an x86-64 image ends at once with "exec format error".
@@ -109,7 +109,7 @@ def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM309", Level.NOTICE)
 def image_unpatched(subject: Subject) -> Iterator[Fault]:
-    """The image gets no more security patches.
+    """The image no longer gets security patches.
 
     AWS patches the images of a version for about a year after its release. The old ones stay available.
     """
@@ -129,7 +129,7 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM310", Level.WARNING)
 def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
-    """The image is to start the script by its training toolkit, and may have none.
+    """The image may lack the training toolkit that would start the script.
 
     With `launch = "toolkit"`, sagemaker-training inside the image fetches the code and runs the script. An image
     without it runs its own entry point instead, with the argument `train`. `smddp` and `smp` need an image that is
@@ -173,7 +173,7 @@ def image_without_horovod(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM312", Level.ERROR)
 def image_of_another_framework(subject: Subject) -> Iterator[Fault]:
-    """The image is made for another framework than the job.
+    """The image and the job have different frameworks.
 
     AWS's TensorFlow images lack PyTorch, and the other way round: torchrun is missing, or the script ends at its first
     import. If the job names an image, `framework` no longer chooses one, so the two must agree.

@@ -58,7 +58,7 @@ def type_without_prefix(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM203", Level.WARNING)
 def retired_type(subject: Subject) -> Iterator[Fault]:
-    """The instance type is, or will be, no longer offered.
+    """The instance type is retired, or will be.
 
     A job on a retired type fails at once, or waits for capacity that never comes. The date is the catalogue's, or the
     one in your own `instances.toml`.
@@ -127,7 +127,7 @@ def fixed_disk_too_small(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM208", Level.ERROR)
 def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
-    """A volume key is given for an instance type with local disks.
+    """The job has a volume key, and an instance type with local disks.
 
     The machine itself encrypts local NVMe disks, with its own key. The API refuses a `VolumeKmsKeyId` for them (API
     reference, ResourceConfig).

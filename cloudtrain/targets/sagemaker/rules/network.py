@@ -30,7 +30,7 @@ def half_a_network(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM702", Level.ERROR)
 def install_without_network(subject: Subject) -> Iterator[Fault]:
-    """Packages are to be installed in a container without network.
+    """The job would install packages in a container without network.
 
     With network isolation no call leaves the container, so `pip install -r` fails, and the job with it. Put the
     packages into the image, or as wheels into the bundle, with `--no-index` in the requirements file.
@@ -51,7 +51,7 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM703", Level.WARNING)
 def address_without_network(subject: Subject) -> Iterator[Fault]:
-    """The script gets the address of something that it cannot reach.
+    """The script gets an address that it cannot reach.
 
     With network isolation the container cannot call S3 or any other service: inputs come through channels, models and
     checkpoints leave through their folders.
@@ -69,7 +69,7 @@ def address_without_network(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM704", Level.WARNING)
 def profiler_on_trainium(subject: Subject) -> Iterator[Fault]:
-    """SageMaker's profiler does not know Trainium.
+    """SageMaker's profiler does not support Trainium.
 
     The SageMaker SDK switches it off on `ml.trn` types. Neuron has its own tools.
     """
@@ -82,7 +82,7 @@ def profiler_on_trainium(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM705", Level.NOTICE)
 def nothing_to_encrypt(subject: Subject) -> Iterator[Fault]:
-    """Traffic between instances is encrypted, and there is one instance.
+    """Traffic between instances is encrypted, but the job has only one instance.
 
     The setting takes effect with two or more instances. It then slows training down, more so with more traffic between
     instances.

@@ -56,7 +56,7 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM112", Level.ERROR)
 def reserved_tag(subject: Subject) -> Iterator[Fault]:
-    """A tag has a reserved or a repeated key.
+    """The key of a tag is reserved or repeated.
 
     AWS reserves keys that begin with `aws:` and refuses them. `cloudtrain:run` holds the run's name. Each key may
     appear only once.

@@ -49,7 +49,7 @@ def secrets_left_to_the_script(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM341", Level.ERROR)
 def shell_script_under_torchrun(subject: Subject) -> Iterator[Fault]:
-    """A shell script is to be started by the toolkit's torchrun.
+    """The toolkit's torchrun would start a shell script.
 
     The toolkit passes only Python scripts to torchrun ("Please use a python script"); cloudtrain's own launcher starts
     other scripts with `--no_python`.

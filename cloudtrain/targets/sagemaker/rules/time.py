@@ -20,7 +20,7 @@ _LONGEST_POOL_OF_GUIDE = 3600
 
 @rule("SM401", Level.ERROR)
 def spot_without_limit(subject: Subject) -> Iterator[Fault]:
-    """A spot job does not say how long it may wait.
+    """A spot job has no limit for its wait.
 
     A spot job needs `MaxWaitTimeInSeconds`, which covers waiting and running together. The SageMaker SDK sends a job
     without it (2.257.7), and the service refuses the job.
@@ -33,7 +33,7 @@ def spot_without_limit(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM402", Level.ERROR)
 def spot_with_warm_pool(subject: Subject) -> Iterator[Fault]:
-    """A warm pool is asked for on spot capacity.
+    """The job asks for a warm pool on spot capacity.
 
     A warm pool cannot keep spot capacity, and the service refuses the two together (developer guide, managed warm
     pools).
@@ -64,7 +64,7 @@ def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM404", Level.ERROR)
 def warm_pool_of_groups(subject: Subject) -> Iterator[Fault]:
-    """A warm pool is asked for on a heterogeneous cluster.
+    """The job asks for a warm pool on a heterogeneous cluster.
 
     Warm pools keep equal instances only: `KeepAlivePeriodInSeconds` and `InstanceGroups` exclude each other
     (developer guide, managed warm pools).
@@ -79,7 +79,7 @@ def warm_pool_of_groups(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM405", Level.WARNING)
 def spot_with_training_plan(subject: Subject) -> Iterator[Fault]:
-    """A training plan is used on spot capacity.
+    """The job uses a training plan on spot capacity.
 
     A training plan is capacity that you reserved and paid for in advance. On spot capacity the job would wait for
     machines that cost extra, while the reserved ones stay idle.
@@ -118,7 +118,7 @@ def warm_pool_long(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM408", Level.NOTICE)
 def pending_limit_without_effect(subject: Subject) -> Iterator[Fault]:
-    """The limit for pending has no effect on instances without accelerators.
+    """The limit for the pending time has no effect on instances without accelerators.
 
     `MaxPendingTimeInSeconds` works on `ml.p`, `ml.g` and `ml.trn` types only (API reference, StoppingCondition).
     """
