@@ -59,7 +59,7 @@ def command_of(job: TrainingJob) -> str:
     if job.environment.secrets:
         line = f"{_SECRETS}; {line}"
     requirements = job.environment.requirements
-    # Not `&&`, which would bind to the first part of a line that has several.
+    # `&&` would bind only to the first command of a line with several.
     return line if requirements is None else f"{_INSTALL} {quote_word(requirements)} || exit; {line}"
 
 

@@ -49,7 +49,7 @@ def _compile(job: TrainingJob, target: AzureML, context: CompileContext, problem
     parts = parts_of(job, target, context, problems)
     body = request_of(parts, problems)
     request = problems.value(lambda: overridden(body, overrides_of(job, "azureml")), None)
-    # Where the overrides break the body, the rules look at the one without them.
+    # If the overrides break the body, the rules check the body without them.
     plan = _plan(parts, body if request is None else request)
     problems.refuse(plan)
     return plan

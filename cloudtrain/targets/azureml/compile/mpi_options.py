@@ -37,7 +37,7 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
             name, equals, value = next(rest, "").partition("=")
             if not name:
                 raise ValueError("`-x` has no variable")
-            if equals:  # without a value it forwards a variable, and here every process has them all
+            if equals:  # without a value it forwards a variable, but every process has all of them
                 yield name, value
         elif word in _MCA:
             setting, given = next(rest, None), next(rest, None)

@@ -264,7 +264,7 @@ def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by
     try:
         shlex.split(reference.sub("x", command))
     except ValueError:
-        return True  # it was broken before
+        return True  # the command was already broken
     try:
         shlex.split(reference.sub(lambda _: value, command))
     except ValueError:

@@ -50,7 +50,7 @@ def unknown_field(subject: Subject) -> Iterator[Fault]:
 
 
 def _violations(subject: Subject, *, unknown: bool) -> Iterator[Fault]:
-    if not overrides_of(subject.job, "azureml"):  # then every field comes from a model that knows its type
+    if not overrides_of(subject.job, "azureml"):  # without overrides, typed models write every field
         return
     from cloudtrain.targets.azureml.rules.body import violations
 

@@ -66,7 +66,7 @@ def no_limit(subject: Subject) -> Iterator[Fault]:
     Without `max_runtime` a job ends only after 21 days (7 on spot capacity). A job that hangs, for example in a
     collective that one rank never joins, is billed until then.
     """
-    if mapping(subject, "limits").get("timeout") is None:  # AZ401 speaks of one that nobody can read
+    if mapping(subject, "limits").get("timeout") is None:  # AZ401 reports an unreadable one
         yield from shared.no_limit(subject, "Azure ML's limit")
 
 

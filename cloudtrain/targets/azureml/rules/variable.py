@@ -47,7 +47,7 @@ def variable_of_service(subject: Subject) -> Iterator[Fault]:
     variables such as `AZUREML_COMMON_RUNTIME_...`, which this rule ignores.
     """
     for name in mapping(subject, "environmentVariables"):
-        seen = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")  # by CT204
+        seen = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")  # CT204 reports these
         if _OF_SERVICE.fullmatch(name) and not seen:
             message = f"Azure ML sets `{name}` itself, for each process"
             path = _path(subject, name)

@@ -38,7 +38,7 @@ def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: Byt
     except (TargetUnreachable, Denied):
         raise
     except TargetError:
-        if not _is_there(client, item):  # somebody else may have made the very same meanwhile
+        if not _is_there(client, item):  # another process may have made the same asset meanwhile
             raise
     return True
 

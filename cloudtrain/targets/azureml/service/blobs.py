@@ -96,7 +96,7 @@ class Blobs:
         transport = require("azure.core.pipeline.transport", extra="azureml")
         logging.getLogger("azure").addHandler(
             logging.NullHandler()
-        )  # else it prints warnings where nobody set up logging
+        )  # otherwise it prints warnings if the user has not set up logging
         return {
             "transport": transport.RequestsTransport(connection_timeout=10, read_timeout=60),
             **RETRIES,
@@ -171,11 +171,11 @@ class Container:
             try:
                 return self._try(about, operation, made)
             except _REFUSED:
-                pass  # it was good once: its hour may be over
+                pass  # the key worked before, so it may have expired
         with self._lock:
             if self._made is made:
                 return self._first_that_fits(about, operation)
-            made = self._made  # another thread was here first
+            made = self._made  # another thread has renewed it already
         return self._try(about, operation, made)
 
     def names(self, prefix: str) -> list[str]:
@@ -199,7 +199,7 @@ class Container:
                 credential = key()
             except TargetUnreachable:
                 raise
-            except TargetError as error:  # no secret, for whatever reason: the next key may fit
+            except TargetError as error:  # the secret is unavailable; the next key may fit
                 refusals.append(error)
                 continue
             made = self._client(credential)

@@ -217,7 +217,9 @@ class Client:
         policies = require("azure.core.pipeline.policies", extra="azureml")
         pipeline = require("azure.core.pipeline", extra="azureml")
         transport = require("azure.core.pipeline.transport", extra="azureml")
-        logging.getLogger("azure").addHandler(logging.NullHandler())  # its warnings are for those who set up logging
+        logging.getLogger("azure").addHandler(
+            logging.NullHandler()
+        )  # show Azure's warnings only if the user has set up logging
         steps = [
             policies.RequestIdPolicy(),
             policies.UserAgentPolicy(f"cloudtrain/{cloudtrain.__version__}"),

@@ -75,14 +75,16 @@ def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) ->
     if kind.takes_authority:
         options["authority"] = cloud.login
         if not cloud.is_built_in:
-            options["disable_instance_discovery"] = True  # the public cloud, which would be asked, does not know it
+            options["disable_instance_discovery"] = (
+                True  # discovery asks the public cloud, which does not know this one
+            )
     if kind.takes_client_id and environ.get("AZURE_CLIENT_ID"):
         options["client_id"] = environ["AZURE_CLIENT_ID"]
     try:
         return getattr(identity, kind.name)(**options)
     except ValueError as error:
         raise SettingsError(f"{' '.join(str(error).split()).rstrip('.')}", hint=kind.login, code="CT916") from error
-    except OSError as error:  # of a certificate's file
+    except OSError as error:  # from reading a certificate's file
         raise SettingsError(
             f"`{error.filename}` cannot be read: {error.strerror}", hint=kind.login, code="CT916"
         ) from error

@@ -101,7 +101,7 @@ class Cutter:
     def feed(self, data: bytes) -> Iterator[str]:
         """Yield the lines that are complete now."""
         *whole, self._pending = (self._pending + data).split(b"\n")
-        # Of a progress bar, which goes back to the start of its line, the last state is enough.
+        # A progress bar returns to the start of its line; only its last state is kept.
         self._pending = self._pending[self._pending.rstrip(b"\r").rfind(b"\r") + 1 :]
         return map(_text, whole)
 

@@ -219,7 +219,7 @@ class RunLog:
         try:
             self.details = details = self._blobs.client.history(f"runs/{self._run}/details")
         except NotThere:
-            return {}  # the run history knows a job a moment after it was made
+            return {}  # the run history shows a new job with a delay
         files: dict[str, str] = details.get("logFiles") or {}
         if files or not details.get("startTimeUtc"):
             return files
@@ -228,7 +228,7 @@ class RunLog:
         except (Denied, Expired):
             if details.get("status") in _FINAL:
                 raise
-            return {}  # they may be listed yet
+            return {}  # the files may still be listed later
 
     def _in_store(self) -> list[str]:
         where = artifact_place(self._blobs.client.place.workspace_id, self._run)
@@ -241,7 +241,7 @@ class RunLog:
         try:
             return self.use_file(file.name, file.read)
         except NotThere:
-            return False  # it is listed before its first byte is written
+            return False  # the file is listed before its first byte is written
 
     def _renew(self, name: str, address: str) -> str:
         """Return a new address to replace an expired one; another thread may have fetched it already."""

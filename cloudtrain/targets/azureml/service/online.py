@@ -83,7 +83,7 @@ def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Fin
     except NotThere as error:
         return [_finding("AZ903", error.message, error.hint)]
     except MissingExtra:
-        raise  # which no `--ignore` helps against
+        raise  # `--ignore` cannot help here
     except CloudtrainError as error:
         return [_finding("AZ901", error.message, error.hint)]
     asked = Asked(client, plan, expected, labels)
@@ -95,7 +95,9 @@ def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Fin
 def _checks(asked: Asked) -> list[Check]:
     """Return one function for each question, so that all can run at once."""
     machines = _compute if asked.compute else _serverless
-    own = () if is_virtual_cluster(asked.compute or "") else (machines,)  # nobody described how to ask for those
+    own = (
+        () if is_virtual_cluster(asked.compute or "") else (machines,)
+    )  # Azure does not document how to ask for its machines
     return [*own, _environment, *_places(asked)]
 
 
@@ -177,7 +179,7 @@ def _serverless(asked: Asked) -> Iterator[Finding]:
     locations = asked.resources.get("locations") or [asked.client.workspace["location"]]
     yield from _identity(asked, "the workspace", asked.client.workspace.get("identity"))
     if not size:
-        return  # the service will choose one that the quota allows
+        return  # the service will choose a size that the quota allows
     is_spot = str(queue.get("jobTier")).lower() == "spot"
     for fault in serverless_faults(asked.client, size, asked.instances, locations, is_spot=is_spot):
         yield _finding(fault.code, fault.message, fault.hint, fault.path)
@@ -211,7 +213,7 @@ def _environment(asked: Asked) -> Iterator[Finding]:
     wanted = str(asked.body.get("environmentId") or "")
     made = {upload.destination for upload in asked.plan.uploads}
     if wanted in made or not wanted.startswith("/subscriptions/"):
-        return  # it is made by the submit; what is in a registry is looked at by the service
+        return  # the submit makes the former; the service checks those in registries
     if label := parse_label(wanted):
         yield from _meaning(asked, label, "AZ912", ("environment", "azureml"))
         return

@@ -249,7 +249,7 @@ def translate_error(error: Exception, call: Call) -> TargetError | SettingsError
     """Return our error for one of azure-core's, azure-identity's or azure-storage-blob's."""
     status = getattr(error, "status_code", None)
     if status is not None:
-        code = getattr(error, "error_code", None) or ""  # of a class of storage's own, where that knows it
+        code = getattr(error, "error_code", None) or ""  # storage's enum, if it knows the code
         body = {"code": str(getattr(code, "value", code)), "message": _first_line(error)}
         return refusal_error(int(status), body, call)
     text = str(getattr(error, "message", None) or error)

@@ -253,7 +253,7 @@ class AzureMLService:
     def _status(self, ref: RunRef, job: Mapping[str, Any]) -> RunStatus:
         client, details = self._at(ref.place), self._details(ref)
         paid = None
-        if details.get("startTimeUtc"):  # before, nothing is paid for
+        if details.get("startTimeUtc"):  # billing begins at this time
             paid = paid_machines(job["properties"], details, self._cluster_at(client))
         return status_of(job, details, paid.hourly_price(self._overlay()) if paid else None, time.time())
 
@@ -261,7 +261,7 @@ class AzureMLService:
         try:
             details: dict[str, Any] = self._at(ref.place).history(f"runs/{ref.name}/details")
         except (NotThere, Denied):
-            return {}  # a job appears in run history a moment after it was made, and not everybody may look there
+            return {}  # the run history shows a new job with a delay, and may be forbidden
         return details
 
     def _cluster_at(self, client: Client) -> ClusterOf:

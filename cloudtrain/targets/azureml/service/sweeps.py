@@ -63,7 +63,7 @@ class AzureMLTuner(AzureMLService):
             pages = client.history_pages(f"runs/{ref.name}/children")
             rows = [row for page in pages for row in page if not row["runId"].endswith(_NOT_A_TRIAL)]
         except NotThere:
-            return []  # a job appears in run history a moment after it was made
+            return []  # the run history shows a new job with a delay
         rows.sort(key=lambda row: (len(row["runId"]), row["runId"]))
         metrics = self._metrics(ref, {row["experimentId"] for row in rows if row.get("experimentId")})
         return [_trial(number, row, metrics.get(row["runId"], {}), objective) for number, row in enumerate(rows, 1)]

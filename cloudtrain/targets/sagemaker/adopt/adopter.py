@@ -75,7 +75,7 @@ class SageMakerAdopter:
                     source["S3Uri"] = _CODE
                     renewed.append(("InputDataConfig.code", _WHY_CODE))
         for name in [name for name, value in found.items() if value in ({}, [], None)]:
-            del found[name]  # the service takes an empty field for one that is not there
+            del found[name]  # the service treats an empty field as missing
         return Comparable(found, tuple(renewed))
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def distribution_of(values: Mapping[str, Any]) -> dict[str, Any]:
         found["parameter_server"] = {"enabled": values[PARAMETER_SERVER]}
     if MIRRORED in values:
         found["multi_worker_mirrored_strategy"] = {"enabled": values[MIRRORED]}
-    if found and values.get(GROUPS):  # what is empty counts as not given, as for the toolkit
+    if found and values.get(GROUPS):  # an empty value counts as missing, as in the toolkit
         found["instance_groups"] = list(values[GROUPS])
     return found
 

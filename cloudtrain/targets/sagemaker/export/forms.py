@@ -134,7 +134,7 @@ def _candidates(
 ) -> list[dict[str, Any]]:
     candidates: list[dict[str, Any]] = [by_version] if by_version else []
     by_uri = _by_uri(framework, uri)
-    if "multi_worker_mirrored_strategy" in wanted:  # looks at the version even where an image is given
+    if "multi_worker_mirrored_strategy" in wanted:  # the SDK checks the version even if an image is given
         by_uri["framework_version"] = version_in(uri)
     return [*candidates, by_uri]
 

@@ -32,7 +32,7 @@ def version_arguments(
     image = image_of_uri(uri)
     if image is None or image.sdk != 2 or image.device == "neuron" or not image.python:
         return None
-    instance = next((name for name in types if device_of(name) == "gpu"), types[0])  # as the SDK looks at groups
+    instance = next((name for name in types if device_of(name) == "gpu"), types[0])  # the SDK chooses by the same type
     smp2 = "torch_distributed" in distribution and "modelparallel" in distribution.get("smdistributed", {})
     if smp2 != (image.repository == _SMP2) or not _is_picked(
         image, region, instance, smp2, "smdistributed" in distribution

@@ -62,7 +62,7 @@ def _s3(fields: Fields) -> Call | str:
     seed = fields.take("ShuffleConfig.Seed")
     if seed is not None:
         arguments["shuffle_config"] = Call("sagemaker.inputs.ShuffleConfig", {"seed": seed})
-    if arguments.get("distribution") is not None:  # absent, the SDK would add it: `left` says so
+    if arguments.get("distribution") is not None:  # the SDK would add a missing one: `left` reports it
         arguments = {name: value for name, value in arguments.items() if value != _DEFAULTS.get(name)}
     plain = set(arguments) == {"s3_data"}
     return str(arguments["s3_data"]) if plain else Call("sagemaker.inputs.TrainingInput", arguments)

@@ -29,7 +29,7 @@ def monitoring_arguments(fields: Fields, output: str) -> dict[str, Any]:
     `output` is the SDK's default location.
     """
     rules = [_rule("Rule", row) for row in fields.take(DEBUG_RULES, ())]
-    if fields.take_if(f"{PROFILER}.DisableProfiler", False):  # the SDK refuses its rules where the profiler is off
+    if fields.take_if(f"{PROFILER}.DisableProfiler", False):  # the SDK refuses profiler rules if the profiler is off
         rules += [_rule("ProfilerRule", row) for row in fields.take(PROFILER_RULES, ())]
     arguments = _hook(fields.take(HOOK), output) | ({"rules": rules} if rules else {})
     board = fields.take(TENSORBOARD)

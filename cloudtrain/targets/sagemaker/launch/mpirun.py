@@ -50,7 +50,7 @@ def mpi(setup: HostSetup) -> MpiRun:
     """
     hosts, slots = setup.distribution_hosts, setup.processes
     given = setup.settings.get(PROCESSES)
-    quoted = isinstance(given, str)  # which the toolkit repeats where it means to multiply: 44 of "4" on two hosts
+    quoted = isinstance(given, str)  # the toolkit repeats a text instead of multiplying: "4" on two hosts becomes 44
     ranks = setup.settings.get(RANKS) or (int(given * len(hosts)) if given and quoted else slots * len(hosts))
     debug, more = split_options(setup.settings.get(MPI_OPTIONS) or "")
     options = (

@@ -124,7 +124,7 @@ def _plan_host(request: Request, host: Host, devices: Devices, known: InstanceTy
         return PlannedHost(host, launch_plan(*files, machine), given)
     except SetupError as error:
         raise _problem(error) from None
-    except ValueError as error:  # of shlex, at options for mpirun that the overrides have written
+    except ValueError as error:  # from shlex, for mpirun options in the overrides
         message = f"the launcher cannot read its options for mpirun: {error}"
         raise JobError([Problem(_WRITTEN, message, "close the quotes", code="CT018")]) from None
 

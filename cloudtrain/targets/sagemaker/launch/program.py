@@ -53,7 +53,7 @@ def script_argv(
         return (*python, *marker, entry_point, *arguments)
     name = quote(entry_point) if version >= _SHELL_NAMES_SINCE else entry_point
     line = f"./{name} " + " ".join(map(quote, arguments))
-    outer = "" if version >= _QUOTED_ONCE_SINCE else '"'  # for the shell that all commands went through
+    outer = "" if version >= _QUOTED_ONCE_SINCE else '"'  # older toolkits pass every command through a shell
     return ("/bin/sh", "-c", outer + line + outer)
 
 

@@ -46,7 +46,7 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
         if name == "role" and "RoleArn" in overrides_of(subject.job, "sagemaker"):
             continue
         if name == "bucket" and {"region", "role"} & set(subject.account.missing):
-            continue  # the SDK's default bucket follows from the two
+            continue  # region and role give the SDK's default bucket
         message, line = _WANTED[name]
         yield Fault(message, f"add `{line}` under `[sagemaker]` in `cloudtrain.toml`")
 

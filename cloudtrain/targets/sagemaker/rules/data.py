@@ -37,7 +37,7 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
     region = "" if "region" in subject.account.missing else subject.account.region
     for path, uri in _addresses(subject):
         if ("bucket" in subject.account.missing or not is_bucket(own, region)) and uri.startswith(f"s3://{own}"):
-            continue  # SM101 and SM105 speak of it
+            continue  # SM101 and SM105 report it
         match = _S3.fullmatch(uri)
         bucket = match["bucket"] if match else ""
         if match and uri.startswith("s3://") and not is_bucket(bucket, region) and not bucket.startswith("arn:"):

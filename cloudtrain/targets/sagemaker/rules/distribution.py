@@ -116,7 +116,7 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
     if mode(subject) != "entrypoint" or not isinstance(distribution, TensorFlow):
         return
     workers = distribution.workers or count
-    if distribution.strategy == "parameter_server":  # a chief, and one more to work
+    if distribution.strategy == "parameter_server":  # a chief, and at least one worker
         workers = max(workers, 2, distribution.parameter_servers or 1)
     if workers < count:
         yield Fault(

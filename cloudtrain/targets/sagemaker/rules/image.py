@@ -114,7 +114,7 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
     AWS patches the images of a version for about a year after its release. The old ones stay available.
     """
     found = image(subject)
-    if found is None or found.device == "neuron" or found.smp == 2:  # they have ends of their own
+    if found is None or found.device == "neuron" or found.smp == 2:  # these images have their own end dates
         return
     framework, version = found.engine
     last, date = _LAST_UNPATCHED.get(framework, ("", ""))
@@ -122,7 +122,7 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
         message = f"the image of {image_name(found)} is no longer patched: support up to {last} ended on {date}"
         newer = next((one for one in versions(framework, found.device) if numbers(one)[:2] > numbers(last)), "")
         hint = f"use version `{newer}` or newer, if the script allows"
-        if subject.effective.distribution.type in ("horovod", "smddp", "smp"):  # which newer images do not have
+        if subject.effective.distribution.type in ("horovod", "smddp", "smp"):  # newer images lack these
             hint = f"write `distribution: {{type: torch}}`, and {hint}"
         yield Fault(message, hint, image_path(subject))
 
@@ -223,7 +223,7 @@ def _instead(subject: Subject, framework: str) -> str:
 def _by_framework(subject: Subject, framework: str) -> str:
     """Return a hint that leaves the choice of the image to cloudtrain."""
     path, wanted = image_path(subject), f"write `environment: {{framework: {framework}}}`"
-    if path[-1:] == ("version",):  # which is one of another framework
+    if path[-1:] == ("version",):  # the version belongs to another framework
         device = cluster(subject).groups[0].device or "cpu"
         newest = next(reversed(versions(framework, device) or versions(framework)))
         return f'write `environment: {{framework: {framework}, version: "{newest}"}}`'

@@ -39,7 +39,7 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
         return
     file = subject.job.environment.requirements
     if file is None and mode(subject) == "toolkit":
-        file = REQUIREMENTS  # which the toolkit installs wherever it finds it
+        file = REQUIREMENTS  # the toolkit installs this file wherever it finds it
     text = _text(subject, file)
     if text and "--no-index" not in text:
         yield Fault(
@@ -101,6 +101,6 @@ def _text(subject: Subject, file: str | None) -> str:
         if entry.path == file:
             try:
                 return read_bytes(subject.tree.location(entry)).decode("utf-8", "replace")
-            except OSError:  # too large for a script, or changed since
+            except OSError:  # the file is too large for a script, or has changed
                 return ""
     return ""

@@ -103,7 +103,7 @@ def _place(subject: Subject, violation: Violation) -> Path:
     """Return the place in the job that a place in the request comes from; empty if the target's settings set it."""
     path = violation.path
     written = _in_overrides(overrides_of(subject.job, "sagemaker"), path)
-    if not written and violation.kind == "missing":  # what is not there is missing where it should be
+    if not written and violation.kind == "missing":  # a missing field is reported at its own place
         written = _in_overrides(overrides_of(subject.job, "sagemaker"), path[:-1])
     if written:
         return ("sagemaker_overrides", *written)

@@ -55,7 +55,7 @@ def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
     """
     wait, run = seconds(subject, "MaxWaitTimeInSeconds"), seconds(subject, "MaxRuntimeInSeconds")
     if any(wait_shorter_than_run(subject)):
-        return  # CT402 has told it
+        return  # CT402 reports it
     if wait is not None and run is not None and wait < run:
         default = ", the default" if subject.job.max_runtime is None else ""
         hint = f"set `max_runtime` to at most `{exact_duration(wait)}`"

@@ -114,7 +114,7 @@ def image(subject: Subject) -> Image | None:
     return _image_of(text(subject, "AlgorithmSpecification", "TrainingImage"))
 
 
-_image_of = lru_cache(maxsize=8)(image_of_uri)  # many rules ask, of the same image
+_image_of = lru_cache(maxsize=8)(image_of_uri)  # many rules read the same image
 
 
 def image_path(subject: Subject) -> Path:

@@ -57,7 +57,7 @@ def _objects(clients: Clients, request: Mapping[str, Any]) -> Iterator[tuple[str
                     return
                 yield f"s3://{where.bucket}/{key}", _content(clients, where.bucket, key)
         except TargetError:
-            continue  # the code is gone, or not the caller's to read
+            continue  # the code is gone, or the caller may not read it
 
 
 def _keys(clients: Clients, where: S3Uri) -> Iterator[tuple[str, int]]:

@@ -101,7 +101,7 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
     """Write a regular file, or a hard link to one, which becomes a copy."""
     try:
         source = tar.extractfile(member)
-    except (KeyError, RecursionError):  # no such member; links that lead to each other, which tarfile follows for ever
+    except (KeyError, RecursionError):  # a missing member; circular links, which tarfile follows forever
         source = None
     if source is None:
         raise Unsafe(member.name, "is a link to nothing")

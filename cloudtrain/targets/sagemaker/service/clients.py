@@ -91,7 +91,7 @@ class Clients:
             raise translate_error(error, call) from error
 
     def _client(self, service: str) -> Any:
-        with self._lock:  # clients may be shared between threads, and sessions, which make them, may not
+        with self._lock:  # threads may share clients, but not the session that makes them
             if service not in self._made:
                 if self._session is None:
                     boto3 = require("boto3", extra="sagemaker")

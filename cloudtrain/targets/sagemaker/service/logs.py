@@ -44,7 +44,7 @@ class Stream:
             token = {"nextToken": self._token} if self._token else {}
             page = self._clients.call("logs", "get_log_events", **self._where, startFromHead=True, **token)
             following = page["nextForwardToken"]
-            if following == self._token:  # the service's way to say that this is the end for now
+            if following == self._token:  # an unchanged token means that no more events exist yet
                 return None
             self._read.extend(page["events"])
             self._token = following

@@ -47,14 +47,14 @@ def check(clients: Clients, plan: Plan) -> list[Finding]:
 
     The first question is whether the account answers; all others run at once.
     """
-    require("boto3", extra="sagemaker")  # its import is not the account's time
+    require("boto3", extra="sagemaker")  # import it before the deadline starts
     deadline: Deadline[Any] = Deadline(check_timeout())
     try:
         answers = deadline.answers([lambda: clients.call("sts", "get_caller_identity")])
     except TargetUnreachable as error:
         return [_finding("SM902", f"the account could not be asked: {error.message}", error.hint)]
     except MissingExtra:
-        raise  # which no `--ignore` helps against
+        raise  # `--ignore` cannot help here
     except CloudtrainError as error:
         return [_finding("SM901", error.message, error.hint)]
     if not answers:

@@ -119,7 +119,7 @@ class SageMakerService:
                 raise
             self._ours(plan.ref, kind, plan.request)
         except TargetUnreachable:
-            # The answer is lost, and the job may exist all the same.
+            # The answer is lost, but the job may exist.
             if not self.has(plan.ref):
                 raise
         return plan.ref
@@ -184,7 +184,7 @@ class SageMakerService:
                 for summary in page[kind.summaries]:
                     yield ListedRun(RunRef("sagemaker", place, summary[kind.name]), listed_status(summary, kind))
         except Denied:
-            if kind is TRAINING:  # who may not have processing jobs has none to list
+            if kind is TRAINING:  # users without permission for processing jobs have none to list
                 raise
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
@@ -218,7 +218,7 @@ class SageMakerService:
         except NotThere:
             return None
         except Denied:
-            if kind is TRAINING:  # whoever may not look at processing jobs has made none
+            if kind is TRAINING:  # users without permission for processing jobs have made none
                 raise
             return None
 
@@ -293,7 +293,7 @@ class SageMakerService:
                 if error is not None:
                     return _with_output(status, lines, error)
         except TargetError:
-            return status  # logs that may not be read do not hide the reason
+            return status  # unreadable logs must not hide the reason
         return status
 
 

@@ -112,7 +112,7 @@ def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
     if found is None:
         return False
     said, checksum = found["Metadata"], found.get("ChecksumSHA256")
-    checksum = checksum and checksum.partition("-")[0]  # behind it may stand how many parts there are
+    checksum = checksum and checksum.partition("-")[0]  # the number of parts may follow it
     is_whole = said.get(_SIZE) == str(found["ContentLength"]) and checksum in (None, said.get(_CHECKSUM))
     return bool(said.get(_MARK) == sha256 and is_whole)
 
@@ -169,7 +169,7 @@ def _counting(total: int, on_bytes: ByteProgress) -> Callable[[int], None]:
     def count(amount: int) -> None:
         nonlocal sent
         with lock:  # parts go up in several threads
-            sent = min(total, max(0, sent + amount))  # one that is sent again counts backwards first
+            sent = min(total, max(0, sent + amount))  # a repeated part first counts backwards
             on_bytes(sent, total)
 
     return count
