@@ -19,7 +19,7 @@ Cells = dict[str, Any]
 """Maps columns to values, as in one table of `instances.toml`."""
 
 UNKNOWN_GPU = "unknown"
-"""The GPU of a size whose name does not tell it."""
+"""The GPU's model for a size whose name does not contain it."""
 
 _ARCHITECTURES = {"arm64": "arm64", "x64": "x86_64"}
 """Values of the capability CpuArchitectureType."""

@@ -35,7 +35,7 @@ def part(table: Table, *, always: Collection[str] = ()) -> Convert:
 
 
 def each(how: Convert) -> Convert:
-    """Convert a mapping from names that the user chose."""
+    """Convert a mapping whose keys are the user's names."""
 
     def convert(value: Any) -> dict[str, Any]:
         wordless: list[str] = []

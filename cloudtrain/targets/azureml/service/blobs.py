@@ -94,9 +94,8 @@ class Blobs:
     def options(self) -> dict[str, Any]:
         """Return the options of every client."""
         transport = require("azure.core.pipeline.transport", extra="azureml")
-        logging.getLogger("azure").addHandler(
-            logging.NullHandler()
-        )  # otherwise it prints warnings if the user has not set up logging
+        # Azure's warnings are shown only if the user has set up logging.
+        logging.getLogger("azure").addHandler(logging.NullHandler())
         return {
             "transport": transport.RequestsTransport(connection_timeout=10, read_timeout=60),
             **RETRIES,

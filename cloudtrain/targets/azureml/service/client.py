@@ -217,9 +217,8 @@ class Client:
         policies = require("azure.core.pipeline.policies", extra="azureml")
         pipeline = require("azure.core.pipeline", extra="azureml")
         transport = require("azure.core.pipeline.transport", extra="azureml")
-        logging.getLogger("azure").addHandler(
-            logging.NullHandler()
-        )  # show Azure's warnings only if the user has set up logging
+        # Azure's warnings are shown only if the user has set up logging.
+        logging.getLogger("azure").addHandler(logging.NullHandler())
         steps = [
             policies.RequestIdPolicy(),
             policies.UserAgentPolicy(f"cloudtrain/{cloudtrain.__version__}"),

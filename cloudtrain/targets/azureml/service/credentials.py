@@ -75,9 +75,7 @@ def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) ->
     if kind.takes_authority:
         options["authority"] = cloud.login
         if not cloud.is_built_in:
-            options["disable_instance_discovery"] = (
-                True  # discovery asks the public cloud, which does not know this one
-            )
+            options["disable_instance_discovery"] = True  # it would ask the public cloud, which does not know this one
     if kind.takes_client_id and environ.get("AZURE_CLIENT_ID"):
         options["client_id"] = environ["AZURE_CLIENT_ID"]
     try:

@@ -95,9 +95,8 @@ def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Fin
 def _checks(asked: Asked) -> list[Check]:
     """Return one function for each question, so that all can run at once."""
     machines = _compute if asked.compute else _serverless
-    own = (
-        () if is_virtual_cluster(asked.compute or "") else (machines,)
-    )  # Azure does not document how to ask for its machines
+    # Azure does not document how to ask for a virtual cluster's machines.
+    own = () if is_virtual_cluster(asked.compute or "") else (machines,)
     return [*own, _environment, *_places(asked)]
 
 

@@ -174,7 +174,7 @@ def _hosts(run: Sequence[Host], look: _Look, alone: bool) -> Iterator[Alike]:
 
 
 def _ranks(started: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]:
-    """Yield the ranks of the launcher whose master this host is."""
+    """Yield the ranks of the launcher that has this host as its master."""
     setup, made = started.setup, started.command
     where = [indices[name] for name in setup.distribution_hosts]
     if made.role == "mpirun" and setup.processes:

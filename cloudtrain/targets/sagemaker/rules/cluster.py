@@ -33,7 +33,7 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
     """The job names a group that it does not have.
 
     `resources.distribution_groups` and `inputs.NAME.instance_groups` name groups of `resources.instance_groups`. A
-    distribution over a group that does not exist starts nothing; an input for one reaches nobody.
+    distribution over a group that does not exist starts nothing; no instance receives an input for it.
     """
     known = [group.name for group in subject.effective.resources.instance_groups]
     named: list[tuple[Path, tuple[str, ...]]] = [
