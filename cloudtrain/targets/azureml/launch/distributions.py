@@ -38,7 +38,7 @@ class Group(NamedTuple):
 
 
 def process_groups(body: Body, layout: JobLayout) -> Iterator[Group]:
-    """Yield every process; nothing for an undocumented distribution, such as Ray's here."""
+    """Yield every process; none for Ray, whose processes Azure does not document."""
     start = _STARTS.get(body.kind)
     return start(body, layout) if start else iter(())
 

@@ -69,7 +69,7 @@ class Blobs:
         """Return the container of a place.
 
         Raises:
-            TargetError: there is no such datastore, or it does not consist of blobs.
+            TargetError: there is no such datastore, or the datastore does not store blobs.
         """
         home = where.home
         with self._lock:

@@ -98,7 +98,7 @@ _ON_EVERY_GPU = "one for each GPU"
 
 
 class Changed(Exception):
-    """A driver differs from the SDK's, so that what it starts is unknown."""
+    """A driver differs from the SDK's, so cloudtrain cannot know what the driver starts."""
 
 
 def is_trainer(request: Mapping[str, Any]) -> bool:
@@ -164,7 +164,7 @@ def started_by_us(request: Mapping[str, Any], region: str) -> dict[str, Any] | N
 
 
 def with_start(request: dict[str, Any], start: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a request in which the result of the start replaces the fields that cause it."""
+    """Return a request with one field for what it starts, in place of the fields that start it."""
     found = {name: value for name, value in request.items() if name != "HyperParameters"}
     found["AlgorithmSpecification"] = {
         name: value for name, value in request.get("AlgorithmSpecification", {}).items() if name not in _ENTRYPOINT

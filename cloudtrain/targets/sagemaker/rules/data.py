@@ -128,8 +128,8 @@ def only_in_pipe_mode(subject: Subject) -> Iterator[Fault]:
 def augmented_manifest_needs_pipe(subject: Subject) -> Iterator[Fault]:
     """An augmented manifest needs Pipe mode and the names of its attributes.
 
-    `AugmentedManifestFile` works in Pipe mode only, and needs the names of the attributes to read. Other data has no
-    attributes (API reference, S3DataSource).
+    `AugmentedManifestFile` works in Pipe mode only, and needs the names of the attributes to read. With other
+    data these names have no meaning (API reference, S3DataSource).
     """
     for name, channel in _channels(subject):
         source = mapping_at(channel, "DataSource", "S3DataSource")

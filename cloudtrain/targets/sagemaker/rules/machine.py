@@ -147,7 +147,7 @@ def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
 def _nearest(name: str) -> str | None:
     """Return the type of the nearest family, and in it of the nearest size.
 
-    Whole names are compared in these parts because all of them share `ml.` and `xlarge`.
+    Family and size are compared separately, because all names share `ml.` and most share `xlarge`.
     """
     family, _, size = name.lower().removeprefix("ml.").rpartition(".")
     sizes: dict[str, list[str]] = {}

@@ -131,7 +131,7 @@ def reserved_parameter(subject: Subject) -> Iterator[Fault]:
 def overwritten_variable(subject: Subject) -> Iterator[Fault]:
     """An environment variable is overwritten before the script starts.
 
-    The PyTorch toolkit replaces the job's values with `NCCL_DEBUG=WARN`, `NCCL_SOCKET_IFNAME` and `NCCL_IB_DISABLE=1`
+    The PyTorch toolkit overwrites `NCCL_DEBUG` (with `WARN`), `NCCL_SOCKET_IFNAME` and `NCCL_IB_DISABLE` (with `1`)
     (sagemaker-pytorch-training 3.0.0). The start of torchrun sets `NCCL_PROTO=simple`, and SageMaker sets the job's
     name and host. cloudtrain's own launcher keeps the job's NCCL variables.
     """

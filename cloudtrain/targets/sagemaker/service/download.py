@@ -81,9 +81,9 @@ def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Stag
 def _stage_archive(
     clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str, *, may_hold_more: bool
 ) -> None:  # fmt: skip
-    """Unpack an archive by way of a file beside the results.
+    """Download an archive to a file beside the results, and unpack it.
 
-    The archive may be larger than the disk of temporary files.
+    The folder of temporary files may be too small for the archive.
     """
     archive = staging.scratch(Path(where.key).name)
     try:
