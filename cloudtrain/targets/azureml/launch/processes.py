@@ -27,7 +27,7 @@ def view(request: Request, run_name: str, workspace_id: str, devices: int | None
 
 
 def processes(body: Body, layout: JobLayout) -> Iterator[Process]:
-    """Yield every process with its whole environment, in the order of their start; none for Ray, which is unknown."""
+    """Yield every process with its whole environment, in order of start; none for Ray, whose processes are unknown."""
     return iter(Processes(_groups(body, layout, whole=True)))
 
 
