@@ -1,8 +1,8 @@
-"""The account settings, as far as this machine knows them: no network, no Azure package.
+"""The account settings that this machine knows without the network and without Azure packages.
 
-Whole workspaces are taken, never a mixture of two: the target's own settings first; what they leave open comes from
-the SDK's `config.json` (in the folder or one above it, also below `.azureml`), else from the defaults of `az`. The
-file counts only where nobody else can have written it (`cloudtrain/system/trust.py`).
+A workspace always comes whole from one source. The target's own settings come first. Missing settings come from the
+SDK's `config.json` (in the folder or one above it, also below `.azureml`), or else from the defaults of `az`. The file
+counts only if no other user can have written it (`cloudtrain/system/trust.py`).
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ PLACEHOLDERS = {
     "resource_group": "RESOURCE_GROUP",
     "workspace": "WORKSPACE",
 }
-"""For what nobody gave; a rule stops the submit and says what to type."""
+"""Placeholders for settings that are missing; a rule stops the submit and says what to type."""
 
 _CONFIG_NAMES = {
     "subscription_id": "subscription_id",
     "resource_group": "resource_group",
     "workspace": "workspace_name",
 }
-"""Our names to those of the SDK's `config.json`."""
+"""Maps our names to those of the SDK's `config.json`."""
 
 _LONGEST = 64 * 1024
-"""Bytes of a `config.json` that names a workspace; it has three hundred."""
+"""Largest accepted `config.json` in bytes; a real one has about three hundred."""
 
 
 class AzureMLAccount(NamedTuple):
-    """The Azure ML target's account settings, as far as they are known without the network."""
+    """The account settings of the Azure ML target, as far as they are known without the network."""
 
     subscription_id: str
     resource_group: str
     workspace: str
     missing: tuple[str, ...] = ()
-    """Which of the three nobody gave; a placeholder stands in for them."""
+    """The names of the three settings that are missing; a placeholder stands in for each."""
     credential: str | None = None
-    """Which of azure-identity's credentials is used; the first that works unless given."""
+    """The kind of azure-identity credential. None: the first kind that works."""
     cloud: str | None = None
-    """The name of the Azure cloud; the surroundings decide, and else it is the public one."""
+    """The name of the Azure cloud. None: the environment decides; its default is the public cloud."""
     overlay: Any = None
     """The user's own corrections of the instance catalogue, or None."""
     files: tuple[str, ...] = ()
-    """The SDK's `config.json`, where it had a part."""
+    """The SDK's `config.json`, if it was used."""
 
     @property
     def place(self) -> str:
-        """Where runs are, the middle of their references: `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`."""
+        """Return the middle part of run references: `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`."""
         from urllib.parse import quote
 
         parts = (self.subscription_id, self.resource_group, self.workspace, *([self.cloud] if self.cloud else []))
@@ -62,7 +62,7 @@ class AzureMLAccount(NamedTuple):
 
     @property
     def workspace_id(self) -> str:
-        """The workspace's id in Azure Resource Manager."""
+        """Return the workspace's id in Azure Resource Manager."""
         return (
             f"/subscriptions/{self.subscription_id}/resourceGroups/{self.resource_group}"
             f"/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace}"
@@ -70,10 +70,10 @@ class AzureMLAccount(NamedTuple):
 
 
 def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> AzureMLAccount:
-    """The target's settings, completed from the files of `folder` and from the defaults of `az`.
+    """Complete the target's settings from the files of `folder` and from the defaults of `az`.
 
     Raises:
-        SettingsError: they would be completed from a `config.json` that somebody else can have written.
+        SettingsError: the settings would come from a `config.json` that another user can have written.
     """
     known = {name: value for name in PLACEHOLDERS if (value := getattr(target, name))}
     file, configured = _config(folder) if len(known) < len(PLACEHOLDERS) else (None, {})
@@ -98,8 +98,11 @@ def _agree(known: Mapping[str, str], found: Mapping[str, str]) -> bool:
 
 
 def _config(folder: Path) -> tuple[Path | None, dict[str, str]]:
-    """The nearest `config.json` that names a workspace, and what it names; the studio offers it for download. Whether
-    it counts is another question: many programs have a file of that name."""
+    """Return the nearest `config.json` that names a workspace, and the settings in it.
+
+    The studio offers this file for download. The caller decides whether the file counts, because many programs have a
+    file of that name.
+    """
     for place in (folder, *folder.parents):
         for file in (place / ".azureml" / "config.json", place / "config.json"):
             if file.is_file() and file.stat().st_size <= _LONGEST and (found := _workspace_in(_bytes_of(file))):
@@ -115,7 +118,7 @@ def _bytes_of(file: Path) -> bytes:
 
 
 def _workspace_in(content: bytes) -> dict[str, str]:
-    """The workspace that a `config.json` names whole; nothing otherwise."""
+    """Return the workspace settings of a `config.json` if they are complete; otherwise nothing."""
     try:
         names = json.loads(content.decode("utf-8-sig"))
     except ValueError:
@@ -127,7 +130,7 @@ def _workspace_in(content: bytes) -> dict[str, str]:
 
 
 def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
-    """What `az configure --defaults group=... workspace=...` and `az account set` have written down."""
+    """Return the settings that `az configure --defaults group=... workspace=...` and `az account set` have stored."""
     folder = az_folder(environ)
     defaults = dict(_section(folder / "config", "defaults"))
     found = {

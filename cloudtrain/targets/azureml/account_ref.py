@@ -1,4 +1,4 @@
-"""`SUBSCRIPTION:GROUP:WORKSPACE`: the middle of a run's reference, which says where and as whom to ask."""
+"""`SUBSCRIPTION:GROUP:WORKSPACE`: the middle part of a run's reference, with the workspace and its credentials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cloudtrain.errors import UsageError
 
 
 class AccountRef(NamedTuple):
-    """A workspace, and which credential is used in which cloud. None leaves that to the surroundings."""
+    """A workspace, its cloud, and the kind of credential. None: the environment decides."""
 
     subscription_id: str
     resource_group: str
@@ -19,10 +19,10 @@ class AccountRef(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> AccountRef:
-        """What `AzureMLAccount.place` wrote.
+        """Parse the text that `AzureMLAccount.place` wrote.
 
         Raises:
-            UsageError: it is not written so.
+            UsageError: the text has another form.
         """
         credential, _, rest = text.rpartition("@")
         parts = [unquote(part) for part in rest.split(":")]
@@ -33,7 +33,7 @@ class AccountRef(NamedTuple):
 
     @property
     def workspace_id(self) -> str:
-        """The workspace's id in Azure Resource Manager."""
+        """Return the workspace's id in Azure Resource Manager."""
         from cloudtrain.targets.azureml.account import AzureMLAccount
 
         return AzureMLAccount(self.subscription_id, self.resource_group, self.workspace).workspace_id

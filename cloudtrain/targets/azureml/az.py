@@ -1,4 +1,4 @@
-"""What the az command has written down on this machine."""
+"""Read the files that the az command keeps on this machine."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from cloudtrain.documents.reading import read_text
 
 
 def az_folder(environ: Mapping[str, str]) -> Path:
-    """The folder of its settings."""
+    """Return the folder of az's settings."""
     home = environ.get("HOME") or environ.get("USERPROFILE") or "~"
     return Path(environ.get("AZURE_CONFIG_DIR") or f"{home}/.azure").expanduser()
 
 
 def az_subscriptions(folder: Path) -> list[Mapping[str, Any]]:
-    """Those that it is logged in to; `az logout` leaves the file without one."""
+    """Return the subscriptions that az is logged in to; `az logout` removes them from the file."""
     found = mapping_in(folder / "azureProfile.json").get("subscriptions")
     return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
 
 
 def mapping_in(file: Path) -> Mapping[str, Any]:
-    """The mapping of a JSON file; empty where there is none that can be read."""
+    """Return the mapping in a JSON file; empty if the file is missing or unreadable."""
     try:
         content = json.loads(read_text(file))  # az writes a byte order mark
     except (OSError, ValueError, RecursionError, Unreadable):

@@ -1,13 +1,16 @@
-"""Which files of a bundle can be blobs of the same name."""
+"""Check which files of a bundle can be blobs of the same name."""
 
 from __future__ import annotations
 
 _LONGEST_BLOB, _LONGEST_PART = 1000, 254
-"""Characters of a blob's name and of each part of it; Azure takes 1,024, of which our own folder needs some."""
+"""Longest name of a blob, and of each part of it, in characters.
+
+Azure allows 1,024, and our own folder needs some of them.
+"""
 
 
 def refuse_blob_name(path: str) -> str | None:
-    """Why a file cannot be a blob: names are Unicode text without control characters; None where it can."""
+    """Explain why a file cannot be a blob; None if it can. Blob names are Unicode text without control characters."""
     try:
         path.encode()
     except UnicodeEncodeError:

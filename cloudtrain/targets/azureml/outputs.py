@@ -1,7 +1,7 @@
-"""Where the results of a job are: where its body says, or where the service puts what the body leaves open.
+"""The locations of a job's results: those in its body, or the service's defaults.
 
-An output without a place goes to `azureml/RUN/OUTPUT/` in the workspace's default datastore, which is
-`workspaceblobstore` unless somebody chose another; the run history knows for certain, once the job has begun.
+By default an output goes to `azureml/RUN/OUTPUT/` in the workspace's default datastore, which is `workspaceblobstore`
+if the workspace has not chosen another. Once the job has begun, the run history knows the real location.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 OWN = ("model", "checkpoint")
-"""Outputs that have a place of their own among a run's results; the others are `outputs/NAME`."""
+"""Outputs with their own top-level name among a run's results; the others are `outputs/NAME`."""
 
 _SERVICES_OWN = "default"
 _SHORT = re.compile(r"azureml://(?=datastores/)", re.IGNORECASE)
 
 
 def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[str, str]:
-    """`model`, `checkpoint` and `outputs/NAME` of a job to their addresses, which hold in every workspace.
+    """Map `model`, `checkpoint` and `outputs/NAME` of a job to their addresses, which are valid in every workspace.
 
     Args:
         body: of the PUT that makes the job, or of the answer that describes it.
@@ -33,11 +33,11 @@ def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[st
 
 
 def default_place(run_name: str, output: str) -> str:
-    """Where an output goes for which the job names no place."""
+    """Return the default location of an output."""
     return f"azureml://datastores/workspaceblobstore/paths/azureml/{run_name}/{output}/"
 
 
 def _long(uri: str, workspace: str) -> str:
-    """`azureml://datastores/...` with the workspace whose datastore it is."""
+    """Return `azureml://datastores/...` with the workspace that the datastore belongs to."""
     scope = workspace.replace("/providers/Microsoft.MachineLearningServices", "").strip("/")
     return _SHORT.sub(lambda _: f"azureml://{scope}/", uri)

@@ -1,4 +1,4 @@
-"""A plan for Azure ML, which can also be had as an object, as YAML or as code of Azure's own tools."""
+"""A plan for Azure ML, which can also become an object, YAML or code for Azure's own tools."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class AzureMLPlan(Plan):
-    """The compiled job. `request` is the body of the job's PUT; all else here is made from it.
+    """The compiled job. `request` is the body of the job's PUT; everything else here is made from it.
 
-    The code, and an environment that is made of an image, must be in the workspace before a job of Azure's own tools
-    can start: `plan.uploads` says where, and a `cloudtrain submit` of the same code has put them there.
+    Before a job of Azure's own tools can start, the code, and any environment made of an image, must be in the
+    workspace: `plan.uploads` has the addresses. A `cloudtrain submit` of the same code uploads them.
     """
 
     @classmethod
     def of(cls, plan: Plan) -> AzureMLPlan:
-        """A compiled plan that knows Azure's own words."""
+        """Return a compiled plan that knows the formats of Azure's tools."""
         return cls(**{field.name: getattr(plan, field.name) for field in fields(Plan)})
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Where the job will write, without the keys that an address may end with."""
+        """Return the addresses that the job will write to, without keys at their end."""
         from cloudtrain.targets.azureml.account_ref import AccountRef
         from cloudtrain.targets.azureml.outputs import places_of
 
@@ -35,11 +35,11 @@ class AzureMLPlan(Plan):
         return {name: uri.partition("?")[0] for name, uri in uris.items()}
 
     def to_command(self) -> Any:
-        """The `command(...)` of azure-ai-ml from which its client makes exactly `request`.
+        """Return the `command(...)` of azure-ai-ml from which its client makes exactly `request`.
 
             ml_client.jobs.create_or_update(plan.to_command())
 
-        The client adds properties about the git repository in the current folder by itself.
+        The client itself adds properties about the git repository in the current folder.
 
         Raises:
             MissingExtra: the SDK is not installed.
@@ -54,7 +54,7 @@ class AzureMLPlan(Plan):
             return build(program)[0]
 
     def to_python(self) -> str:
-        """Code that makes the `command(...)` and sends it with an `MLClient`. Needs no SDK here.
+        """Return code that makes the `command(...)` and sends it with an `MLClient`. Needs no SDK here.
 
         Raises:
             TargetError: the SDK cannot express a field of the request; the message names it.
@@ -68,7 +68,7 @@ class AzureMLPlan(Plan):
         return python_code(submit_program(self._job(), self._place), title=title)
 
     def to_yaml(self) -> str:
-        """The job as YAML, for `az ml job create --file` and `azure.ai.ml.load_job`, which make `request` of it.
+        """Return the job as YAML, from which `az ml job create --file` and `azure.ai.ml.load_job` make `request`.
 
         Raises:
             TargetError: the YAML cannot express a field of the request; the message names it.
@@ -78,7 +78,10 @@ class AzureMLPlan(Plan):
         return yaml_job(self._job(), self._place, remark=self._needs if self.uploads else "")
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """`az-cli`: YAML for the az command line. `python`: code for azure-ai-ml."""
+        """Return the other forms of the plan.
+
+        `az-cli`: YAML for the az command line. `python`: code for azure-ai-ml.
+        """
         return {"az-cli": self.to_yaml, "python": lambda: visible(self.to_python())}
 
     @property

@@ -1,4 +1,4 @@
-"""Settings of an Azure Machine Learning workspace. Never part of a job."""
+"""Settings of an Azure Machine Learning workspace, which are never part of a job."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ Credential = Literal["cli", "powershell", "developer_cli", "environment", "manag
 
 
 class Service(Model):
-    """An interactive service of a job on Azure ML: reached from the job's page in the studio while it runs."""
+    """An interactive service of a job on Azure ML. The job's page in the studio opens it while the job runs."""
 
     type: Literal["ssh", "tensor_board", "jupyter_lab", "vs_code"]
     all_instances: bool = Field(default=False, strict=True)
-    """On every instance; on the first one unless given."""
+    """Run the service on every instance instead of only the first one."""
     ssh_public_key: str | None = None
     """`ssh`: the public key that may log in."""
     log_dir: str | None = None
-    """`tensor_board`: the folder with its events, `outputs/runs`."""
+    """`tensor_board`: the folder with its events, such as `outputs/runs`."""
 
 
 class Notifications(Model):
-    """Mails that the service sends about a job."""
+    """Emails that the service sends about a job."""
 
     emails: tuple[str, ...] = Field(min_length=1)
-    """Who gets them."""
+    """The addresses that get the emails."""
     on: tuple[Literal["completed", "failed", "cancelled"], ...] = ("completed", "failed", "cancelled")
-    """When: all three unless given."""
+    """The events that cause an email. Default: all three."""
 
     if TYPE_CHECKING:
 
@@ -63,30 +63,31 @@ class AzureML(TargetSettings):
 
     type: Literal["azureml"] = "azureml"
     subscription_id: str | None = None
-    """With `resource_group` and `workspace`; from `config.json` or the defaults of `az` unless given."""
+    """Needs `resource_group` and `workspace` beside it. Default: from `config.json` or the defaults of `az`."""
     resource_group: str | None = None
     workspace: str | None = None
     credential: Credential | None = None
-    """Whose credential: one kind of azure-identity's; the first that works (DefaultAzureCredential) unless given."""
+    """The kind of azure-identity credential. Default: the first that works (DefaultAzureCredential)."""
     cloud: str | None = None
     """`AzureCloud`, `AzureUSGovernment`, `AzureChinaCloud`, or one that `ARM_CLOUD_METADATA_URL` lists."""
     compute: str | None = None
-    """Name of a compute cluster, whose instance type the service then uses; of an attached one (Kubernetes), whose
-    instance type the job names; `virtualClusters/NAME`; or `serverless`."""
+    """Name of a compute cluster, whose instance type the service then uses; of an attached one (Kubernetes), for which
+    the job names the instance type; `virtualClusters/NAME`; or `serverless`.
+    """
     experiment: str | None = None
-    """The job's name unless given."""
+    """The experiment. Default: the job's name."""
     display_name: str | None = None
-    """What the studio shows; the run's name unless given."""
+    """The name in the studio. Default: the run's name."""
     job_tier: Literal["basic", "standard", "premium"] | None = None
-    """Serverless: the quality of the capacity. Spare capacity is asked for with the job's `spot`."""
+    """Serverless: the quality of the capacity. For spare capacity, use the job's `spot`."""
     priority: Literal["low", "medium", "high"] | None = None
     identity: Literal["user", "managed", "aml_token"] | None = None
-    """As whom the job reads its data; the service's default unless given."""
+    """The identity with which the job reads its data. Default: the service's."""
     managed_identity_client_id: str | None = None
     managed_identity_resource_id: str | None = None
-    """The identity's id in Azure Resource Manager, in place of its client id."""
+    """The identity's id in Azure Resource Manager, instead of its client id."""
     notifications: Notifications | None = None
-    """Mails about the job. Only the REST API has them; the SDK has no word for them."""
+    """Emails about the job. Only the REST API offers them; the SDK does not."""
     docker_args: str | tuple[str, ...] | None = None
     """Options of `docker run`, as one string or as a list."""
     locations: tuple[str, ...] = ()
@@ -95,7 +96,7 @@ class AzureML(TargetSettings):
     services: dict[Annotated[str, Field(pattern=PLACE_NAME)], Service] = Field(default_factory=dict)
     """Interactive services by name: ssh, TensorBoard, JupyterLab, VS Code."""
     max_cost: float | None = Field(default=None, gt=0)
-    """US dollars. A job that could cost more by its `max_runtime` is an error."""
+    """Budget in US dollars. A job that could cost more within its `max_runtime` is an error."""
 
     _rules = all_at_once(_azureml_rules)
 

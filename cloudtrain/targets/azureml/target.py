@@ -1,5 +1,4 @@
-"""Azure Machine Learning. Everything here is pure; what talks to Azure is in `service/`, imported with the first
-question."""
+"""Azure Machine Learning. Everything here is pure; `service/` talks to Azure, and is imported when first used."""
 
 from __future__ import annotations
 
@@ -62,21 +61,21 @@ class AzureMLTarget(Target):
     exports = ("to_command", "to_python", "to_yaml")
 
     def account(self, settings: AzureML, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> AzureMLAccount:
-        """What this machine knows of the workspace, and the user's corrections of the catalogue."""
+        """Return the workspace settings that this machine knows, with the user's corrections of the catalogue."""
         from cloudtrain.catalogue.overlay import user_overlay
         from cloudtrain.targets.azureml.account import account_of
 
         return account_of(settings, environ, cwd)._replace(overlay=user_overlay(cwd, self.name) or None)
 
     def compile(self, job: AnyJob, settings: AzureML, context: CompileContext) -> Plan:
-        """The plan of a job on Azure ML, which can also be had in the words of its SDK and command line."""
+        """Return the plan of a job on Azure ML, which can also become input for its SDK and command line."""
         from cloudtrain.targets.azureml.compile import compile_azureml
         from cloudtrain.targets.azureml.plan import AzureMLPlan
 
         return AzureMLPlan.of(compile_azureml(job, settings, context))
 
     def compile_sweep(self, sweep: Sweep, settings: AzureML, context: CompileContext) -> Plan:
-        """The plan of a sweep as a sweep job."""
+        """Return the plan of a sweep as a sweep job."""
         from cloudtrain.targets.azureml.compile.sweep import compile_azureml_sweep
 
         return compile_azureml_sweep(sweep, settings, context)
@@ -84,50 +83,50 @@ class AzureMLTarget(Target):
     def data_place(
         self, settings: AzureML, account: AzureMLAccount, sha256: str, name: str, *, is_file: bool
     ) -> tuple[str, str]:
-        """Where the SDK uploads it too, in the workspace's own datastore."""
+        """Return the address in the workspace's own datastore where the SDK would upload the data, too."""
         from cloudtrain.targets.azureml.compile.places import data_place
 
         return data_place(sha256, name, is_file=is_file)
 
     def tuner(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> AzureMLTuner:
-        """Sweep jobs over REST."""
+        """Return the tuner, which makes sweep jobs over REST."""
         from cloudtrain.targets.azureml.service.sweeps import AzureMLTuner
 
         return AzureMLTuner(environ, pace)
 
     def service(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> AzureMLService:
-        """Azure ML over REST."""
+        """Return Azure ML's service, which uses REST."""
         from cloudtrain.targets.azureml.service.service import AzureMLService
 
         return AzureMLService(environ, pace)
 
     @property
     def instance_table(self) -> InstanceTable:
-        """Azure's VM sizes."""
+        """Return Azure's VM sizes."""
         from cloudtrain.targets.azureml.catalogue import TABLE
 
         return TABLE
 
     def request_view(self, settings: Any) -> RequestView:
-        """What the body of a command job says."""
+        """Return the reader of command jobs' bodies."""
         from cloudtrain.targets.azureml.rules.request_view import AzureMLView
 
         return AzureMLView(self.name)
 
     def refuse_path(self, path: str) -> str | None:
-        """Every file becomes a blob, whose names have rules of their own."""
+        """Explain why a file is refused: every file becomes a blob, and blob names have their own rules."""
         from cloudtrain.targets.azureml.blob_names import refuse_blob_name
 
         return refuse_blob_name(path)
 
     def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> LocalPlan:
-        """The job in the paths, variables and command lines of Azure ML's instances."""
+        """Return the plan of the job in the paths, variables and command lines of Azure ML's instances."""
         from cloudtrain.targets.azureml.emulate import compile_as_azureml
 
         return compile_as_azureml(job, settings, context)
 
     def adopter(self) -> Adopter:
-        """Bodies of command jobs."""
+        """Return the adopter of command jobs' bodies."""
         from cloudtrain.targets.azureml.adopt import AzureMLAdopter
 
         return AzureMLAdopter()
@@ -144,7 +143,7 @@ class AzureMLTarget(Target):
         return fetch_original(Client(where, environ), name)
 
     def examine(self, settings: AzureML, account: Any) -> str:
-        """The workspace, and where its name comes from."""
+        """Return the workspace, and the source of its name."""
         if account.missing:
             return "no workspace is configured"
         source = f", from {account.files[0]}" if account.files else ""

@@ -1,4 +1,4 @@
-"""The account settings, as far as this machine knows them: no network, no boto3."""
+"""The account settings that this machine knows without the network and without boto3."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 REGION = "us-east-1"
 ROLE = "arn:aws:iam::000000000000:role/ROLE"
 BUCKET = "BUCKET"
-"""Placeholders for what nobody gave; a rule stops the submit and says what to type."""
+"""Placeholders for settings that are missing; a rule stops the submit and says what to type."""
 
 _ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::(?P<account>\d{12}):role/.+")
 
 
 class SageMakerAccount(NamedTuple):
-    """The SageMaker target's account settings, as far as they are known without the network."""
+    """The account settings of the SageMaker target, as far as they are known without the network."""
 
     region: str
     role: str
     """ARN of the execution role."""
     bucket: str
     missing: tuple[str, ...] = ()
-    """Which of the three nobody gave (`region`, `role`, `bucket`); a placeholder stands in for them."""
+    """The settings among `region`, `role` and `bucket` that are missing; a placeholder stands in for each."""
     profile: str | None = None
-    """The AWS profile whose credentials are used; the surroundings decide unless given."""
+    """The AWS profile whose credentials are used. None: boto3 finds the credentials itself."""
     overlay: Any = None
     """The user's own corrections of the instance catalogue, or None."""
 
     @property
     def place(self) -> str:
-        """Where runs are, the middle of their references: `eu-west-1`, or `research@eu-west-1` with a profile."""
+        """Return the middle part of run references: `eu-west-1`, or `research@eu-west-1` with a profile."""
         from urllib.parse import quote
 
         return self.region if self.profile is None else f"{quote(self.profile, safe='')}@{self.region}"
 
 
 def account_of(target: SageMaker, environ: Mapping[str, str]) -> SageMakerAccount:
-    """The target's settings, completed from the environment and from the AWS configuration file.
+    """Complete the target's settings from the environment and from the AWS configuration file.
 
-    The bucket that nobody names is the SageMaker SDK's default one, `sagemaker-REGION-ACCOUNT`.
+    A missing bucket becomes the SageMaker SDK's default one, `sagemaker-REGION-ACCOUNT`.
     """
     region = target.region or _region(target.profile, environ)
     owner = account_id(target.role or "")
@@ -58,15 +58,15 @@ def account_of(target: SageMaker, environ: Mapping[str, str]) -> SageMakerAccoun
 
 
 def account_id(role: str) -> str | None:
-    """The twelve digits of a role's ARN; None where it is only a name."""
+    """Return the twelve digits of a role's ARN; None if the role is only a name."""
     match = _ROLE_ARN.fullmatch(role)
     return match["account"] if match else None
 
 
 def credentials_in_sight(target: SageMaker, environ: Mapping[str, str]) -> bool:
-    """Whether this machine seems to have credentials, without asking anybody for them.
+    """Return whether this machine seems to have credentials, without using the network.
 
-    A machine of AWS gets them from its metadata service, which is a question to the network: `--online` asks it.
+    Machines in AWS get credentials from their metadata service over the network: only `--online` asks that service.
     """
     if target.profile or any(environ.get(name) for name in _CREDENTIALS):
         return True
@@ -94,7 +94,7 @@ def _region(profile: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
-    """The AWS configuration file, and that of the credentials, which may name a region too."""
+    """Return the paths of the AWS configuration file and of the credentials file, which may name a region too."""
     home = Path(environ.get("HOME") or "~").expanduser() / ".aws"
     given = environ.get("AWS_CONFIG_FILE"), environ.get("AWS_SHARED_CREDENTIALS_FILE")
     config, credentials = (Path(path).expanduser() if path else None for path in given)
@@ -102,7 +102,7 @@ def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
 
 
 def _section(file: Path, profile: str) -> Mapping[str, str]:
-    """`[default]`, `[profile NAME]` or `[NAME]`; empty where there is none, or the file cannot be read."""
+    """Read the section `[default]`, `[profile NAME]` or `[NAME]`; empty if it is missing or the file cannot be read."""
     import configparser
 
     parser = configparser.RawConfigParser(default_section="", strict=False)

@@ -1,4 +1,4 @@
-"""`eu-west-1` or `research@eu-west-1`: the middle of a run's reference, which says where and as whom to ask."""
+"""`eu-west-1` or `research@eu-west-1`: the middle part of a run's reference, with the region and the profile to use."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from urllib.parse import unquote
 
 
 class AccountRef(NamedTuple):
-    """A region, and the AWS profile whose credentials are used. None leaves it to the surroundings."""
+    """A region, and the AWS profile whose credentials are used.
+
+    Without a profile, boto3 finds the credentials itself.
+    """
 
     region: str | None
     profile: str | None
 
     @classmethod
     def parse(cls, text: str) -> AccountRef:
-        """What `SageMakerAccount.place` wrote."""
+        """Parse the text that `SageMakerAccount.place` wrote."""
         profile, _, region = text.rpartition("@")
         return cls(region or None, unquote(profile) or None)

@@ -1,4 +1,4 @@
-"""Training and processing jobs have the same life; only the words differ. One row each."""
+"""Training and processing jobs: the same life cycle, with different names of operations and fields."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class JobKind:
 
     noun: str
     name: str
-    """The field of its name."""
+    """The field that holds the job's name."""
     status: str
     arn: str
     started: str
     ended: str
     summaries: str
     outputs: str
-    """The field that says where results go, and with which KMS key."""
+    """The field with the location of results and their KMS key."""
     log_group: str
 
     @property
@@ -72,5 +72,5 @@ KINDS = (TRAINING, PROCESSING)
 
 
 def kind_of(body: Mapping[str, Any]) -> JobKind:
-    """The kind of job that a request or a description is about."""
+    """Return the kind of job that a request or a description is about."""
     return next(kind for kind in KINDS if kind.name in body)

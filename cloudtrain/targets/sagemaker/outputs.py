@@ -1,4 +1,4 @@
-"""Where the results of a job are."""
+"""The locations of a job's results."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from cloudtrain.targets.sagemaker.jobs import TRAINING, JobKind
 from cloudtrain.targets.sagemaker.s3_uri import S3Uri
 
 Places = Mapping[str, S3Uri]
-"""`model`, `outputs`, `outputs/NAME`, `checkpoint` to a folder, or to an archive (`.tar.gz`)."""
+"""Maps `model`, `outputs`, `outputs/NAME`, `checkpoint` to a folder, or to an archive (`.tar.gz`)."""
 
 
 def places_of(description: Mapping[str, Any], kind: JobKind) -> Places:
-    """Where a described job's results are: the places that the service documents for such a job."""
+    """Return the locations of a described job's results, as the service documents them for its kind."""
     if kind is not TRAINING:
         outputs = description.get("ProcessingOutputConfig", {}).get("Outputs", ())
         named = {item["OutputName"]: item.get("S3Output", {}).get("S3Uri") for item in outputs}

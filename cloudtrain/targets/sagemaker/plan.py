@@ -1,4 +1,4 @@
-"""A plan for SageMaker, which can also be had as an object or as code of the SageMaker Python SDK."""
+"""A plan for SageMaker, which can also become an object or code of the SageMaker Python SDK."""
 
 from __future__ import annotations
 
@@ -17,20 +17,23 @@ if TYPE_CHECKING:
 
 
 class SageMakerPlan(Plan):
-    """The compiled job. `request` is the body of CreateTrainingJob; all else here is made from it.
+    """The compiled job. `request` is the body of CreateTrainingJob; everything else here is made from it.
 
-    The bundle must be in its place before a job of the SDK can start: `plan.uploads` says where, and a `cloudtrain
-    submit` of the same code has put it there.
+    Before a job of the SDK can start, the bundle must be uploaded to the address in `plan.uploads`. A
+    `cloudtrain submit` of the same code uploads it.
     """
 
     @classmethod
     def of(cls, plan: Plan) -> SageMakerPlan:
-        """A compiled plan that knows its place."""
+        """Return a compiled plan that knows its place."""
         return cls(**{field.name: getattr(plan, field.name) for field in fields(Plan)})
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Where the service will put what the run writes; of a sweep its trials' names say, which the service gives."""
+        """Return the locations of the run's results.
+
+        For a sweep they contain the names of its trials, which the service chooses.
+        """
         if "HyperParameterTuningJobName" in self.request:
             return {}
         from cloudtrain.targets.sagemaker.jobs import kind_of
@@ -40,23 +43,23 @@ class SageMakerPlan(Plan):
 
     @property
     def region(self) -> str:
-        """The region that the request goes to."""
+        """Return the region that the request goes to."""
         return self.place.rpartition("@")[2]
 
     @property
     def profile(self) -> str | None:
-        """The AWS profile of the target, or None for the credentials of the surroundings."""
+        """Return the target's AWS profile; None if boto3 finds the credentials itself."""
         profile, at, _ = self.place.partition("@")
         return unquote(profile) if at else None
 
     def to_estimator(self, session: Any = None) -> Any:
-        """The estimator of version 2 of the SDK whose `fit` sends exactly `request`.
+        """Return the estimator of version 2 of the SDK whose `fit` sends exactly `request`.
 
             plan.to_estimator().fit(**plan.fit_arguments())
 
-        A `sagemaker.Session` of one's own must be of this region, and its configuration must set no defaults for
-        training jobs, because they would be added to the request. The session that is made here reads no
-        configuration files, and sends the SDK's authors no notice of each call.
+        If you pass a `sagemaker.Session`, it must be of this region. Its configuration must set no defaults for
+        training jobs, because the SDK would add them to the request. Without one, cloudtrain makes a session that reads
+        no configuration files, and sends the SDK's authors no notice of each call.
 
         Raises:
             MissingExtra: the SDK is not installed.
@@ -68,7 +71,7 @@ class SageMakerPlan(Plan):
         return build(self._estimator(), session=session)[0]
 
     def fit_arguments(self) -> dict[str, Any]:
-        """What the estimator's `fit` is called with: inputs, the job's name, and the experiment.
+        """Return the arguments for the estimator's `fit`: inputs, the job's name, and the experiment.
 
         Raises: as `to_estimator`.
         """
@@ -77,7 +80,7 @@ class SageMakerPlan(Plan):
         return build_arguments(self._estimator())
 
     def to_python(self, sdk: Literal[2, 3] = 2) -> str:
-        """Code that makes the estimator, or the trainer of version 3, and starts the job. Needs no SDK here.
+        """Return code that makes the estimator, or the trainer of version 3, and starts the job. Needs no SDK here.
 
         Raises:
             TargetError: the SDK cannot express a field of the request; the message names it.
@@ -94,14 +97,14 @@ class SageMakerPlan(Plan):
         return python_code(program, title=title)
 
     def to_model_trainer(self, session: Any = None) -> Any:
-        """The `ModelTrainer` of version 3 of the SDK.
+        """Return the `ModelTrainer` of version 3 of the SDK.
 
             plan.to_model_trainer().train(**plan.train_arguments())
 
-        Torchrun, MPI and plain scripts are started by version 3's own drivers, from the same archive of the code; all
-        else by the toolkit of the image. What is sent is `request` but for what version 3 lets nobody set, which
-        `export.trainer.DIFFERENCES` and `WITH_DRIVERS` list: the job's name, the drivers' channels and their like.
-        The drivers hand `True` to the script as `true`, and run an MPI job on the first of its instances alone.
+        Version 3's own drivers start torchrun, MPI and plain scripts, from the same archive of the code; the toolkit of
+        the image starts everything else. The trainer sends `request`, apart from fields that version 3 always changes:
+        `export.trainer.DIFFERENCES` and `WITH_DRIVERS` list them, for example the job's name and the drivers' channels.
+        The drivers pass `True` to the script as `true`, and run an MPI job on the first of its instances alone.
         Making the trainer asks IAM about the role.
 
         Raises:
@@ -114,7 +117,7 @@ class SageMakerPlan(Plan):
         return build(self._trainer(), session=session)[0]
 
     def train_arguments(self) -> dict[str, Any]:
-        """What the trainer's `train` is called with: the inputs.
+        """Return the arguments for the trainer's `train`: the inputs.
 
         Raises: as `to_model_trainer`.
         """
@@ -123,7 +126,10 @@ class SageMakerPlan(Plan):
         return build_arguments(self._trainer())
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """`aws-cli`: for `--cli-input-json` of the AWS command line. `python`: code for version 2 of the SDK."""
+        """Return the other forms of the plan.
+
+        `aws-cli` is input for `--cli-input-json` of the AWS command line; `python` is code for version 2 of the SDK.
+        """
         forms: dict[str, Callable[[], str]] = {"aws-cli": self._aws_cli}
         return forms | ({"python": lambda: visible(self.to_python())} if self._trains else {})
 

@@ -1,4 +1,4 @@
-"""`s3://bucket/key`, as every place of data on S3 is written."""
+"""`s3://bucket/key`, the form of all S3 addresses."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class S3Uri(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> S3Uri:
-        """The bucket and the key, which may be empty."""
+        """Parse the bucket and the key, which may be empty."""
         bucket, _, key = text.removeprefix("s3://").partition("/")
         return cls(bucket, key)
 
     @property
     def folder(self) -> str:
-        """The key as a prefix of others: with a slash at its end, unless it is empty."""
+        """Return the key as a prefix of others: with a slash at its end if it is not empty."""
         return f"{self.key.rstrip('/')}/" if self.key else ""
 
     def __str__(self) -> str:

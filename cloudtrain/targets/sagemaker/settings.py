@@ -1,4 +1,4 @@
-"""Settings of an Amazon SageMaker account. Never part of a job."""
+"""Settings of an Amazon SageMaker account, which are never part of a job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SageMaker(TargetSettings):
-    """An Amazon SageMaker account. What is not given comes from the AWS profile and environment at submit."""
+    """An Amazon SageMaker account. Missing settings come from the AWS profile and the environment at submit."""
 
     type: Literal["sagemaker"] = "sagemaker"
     role: str | None = None
@@ -23,13 +23,13 @@ class SageMaker(TargetSettings):
     profile: str | None = None
     """Name of an AWS profile."""
     bucket: str | None = None
-    """S3 bucket for code and outputs; `sagemaker-REGION-ACCOUNT`, the SDK's default bucket, unless given."""
+    """S3 bucket for code and outputs. Default: `sagemaker-REGION-ACCOUNT`, as in the SDK."""
     prefix: str = "cloudtrain"
-    """Keys of uploads and outputs start with this."""
+    """Keys of uploads and outputs start with this prefix."""
     output: str | None = None
-    """`s3://` URI under which models and outputs are kept; `s3://BUCKET/PREFIX/output` unless given."""
+    """`s3://` URI of the folder for models and outputs. Default: `s3://BUCKET/PREFIX/output`."""
     compress_output: bool = Field(default=True, strict=True)
-    """False: the model is kept as files instead of one `model.tar.gz`."""
+    """False: the service keeps the model as files instead of one `model.tar.gz`."""
     launch: Literal["auto", "toolkit", "entrypoint"] = "auto"
     """Who starts the processes: the container's training toolkit, or our launcher through ContainerEntrypoint."""
     subnets: tuple[str, ...] = ()
@@ -63,13 +63,13 @@ class SageMaker(TargetSettings):
     mlflow_experiment: str | None = None
     mlflow_run: str | None = None
     tensorboard: str | None = None
-    """`s3://` URI that gets what the script writes to `/opt/ml/output/tensorboard`."""
+    """`s3://` URI for the files that the script writes to `/opt/ml/output/tensorboard`."""
     session_tags: bool = Field(default=False, strict=True)
-    """Hand the tags of your own session on to the job's (`SessionChainingConfig`)."""
+    """Pass the tags of your own session on to the job's session (`SessionChainingConfig`)."""
     input_mode: Literal["download", "mount", "pipe"] = "download"
-    """What the request says of the whole job; each input says its own `mode`."""
+    """Input mode of the whole job in the request; each input has its own `mode`."""
     max_cost: float | None = Field(default=None, gt=0)
-    """US dollars. A job that could cost more by its `max_runtime` is an error."""
+    """Budget in US dollars. A job that could cost more within its `max_runtime` is an error."""
 
     if TYPE_CHECKING:
 

@@ -1,4 +1,4 @@
-"""The tag by which a job on SageMaker is known to be ours."""
+"""The tag that marks a SageMaker job as ours."""
 
 RUN_TAG = "cloudtrain:run"
-"""Its key; the value is the run's name."""
+"""The tag's key; its value is the run's name."""

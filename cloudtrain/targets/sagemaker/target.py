@@ -1,4 +1,4 @@
-"""Amazon SageMaker. Everything here is pure; what talks to AWS is in `service/`, imported with the first question."""
+"""Amazon SageMaker. Everything here is pure; `service/` talks to AWS, and is imported when first used."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class SageMakerTarget(Target):
     def account(
         self, settings: SageMaker, *, environ: Mapping[str, str], state_dir: Path, cwd: Path
     ) -> SageMakerAccount:
-        """What this machine knows of the account, and the user's corrections of the catalogue."""
+        """Return the account settings that this machine knows, with the user's corrections of the catalogue."""
         from cloudtrain.catalogue.overlay import user_overlay
         from cloudtrain.targets.sagemaker.account import account_of
 
         return account_of(settings, environ)._replace(overlay=user_overlay(cwd) or None)
 
     def compile(self, job: AnyJob, settings: SageMaker, context: CompileContext) -> Plan:
-        """The plan of a job on SageMaker, which can also be had in the SageMaker SDK's words."""
+        """Return the plan of a job on SageMaker, which can also become calls of the SageMaker SDK."""
         from cloudtrain.targets.sagemaker.plan import SageMakerPlan
 
         if isinstance(job, TrainingJob):
@@ -86,7 +86,7 @@ class SageMakerTarget(Target):
         return SageMakerPlan.of(replace(compiled, place=context.account.place))
 
     def compile_sweep(self, sweep: Sweep, settings: SageMaker, context: CompileContext) -> Plan:
-        """The plan of a sweep as a tuning job."""
+        """Return the plan of a sweep as a tuning job."""
         from cloudtrain.targets.sagemaker.compile.sweep import compile_tuning
         from cloudtrain.targets.sagemaker.plan import SageMakerPlan
 
@@ -95,45 +95,45 @@ class SageMakerTarget(Target):
     def data_place(
         self, settings: SageMaker, account: SageMakerAccount, sha256: str, name: str, *, is_file: bool
     ) -> tuple[str, str]:
-        """Beside the code, in the account's bucket."""
+        """Return the address of uploaded data, which is beside the code in the account's bucket."""
         from cloudtrain.targets.sagemaker.compile.places import data_uri
 
         folder = data_uri(settings, account, sha256)
         return folder, f"{folder}/{name}" if is_file else folder
 
     def tuner(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> SageMakerTuner:
-        """Tuning jobs through boto3."""
+        """Return the tuner, which makes tuning jobs through boto3."""
         from cloudtrain.targets.sagemaker.service.tuning import SageMakerTuner
 
         return SageMakerTuner(environ, pace)
 
     def service(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> SageMakerService:
-        """SageMaker through boto3."""
+        """Return SageMaker's service, which uses boto3."""
         from cloudtrain.targets.sagemaker.service.service import SageMakerService
 
         return SageMakerService(environ, pace)
 
     @property
     def instance_table(self) -> InstanceTable:
-        """SageMaker's training instances."""
+        """Return SageMaker's training instances."""
         from cloudtrain.targets.sagemaker.catalogue import TABLE
 
         return TABLE
 
     def request_view(self, settings: Any) -> RequestView:
-        """What a CreateTrainingJob or CreateProcessingJob request says."""
+        """Return the reader of CreateTrainingJob and CreateProcessingJob requests."""
         from cloudtrain.targets.sagemaker.rules.request_view import SageMakerView
 
         return SageMakerView(self.name)
 
     def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> LocalPlan:
-        """The job in the containers' paths, files, variables and command lines."""
+        """Return the plan of the job in the containers' paths, files, variables and command lines."""
         from cloudtrain.targets.sagemaker.emulate import compile_as_sagemaker
 
         return compile_as_sagemaker(job, settings, context)
 
     def fetch_original(self, place: str, name: str, settings: Any, environ: Mapping[str, str]) -> Original:
-        """A training job of the account, through boto3."""
+        """Return a training job of the account, through boto3."""
         from cloudtrain.targets.sagemaker.account_ref import AccountRef
         from cloudtrain.targets.sagemaker.service.adoption import fetch_original
         from cloudtrain.targets.sagemaker.service.clients import Clients
@@ -141,13 +141,13 @@ class SageMakerTarget(Target):
         return fetch_original(Clients(AccountRef.parse(place), environ), name)
 
     def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-        """An estimator, a trainer, or a request of boto3."""
+        """Return the draft of an estimator, of a trainer, or of a boto3 request."""
         from cloudtrain.targets.sagemaker.adopt.static import draft_of_calls
 
         return draft_of_calls(calls)
 
     def adopter(self) -> Adopter:
-        """Requests of CreateTrainingJob."""
+        """Return the adopter of CreateTrainingJob requests."""
         from cloudtrain.targets.sagemaker.adopt import SageMakerAdopter
 
         return SageMakerAdopter()

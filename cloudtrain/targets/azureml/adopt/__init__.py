@@ -1,9 +1,9 @@
-"""Command jobs of Azure ML as cloudtrain jobs.
+"""Turn Azure ML's command jobs into cloudtrain jobs.
 
-documents  what holds a command job, and how its body is got out
-job_files  job files of `az ml`, as the body that the SDK makes of them
-jobs       the body's fields as those of a job and of the target's settings
-adopter    all of it together, and what of a body each submission writes anew
+documents  finds command jobs in documents
+job_files  turns job files of `az ml` into the body that the SDK makes of them
+jobs       turns the body's fields into fields of a job and of the target's settings
+adopter    combines the parts, and lists the fields that each submission writes anew
 """
 
 from __future__ import annotations

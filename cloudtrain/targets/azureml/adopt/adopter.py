@@ -1,4 +1,4 @@
-"""Azure ML's part of `cloudtrain adopt`."""
+"""The Azure ML part of `cloudtrain adopt`."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ _NOBODY = "job"
 
 
 class AzureMLAdopter:
-    """Bodies of command jobs, and documents that hold one."""
+    """Adopts bodies of command jobs, and documents that hold one."""
 
     def originals(self, data: Any, folder: str | None) -> list[Original]:
-        """The command jobs of a document."""
+        """Return the command jobs of a document."""
         return originals_in(data, folder)
 
     def drafts(self, original: Original) -> Iterator[Draft]:
-        """Jobs that say the body."""
+        """Yield jobs that compile to the body."""
         return drafts_of(original)
 
     def context(self, original: Original, settings: AzureML) -> CompileContext:
-        """The original's name, and the workspace that its ids name; this machine's own plays no part."""
+        """Return a context with the original's name and the workspace that its ids name.
+
+        This machine's workspace is ignored.
+        """
         account = account_of(settings, {"AZURE_CONFIG_DIR": "/nonexistent"}, File("/nonexistent"))
         environment = original.request["properties"].get("environmentId")
         conda = environment.get("condaFile") if isinstance(environment, Mapping) else None
@@ -48,7 +51,11 @@ class AzureMLAdopter:
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """Ids whole, as the SDK sends them; without the property that makes a run ours; one word for the code."""
+        """Return the body in a form that can be compared.
+
+        Ids are complete, as the SDK sends them. The property that marks the run is left out, and one fixed word
+        replaces the code.
+        """
         body: dict[str, Any] = json.loads(json.dumps(request["properties"]))
         renewed = [("name", "every run gets a name of its own")]
         properties = body.get("properties") or {}
@@ -81,7 +88,7 @@ class AzureMLAdopter:
     def _environment(
         self, given: Any, context: CompileContext, plan: Plan | None, renewed: list[tuple[str, str]]
     ) -> Any:
-        """An environment by what it is made of, where nobody has registered it yet; else by its whole id."""
+        """Return an environment's definition if the environment is not registered yet, or else its complete id."""
         if isinstance(given, Mapping):
             renewed.append(("environmentId", _WHY_ENVIRONMENT))
             return {"defined as": _definition(given)}
@@ -95,7 +102,7 @@ class AzureMLAdopter:
         return asset_id(context.account.workspace_id, text, "environments") or text
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """All that differs, but for an environment that is not made yet."""
+        """Return all differences as overrides, except for an environment that does not exist yet."""
         wanted = {name: {} for name in _MAPPINGS if name in ours["properties"]} | theirs["properties"]
         found = overrides_between(ours["properties"], wanted)
         if isinstance(found.get("environmentId"), Mapping):
@@ -105,23 +112,23 @@ class AzureMLAdopter:
         return found
 
     def hook(self) -> str:
-        """What takes the job of a script that uses azure-ai-ml."""
+        """Return the code that captures the job of a script that uses azure-ai-ml."""
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], None]:
-        """The job that a script was about to create, in the workspace of its client."""
+        """Return the job that a script was about to create, in the workspace of its client."""
         workspace = {str(name): str(value) for name, value in (record.get("workspace") or {}).items()}
         found = originals_in(record.get("job"), None)
         return [replace(item, settings={**workspace, **item.settings}) for item in found], None
 
     def reason(self, path: Path) -> str:
-        """Why a place differs although overrides could say nearly everything."""
+        """Explain why a field differs although overrides can set nearly every field."""
         field = str(path[1]) if len(path) > 1 else ""
         return _REASONS.get(field, "a job cannot say this")
 
 
 def _definition(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What an environment is made of. Its conda file counts by what it says, not by how it is written."""
+    """Return an environment's definition, with the parsed content of its conda file instead of the file's text."""
     found: dict[str, Any] = {}
     if given.get("image"):
         found["image"] = given["image"]
@@ -136,7 +143,7 @@ def _definition(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_empty(value: Any) -> Any:
-    """Without fields that are null or empty, and without `isArchived: false`: the service takes them for absent."""
+    """Return the value without null and empty fields and `isArchived: false`, which the service treats as missing."""
     if not isinstance(value, Mapping):
         return value
     kept = {key: _without_empty(item) for key, item in value.items() if not (key == "isArchived" and item is False)}
@@ -144,7 +151,7 @@ def _without_empty(value: Any) -> Any:
 
 
 _MAPPINGS = ("environmentVariables", "inputs", "outputs", "tags", "properties")
-"""Fields that a body must keep as mappings: what is in them is taken away one by one."""
+"""Fields that must stay mappings in a body: their entries are removed one by one."""
 
 _WHY_ENVIRONMENT = "cloudtrain makes the environment under the hash of its definition; the SDK under another hash"
 

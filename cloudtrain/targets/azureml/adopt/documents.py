@@ -1,4 +1,4 @@
-"""Documents that hold a command job: the body of its PUT, what the service answers, a job file of `az ml`."""
+"""Find command jobs in documents: the body of a PUT, the service's answer, a job file of `az ml`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cloudtrain.core.adoption import Original
 from cloudtrain.targets.azureml.adopt.job_files import not_a_command, originals_in_job_file, workspace_in
 
 _READ_ONLY = frozenset({"status", "jobStatus", "creationContext", "logFiles", "parameters", "componentId", "warnings"})
-"""What the service adds to a body when it answers."""
+"""Fields that the service adds to a body in its answer."""
 
 _ADDED: Mapping[str, Callable[[str, Any], bool]] = {
     "services": lambda name, _: name in ("Tracking", "Studio"),
@@ -22,10 +22,10 @@ _ADDED: Mapping[str, Callable[[str, Any], bool]] = {
 
 
 def originals_in(data: Any, folder: str | None) -> list[Original]:
-    """The command jobs of a document; empty where it is none of Azure ML's.
+    """Return the command jobs of a document; empty if the document does not come from Azure ML.
 
     Raises:
-        UsageError: it is Azure ML's, and has no command job.
+        UsageError: the document comes from Azure ML and has no command job.
     """
     if isinstance(data, list):
         return [found for item in data for found in originals_in(item, folder)]
@@ -62,7 +62,7 @@ def _from_body(data: Mapping[str, Any], properties: Mapping[str, Any], folder: s
 
 
 def _trial(properties: Mapping[str, Any], name: str, settings: Mapping[str, Any], folder: str | None) -> Original:
-    """The command job that a sweep runs with different values."""
+    """Return the command job that a sweep runs with different values."""
     trial = properties.get("trial") or {}
     kept = ("inputs", "outputs", "computeId", "experimentName", "displayName", "description", "tags", "identity")
     body = {"jobType": "Command", **{key: properties[key] for key in kept if key in properties}, **trial}

@@ -1,6 +1,6 @@
-"""Runs inside a script that uses azure-ai-ml: answers what it registers from here, and takes the job that it creates.
+"""Run inside a script that uses azure-ai-ml: answer its registrations, and capture the job that it creates.
 
-Only the standard library, and any Python 3.7 or newer: this is the script's interpreter, not cloudtrain's.
+Uses only the standard library and supports Python 3.7 or newer, because the script's own interpreter runs it.
 """
 
 import sys
@@ -9,8 +9,11 @@ MODULE = "azure.ai.ml._ml_client"
 
 
 def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
-    """Replace what sends jobs, what registers and finds the things that a job needs, and the file that a client is made
-    from, which stands in the user's own folders."""
+    """Replace the azure-ai-ml methods that leave the script.
+
+    They send jobs, register and find the things that a job needs, and read the configuration file of a client, which is
+    in the user's own folders.
+    """
     operations = sys.modules["azure.ai.ml.operations"]
     from_config = module.MLClient.from_config.__func__
 
@@ -24,19 +27,19 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
         return entity
 
     class Poller:
-        """What a long operation returns."""
+        """The result of a long operation."""
 
         def __init__(self, value):
             self.value = value
 
         def result(self, *_):
-            """The thing itself."""
+            """Return the created object."""
             return self.value
 
         wait = result
 
     class Named(str):
-        """A thing that exists already; a text, which the SDK takes for an environment."""
+        """An object that already exists. It is also a text, which the SDK accepts as an environment."""
 
         def __new__(cls, name, version=None):
             return super().__new__(cls, name if version is None else "azureml:%s:%s" % (name, version))
@@ -82,7 +85,7 @@ def install(module, emit, keep):  # noqa: ARG001 - as the other hooks
 
 
 def workspace(operations):
-    """Subscription, group and workspace of the client."""
+    """Return subscription, group and workspace of the client."""
     names = {
         "subscription_id": "_subscription_id",
         "resource_group": "_resource_group_name",
@@ -93,7 +96,10 @@ def workspace(operations):
 
 
 def description(job):
-    """The body that the SDK would send; for an environment in place, which it registers first, its job file."""
+    """Return the body that the SDK would send.
+
+    For an environment defined in place, which the SDK registers first, return the job file instead.
+    """
     entity = job._to_job() if hasattr(job, "_to_job") else job
     environment = getattr(entity, "environment", None)
     if environment is None or isinstance(environment, str):

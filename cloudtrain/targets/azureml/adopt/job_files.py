@@ -1,4 +1,5 @@
-"""Job files of `az ml job create`, and what `az ml job show` prints, as the body that azure-ai-ml 1.35.2 sends.
+"""Turn job files of `az ml job create`, and the output of `az ml job show`, into the body that azure-ai-ml 1.35.2
+sends.
 
 The data comes from YAML 1.1, as in Azure ML's tools: `flag: yes` is true, and is sent as the text `True`.
 """
@@ -41,7 +42,7 @@ _KINDS = {
 }
 
 _READ_ONLY = frozenset({"id", "status", "creation_context", "log_files", "parameters", "resourceGroup", "warnings"})
-"""What only `az ml job show` prints."""
+"""Fields that only `az ml job show` prints."""
 
 _MODES = {
     "ro_mount": "ReadOnlyMount",
@@ -71,10 +72,10 @@ CONDA_FILE = "conda.yml"
 
 
 def originals_in_job_file(data: Mapping[str, Any], folder: str | None) -> list[Original]:
-    """The command jobs of a job file; empty where the data is none.
+    """Return the command jobs of a job file; empty if the data is not a job file.
 
     Raises:
-        UsageError: it is a job of Azure ML's, and no command job.
+        UsageError: the data is a job of Azure ML, but not a command job.
     """
     kind = _kind_of(data)
     if kind == "command":
@@ -89,14 +90,14 @@ def originals_in_job_file(data: Mapping[str, Any], folder: str | None) -> list[O
 
 
 def not_a_command(kind: str) -> UsageError:
-    """The refusal of a job that is no command job."""
+    """Return the error for a job of another kind than a command job."""
     title = _KINDS.get(kind, f"a job of the type `{kind}`")
     hint = "cloudtrain adopts command jobs; `cloudtrain init` writes a job file to fill in by hand"
     return UsageError(f"this is {title} of Azure ML, not a command job", hint=hint, code="CT981")
 
 
 def _kind_of(data: Mapping[str, Any]) -> str | None:
-    """What an Azure ML file describes; None for what is none."""
+    """Return what an Azure ML file describes; None for other files."""
     schema, kind = str(data.get("$schema", "")).lower(), str(data.get("type", "")).lower()
     if "azureml" in schema or "azuremlschemas" in schema:
         name = schema.rpartition("/")[2].partition(".")[0]
@@ -137,7 +138,7 @@ def _original(data: Mapping[str, Any], kind: str, folder: str | None, lost: Mapp
 
 
 def _trial(data: Mapping[str, Any], folder: str | None) -> Original:
-    """The command job that a sweep runs with different values."""
+    """Return the command job that a sweep runs with different values."""
     trial = data.get("trial")
     if not isinstance(trial, Mapping):
         hint = f"adopt the file that it names: `cloudtrain adopt {str(trial or 'TRIAL').removeprefix('file:')}`"
@@ -155,7 +156,7 @@ def _trial(data: Mapping[str, Any], folder: str | None) -> Original:
 
 
 def _first_of(space: Mapping[str, Any]) -> Any:
-    """One value of a search space: the first choice, or the lower end."""
+    """Return one value of a search space: the first choice, or the lower end."""
     values = space.get("values")
     if isinstance(values, list) and values:
         return values[0]
@@ -163,7 +164,7 @@ def _first_of(space: Mapping[str, Any]) -> Any:
 
 
 def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
-    """The command jobs that stand in a pipeline file itself."""
+    """Yield the command jobs that a pipeline file itself contains."""
     jobs = _mapping(data.get("jobs"))
     defaults = _mapping(data.get("settings"))
     inline = {name: job for name, job in jobs.items() if isinstance(job, Mapping) and "command" in job}
@@ -183,7 +184,7 @@ def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
 
 
 def body_of(data: Mapping[str, Any], folder: str | None, files: dict[str, str]) -> dict[str, Any]:
-    """The body that the SDK makes of a job file. What has to be a file of its own is added to `files`."""
+    """Return the body that the SDK makes of a job file. Parts that must be separate files are added to `files`."""
     code = _place(data.get("code"))
     limits, identity = _mapping(data.get("limits")), _mapping(data.get("identity"))
     body = {
@@ -225,7 +226,7 @@ def _folded(command: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value as the SDK writes it into text: Python's own."""
+    """Return a value as the SDK writes it into text: in Python's notation."""
     return "" if value is None else str(value)
 
 
@@ -256,7 +257,7 @@ def _environment(given: Any, code: Any, folder: str | None, files: dict[str, str
 
 
 def _environment_file(path: str, folder: str | None) -> dict[str, Any]:
-    """An environment that stands in a file of its own, with paths from the job file's folder."""
+    """Return an environment that has a separate file, with paths relative to the job file's folder."""
     import yaml
 
     place = os.path.join(folder or ".", path)  # noqa: PTH118
@@ -283,7 +284,7 @@ def _conda_text(place: str) -> str:
 
 
 def _from_code(path: str, code: Any, folder: str | None) -> str:
-    """A path from the job file's folder as one from the code's, where the code is a folder of this machine."""
+    """Turn a path relative to the job file's folder into one relative to the code's, if the code is a local folder."""
     local = isinstance(code, str) and not code.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+"))
     start = os.path.join(folder or ".", code if local else ".")  # noqa: PTH118
     return os.path.relpath(os.path.join(folder or ".", path.removeprefix("file:")), start)  # noqa: PTH118
@@ -349,7 +350,7 @@ def _input(given: Any) -> dict[str, Any]:
 
 
 def _place(path: Any) -> Any:
-    """A place without the `azureml:` that the SDK writes before paths and addresses too when it prints a job."""
+    """Return an address without `azureml:`, which the SDK even writes before paths and addresses of printed jobs."""
     rest = path.removeprefix("azureml:") if isinstance(path, str) else ""
     is_place = rest.startswith((".", "/", *SCHEMES)) and not rest.startswith(("//", "/subscriptions/"))
     return rest if is_place else path
@@ -378,6 +379,6 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def workspace_in(value: Any) -> dict[str, str]:
-    """Subscription, group and workspace, from the first id that names one."""
+    """Return subscription, group and workspace from the first id that names them."""
     match = _WORKSPACE.search(str(value))
     return match.groupdict() if match else {}

@@ -1,6 +1,6 @@
 """The body of a command job as the fields of a job and of the target's settings: the inverse of `compile/request`.
 
-What a field cannot say stays out; the comparison finds it, and it goes to the overrides.
+Details without a matching job field are left out here; the comparison finds them and puts them into the overrides.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _EVENTS = {"JobCompleted": "completed", "JobFailed": "failed", "JobCancelled": "
 _SERVICES = {"SSH": "ssh", "TensorBoard": "tensor_board", "JupyterLab": "jupyter_lab", "VSCode": "vs_code"}
 
 DEFAULT_EXPERIMENT = "Default"
-"""What the service takes for the experiment of a body that names none."""
+"""The experiment that the service chooses for a body that names none."""
 
 
 def drafts_of(original: Original) -> Iterator[Draft]:
-    """The one job that says the body."""
+    """Yield the only job that compiles to the body."""
     body: Mapping[str, Any] = original.request["properties"]
     comments: dict[tuple[str | int, ...], str] = {}
     title = original.name or body.get("displayName") or body.get("experimentName") or "training"
@@ -78,7 +78,7 @@ def drafts_of(original: Original) -> Iterator[Draft]:
 
 
 def _source(original: Original, code: Any, comments: dict[Any, str]) -> str | None:
-    """The folder of the code, from what the body calls it."""
+    """Return the folder of the code, read from the body's reference to it."""
     if code is None:
         return None
     if original.code is not None:
@@ -94,7 +94,7 @@ def _source(original: Original, code: Any, comments: dict[Any, str]) -> str | No
 
 
 def is_local(place: str) -> bool:
-    """Whether a place is a path on this machine."""
+    """Return whether an address is a path on this machine."""
     return not place.startswith((*SCHEMES, "azureml:", "/subscriptions/", "git+", "run:"))
 
 
@@ -130,7 +130,7 @@ def _resources(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _environment(given: Any) -> dict[str, Any]:
-    """A registered environment, or one that the job file defines in place."""
+    """Return a registered environment, or one that the job file defines in place."""
     if isinstance(given, Mapping):
         build = given.get("build")
         if isinstance(build, Mapping):
@@ -166,7 +166,7 @@ def _asset(uri: Any) -> str:
 
 
 def _parse(text: Any) -> Any:
-    """A number or truth value that is written as the text; else the text."""
+    """Return the number or truth value whose notation is the text, or else the text itself."""
     if not isinstance(text, str):
         return text
     for value in (_number(text, int), _number(text, float), {"True": True, "False": False}.get(text)):

@@ -10,7 +10,7 @@ DATA = Path(__file__).with_name("data")
 
 
 def _explain_unknown(name: str) -> str | None:
-    """What a size's name says about it."""
+    """Explain what the name of an unknown size says about it."""
     from cloudtrain.targets.azureml.catalogue.vm_names import guess
 
     guessed = guess(name)

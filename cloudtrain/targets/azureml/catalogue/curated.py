@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Curated(NamedTuple):
-    """One environment of the registry `azureml`, and where its name was seen."""
+    """One environment of the registry `azureml`, and the source of its name."""
 
     framework: str
     version: str
@@ -15,7 +15,7 @@ class Curated(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The newest build: Microsoft publishes one about every month, and removes old ones."""
+        """Return the id of the newest build: Microsoft publishes one about every month, and removes old ones."""
         return f"azureml://registries/azureml/environments/{self.name}/labels/latest"
 
 
@@ -25,11 +25,17 @@ CURATED = (
     Curated("pytorch", "2.8", "acpt-pytorch-2.8-cuda12.6", _EXAMPLES),
     Curated("tensorflow", "2.16", "tensorflow-2.16-cuda12", _EXAMPLES),
 )
-"""The newest of each framework first. Others exist, and go by their id: only these were seen in use."""
+"""The known curated environments, the newest of each framework first.
+
+Only environments seen in use are listed; use the id of any other.
+"""
 
 
 def curated_environment(framework: str, version: str | None) -> Curated | None:
-    """The environment of a framework's version, `2.8` or `2.8.0`; the newest without one; None where none is known."""
+    """Return the environment of a framework's version, `2.8` or `2.8.0`, or the newest if the version is None.
+
+    Returns None if no environment is known.
+    """
     for row in CURATED:
         if row.framework == framework and (version is None or f"{version}.".startswith(f"{row.version}.")):
             return row

@@ -1,8 +1,8 @@
-"""What the name of an Azure VM size says about it: a guess for sizes that no table has.
+"""Guess the properties of an Azure VM size from its name, for sizes that no table has.
 
 `Standard_ND96isr_H100_v5` is family ND, 96 vCPUs, features `isr`, accelerator H100, version 5. An `r` among the
-features means RDMA, which is InfiniBand. This holds on all sizes of the catalogue's table, and is a habit of Azure's,
-not a promise; whether the InfiniBand has SR-IOV, without which NCCL cannot use it, no name says.
+features means RDMA, which is InfiniBand. The rule holds for all sizes of the catalogue's table, but Azure does not
+promise it. No name tells whether the InfiniBand has SR-IOV, without which NCCL cannot use it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _MODEL = re.compile(r"[a-z]+\d+[a-z]*", re.IGNORECASE)
 
 
 class Guess(NamedTuple):
-    """What a size's name says. `text` says it as a sentence, and that it is a guess."""
+    """The properties that a size's name suggests. `text` is a sentence that marks them as a guess."""
 
     has_infiniband: bool
     vcpus: int | None
-    """None where the name's number is not that of its vCPUs."""
+    """The number of vCPUs; None if the name's number counts something else."""
     gpu: str
-    """The accelerator's model where the name has it, `H100`; else empty."""
+    """The accelerator's model, such as `H100`; empty if the name has none."""
     text: str
 
 
 def guess(name: str) -> Guess | None:
-    """What the name of a size says, in any case of letters; None for a name that is not built like one."""
+    """Guess a size's properties from its name, in upper or lower case; None if the name has another form."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None

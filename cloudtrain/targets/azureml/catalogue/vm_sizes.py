@@ -1,9 +1,9 @@
-"""What Azure's services say about a workspace's VM sizes, as corrections of the catalogue. Pure: answers in, rows out.
+"""Turn the answers of Azure's services about VM sizes into corrections of the catalogue. This code is pure.
 
 `vmSizes` of Azure ML has names, vCPUs, memory, number of GPUs and list prices, but neither the GPU's model nor
-InfiniBand; `usages` has the account's quota by family; `Microsoft.Compute/skus`, which many accounts may not read, has
-RdmaEnabled and the CPU's architecture. What the catalogue's own table knows of a size stays; a size that it lacks is
-added with what is known, and where only its name tells of InfiniBand its source says so.
+InfiniBand. `usages` has the account's quota by family. `Microsoft.Compute/skus`, which many accounts may not read, has
+RdmaEnabled and the CPU's architecture. Facts in the catalogue's own table stay unchanged. A size that the table lacks
+is added with the known facts; if only its name tells of InfiniBand, its source says so.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from cloudtrain.catalogue.instances import instance_named
 from cloudtrain.targets.azureml.catalogue.vm_names import guess
 
 Cells = dict[str, Any]
-"""Column to value, as one table of `instances.toml`."""
+"""Maps columns to values, as in one table of `instances.toml`."""
 
 UNKNOWN_GPU = "unknown"
-"""The GPU of a size whose name does not say it."""
+"""The GPU's model for a size whose name does not contain it."""
 
 _ARCHITECTURES = {"arm64": "arm64", "x64": "x86_64"}
 """Values of the capability CpuArchitectureType."""
@@ -33,14 +33,14 @@ def overlay_of(
     date: str,
     location: str,
 ) -> dict[str, Cells]:
-    """The corrections by name of size: what `overlay.read_overlay` takes as the table `azureml`.
+    """Return the corrections by name of size, as `overlay.read_overlay` reads them from the table `azureml`.
 
     Args:
-        vm_sizes: entries of `value` in Azure ML's answer; those that no cluster takes are left out.
+        vm_sizes: entries of `value` in Azure ML's answer; sizes that no cluster accepts are left out.
         usages: entries of `value` in Azure ML's answer.
-        skus: entries of `value` in Microsoft.Compute's answer, of any resource type; None where it may not be read.
-        date: ISO, when the answers were given: the date of the prices.
-        location: the region they are about, `eastus`.
+        skus: entries of `value` in Microsoft.Compute's answer, of any resource type; None if it may not be read.
+        date: ISO date of the answers, which is also the date of the prices.
+        location: the region of the answers, `eastus`.
     """
     quotas = _quotas(usages)
     capabilities = {str(sku.get("name", "")).casefold(): _capabilities(sku) for sku in skus or ()}
@@ -60,7 +60,7 @@ def overlay_of(
 
 
 def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source: str) -> Cells:
-    """A size that the table lacks."""
+    """Return a size that the table lacks."""
     cells: Cells = {"source": source}
     counts: dict[str, Any] = {"vcpus": size.get("vCPUs"), "gpus": size.get("gpus")}
     cells |= {column: int(value) for column, value in counts.items() if _is_count(value)}
@@ -77,7 +77,7 @@ def _machine(name: str, size: Mapping[str, Any], said: Mapping[str, str], source
 
 
 def _fabric(name: str, said: Mapping[str, str], source: str) -> Cells:
-    """InfiniBand as Microsoft.Compute says it, else as the name does."""
+    """Return the InfiniBand facts from Microsoft.Compute, or else those from the name."""
     told = said.get("rdmaenabled", "").casefold()
     guessed = guess(name)
     if told in ("true", "false"):
@@ -95,7 +95,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _price(size: Mapping[str, Any], date: str, location: str) -> Cells:
-    """The list price of Linux on dedicated machines, in US dollars an hour; nothing where another is given."""
+    """Return the list price of Linux on dedicated machines, in US dollars an hour; empty if the answer lacks it."""
     prices = size.get("estimatedVMPrices") or {}
     if (prices.get("billingCurrency"), prices.get("unitOfMeasure")) != ("USD", "OneHour"):
         return {}
@@ -107,7 +107,10 @@ def _price(size: Mapping[str, Any], date: str, location: str) -> Cells:
 
 
 def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """vCPUs that the account may use at once on dedicated machines, by `_family`; a negative limit is none."""
+    """Return the vCPUs that the account may use at once on dedicated machines, by `_family`.
+
+    A negative limit means unlimited, and is left out.
+    """
     quotas: dict[str, int] = {}
     for usage in usages:
         name = usage.get("name") or {}
@@ -120,7 +123,7 @@ def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _family(words: str) -> str:
-    """One spelling for `standardNDISRH100V5Family` and `Standard NDISRH100V5 Family Cluster Dedicated vCPUs`."""
+    """Return one spelling for `standardNDISRH100V5Family` and `Standard NDISRH100V5 Family Cluster Dedicated vCPUs`."""
     return _squeeze(words).partition("family")[0]
 
 
@@ -129,7 +132,7 @@ def _squeeze(words: str) -> str:
 
 
 def _capabilities(sku: Mapping[str, Any]) -> dict[str, str]:
-    """Capabilities of a virtual machine by name in small letters; none of a disk's."""
+    """Return the capabilities of a virtual machine by name in lower case; empty for a disk."""
     if str(sku.get("resourceType", "virtualMachines")).casefold() != "virtualmachines":
         return {}
     entries: Sequence[Mapping[str, Any]] = sku.get("capabilities") or ()

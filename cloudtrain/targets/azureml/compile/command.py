@@ -1,6 +1,6 @@
 """The command line: one shell string, which every process of the job runs with `bash -c`.
 
-What the user has written arrives in the script as it is: spaces, quotes, `$`, `;`, newlines and any letter.
+The user's text arrives in the script unchanged: spaces, quotes, `$`, `;`, newlines and any letter.
 """
 
 from __future__ import annotations
@@ -19,24 +19,30 @@ from cloudtrain.targets.common.compiling import arguments_of, resolve_text
 _REFERENCE = re.compile(r"\$\{\{(?:inputs|outputs)\.\w+\}\}")
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
-"""Text that means itself to every shell."""
+"""Text that every shell leaves unchanged."""
 
 _INSTALL = "flock /tmp/cloudtrain-requirements.lock python -m pip install -q --disable-pip-version-check -r"
-"""Every process of an instance runs the command, so they take turns; after the first there is nothing to install."""
+"""Installs the requirements.
+
+Every process of an instance runs the command, so they take turns; only the first installs anything.
+"""
 
 _SECRETS = (
     'secrets="$(PYTHONPATH="$PWD" python -m cloudtrain.runtime.secret_values)" || exit; eval "$secrets"; unset secrets'
 )
-"""The values come as lines for the shell, so that they stand in no command line and in no file."""
+"""Reads the secrets as lines for the shell, which keeps their values out of command lines and files."""
 
 _WITH_CODE = 'PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"'
-"""Before a script in a folder of its own, which alone Python would look for modules in: the runtime is above it."""
+"""Adds the bundle's folder to Python's path.
+
+For a script in a subfolder, Python would search only that folder, and the runtime is above it.
+"""
 
 LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
 
 
 def command_of(job: TrainingJob) -> str:
-    """`command` of the body.
+    """Return `command` of the body.
 
     Raises:
         JobError: the job has nothing to run.
@@ -53,13 +59,15 @@ def command_of(job: TrainingJob) -> str:
     if job.environment.secrets:
         line = f"{_SECRETS}; {line}"
     requirements = job.environment.requirements
-    # Not `&&`, which would bind to the first part of a line that has several.
+    # `&&` would bind only to the first command of a line with several.
     return line if requirements is None else f"{_INSTALL} {quote_word(requirements)} || exit; {line}"
 
 
 def quote_word(word: str, free: Collection[str] = ()) -> str:
-    """One word of a shell line. References stand in it as they are; those in `free` become text that a shell could
-    read as more than a word, so the word that holds one is quoted around it."""
+    """Quote one word of a shell line. References in the word stay unchanged.
+
+    References in `free` become text that a shell could split or interpret, so a word that holds one is always quoted.
+    """
     if word and _PLAIN.fullmatch(_REFERENCE.sub("", word)) and not any(text in word for text in free):
         return word
     return shlex.quote(word)

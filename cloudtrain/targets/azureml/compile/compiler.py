@@ -1,4 +1,4 @@
-"""Job, target and context in, plan out."""
+"""Compile a job, a target and a context into a plan."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ OVERRIDES = "azureml_overrides"
 
 
 def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Plan:
-    """The plan of a job on Azure ML. `context.account` is an `AzureMLAccount`; `request` is the body that is PUT
-    under the run's name. Nothing of it is filled in later: the code's id is made of the code's hash.
+    """Return the plan of a job on Azure ML, whose `request` is the body that is PUT under the run's name.
+
+    `context.account` must be an `AzureMLAccount`. The request is complete: the id of the code contains the hash of the
+    code.
 
     Raises:
         JobError: the job asks for something that Azure ML does not have, with the alternative.
@@ -43,11 +45,11 @@ def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Pl
 
 
 def _compile(job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems) -> Plan:
-    """The plan, unless there are problems, those that are known already among them."""
+    """Return the plan, or raise the problems, including those that are already known."""
     parts = parts_of(job, target, context, problems)
     body = request_of(parts, problems)
     request = problems.value(lambda: overridden(body, overrides_of(job, "azureml")), None)
-    # Where the overrides break the body, the rules look at the one without them.
+    # If the overrides break the body, the rules check the body without them.
     plan = _plan(parts, body if request is None else request)
     problems.refuse(plan)
     return plan
@@ -70,8 +72,10 @@ def _plan(parts: Parts, request: dict[str, Any]) -> Plan:
 
 
 def parts_of(job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems) -> Parts:
-    """What is decided about the job: its machines, its distribution and its environment. Something stands in for what
-    cannot be decided, for which there are `problems` then."""
+    """Decide the job's machines, its distribution and its environment.
+
+    If a part cannot be decided, the reasons go to `problems` and a placeholder stands in.
+    """
     machines = problems.value(lambda: machines_of(job, context.account), None)
     known = machines or some_machines(job)
     is_known = machines is not None or only_sagemaker(job)
@@ -81,10 +85,10 @@ def parts_of(job: TrainingJob, target: AzureML, context: CompileContext, problem
 
 
 def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The body with what the user adds to its `properties`, merged last.
+    """Return the body with the user's additions to its `properties`, merged last.
 
     Raises:
-        JobError: the overrides take away what a plan reads, or turn it into something else.
+        JobError: the overrides remove a field that a plan reads, or change its type.
     """
     properties = merged(request["properties"], overrides)
     problems = [
@@ -101,7 +105,10 @@ def overridden(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
 
 
 def _count_problems(properties: Mapping[str, Any]) -> Iterator[Problem]:
-    """More than a job's own fields take: a slip of the keyboard, and a plan lists every process."""
+    """Report counts above the limit of the job's own fields.
+
+    They are typing mistakes, and a plan would list every process.
+    """
     for section, name in _COUNTS:
         found = properties.get(section)
         count = found.get(name) if isinstance(found, Mapping) else None
@@ -129,11 +136,11 @@ _SHAPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "resources": ((dict, type(None)), "a mapping"),
     "limits": ((dict, type(None)), "a mapping"),
 }
-"""What every reader of a body relies on."""
+"""The types that every reader of a body relies on."""
 
 
 def _uploads(parts: Parts, request: Mapping[str, Any]) -> list[Upload]:
-    """What must be there first, unless the overrides have put something else in its place."""
+    """Return the uploads that the request needs, leaving out those that the overrides have replaced."""
     bundle = parts.context.bundle
     code = code_id(parts.account.workspace_id, bundle.sha256)
     uploads = [Upload("code", bundle.sha256, code, bundle.size, bundle.file_count)]

@@ -1,4 +1,4 @@
-"""Who starts how many processes. Azure ML starts them itself: one row for each distribution of a job."""
+"""The launcher and the number of processes. Azure ML starts them itself: one row for each distribution of a job."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from cloudtrain.errors import JobError, Problem
 
 
 def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] | None:
-    """`distribution` of the body; None for one process without a distribution.
+    """Return `distribution` of the body; None for one process without a distribution.
 
     Raises:
-        JobError: Azure ML does not have it; the hint names the alternative.
+        JobError: Azure ML lacks the distribution; the hint names the alternative.
     """
     return _ROWS[job.distribution.type](job, machines)
 
 
 def is_launcher(job: TrainingJob) -> bool:
-    """Whether DeepSpeed's own launcher starts the processes of each instance."""
+    """Return whether DeepSpeed's own launcher starts the processes of each instance."""
     return isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher"
 
 
 def only_sagemaker(job: TrainingJob) -> bool:
-    """Whether the distribution is a library that Azure ML does not have, on whatever machines."""
+    """Return whether the distribution is a library that Azure ML lacks on all machines."""
     return job.distribution.type in ("smddp", "smp")
 
 
 def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
-    """How many processes each instance gets: always written, because the service's own default is one, which leaves
-    seven GPUs of eight idle.
+    """Return the number of processes on each instance.
+
+    The body always contains it, because the service's default of one would leave seven GPUs of eight idle.
 
     Raises:
-        JobError: neither the job nor the catalogue says.
+        JobError: the number is neither in the job nor in the catalogue.
     """
     given: int | None = getattr(job.distribution, "processes_per_instance", None)
     count = given or (machines.known.devices if machines.known else None)
@@ -62,8 +63,11 @@ def _deepspeed(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
 
 
 def _tensorflow(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:
-    """Workers that nobody counts are one for each instance, which the service knows too; beside parameter servers they
-    are written, because the service would start one on every instance, those of the servers included."""
+    """Return the TensorFlow distribution.
+
+    By default each instance runs one worker, and the service adds them itself. With parameter servers the count is
+    always written, because the service would also start workers on the servers' instances.
+    """
     assert isinstance(job.distribution, TensorFlow)
     servers = (job.distribution.parameter_servers or 1) if job.distribution.strategy == "parameter_server" else 0
     workers = job.distribution.workers or (max(1, machines.count - servers) if servers else None)
@@ -77,7 +81,7 @@ def _ray(job: TrainingJob, machines: MachineGroup) -> dict[str, Any]:  # noqa: A
 
 
 def camel(name: str) -> str:
-    """`dashboard_port` as the API writes it: `dashboardPort`."""
+    """Return `dashboard_port` as the API writes it: `dashboardPort`."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 

@@ -8,7 +8,7 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 
 
 def duration_text(seconds: int) -> str:
-    """The text of a number of seconds."""
+    """Return the text of a number of seconds."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -17,7 +17,7 @@ def duration_text(seconds: int) -> str:
 
 
 def duration_seconds(text: str) -> int | None:
-    """The seconds of such a text; None for any other."""
+    """Return the seconds of such a text; None for any other."""
     match = _DURATION.fullmatch(text)
     if match is None:
         return None

@@ -13,21 +13,21 @@ from cloudtrain.targets.azureml.catalogue.curated import CURATED, curated_enviro
 from cloudtrain.targets.azureml.compile.identifiers import asset_id, asset_meant, environment_id, is_label
 
 FOLDER = "${{folder}}"
-"""Stands in an environment's definition for the address of the folder that goes with it (`Upload.folder`)."""
+"""Stands in an environment's definition for the address of its folder (`Upload.folder`)."""
 
 
 class ChosenEnvironment(NamedTuple):
-    """`environmentId` of the body, and what must be made first: an environment of an image, or nothing."""
+    """`environmentId` of the body, and the environment of an image that must be made first, if any."""
 
     id: str
     upload: Upload | None = None
 
 
 def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironment:
-    """The environment that the job names.
+    """Return the environment that the job names.
 
     Raises:
-        JobError: it names none, one without a version, or a framework that has no curated environment.
+        JobError: the job names none, one without a version, or a framework that has no curated environment.
     """
     given = job.environment
     image = given.image.of("azureml") if given.image else None
@@ -77,7 +77,11 @@ def _asset_from_image(image: str, conda_file: str | None, context: CompileContex
 
 
 def _asset_from_build(folder: str, dockerfile: str, context: CompileContext) -> ChosenEnvironment:
-    """Where the folder is when the environment is made, only storage knows; its content is known, and names it."""
+    """Return an environment that is built from a folder.
+
+    Its name comes from the folder's content, because only storage knows the folder's address when the environment is
+    made.
+    """
     if context.build is None:
         hint = "write the folder that holds the `Dockerfile`, from `source_dir`; `dockerfile` is its name in there"
         raise _wrong("build", f"the bundle has no file `{posixpath.normpath(f'{folder}/{dockerfile}')}`", hint)

@@ -1,4 +1,7 @@
-"""Ids in Azure Resource Manager. What a user writes as `azureml:name:version` is one, so a plan needs no question."""
+"""Ids in Azure Resource Manager.
+
+`azureml:name:version` becomes an id without the network, so a plan needs no request.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +18,33 @@ _MEANT = re.compile(rf"(?:azureml:)+(?P<name>{_WORD})(?::(?P<version>{_WORD}))?:
 _VIRTUAL_CLUSTERS = "virtualclusters"
 
 LATEST = "latest"
-"""The one label that Azure ML's own tools look up."""
+"""The only label that Azure ML's own tools look up."""
 
 _CURATED = "AzureML-"
-"""Environments of this name are Microsoft's own. Their short names go out as they are, and the service knows them."""
+"""Matches names of Microsoft's own environments.
+
+Their short names are sent unchanged, because the service knows them.
+"""
 
 MODELS = ("mlflow_model", "custom_model", "triton_model")
 """Types of data that are registered as models."""
 
 
 def code_id(workspace_id: str, sha256: str) -> str:
-    """The code asset of a bundle. Its name is its content, so the same code is the same asset."""
+    """Return the code asset of a bundle. Its name contains the content's hash, so the same code is the same asset."""
     return f"{workspace_id}/codes/cloudtrain-{sha256[:40]}/versions/1"
 
 
 def environment_id(workspace_id: str, sha256: str) -> str:
-    """The environment that is made of a definition with this hash."""
+    """Return the id of the environment made of a definition with this hash."""
     return f"{workspace_id}/environments/cloudtrain/versions/{sha256[:32]}"
 
 
 def compute_id(workspace_id: str, compute: str) -> str:
-    """A compute of the workspace, which `serverless` is for Azure ML's tools too; `virtualClusters/NAME` is one beside
-    the workspace. Whole ids stay what they are."""
+    """Return the id of a compute of the workspace; `serverless` counts as one, as in Azure ML's tools.
+
+    `virtualClusters/NAME` is a compute beside the workspace. Complete ids stay unchanged.
+    """
     plain = compute.removeprefix(_PREFIX)
     if plain.startswith("/subscriptions/"):
         return plain
@@ -46,15 +54,15 @@ def compute_id(workspace_id: str, compute: str) -> str:
 
 
 def is_virtual_cluster(compute: str) -> bool:
-    """Whether a setting or an id names a virtual cluster: `virtualClusters/NAME`, in any case of letters."""
+    """Return whether a setting or an id names a virtual cluster: `virtualClusters/NAME`, in upper or lower case."""
     return f"/{_VIRTUAL_CLUSTERS}/" in f"/{compute.removeprefix(_PREFIX)}".lower()
 
 
 def asset_id(workspace_id: str, written: str, kind: str) -> str | None:
-    """The id of `azureml:name:version` or `azureml:name@latest`; what is an id or a URI already, as it is; None for
-    anything else, an asset without a version among it: `azureml:foo` is no version `foo` of an asset `azureml`.
+    """Return the id of `azureml:name:version` or `azureml:name@latest`; ids and URIs stay unchanged.
 
-    `kind` is the collection: `environments`, `data`, `models`.
+    Returns None for anything else, including an asset without a version: `azureml:foo` does not mean version `foo` of
+    an asset `azureml`. `kind` is the collection: `environments`, `data`, `models`.
     """
     plain = written.removeprefix(_PREFIX)
     if plain.startswith("/subscriptions/"):
@@ -85,18 +93,20 @@ class Labelled(NamedTuple):
 
 
 def parse_label(written: object) -> Labelled | None:
-    """The asset of an id that ends with the label `latest`. None for other ids, and for those of registries, whose
-    labels the service understands itself."""
+    """Return the asset of an id that ends with the label `latest`.
+
+    Returns None for other ids, and for ids of registries, whose labels the service itself understands.
+    """
     match = _LABELLED.fullmatch(written) if isinstance(written, str) else None
     return Labelled(match["thing"], match["kind"], match["name"]) if match else None
 
 
 def is_label(written: str) -> bool:
-    """Whether it is `name@label`."""
+    """Return whether the text is `name@label`."""
     return _LABEL.fullmatch(written.removeprefix(_PREFIX)) is not None
 
 
 def asset_meant(written: str) -> tuple[str, str | None] | None:
-    """Name and version of what is nearly an asset: `azureml:foo`, `azureml:azureml:foo:2`; None for anything else."""
+    """Return name and version of a misspelt asset: `azureml:foo`, `azureml:azureml:foo:2`; None for anything else."""
     match = _MEANT.fullmatch(written)
     return (match["name"], match["version"]) if match else None

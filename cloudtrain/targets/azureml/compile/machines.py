@@ -1,4 +1,4 @@
-"""The machines of a job on Azure ML. On a cluster the type is the cluster's own; a job may say which it expects."""
+"""The machines of a job on Azure ML. A cluster has its own instance type; a job may say which type it expects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVERLESS = "serverless"
 
 
 def is_cluster(compute: str | None) -> bool:
-    """Whether that is a compute with machines of its own; else jobs are serverless."""
+    """Return whether the compute has its own machines; otherwise jobs are serverless."""
     return compute is not None and compute.removeprefix("azureml:").rpartition("/")[2] != SERVERLESS
 
 
@@ -23,17 +23,19 @@ _OF_KUBERNETES = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 
 
 def is_own_type(compute: str, name: str) -> bool:
-    """Whether an instance type is one that its compute defines, which a job has to name: one of a Kubernetes cluster
-    has the name of an object there (`gpu-large`), and a virtual cluster has names of its own (`Singularity.ND40rs_v2`).
-    A VM size on a cluster of Azure ML's own says what a job expects: the cluster has but one."""
+    """Return whether an instance type is defined by its compute, so that a job has to name it.
+
+    On a Kubernetes cluster it is the name of an object there (`gpu-large`), and on a virtual cluster a name such as
+    `Singularity.ND40rs_v2`. On an Azure ML cluster, which has only one type, a VM size says what the job expects.
+    """
     return is_virtual_cluster(compute) or _OF_KUBERNETES.fullmatch(name) is not None
 
 
 def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
-    """The machines that the job asks for.
+    """Return the machines that the job asks for.
 
     Raises:
-        JobError: it asks for what only SageMaker has, or describes a type that does not exist.
+        JobError: the job asks for something that only SageMaker has, or describes a type that does not exist.
     """
     resources = job.resources
     problems = [
@@ -51,7 +53,10 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
 
 
 def some_machines(job: TrainingJob) -> MachineGroup:
-    """As many as the job asks for, of a type that nobody knows: for what else is wrong with a job without machines."""
+    """Return as many machines as the job asks for, of an unknown type.
+
+    They let cloudtrain find the other mistakes of a job without machines.
+    """
     return MachineGroup("", job.resources.instance_count, None)
 
 

@@ -1,4 +1,4 @@
-"""Options of mpirun on a service that builds the mpirun line itself: those that Open MPI reads from variables too."""
+"""Options of mpirun on a service that builds the mpirun line itself: those that Open MPI also reads from variables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _MCA = ("-mca", "--mca")
 
 
 def option_variables(job: TrainingJob) -> dict[str, str]:
-    """What `-x NAME=VALUE` and `--mca NAME VALUE` set, as the variables that do the same: `NAME` and `OMPI_MCA_NAME`.
+    """Return the variables that replace options: `NAME` for `-x NAME=VALUE`, and `OMPI_MCA_NAME` for
+    `--mca NAME VALUE`.
 
     Raises:
-        JobError: an option that no variable stands for.
+        JobError: no variable replaces an option.
     """
     distribution = job.distribution
     if not isinstance(distribution, MPI | Horovod):
@@ -36,7 +37,7 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
             name, equals, value = next(rest, "").partition("=")
             if not name:
                 raise ValueError("`-x` has no variable")
-            if equals:  # without a value it forwards a variable, and here every process has them all
+            if equals:  # without a value it forwards a variable, but every process has all of them
                 yield name, value
         elif word in _MCA:
             setting, given = next(rest, None), next(rest, None)

@@ -1,4 +1,4 @@
-"""What the processes of several instances need to find each other over the right cards."""
+"""Variables that let the processes of several instances find each other over the right network cards."""
 
 from __future__ import annotations
 
@@ -16,21 +16,27 @@ INFINIBAND = {
     "UCX_NET_DEVICES": INTERFACE,
     "UCX_TLS": "tcp",
 }
-"""NCCL finds the InfiniBand cards by itself. Relaxed ordering lets virtual machines use their whole rate; UCX, which
-MPI uses to start up, keeps to Ethernet (Azure's azureml-examples, gpu_perf, and the pages of its ACPT images)."""
+"""Variables for InfiniBand, whose cards NCCL finds by itself.
+
+Relaxed ordering lets virtual machines use the cards' full rate. UCX, with which MPI starts up, stays on Ethernet
+(Azure's azureml-examples, gpu_perf, and the pages of its ACPT images).
+"""
 
 _OF_MPI = ("UCX_NET_DEVICES", "UCX_TLS")
-"""Those sources run NCCL's tests, in which MPI starts the ranks and NCCL carries the data. A job of the type `mpi` may
-send its data by MPI itself, which these would keep off InfiniBand, so it gets neither."""
+"""Variables left out for jobs of the type `mpi`.
+
+The sources run NCCL's tests, in which MPI starts the ranks and NCCL carries the data. A job of the type `mpi` may carry
+its data by MPI itself, and these variables would keep that data off InfiniBand.
+"""
 
 TOPOLOGY = "/opt/microsoft/ndv4-topo.xml"
-"""Which card is near which GPU on the ND A100 v4 series: a file in Azure's ACPT images."""
+"""Distances between cards and GPUs on the ND A100 v4 series: a file in Azure's ACPT images."""
 
 _TOPOLOGY_FAMILIES = ("ND A100 v4", "NDm A100 v4")
 
 
 def network_variables(job: TrainingJob, machines: MachineGroup, environment: str) -> dict[str, str]:
-    """Variables for several instances. The job's own variables go before them. Empty where nothing is needed."""
+    """Return the variables for several instances; empty if none are needed. The job's own variables override them."""
     variables: dict[str, str] = {}
     if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "mpi":
         # deepspeed.comm reads it without a default under Azure ML's MPI, and fails with a KeyError.

@@ -1,6 +1,6 @@
-"""Where data is: inputs, outputs and checkpoints of the body, and what the job's references become.
+"""The locations of data: inputs, outputs and checkpoints of the body, and the texts that replace the job's references.
 
-Azure ML replaces `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command by paths itself, so they stay as they are.
+Azure ML itself replaces `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command by paths, so they stay unchanged.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from cloudtrain.targets.azureml.compile.identifiers import MODELS, asset_id, ass
 from cloudtrain.targets.common.compiling import hyperparameter_text
 
 MODEL, CHECKPOINT = "model", "checkpoint"
-"""Outputs that a job has without declaring them: the model of a script, and the checkpoints of one that keeps some."""
+"""Outputs that a job has without declaring them: the model of a script, and the checkpoints if it keeps some."""
 
 DEFAULT_STORE = "azureml://datastores/workspaceblobstore/paths"
-"""Every workspace has this datastore, and jobs without another place write there."""
+"""The datastore that every workspace has; jobs without a configured location write there."""
 
 SCHEMES = ("azureml://", "https://", "http://", "wasbs://", "wasb://", "abfss://", "abfs://", "adl://")
-"""What an input can be read from, beside registered assets."""
+"""Schemes that an input can be read from, apart from registered assets."""
 
 _INPUT_MODES = {
     ("mount", "ro"): "ReadOnlyMount",
@@ -37,24 +37,26 @@ _OUTPUT_MODES = {"mount": "ReadWriteMount", "upload": "Upload", "direct": "Direc
 
 
 LOCAL_UPLOAD = f"{DEFAULT_STORE}/LocalUpload"
-"""Where azure-ai-ml 1.35.2 uploads data of this machine, in folders that are named by its content."""
+"""The folder where azure-ai-ml 1.35.2 uploads data of this machine; its subfolders are named by content."""
 
 
 def data_place(sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
-    """The folder that data of this machine is uploaded to, and the address that an input has then: the folder's with
-    a slash, as the SDK writes it."""
+    """Return the folder that data of this machine is uploaded to, and the address of the input.
+
+    The address of a folder ends with a slash, as the SDK writes it.
+    """
     root = f"{LOCAL_UPLOAD}/{sha256}"
     return (root, f"{root}/{name}") if is_file else (f"{root}/{name}", f"{root}/{name}/")
 
 
 def reference_texts(job: TrainingJob) -> dict[str, str]:
-    """What each reference of the job becomes in the command: one that Azure ML replaces."""
+    """Map each reference of the job to its text in the command, which Azure ML then replaces."""
     names = [*(f"inputs.{name}" for name in job.inputs), *(f"outputs.{name}" for name in {*job.outputs, MODEL})]
     return {name: f"${{{{{name}}}}}" for name in names} | {CHECKPOINT: f"${{{{outputs.{CHECKPOINT}}}}}"}
 
 
 def free_texts(job: TrainingJob) -> list[str]:
-    """The references that become what a user has written, and not a path of the service's making."""
+    """Return the references that become the user's own text, and not a path made by the service."""
     return [
         f"${{{{inputs.{name}}}}}"
         for name, item in job.inputs.items()
@@ -63,8 +65,10 @@ def free_texts(job: TrainingJob) -> list[str]:
 
 
 def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]) -> dict[str, Any]:
-    """`inputs` of the body. Those without a place on Azure ML, or with one that it cannot read, are added to the
-    problems, and are in the body with a made-up place."""
+    """Return `inputs` of the body.
+
+    Inputs without a readable location on Azure ML are added to the problems. In the body they get a placeholder.
+    """
     found: dict[str, Any] = {}
     for name, item in job.inputs.items():
         wrong: list[Problem] = []
@@ -75,8 +79,10 @@ def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]
 
 
 def outputs_of(job: TrainingJob, run_name: str, problems: list[Problem]) -> dict[str, Any]:
-    """`outputs` of the body: the declared ones, and those that a job has anyway. One that has the name of the
-    checkpoint's is added to the problems."""
+    """Return `outputs` of the body: the declared ones, and those that every job has.
+
+    An output with the name of the checkpoint's is added to the problems.
+    """
     found = {name: _output(item) for name, item in job.outputs.items()}
     if MODEL not in found and (job.entry_point is not None or f"outputs.{MODEL}" in references_in(job.command or "")):
         found[MODEL] = _output(Output.model_construct())

@@ -1,11 +1,11 @@
 """A processing job on Azure ML: a command job that starts one process on each instance.
 
-The distribution is PyTorch's with one process per instance, of which the service documents the rank and the number of
+The distribution is PyTorch's with one process per instance, because the service documents its rank and its number of
 processes. On each instance `cloudtrain.runtime.azureml_processing` takes that instance's share of the files.
 
-Outputs are mounted unless the job says otherwise, so that several instances can write into one folder, as on other
-targets: Microsoft's examples for two instances do so (azureml-examples, deepspeed-training). What `upload` does when
-several instances have something to upload, nobody documents.
+By default outputs are mounted, so that several instances can write into one folder, as on other targets: Microsoft's
+examples for two instances do so (azureml-examples, deepspeed-training). Azure does not document what `upload` does when
+several instances upload.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from cloudtrain.targets.common.compiling import (
 )
 
 _ONLY_TRAINING = ("processes", "distribution", "checkpoint")
-"""Lines of the summary that say nothing about a processing job."""
+"""Lines of the summary that do not apply to a processing job."""
 
 
 def as_command_job(job: ProcessingJob) -> TrainingJob:
-    """The job that does the same on Azure ML."""
+    """Return the training job that does the same on Azure ML."""
     view = job.as_training()
     return view.model_copy(
         update={
@@ -51,7 +51,7 @@ def as_command_job(job: ProcessingJob) -> TrainingJob:
 
 
 def as_processing_plan(job: ProcessingJob, plan: Plan) -> Plan:
-    """The plan of the command job, said in the words of the processing job."""
+    """Return the plan of the command job, in the terms of the processing job."""
     summary = [(label, text) for label, text in plan.summary if label not in _ONLY_TRAINING]
     said = [
         (label, job.entry_point or job.command or "") if label == "script" else (label, text) for label, text in summary
@@ -64,7 +64,7 @@ def as_processing_plan(job: ProcessingJob, plan: Plan) -> Plan:
 
 
 def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
-    """The shell line of every instance; None where the job has nothing to run."""
+    """Return the shell line of every instance; None if the job has nothing to run."""
     literals = {f"inputs.{n}": hyperparameter_text(i.value) for n, i in job.inputs.items() if i.value is not None}
     texts = reference_texts(view) | literals
     if job.command is not None:
@@ -85,12 +85,12 @@ def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
 
 
 def shard_problems(job: ProcessingJob) -> list[Problem]:
-    """Inputs that cannot be dealt out, and are to be."""
+    """Report inputs that are to be sharded and cannot be."""
     return [problem for name, item in job.inputs.items() if item.shard for problem in _shard_problems(name, item)]
 
 
 def _shard_problems(name: str, item: Input) -> Iterator[Problem]:
-    """Inputs that are no files in a folder, when the script starts."""
+    """Report an input that is not a folder of files when the script starts."""
     why, hint = None, "remove `shard: true`; every instance then gets it whole"
     if item.value is not None:
         why = "is a plain value"

@@ -1,5 +1,7 @@
-"""The body of the job's PUT, field by field. Its parts that are always there, empty ones too, are those that the SDK
-always writes, so that the two can be compared as they are."""
+"""Write the body of the job's PUT, field by field.
+
+Fields that the SDK always sends are always present, even if empty, so that both bodies can be compared directly.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from cloudtrain.targets.azureml.settings import AzureML, Service
 from cloudtrain.targets.common.problems import Problems
 
 RUN_PROPERTY = "cloudtrain.run"
-"""The property that makes a job ours; its value is the run's name. Properties, unlike tags, can never be changed."""
+"""The property that marks a job as ours; its value is the run's name. Properties, unlike tags, can never be changed."""
 
 _TIERS = {"basic": "Basic", "standard": "Standard", "premium": "Premium"}
 _PRIORITIES = {"low": 1, "medium": 2, "high": 3}
@@ -34,7 +36,7 @@ _SERVICES = {"ssh": "SSH", "tensor_board": "TensorBoard", "jupyter_lab": "Jupyte
 
 
 class Parts(NamedTuple):
-    """What was decided about a job before its request is written."""
+    """The decisions about a job that its request is written from."""
 
     job: TrainingJob
     target: AzureML
@@ -45,13 +47,13 @@ class Parts(NamedTuple):
 
     @property
     def account(self) -> AzureMLAccount:
-        """The workspace."""
+        """Return the workspace."""
         account: AzureMLAccount = self.context.account
         return account
 
 
 def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
-    """The body without the user's overrides, and without what has `problems`, which are added."""
+    """Return the body without the user's overrides. Parts with problems are left out, and added to `problems`."""
     job, target, account = parts.job, parts.target, parts.account
     properties = {
         "jobType": "Command",
@@ -84,9 +86,9 @@ def _compute(target: AzureML, account: AzureMLAccount) -> str | None:
 
 
 def _resources(parts: Parts) -> dict[str, Any] | None:
-    """Left out where the job asks for nothing but one instance of a cluster, which the service then takes.
+    """Return the resources; None if the job asks for only one instance of a cluster, which is the service's default.
 
-    The SDK loses `locations` and `maxInstanceCount` where `docker_args` is a list; here they stay.
+    The SDK loses `locations` and `maxInstanceCount` if `docker_args` is a list; this body keeps them.
     """
     target, resources = parts.target, parts.job.resources
     arguments = target.docker_args
@@ -105,7 +107,10 @@ def _resources(parts: Parts) -> dict[str, Any] | None:
 
 
 def _instance_type(parts: Parts) -> str | None:
-    """A cluster of one size has no use for it; serverless compute, Kubernetes and virtual clusters have several."""
+    """Return the instance type, for serverless compute, Kubernetes and virtual clusters.
+
+    Other clusters have only one type.
+    """
     compute, name = parts.target.compute, parts.machines.instance_type
     if not name or (compute is not None and is_cluster(compute) and not is_own_type(compute, name)):
         return None
@@ -113,7 +118,7 @@ def _instance_type(parts: Parts) -> str | None:
 
 
 def size_text(size: int) -> str:
-    """Bytes as docker writes them, in the largest unit that is exact: `64g`, `512m`, `1000b`."""
+    """Return bytes as docker writes them, in the largest unit that is exact: `64g`, `512m`, `1000b`."""
     for unit, bits in (("g", 30), ("m", 20), ("k", 10)):
         if size % (1 << bits) == 0:
             return f"{size >> bits}{unit}"
@@ -127,10 +132,10 @@ def _limits(job: TrainingJob) -> dict[str, str] | None:
 
 
 def _queue(job: TrainingJob, target: AzureML) -> dict[str, Any] | None:
-    """Spare capacity is a tier of serverless jobs; on a cluster it is the cluster's own.
+    """Return the job tier. Spare capacity is a tier of serverless jobs; on a cluster it belongs to the cluster.
 
     Raises:
-        JobError: a cluster was asked for spare capacity, or a job for two tiers.
+        JobError: the job asks for spare capacity on a cluster, or for two tiers.
     """
     queue: dict[str, Any] = {}
     if job.spot is not None:

@@ -1,4 +1,4 @@
-"""What a person reads first: the machines, what starts on them, where things are, and what it can cost."""
+"""The first lines that a person reads: the machines, their processes, the locations of data, and the highest cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cloudtrain.targets.azureml.launch.body import Body
 
 
 def summary(parts: Parts, request: Mapping[str, Any], processes: Processes) -> list[tuple[str, str]]:
-    """Label and text pairs, in reading order."""
+    """Return pairs of label and text, in reading order."""
     job, account, body = parts.job, parts.account, request["properties"]
     seconds = max_runtime(body)
     pairs = [
@@ -36,17 +36,17 @@ def summary(parts: Parts, request: Mapping[str, Any], processes: Processes) -> l
 
 
 def instance_count(body: Mapping[str, Any]) -> int:
-    """Instances that a body asks for: one unless it says otherwise."""
+    """Return the instances that a body asks for. Default: one."""
     return Body({"properties": body}).instances
 
 
 def max_runtime(body: Mapping[str, Any]) -> int | None:
-    """Seconds after which the service ends the job; None where a body sets no limit."""
+    """Return the seconds after which the service ends the job; None if the body sets no limit."""
     return duration_seconds(str((body.get("limits") or {}).get("timeout", "")))
 
 
 def most_it_can_cost(machines: MachineGroup, body: Mapping[str, Any]) -> float | None:
-    """US dollars for all instances over the whole limit, at list prices; None without a price or a limit."""
+    """Return US dollars for all instances over the whole limit, at list prices; None without a price or a limit."""
     seconds, rate = max_runtime(body), _hourly(machines, body)
     return None if seconds is None or rate is None else over(rate, seconds)
 

@@ -1,7 +1,7 @@
-"""A sweep as the body of a sweep job: the body of a trial's command job, taken apart.
+"""Compile a sweep into the body of a sweep job, made from the body of a trial's command job.
 
-Bounds of logarithmic ranges are natural logarithms there, and a list stands in a list, as azure-ai-ml 1.35.2 sends it.
-What the service cannot do is refused with the alternative, where the SDK sends it all the same.
+Bounds of logarithmic ranges are natural logarithms in the body, and a list is inside of another list, as azure-ai-ml
+1.35.2 sends it. Features that the service lacks are refused with the alternative; the SDK would send them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from cloudtrain.targets.azureml.settings import AzureML
 
 _NAME = re.compile(r"[a-zA-Z_]+[a-zA-Z0-9_]*")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
-"""Text that means itself to every shell, in which the service puts the values."""
+"""Text that every shell leaves unchanged, into which the service puts the values."""
 
 _MOST_LISTED = 1000
-"""Whole numbers that are listed one by one: the service's own kinds begin at 0, or are no whole numbers."""
+"""The most whole numbers that are listed one by one. The service's own kinds of ranges begin at 0, or are not whole."""
 
 _MOST_TRIALS = 1000
 
@@ -35,10 +35,10 @@ _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a job of it
 
 
 def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext) -> Plan:
-    """The plan of a sweep as a sweep job.
+    """Return the plan of a sweep as a sweep job.
 
     Raises:
-        JobError: the service cannot do it (CT061), or no trial can run.
+        JobError: the service cannot run the sweep (CT061), or no trial can run.
     """
     trial = compile_azureml(sweep.job, target, context)
     marks = {name: f"CLOUDTRAIN{index}SEARCH" for index, name in enumerate(sweep.space.ranges)}
@@ -91,7 +91,7 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
 
 
 def _sending(job: Mapping[str, Any]) -> dict[str, Any]:
-    """`runtime.report` sends the objective to the workspace, from where the service's tuner reads it."""
+    """Make `runtime.report` send the objective to the workspace, from which the service's tuner reads it."""
     return {"environmentVariables": {WANTED: "azureml", **job.get("environmentVariables", {})}}
 
 
@@ -127,7 +127,7 @@ def _notes(sweep: Sweep) -> Iterator[str]:
 
 
 def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """What the service cannot do: where it stands, what it is, and the alternative."""
+    """Yield the features that the service lacks: the place, the feature, and the alternative."""
     if sweep.objective is None:
         yield ("objective",), "Azure ML's sweep needs an objective", _ALTERNATIVE
     if sweep.strategy == "hyperband":

@@ -1,25 +1,24 @@
-"""`emulate: azureml`: the job as Azure ML would run it, on this machine.
+"""`emulate: azureml`: run the job on this machine as Azure ML would run it.
 
-The job is compiled for Azure ML, its counts scaled down. Azure ML starts the processes of a job itself, so the
-supervisor does: each with the argv and the environment of `cloudtrain.targets.azureml.launch.job`. What differs, and
-nothing else:
+cloudtrain compiles the job for Azure ML, with its counts scaled down. Azure ML starts the processes of a job itself, so
+the supervisor does too: each has the argv and the environment of `cloudtrain.targets.azureml.launch.job`. Only these
+differ:
 
-    paths         inputs and outputs are in `data` of the run's folder, and each instance has its copy of the code, its
-                  working directory, at `instances/N/wd`
-    addresses     where a port is meant, loopback and a free port; in lists of hosts, 127.0.0.1, 127.0.0.2, ...
+    paths         inputs and outputs are in `data` of the run's folder; each instance has a copy of the code at
+                  `instances/N/wd`, its working directory
+    addresses     hosts with a port become loopback and a free port; lists of hosts become 127.0.0.1, 127.0.0.2, ...
     interface     `lo` instead of `eth0`
     interpreter   `python` and `python3` are the local target's
     requirements  are not installed
     counts        instances, processes and GPUs are this machine's
-    mpirun        is not run: the ranks have the variables that it gives, and MASTER_PORT, a free port in the place of
-                  6105
+    mpirun        does not run: the ranks get its variables, and MASTER_PORT is a free port instead of 6105
     our own       CLOUDTRAIN_RUN_DIR, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS (each instance's share), PATH,
                   PYTHONUNBUFFERED
 
-    layout        where the instances, their data and their code are here
+    layout        the locations of the instances, their data and their code on this machine
     stage         the body of the job, and this machine
     specification the launch specification: folders, files, links, processes
-    compiler      all of it together: the plan
+    compiler      combines the parts into the plan
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Job, local target and context in; the plan of an emulated job out."""
+"""Compile a job, a local target and a context into the plan of an emulated job."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from cloudtrain.targets.common.this_machine import LocalAccount, LocalPlan, Loca
 ACCOUNT = AzureMLAccount(
     subscription_id="00000000-0000-0000-0000-000000000000", resource_group="emulated", workspace="emulated"
 )
-"""Stands for a workspace: the request is not sent."""
+"""Stands in for a workspace, because the request is never sent."""
 
 INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES")
 
 
 def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: CompileContext) -> LocalPlan:
-    """The plan of a job that runs here as Azure ML would run it. `context.account` is a `LocalAccount`.
+    """Return the plan of a job that runs here as Azure ML would run it. `context.account` is a `LocalAccount`.
 
     Raises:
         JobError: the job cannot run on Azure ML, or cannot be emulated here, with the alternative.
@@ -58,7 +58,7 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
 
 
 def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Stage:
-    """The body of the job with the counts of this machine. Its requirements are left out: they would be installed."""
+    """Return the body of the job with this machine's counts, and without requirements, which would be installed."""
     account: LocalAccount = context.account
     problems = Problems(_horovod_problems(job))
     made = problems.value(lambda: scaled_job(job, target, account), None)
@@ -74,14 +74,14 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
 
 
 def _horovod_problems(job: TrainingJob) -> Iterator[Problem]:
-    """Without mpirun every rank of Horovod would train alone, and seem to work."""
+    """Refuse Horovod: without mpirun every rank would train alone, and seem to work."""
     if job.distribution.type == "horovod":
         message = "Horovod's ranks find each other through Azure ML's own mpirun, which is not on this machine"
         yield Problem(("distribution", "type"), message, "run it here without `--emulate azureml`", code="CT030")
 
 
 def _here(stage: Stage, process: Process) -> Process:
-    """A process of the service, with this machine's interpreter and interface."""
+    """Return a process of the service with this machine's interpreter and interface."""
     env = dict(process.env)
     for name in INTERFACE_VARIABLES:
         if env.get(name) == INTERFACE:
@@ -92,7 +92,10 @@ def _here(stage: Stage, process: Process) -> Process:
 
 
 def _shares(stage: Stage, instance: int, world_size: int) -> dict[str, str]:
-    """What this machine adds. The script's `python` comes first on the PATH, then what is installed beside it."""
+    """Return the variables that this machine adds.
+
+    The script's `python` comes first on the PATH, followed by the programs that are installed beside it.
+    """
     beside = stage.python.rpartition("/")[0]
     variables = {
         "CLOUDTRAIN_RUN_DIR": stage.run_dir,

@@ -1,4 +1,4 @@
-"""Where the instances of an emulated job, their data and their code are on this machine."""
+"""The locations of an emulated job's instances, data and code on this machine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def local_layout(body: Body, account: LocalAccount, run_dir: str, run_name: str, workspace: str) -> JobLayout:
-    """The job's layout in its run's folder. Hosts differ, as tools that count them want it; whatever listens is
-    at 127.0.0.1, at a port that is chosen at start.
+    """Return the job's layout in its run's folder.
+
+    Each instance has a different host address, because some tools count hosts. All listeners are at 127.0.0.1, on ports
+    that are chosen at start.
     """
     data = f"{run_dir}/data"
     paths = service_paths(body, data)

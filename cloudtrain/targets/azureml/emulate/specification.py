@@ -1,5 +1,4 @@
-"""The launch specification of an emulated job: its folders, files and links, what is started, and where results are
-found afterwards."""
+"""The launch specification of an emulated job: its folders, files, links and processes, and where its results are."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _PORT = re.compile(r"\$\{\{ports\.(\w+)\}\}")
 def specification(
     stage: Stage, context: CompileContext, started: Sequence[Process], *, grace_period: int
 ) -> LaunchSpecification:
-    """What starts these processes."""
+    """Return the specification that starts these processes."""
     layout, given = stage.layout, _given_places(stage.job)
     programs = tuple(f"{stage.programs}/{name}" for name in ("python", "python3"))
     outputs = {name: layout.paths[f"outputs.{name}"] for name in stage.body.outputs}
@@ -67,19 +66,19 @@ _OWN = ("model", "checkpoint")
 
 
 def _ports(started: Sequence[Process]) -> tuple[str, ...]:
-    """Every port that a variable names."""
+    """Return every port that a variable names."""
     return tuple(sorted({name for each in started for text in each.env.values() for name in _PORT.findall(text)}))
 
 
 def _started_process(stage: Stage, process: Process) -> StartedProcess:
-    """The shell does not pass signals on, so the whole group gets them."""
+    """Return a process whose whole group gets signals, because the shell does not pass them on."""
     role = "process" if process.role == "rank" else process.role
     shown = replace(process, role=role, env=dict(sorted(process.env.items())))
     return StartedProcess.of(shown, "group", stage.layout.code[process.instance])
 
 
 def _given_places(job: TrainingJob) -> dict[str, str]:
-    """Outputs that the job keeps at a place of its own on this machine."""
+    """Return the outputs for which the job names a location on this machine."""
     places = {name: item.local for name, item in job.outputs.items() if item.local is not None}
     if job.checkpoint is not None and job.checkpoint.local is not None:
         places["checkpoint"] = job.checkpoint.local
@@ -91,7 +90,7 @@ def _data(job: TrainingJob) -> Iterator[tuple[str, Input]]:
 
 
 def _user_logs(run_dir: str, count: int) -> Iterator[tuple[str, str]]:
-    """The output of each rank under the name that Azure ML gives it: `std_log_process_07.txt` of ten and more."""
+    """Yield the output of each rank under Azure ML's name for it: `std_log_process_07.txt` of ten and more."""
     for rank in range(count):
         name = f"std_log_process_{rank:0{len(str(count - 1))}d}.txt" if count > 1 else "std_log.txt"
         yield f"{run_dir}/user_logs/{name}", f"{run_dir}/logs/rank_{rank}.log"

@@ -11,7 +11,7 @@ from cloudtrain.targets.common.this_machine import LocalAccount
 
 @dataclass(frozen=True)
 class Stage:
-    """What its parts are made from. `python` is the interpreter."""
+    """The inputs of an emulation. `python` is the interpreter."""
 
     job: TrainingJob
     body: Body
@@ -22,5 +22,5 @@ class Stage:
 
     @property
     def programs(self) -> str:
-        """The folder with what stands for the programs of the image."""
+        """Return the folder with stand-ins for the image's programs."""
         return f"{self.run_dir}/programs"

@@ -1,7 +1,7 @@
-"""The body of a command job in the words of azure-ai-ml: those that its YAML and its Python objects share.
+"""Turn the body of a command job into the terms of azure-ai-ml, which its YAML and its Python objects share.
 
-A body that the tool cannot be brought to send is refused with the fields that are to blame. Facts about the tool are
-those of version 1.35.2.
+If the tool cannot send a body, cloudtrain refuses it and names the fields that cause it. Facts about the tool are those
+of version 1.35.2.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ALWAYS = (
     "displayName", "experimentName", "command", "environmentId", "inputs", "outputs", "environmentVariables",
     "properties", "tags", "isArchived",
 )  # fmt: skip
-"""Fields that the tool fills in where they are missing, or cannot do without."""
+"""Fields that the tool requires, or always sends because it fills in missing ones."""
 
 _WRITTEN_EMPTY = ("inputs", "outputs", "environment_variables", "properties", "tags")
 
@@ -50,22 +50,24 @@ TIERS = {"Spot": "spot", "Basic": "basic", "Standard": "standard", "Premium": "p
 PRIORITIES = {1: "low", 2: "medium", 3: "high"}
 
 SERVICE_SETTINGS = {"ssh": ("sshPublicKeys", "ssh_public_keys"), "tensor_board": ("logDir", "log_dir")}
-"""Type of a service to the one of its properties that has a word of its own."""
+"""Maps each type of service to the only property for which the tool has a separate name."""
 
 _DATA = ("uri_file", "uri_folder", "mltable", "mlflow_model", "custom_model", "triton_model")
 _RENAMED_RESOURCES = {
     "aisupercomputer": "AISuperComputer", "singularity": "AISuperComputer", "itp": "itp",
     "target_selector": "target_selector",
 }  # fmt: skip
-"""Properties of resources that the tool writes in its own way, whatever their case was."""
+"""Properties of resources that the tool rewrites in its own spelling."""
 
 
 def job_of(request: Mapping[str, Any], run_name: str) -> dict[str, Any]:
-    """The job as `command(...)` and the YAML schema have it: `compute`, `limits.timeout` in seconds, and so on. Inputs
-    that are plain values are texts. Empty mappings, which the tool writes by itself, are left out.
+    """Return the job in the terms of `command(...)` and of the YAML schema: `compute`, `limits.timeout` in seconds, and
+    so on.
+
+    Inputs that are plain values are texts. Empty mappings, which the tool writes itself, are left out.
 
     Raises:
-        TargetError: the tool has no word for a field; the message names it.
+        TargetError: the tool cannot express a field; the message names it.
     """
     try:
         found = _JOB(request["properties"])
@@ -77,22 +79,25 @@ def job_of(request: Mapping[str, Any], run_name: str) -> dict[str, Any]:
 
 
 def refuse(paths: Iterable[str], tool: str = "the SDK of Azure ML") -> TargetError:
-    """The error that names what a tool has no word for, and what sends it all the same."""
+    """Return an error that names the fields that a tool cannot express, and a way to send them anyway."""
     names = ", ".join(f"`{path}`" for path in paths)
     hint = "send the body itself: `cloudtrain submit`, or `az rest --method put` with what `--format request` prints"
     return TargetError(f"{tool} cannot express {names}", hint=hint, code="CT904")
 
 
 def _id(value: Any) -> str:
-    """The id of an asset, a curated environment's short name, or the newest version of an asset, which the tool looks
-    up as a submit does. Anything else would be looked for, or uploaded, before the job is sent."""
+    """Return an id that the tool sends unchanged or resolves as a submit does.
+
+    These are the id of an asset, a curated environment's short name, and the newest version of an asset. The tool would
+    search for any other text, or upload it, before it sends the job.
+    """
     if not text(value).startswith(("/subscriptions/", "azureml://", "azureml:AzureML-")):
         raise Wordless("")
     return write_label(value)
 
 
 def write_label(value: Any) -> str:
-    """An id or address, in which a label is written as people do: `mine@latest`."""
+    """Return an id or address with its label in the short form: `mine@latest`."""
     label = parse_label(text(value))
     return f"{label.name}@latest" if label else str(value)
 
@@ -104,7 +109,7 @@ def _compute(value: Any) -> str:
 
 
 def _seconds(value: Any) -> int:
-    """Seconds of an ISO 8601 text, where the tool would write the very same text."""
+    """Return the seconds of an ISO 8601 text, if the tool would write the very same text."""
     seconds = duration_seconds(text(value))
     if not seconds or duration_text(seconds) != value:
         raise Wordless("")
@@ -140,7 +145,7 @@ _RESOURCES = part(
 
 
 def _add_type(kind: str, convert: Convert) -> Convert:
-    """Adds what the discriminator of the body becomes."""
+    """Add the type that the discriminator of the body becomes."""
     return lambda value: {"type": kind, **convert(value)}
 
 
@@ -248,10 +253,10 @@ _JOB = part(
 )
 
 _OLD_REFERENCE = re.compile(r"(?<!\{)\{(?:inputs|outputs|search_space)\.[^}]*\}(?!\})")
-"""What the tool rewrites into a reference before it sends a command."""
+"""Matches texts that the tool rewrites into a reference before it sends a command."""
 
 _REFERENCE = re.compile(r"\$\{\{inputs\.([\w.-]+)\}\}")
-"""What the tool looks up among the inputs, and refuses where it is none of them."""
+"""Matches references that the tool looks up among the inputs, and refuses if they name none."""
 
 
 def _check_command(command: str, inputs: Mapping[str, Any]) -> None:

@@ -26,19 +26,19 @@ CLASSES = {
     "jupyter_lab": f"{_ENTITIES}.JupyterLabJobService",
     "vs_code": f"{_ENTITIES}.VsCodeJobService",
 }
-"""`type` of a part to its class."""
+"""Maps the `type` of a part to its class."""
 
 RESOURCES = ("instance_count", "instance_type", "locations", "docker_args", "shm_size")
-"""Resources that `command` has arguments for."""
+"""Resources that are arguments of `command`."""
 
 
 def command_program(job: Mapping[str, Any]) -> Program:
-    """The `command(...)` alone. `job` is what `job_of` returns."""
+    """Return only the `command(...)`. `job` is the result of `job_of`."""
     return Program({"job": _command(job)}, "", {}, EXTRA)
 
 
 def submit_program(job: Mapping[str, Any], place: AccountRef) -> Program:
-    """The `command(...)`, and a client that sends it to the workspace."""
+    """Return the `command(...)`, and a client that sends it to the workspace."""
     arguments = {
         "credential": _credential(place),
         "subscription_id": place.subscription_id,
@@ -89,11 +89,11 @@ _PARTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "identity": lambda value: {"identity": _make_call(value)},
     "services": lambda value: {"services": {name: _make_call(item) for name, item in value.items()}},
 }
-"""Parts of a job that are arguments of their own, or objects."""
+"""Parts of a job that are separate arguments, or objects."""
 
 
 def _credential(place: AccountRef) -> Call:
-    """The credential that the target names, from the login service of its cloud."""
+    """Return the credential that the target names, from the login service of its cloud."""
     kind = kind_of(place.credential)
     cloud = BUILT_IN.get(place.cloud or "AzureCloud")
     elsewhere = kind.takes_authority and place.cloud and cloud is not None and place.cloud != "AzureCloud"

@@ -1,4 +1,4 @@
-"""The SDK without its remarks about itself."""
+"""Silence the SDK's remarks about itself."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _REMARKS = "azure.ai.ml._utils._experimental"
-"""The logger of azure-ai-ml (1.35.2) that calls half of its classes experimental, on import too."""
+"""The logger of azure-ai-ml (1.35.2) that calls half of its classes experimental, even on import."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No remark reaches stderr, and the logger is afterwards what it was."""
+    """Keep remarks from stderr, and restore the logger afterwards."""
     logger = logging.getLogger(_REMARKS)
     level = logger.level
     logger.setLevel(logging.ERROR)

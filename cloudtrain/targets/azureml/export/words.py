@@ -1,4 +1,4 @@
-"""Converters from a body's values to another tool's words. What has none is named, and never passed over."""
+"""Convert a body's values into another tool's terms. Values that the tool cannot express are always reported."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 Convert = Callable[[Any], Any]
 Table = Mapping[str, tuple[str, Convert]]
-"""Field of the body to the tool's word for it, and how its value is converted. `""`: the tool writes it by itself."""
+"""Maps fields of the body to the tool's name and a converter of the value. `""`: the tool writes the field itself."""
 
 
 class Wordless(Exception):
-    """Dotted paths, below the value that was converted, of what there is no word for; `""` is the value itself."""
+    """Dotted paths, below the converted value, of parts that the tool cannot express; `""` is the value itself."""
 
     def __init__(self, *paths: str) -> None:
         super().__init__(*paths)
@@ -19,7 +19,7 @@ class Wordless(Exception):
 
 
 def part(table: Table, *, always: Collection[str] = ()) -> Convert:
-    """A mapping, field by field. `always` are fields that the tool writes even where nobody asks for them."""
+    """Convert a mapping, field by field. `always` names fields that the tool writes even if they are not asked for."""
 
     def convert(value: Any) -> dict[str, Any]:
         fields = mapping(value)
@@ -35,7 +35,7 @@ def part(table: Table, *, always: Collection[str] = ()) -> Convert:
 
 
 def each(how: Convert) -> Convert:
-    """A mapping from names that the user chose."""
+    """Convert a mapping whose keys are the user's names."""
 
     def convert(value: Any) -> dict[str, Any]:
         wordless: list[str] = []
@@ -46,7 +46,7 @@ def each(how: Convert) -> Convert:
 
 
 def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
-    """A mapping whose `field` says what it is."""
+    """Convert a mapping whose `field` names its kind."""
 
     def convert(value: Any) -> Any:
         kind = mapping(value).get(field)
@@ -58,7 +58,7 @@ def kinds(field: str, converters: Mapping[str, Convert]) -> Convert:
 
 
 def not_empty(how: Convert) -> Convert:
-    """A mapping that the tool leaves out where it holds nothing."""
+    """Convert a mapping that the tool leaves out if it is empty."""
 
     def convert(value: Any) -> Any:
         if value == {}:
@@ -69,7 +69,7 @@ def not_empty(how: Convert) -> Convert:
 
 
 def one_of(table: Mapping[Any, str]) -> Convert:
-    """A value that the tool has another name for."""
+    """Convert a value for which the tool has another name."""
 
     def convert(value: Any) -> str:
         if isinstance(value, bool | dict | list) or value not in table:
@@ -80,7 +80,7 @@ def one_of(table: Mapping[Any, str]) -> Convert:
 
 
 def constant(expected: Any) -> Convert:
-    """The one value that the tool writes."""
+    """Accept only the one value that the tool writes."""
 
     def convert(value: Any) -> Any:
         if value != expected or type(value) is not type(expected):
@@ -91,7 +91,7 @@ def constant(expected: Any) -> Convert:
 
 
 def of_type(*types: type) -> Convert:
-    """A value that stays as it is."""
+    """Accept a value of these types unchanged."""
 
     def convert(value: Any) -> Any:
         if type(value) not in types:
@@ -105,7 +105,7 @@ text, count, flag, mapping = of_type(str), of_type(int), of_type(bool), of_type(
 
 
 def texts(value: Any) -> list[str]:
-    """A list of texts."""
+    """Accept a list of texts."""
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise Wordless("")
     return value

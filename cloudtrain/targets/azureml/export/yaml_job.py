@@ -1,7 +1,8 @@
 """The job as YAML: what `az ml job create --file` and `azure.ai.ml.load_job` read.
 
-Not the tool's own dump, which loses inputs that can be written to, addresses outside datastores, plain values that are
-texts, lists of docker arguments and environments (azure-ai-ml 1.35.2); here everything is read back as it was.
+This module replaces the tool's own dump (azure-ai-ml 1.35.2), which loses writable inputs, addresses outside
+datastores, plain values that are texts, lists of docker arguments, and environments. Here everything is read back
+unchanged.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from cloudtrain.targets.azureml.export.job import refuse
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 
 MODES = {"mltable": ("eval_mount", "eval_download")}
-"""Type of an input to the modes that the schema takes for it alone."""
+"""Maps each type of input to the only modes that the schema accepts for it."""
 
 _EVERY_MODE = ("ro_mount", "download", "direct")
 
 
 def yaml_job(job: Mapping[str, Any], place: AccountRef, *, remark: str = "") -> str:
-    """`job`, as `job_of` returns it, under a comment that says how it is sent, and the `remark`.
+    """Return `job`, the result of `job_of`, as YAML, below a comment that says how to send it, and the `remark`.
 
     Raises:
-        TargetError: the schema has no word for a mode of an input; the message names it.
+        TargetError: the schema cannot express a mode of an input; the message names it.
     """
     wordless = [f"inputs.{name}.mode" for name, item in job.get("inputs", {}).items() if not _has_mode(item)]
     if wordless:
@@ -60,8 +61,11 @@ def _convert(name: str, value: Any) -> Any:
 
 
 def _id(written: str) -> str:
-    """An id of Azure Resource Manager and a label have a scheme of their own here; all else is a URI, a short name that
-    has it, or `serverless`."""
+    """Return an id in the YAML's notation.
+
+    Here ids of Azure Resource Manager and labels have their own scheme. Anything else is a URI, a short name that
+    already has the scheme, or `serverless`.
+    """
     plain = written.startswith("/subscriptions/") or (written.endswith("@latest") and ":" not in written)
     return f"azureml:{written}" if plain else written
 
@@ -79,7 +83,10 @@ def _dump(document: Mapping[str, Any]) -> str:
 
 
 def _scalar(dumper: Any, text: str) -> Any:
-    """Lines stay lines. Marks that count as line ends in YAML, but are none, would be lost outside double quotes, and
-    only there can be written out what would not be seen."""
+    """Write a text so that it is read back unchanged.
+
+    Lines stay lines. Other characters that YAML takes for line ends need double quotes, and so do invisible ones, which
+    only double quotes can escape.
+    """
     style = '"' if UNSEEN.search(text) else "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)

@@ -1,17 +1,17 @@
-"""What runs on the instances of an Azure ML job: from the job's body to argv and environment, process by process.
+"""From an Azure ML job's body to the argv and environment on its instances, process by process.
 
-Nothing here was recorded on Azure. It follows Microsoft's documentation ("Distributed GPU training guide", and the
-TensorFlow guides), code that reads what the service sets (DeepSpeed's `comm.py`, hi-ml, Microsoft's own examples),
-and environments that users have published. Where these say nothing, a variable is left out, or its docstring says
+Nothing here was recorded on Azure. The sources are Microsoft's documentation ("Distributed GPU training guide", and the
+TensorFlow guides), code that reads the service's variables (DeepSpeed's `comm.py`, hi-ml, Microsoft's own examples),
+and environments that users have published. If these sources are silent, a variable is left out, or its docstring says
 that it is inferred.
 
     body          the parts of the request that decide what starts
-    layout        where the instances, their data and their code are: on the service, or in an emulation
+    layout        the locations of the instances, their data and their code: on the service, or in an emulation
     places        paths of inputs and outputs, and the command with them in place of `${{...}}`
-    variables     what every process finds in its environment
-    distributions what each distribution adds: PyTorch, Mpi, TensorFlow, none
+    variables     the environment that every process gets
+    distributions the additions of each distribution: PyTorch, Mpi, TensorFlow, none
     tf_config     TF_CONFIG
-    processes     all of it together
+    processes     combines the parts into all processes
 
-`cloudtrain.targets.azureml.launch.job` is the way in.
+Start reading at `cloudtrain.targets.azureml.launch.job`.
 """

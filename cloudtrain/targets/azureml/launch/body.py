@@ -12,7 +12,7 @@ Request = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Body:
-    """A request, read."""
+    """A request with methods that read its fields."""
 
     request: Request
 
@@ -27,73 +27,75 @@ class Body:
 
     @property
     def command(self) -> str:
-        """The shell's command line, references in it."""
+        """Return the shell's command line, with references."""
         return str(self._properties["command"])
 
     @property
     def experiment(self) -> str:
-        """`Default` is where the service puts jobs without one."""
+        """Return the experiment; the service puts jobs without one into `Default`."""
         return str(self._properties.get("experimentName") or "Default")
 
     @property
     def instances(self) -> int:
-        """How many; one unless the body says so."""
+        """Return the number of instances. Default: one."""
         return _count(self._section("resources").get("instanceCount")) or 1
 
     @property
     def instance_type(self) -> str | None:
-        """None on a cluster, which has its own."""
+        """Return the instance type; None on a cluster, which has its own."""
         return self._section("resources").get("instanceType")
 
     @property
     def environment(self) -> str:
-        """The id of the environment."""
+        """Return the id of the environment."""
         return str(self._properties.get("environmentId") or "")
 
     @property
     def distribution(self) -> Mapping[str, Any]:
-        """Empty without one."""
+        """Return the distribution; empty if the body has none."""
         return self._section("distribution")
 
     @property
     def kind(self) -> str:
-        """`PyTorch`, `Mpi`, `TensorFlow`, `Ray`, or nothing."""
+        """Return `PyTorch`, `Mpi`, `TensorFlow`, `Ray`, or an empty text."""
         return str(self.distribution.get("distributionType") or "")
 
     @property
     def processes_per_instance(self) -> int:
-        """One where the body leaves it open, however many GPUs there are: so documented for PyTorch."""
+        """Return the processes of each instance. Default: one, even with several GPUs, as documented for PyTorch."""
         return _count(self.distribution.get("processCountPerInstance")) or 1
 
     @property
     def parameter_servers(self) -> int:
-        """TensorFlow's; none where the body leaves it open."""
+        """Return the number of TensorFlow's parameter servers. Default: none."""
         return _count(self.distribution.get("parameterServerCount"))
 
     @property
     def workers(self) -> int:
-        """TensorFlow's; one for each instance where the body leaves it open."""
+        """Return the number of TensorFlow's workers. Default: one for each instance."""
         return _count(self.distribution.get("workerCount")) or self.instances
 
     @property
     def variables(self) -> dict[str, str]:
-        """The job's own environment variables. The service replaces no references in them, only in the command."""
+        """Return the job's own environment variables. The service replaces references only in the command, not here."""
         return {name: str(value) for name, value in self._section("environmentVariables").items()}
 
     @property
     def inputs(self) -> Mapping[str, Mapping[str, Any]]:
-        """By name."""
+        """Return the inputs by name."""
         return _mappings(self._section("inputs"))
 
     @property
     def outputs(self) -> Mapping[str, Mapping[str, Any]]:
-        """By name."""
+        """Return the outputs by name."""
         return _mappings(self._section("outputs"))
 
 
 def _count(value: Any) -> int:
-    """A number of instances or processes; 0 for what is none. A user's overrides may hold anything, and the rules say
-    what is wrong with it."""
+    """Return a number of instances or processes; 0 if the value is not a number.
+
+    A user's overrides may hold anything, and the rules report wrong values.
+    """
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 

@@ -1,4 +1,4 @@
-"""Which processes each distribution starts, with the variables that tell them apart."""
+"""The processes that each distribution starts, with the variables that tell them apart."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from cloudtrain.targets.azureml.launch.layout import JobLayout
 from cloudtrain.targets.azureml.launch.tf_config import cluster_text, tasks, tf_config
 
 MASTER_PORT = 6105
-"""Of PyTorch's rank 0, as the guide for version 1 of the SDK has it."""
+"""The port of PyTorch's rank 0, as in the guide for version 1 of the SDK."""
 
 BATCH_PORT = 6000
-"""Behind the master's address in AZ_BATCH_MASTER_NODE; it belongs to Batch."""
+"""The port behind the master's address in AZ_BATCH_MASTER_NODE; it belongs to Batch."""
 
 INTERFACE = "eth0"
-"""In a published environment of an Mpi job; DeepSpeed stops where NCCL_SOCKET_IFNAME is not set."""
+"""The interface in a published environment of an Mpi job; without NCCL_SOCKET_IFNAME, DeepSpeed stops."""
 
 
 class Rank(NamedTuple):
-    """One process. `defaults` are variables that the job's own replace."""
+    """One process. The job's own variables override `defaults`."""
 
     instance: int
     rank: int
@@ -30,7 +30,7 @@ class Rank(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Processes of one role: each instance with how many it has, and the n-th of them."""
+    """Processes of one role: the number on each instance, and a function that makes the n-th of them."""
 
     role: str
     spread: tuple[tuple[int, int], ...]
@@ -38,13 +38,16 @@ class Group(NamedTuple):
 
 
 def process_groups(body: Body, layout: JobLayout) -> Iterator[Group]:
-    """Every process. Nothing for a distribution that nobody has described, as Ray's is here."""
+    """Yield every process; none for Ray, whose processes Azure does not document."""
     start = _STARTS.get(body.kind)
     return start(body, layout) if start else iter(())
 
 
 def _pytorch(body: Body, layout: JobLayout) -> Iterator[Group]:
-    """The service starts the processes itself, without torchrun, whose other variables are not there."""
+    """Yield PyTorch's processes.
+
+    The service starts them itself, without torchrun, so torchrun's other variables are missing.
+    """
     address, port = layout.listen(0, MASTER_PORT)
     count = body.processes_per_instance
 
@@ -64,7 +67,7 @@ def _pytorch(body: Body, layout: JobLayout) -> Iterator[Group]:
 
 
 def _mpi(body: Body, layout: JobLayout) -> Iterator[Group]:
-    """An mpirun of the service starts the processes; neither MASTER_ADDR nor RANK and WORLD_SIZE are there."""
+    """Yield the processes of the service's mpirun, which have neither MASTER_ADDR nor RANK and WORLD_SIZE."""
     count = body.processes_per_instance
     world = len(layout.hosts) * count
     master = {"AZ_BATCHAI_MPI_MASTER_NODE": "localhost"}
@@ -90,7 +93,7 @@ def _mpi(body: Body, layout: JobLayout) -> Iterator[Group]:
 
 
 def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Group]:
-    """Workers first in rank, parameter servers behind them. What the service names the processes is not known."""
+    """Yield TensorFlow's processes: first workers, then parameter servers. The service's names for them are unknown."""
     every = tasks(body)
     workers, cluster = sum(task.kind == "worker" for task in every), cluster_text(every, layout)
     on_instance, local_ranks = [0] * body.instances, []
@@ -111,7 +114,10 @@ def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Group]:
 
 
 def _none(body: Body, layout: JobLayout) -> Iterator[Group]:  # noqa: ARG001 - the table's
-    """One process, on the first instance. Nobody has described what several instances without a distribution do."""
+    """Yield one process, on the first instance.
+
+    Azure does not document what several instances do without a distribution.
+    """
     yield Group("process", ((0, 1),), lambda _: Rank(0, 0, 0, {"AZUREML_PROCESS_NAME": "main"}, {}))
 
 
@@ -124,10 +130,14 @@ _STARTS: dict[str, Callable[[Body, JobLayout], Iterator[Group]]] = {
 
 
 def _on_each(layout: JobLayout, count: int) -> tuple[tuple[int, int], ...]:
-    """One instance is filled after the other."""
+    """Return pairs of instance and number of ranks; the ranks fill one instance after the other."""
     return tuple((instance, count) for instance in range(len(layout.hosts)))
 
 
 def _process_name(rank: int) -> dict[str, str]:
-    """Microsoft's own components take `main` or `rank_0` for the one process that writes, so the rank is the job's."""
+    """Return the variable with the process's name.
+
+    Microsoft's own components treat `main` or `rank_0` as the only process that writes, so ranks count over the whole
+    job.
+    """
     return {"AZUREML_PROCESS_NAME": f"rank_{rank}"}

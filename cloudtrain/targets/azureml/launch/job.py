@@ -1,6 +1,6 @@
-"""What the instances of an Azure ML job really run: the job's body to argv and environment, process by process.
+"""From a job's body to the argv and environment on the instances of an Azure ML job, process by process.
 
-Pure. The parts, and where they are known from, are in `cloudtrain.targets.azureml.launch`.
+This code is pure. The parts, and their sources, are in `cloudtrain.targets.azureml.launch`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Paths of inputs and outputs on an instance, and the command line with them in it.
 
-The folders are those that published logs show: `INPUT_train` for the input `train`, `model` for the output `model`.
-That a file keeps its name inside such a folder is inferred from single paths in such logs.
+The folders are those in published logs: `INPUT_train` for the input `train`, `model` for the output `model`. Single
+paths in such logs suggest that a file keeps its name inside such a folder.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from cloudtrain.core.references import find_references
 from cloudtrain.targets.azureml.launch.body import Body
 
 _FILE_NAME = r"/paths/(?:.*/)?([^/]+)$|^(?!azureml:)\w+://.*/([^/?]+)(?:\?.*)?$"
-"""The last part of a datastore path or of an address; data assets do not tell it."""
+"""The last part of a datastore path or of an address; data assets do not have it."""
 
 
 def service_paths(body: Body, data: str) -> dict[str, str]:
-    """`inputs.NAME` and `outputs.NAME` to what replaces them in the command, with everything below `data`.
+    """Map `inputs.NAME` and `outputs.NAME` to the texts that replace them in the command, with everything below `data`.
 
-    With the mode `Direct` that is the address itself; a literal input is its value.
+    With the mode `Direct` the text is the address itself; a literal input is its value.
     """
     inputs = {f"inputs.{name}": _input(name, item, data) for name, item in body.inputs.items()}
     return inputs | {f"outputs.{name}": _output(name, item, data) for name, item in body.outputs.items()}
 
 
 def is_literal(item: Mapping[str, Any]) -> bool:
-    """Whether an input is a value and no data."""
+    """Return whether an input is a literal value instead of data."""
     return item.get("jobInputType") == "literal"
 
 
 def mounted_path(name: str, item: Mapping[str, Any], data: str) -> str:
-    """Where an input's data is."""
+    """Return the path of an input's data."""
     folder = f"{data}/INPUT_{name}"
     uri = item.get("uri")
     match = re.search(_FILE_NAME, uri) if item.get("jobInputType") == "uri_file" and isinstance(uri, str) else None
@@ -51,11 +51,11 @@ def _output(name: str, item: Mapping[str, Any], data: str) -> str:
 
 
 def fill_command(body: Body, paths: Mapping[str, str]) -> str:
-    """The command with every reference replaced. A reference that names nothing stays as it is.
+    """Return the command with every reference replaced. A reference to an unknown name stays unchanged.
 
-    The service puts texts in as they are, and its paths need no quotes. Paths of this machine may: they are quoted
-    for the place where they stand, so that the script gets the same argument as it would there. Literal inputs are
-    put in as they are.
+    The service inserts texts unchanged, and its paths need no quotes. Paths of this machine may need them: each is
+    quoted to fit its place in the command, so that the script gets the same argument as on the service. Literal inputs
+    are inserted unchanged.
     """
     literals = {f"inputs.{name}" for name, item in body.inputs.items() if is_literal(item)}
     command, parts, end, quotes = body.command, [], 0, _Quotes()
@@ -80,7 +80,7 @@ def _quote_for(text: str, around: str) -> str:
 
 
 class _Quotes:
-    """The quote that is open at the end of the shell read so far: `'`, `"` or nothing."""
+    """The quote that is open at the end of the shell text read so far: `'`, `"` or nothing."""
 
     def __init__(self) -> None:
         self.is_open = ""

@@ -1,9 +1,10 @@
 """TF_CONFIG of Azure ML's TensorFlow distribution.
 
-The documentation shows two clusters: workers alone (`host0:2222`, `host1:2222`, without a key `ps`), and parameter
-servers on the first hosts with the workers on those behind them, all at port 2222. Batch AI, the service before
-Azure ML, put tasks on one host where there were too few (recorded there with three instances, one server and three
-workers): the server at 2222, the worker beside it at 2223. That Azure ML does the same is inferred.
+The documentation shows two clusters, all at port 2222. One has only workers (`host0:2222`, `host1:2222`, without a key
+`ps`); the other has parameter servers on the first hosts and the workers on the hosts behind them. Batch AI, the
+service before Azure ML, put several tasks on one host if there were too few hosts: the server at 2222, the worker
+beside it at 2223 (recorded with three instances, one server and three workers). It is inferred that Azure ML does the
+same.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Task:
 
 
 def tasks(body: Body) -> tuple[Task, ...]:
-    """Parameter servers, then workers; a worker for each instance unless the body says how many."""
+    """Return the parameter servers, followed by the workers: by default, one worker for each instance."""
     servers, workers = body.parameter_servers, body.workers
     behind = servers if servers + workers <= body.instances else 0
     wanted = [("ps", number, number % body.instances) for number in range(servers)]
@@ -42,7 +43,7 @@ def tasks(body: Body) -> tuple[Task, ...]:
 
 
 def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
-    """Where all tasks are, as JSON: what the variables of all of them begin with."""
+    """Return the addresses of all tasks as JSON, with which each task's variable begins."""
     cluster: dict[str, list[str]] = {}
     for each in all_tasks:
         cluster.setdefault(each.kind, []).append(":".join(layout.listen(each.instance, each.port)))
@@ -50,6 +51,6 @@ def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
 
 
 def tf_config(cluster: str, task: Task) -> str:
-    """The variable of one task; `cluster` is the text of all of them."""
+    """Return the variable of one task; `cluster` is the text that all tasks share."""
     own = json.dumps({"type": task.kind, "index": task.index})
     return f'{{"cluster": {cluster}, "task": {own}, "environment": "cloud"}}'

@@ -1,7 +1,7 @@
-"""What every process of a job finds in its environment, whatever its distribution.
+"""The environment of every process of a job, whatever its distribution.
 
-Left out, because nothing tells them before the job runs: the run's token, the service's endpoints, the settings of the
-common runtime (`AZUREML_CR_..._CONFIG`) and of MLflow.
+Some variables are left out because they are unknown before the job runs: the run's token, the service's endpoints, and
+the settings of the common runtime (`AZUREML_CR_..._CONFIG`) and of MLflow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cloudtrain.targets.azureml.launch.layout import JobLayout
 from cloudtrain.targets.azureml.launch.places import is_literal
 
 UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
-"""Stands for ids that the service makes up: of the experiment, and of the workspace."""
+"""Stands in for the ids of experiment and workspace, which the service makes up."""
 
 LONG = (
     "AZUREML_ARM_PROJECT_NAME", "AZUREML_ARM_RESOURCEGROUP", "AZUREML_ARM_SUBSCRIPTION", "AZUREML_ARM_WORKSPACE_NAME",
@@ -21,11 +21,11 @@ LONG = (
     "AZUREML_EXPERIMENT_SCOPE", "AZUREML_ROOT_RUN_ID", "AZUREML_WORKSPACE_ID", "AZUREML_WORKSPACE_SCOPE",
     "AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST",
 )  # fmt: skip
-"""Left out of a plan's processes: they repeat the request, or the addresses of all instances on each of them."""
+"""Variables left out of a plan's processes: they repeat the request, or list the addresses of all instances."""
 
 
 def common_variables(body: Body, layout: JobLayout, instance: int, *, whole: bool = True) -> dict[str, str]:
-    """The job's own variables, those of its data, and the service's, which win; `LONG` ones only if `whole`."""
+    """Return the variables of the job, of its data, and of the service, which win; `LONG` ones only if `whole`."""
     found = {
         **body.variables,
         **_of_data(body, layout),
@@ -46,7 +46,7 @@ def _of_data(body: Body, layout: JobLayout) -> dict[str, str]:
 
 
 def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
-    """As a published specification of a pod shows them: the project is the experiment."""
+    """Return the run's variables as a published specification of a pod shows them: the project is the experiment."""
     parts = layout.workspace_id.split("/")
     return {
         "AZUREML_ARM_PROJECT_NAME": body.experiment,
@@ -63,8 +63,10 @@ def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
 
 
 def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
-    """AZ_BATCH_* are documented for tasks on several instances, and Microsoft's DeepSpeed example counts on their
-    absence on one.
+    """Return the instance's variables.
+
+    AZ_BATCH_* are documented for tasks on several instances; on one, Microsoft's DeepSpeed example needs them to be
+    absent.
     """
     variables = {
         "AZUREML_CR_EXECUTION_WORKING_DIR_PATH": layout.code[instance],
@@ -81,8 +83,9 @@ def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
 
 
 def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
-    """The addresses of all instances, on each of them. In AZUREML_CR_DISTRIBUTED_CONFIG the rank is a number here; on
-    Kubernetes it is the name of a variable.
+    """Return the addresses of all instances, for each of them.
+
+    The rank in AZUREML_CR_DISTRIBUTED_CONFIG is a number here; on Kubernetes it is the name of a variable.
     """
     config = {"AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps({"rank": instance, "host_list": list(layout.hosts)})}
     if not layout.is_multi:

@@ -41,7 +41,7 @@ _SHAPES = {
         "use 2 to 33 letters, digits, `_` and `-`, a letter or digit first",
     ),
 }
-"""Setting to its pattern in the REST API's specification, and what to do."""
+"""Maps each setting to its pattern in the REST API's specification, and to the hint."""
 
 _COMPUTE = re.compile(r"[a-zA-Z0-9-]{2,24}")
 _LOCATION = re.compile(r"[a-z]+[0-9]*")
@@ -52,8 +52,8 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
     """The workspace is not known.
 
     A job belongs to a workspace, which is named by its subscription, its resource group and its name. These are
-    settings of the target, not of a job: write them into `cloudtrain.toml` once, or put the `config.json` that the
-    studio offers for download beside the job. The defaults of `az` are read too (`az account set`,
+    settings of the target, shared by all jobs: write them into `cloudtrain.toml` once, or put the `config.json` that
+    the studio offers for download beside the job. cloudtrain also reads the defaults of `az` (`az account set`,
     `az configure --defaults group=... workspace=...`).
     """
     for name in subject.account.missing:
@@ -65,11 +65,11 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ102", Level.ERROR)
 def account_misspelt(subject: Subject) -> Iterator[Fault]:
-    """The subscription, the resource group or the workspace cannot be one.
+    """The subscription, resource group or workspace name is not valid.
 
-    A subscription is named by its id, not by its title; resource groups and workspaces have patterns of their own
-    (REST API specification, `subscriptionId`, `resourceGroupName`, `workspaceName`). With anything else the address
-    of the workspace does not exist.
+    A subscription is named by its id, not by its title. Resource groups and workspaces must match the patterns of the
+    API (REST API specification, `subscriptionId`, `resourceGroupName`, `workspaceName`). Any other text gives an
+    address that does not exist.
     """
     for name, (pattern, hint) in _SHAPES.items():
         value = getattr(subject.account, name)
@@ -79,10 +79,10 @@ def account_misspelt(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ103", Level.ERROR)
 def no_name_of_a_compute(subject: Subject) -> Iterator[Fault]:
-    """The compute cannot be the name of a cluster.
+    """The compute is not a valid name of a cluster.
 
-    `compute` is the name that a cluster has in the workspace: letters, digits and hyphens. It is not the size of its
-    machines, which a serverless job names with `resources.instance_type`; and `local` is a target of its own here.
+    `compute` is the name of a cluster in the workspace: letters, digits and hyphens. For the size of machines, use
+    `resources.instance_type`, which makes the job serverless. To run on this machine, use the target `local`.
     """
     name = text(subject, "computeId").rpartition("/")[2]
     if (
@@ -101,10 +101,10 @@ def no_name_of_a_compute(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ104", Level.WARNING)
 def serverless_setting_on_cluster(subject: Subject) -> Iterator[Fault]:
-    """A setting for serverless jobs is given to a job on a cluster.
+    """A job on a cluster has a setting for serverless jobs.
 
-    A cluster is in one region, with a tier of its own (`dedicated` or `low_priority`). `job_tier` and `locations` are
-    documented for serverless compute only (Azure ML documentation, serverless compute), and do nothing there.
+    A cluster has a fixed region and a fixed tier (`dedicated` or `low_priority`). `job_tier` and `locations` are
+    documented for serverless compute only (Azure ML documentation, serverless compute), and do nothing on a cluster.
     """
     if not is_on_cluster(subject) or is_on_virtual_cluster(subject):
         return
@@ -121,11 +121,11 @@ def serverless_setting_on_cluster(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ105", Level.ERROR)
 def spot_on_cluster(subject: Subject) -> Iterator[Fault]:
-    """Spare capacity is asked for on a cluster.
+    """The job asks for spare capacity on a cluster.
 
-    Whether the machines of a cluster are spare capacity was decided when it was made (`tier: low_priority` of the
-    AmlCompute). The job tier `Spot` is for serverless jobs (Azure ML documentation, serverless compute); on a cluster
-    the job would be billed at the full price.
+    A cluster's machines are spare capacity only if it was created that way (`tier: low_priority` of the AmlCompute).
+    The job tier `Spot` is for serverless jobs (Azure ML documentation, serverless compute); on a cluster the job would
+    be billed at the full price.
     """
     if is_on_cluster(subject) and not is_on_virtual_cluster(subject) and is_spot(subject):
         name = text(subject, "computeId").rpartition("/")[2]
@@ -140,8 +140,8 @@ def spot_on_cluster(subject: Subject) -> Iterator[Fault]:
 def serverless_without_type(subject: Subject) -> Iterator[Fault]:
     """A serverless job does not say on which machines it runs.
 
-    Without an instance type Azure ML picks a size by quota, performance and cost (documentation, serverless compute):
-    it may have no GPU, or several, whatever number of processes was planned.
+    Without an instance type Azure ML picks a size by quota, performance and cost (documentation, serverless compute).
+    The size may have no GPU, or several, and ignores the planned number of processes.
     """
     if not is_on_cluster(subject) and not text(subject, "resources", "instanceType"):
         hint = "add `instance_type: {azureml: Standard_NC24ads_A100_v4}` under `resources`, or `compute` to the target"
@@ -152,7 +152,7 @@ def serverless_without_type(subject: Subject) -> Iterator[Fault]:
 def location_misspelt(subject: Subject) -> Iterator[Fault]:
     """A location is not written as Azure's API writes it.
 
-    The API's names of regions are small letters without blanks: `westeurope` for West Europe
+    The API writes region names in small letters without blanks: `westeurope` for West Europe
     (`az account list-locations`).
     """
     for name in subject.target.locations:
@@ -163,9 +163,9 @@ def location_misspelt(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ108", Level.ERROR)
 def most_below_count(subject: Subject) -> Iterator[Fault]:
-    """The most instances that a job may have are fewer than it asks for.
+    """The job asks for more instances than `max_instance_count`.
 
-    `max_instance_count` limits how far an elastic job may grow; the job starts with `instance_count` instances.
+    `max_instance_count` limits the growth of an elastic job; the job starts with `instance_count` instances.
     """
     most: Any = mapping(subject, "resources").get("maxInstanceCount")
     count = body(subject).instances

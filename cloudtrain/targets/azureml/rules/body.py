@@ -1,7 +1,7 @@
-"""The fields that the body of a command job can have, and what each may hold.
+"""The fields that the body of a command job can have, and the values that each accepts.
 
-From the models of the REST API in azure-ai-ml 1.35.2 (version 2025-01-01-preview), with what its own code sends beside
-them: `parentJobName`, `priority`, `locations`, `maxInstanceCount` and Ray's fields. Names are those of the wire.
+They come from the models of the REST API in azure-ai-ml 1.35.2 (version 2025-01-01-preview), plus fields that the SDK's
+code sends: `parentJobName`, `priority`, `locations`, `maxInstanceCount` and Ray's fields. Names are those of the API.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Fields(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """A word of a list. The API does not care for its case."""
+    """A word of a list. The API ignores its case."""
 
     words: tuple[str, ...]
 
 
 TEXT, WHOLE, TRUTH, LIST, ANY = "a text", "a whole number", "`true` or `false`", "a list", ""
-"""What a field holds, as the message says it; `ANY` is for another rule to judge."""
+"""The kinds of values, as messages name them; another rule checks `ANY`."""
 
 _MATCHES = {TEXT: str, WHOLE: int, TRUTH: bool, LIST: list | tuple}
 
@@ -131,7 +131,7 @@ BODY = Fields(
 
 @dataclass(frozen=True)
 class Violation:
-    """A place in the body that the API has no word for. `is_unknown`: it does not have the field at all."""
+    """A place in the body that the API does not accept. `is_unknown`: the API lacks the whole field."""
 
     path: Path
     message: str
@@ -140,7 +140,7 @@ class Violation:
 
 
 def violations(value: Any, kind: Any = BODY, path: Path = ()) -> Iterator[Violation]:
-    """All of them, in the order of the body."""
+    """Yield all violations, in the order of the body."""
     if isinstance(kind, Fields | Named):
         if isinstance(value, Mapping):
             yield from _inside(value, kind, path)

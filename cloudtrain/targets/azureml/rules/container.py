@@ -29,10 +29,10 @@ _MANY_PROCESSES = 4
 
 @rule("AZ701", Level.ERROR)
 def shared_memory_size(subject: Subject) -> Iterator[Fault]:
-    """The size of the shared memory is no size.
+    """The size of the shared memory is not valid.
 
-    Only the overrides can say so; the SDK sends `banana` (azure-ai-ml 1.35.2). A size is a number and one of `b`, `k`,
-    `m` and `g` (documentation, YAML schema of the command job).
+    Only overrides can cause this; the SDK sends even `banana` (azure-ai-ml 1.35.2). A size is a number and one of `b`,
+    `k`, `m` and `g` (documentation, YAML schema of the command job).
     """
     written = mapping(subject, "resources").get("shmSize")
     if written is not None and not (isinstance(written, str) and _SIZE.fullmatch(written)):
@@ -47,8 +47,8 @@ def shared_memory_size(subject: Subject) -> Iterator[Fault]:
 def shared_memory_small(subject: Subject) -> Iterator[Fault]:
     """Several processes share the default shared memory of 2 GiB.
 
-    Workers of a data loader hand batches over in `/dev/shm`, and all processes of an instance share it. Azure ML's
-    default is 2g (documentation, YAML schema of the command job): where that is not enough, a worker ends with "Bus
+    Workers of a data loader pass batches through `/dev/shm`, which all processes of an instance share. Azure ML's
+    default is 2g (documentation, YAML schema of the command job). If that is not enough, a worker ends with "Bus
     error".
     """
     found, count = machines(subject), body(subject).processes_per_instance
@@ -68,8 +68,8 @@ def shared_memory_small(subject: Subject) -> Iterator[Fault]:
 def docker_arguments(subject: Subject) -> Iterator[Fault]:
     """The options of docker cannot be read, or contradict each other.
 
-    A body has `dockerArgs`, one text, or `dockerArgsList`, and not both. Shared memory has a field of its own,
-    `shm_size`; given twice, which of the two counts is docker's business.
+    A body has either `dockerArgs`, one text, or `dockerArgsList`. Shared memory has a separate field, `shm_size`; if it
+    is given twice, docker decides which value counts.
     """
     resources = mapping(subject, "resources")
     text, words = resources.get("dockerArgs"), _docker_words(subject)
@@ -86,10 +86,10 @@ def docker_arguments(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ704", Level.WARNING)
 def privileged_container(subject: Subject) -> Iterator[Fault]:
-    """The container runs with all rights on its machine.
+    """The container has full access to its machine.
 
-    `--privileged` lets everything in the container at the machine's devices and disks, the job's token among them. Few
-    things need it; InfiniBand and GPUs work without, and a debugger needs `--cap-add SYS_PTRACE` alone.
+    `--privileged` gives every program in the container access to the machine's devices and disks, including the job's
+    token. Few programs need it: InfiniBand and GPUs work without it, and a debugger needs only `--cap-add SYS_PTRACE`.
     """
     if "--privileged" in _docker_words(subject):
         yield Fault(
@@ -103,8 +103,9 @@ def privileged_container(subject: Subject) -> Iterator[Fault]:
 def ssh_key(subject: Subject) -> Iterator[Fault]:
     """An ssh service has no public key.
 
-    Only who holds the private half of the key can log in, so without one nobody can. The key itself belongs there, the
-    line of `~/.ssh/id_ed25519.pub`, and not the name of its file; a private key would be stored with the job.
+    Without a key nobody can log in, because a login needs the private half of the key. Write the key itself, the line
+    of `~/.ssh/id_ed25519.pub`, and not the name of its file. Never write a private key: it would be stored with the
+    job.
     """
     for name in _services(subject, "SSH"):
         key = str(mapping(subject, "services", name, "properties").get("sshPublicKeys") or "")
@@ -123,8 +124,8 @@ def ssh_key(subject: Subject) -> Iterator[Fault]:
 def tensor_board_without_folder(subject: Subject) -> Iterator[Fault]:
     """A TensorBoard service does not say where the events are.
 
-    `log_dir` is the folder that the script writes its events to. Without one TensorBoard looks into a folder of the
-    service's choice, which is not documented, and shows nothing.
+    `log_dir` is the folder that the script writes its events to. Without it TensorBoard reads a folder that the service
+    chooses and does not document, and shows nothing.
     """
     for name in _services(subject, "TensorBoard"):
         if not mapping(subject, "services", name, "properties").get("logDir"):
@@ -134,10 +135,10 @@ def tensor_board_without_folder(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ721", Level.ERROR)
 def managed_identity(subject: Subject) -> Iterator[Fault]:
-    """A serverless job has no managed identity to act as.
+    """A serverless job cannot use a system-assigned managed identity.
 
-    Serverless jobs take the user's identity or a user-assigned one, which its client id names; a system-assigned
-    identity belongs to a cluster (Azure ML documentation, serverless compute).
+    Serverless jobs use the user's identity, or a user-assigned identity, which is named by its client id. A
+    system-assigned identity belongs to a cluster (Azure ML documentation, serverless compute).
     """
     identity = mapping(subject, "identity")
     named = any(identity.get(field) for field in ("clientId", "objectId", "resourceId"))
@@ -151,9 +152,9 @@ def managed_identity(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ722", Level.ERROR)
 def client_id(subject: Subject) -> Iterator[Fault]:
-    """The client id of the managed identity is no client id.
+    """The client id of the managed identity is not valid.
 
-    It is the GUID that `az identity show --query clientId` prints; not the identity's name, and not its resource id.
+    Write the GUID that `az identity show --query clientId` prints, and not the identity's name or resource id.
     """
     written = mapping(subject, "identity").get("clientId")
     if isinstance(written, str) and not _CLIENT_ID.fullmatch(written):
@@ -167,9 +168,9 @@ def client_id(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ723", Level.NOTICE)
 def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
-    """An interactive service is on a job that nothing ends.
+    """A job with an interactive service never ends by itself.
 
-    JupyterLab, VS Code and ssh live as long as the job. A command that sleeps for them to be used is billed until the
+    JupyterLab, VS Code and ssh live as long as the job. A command that sleeps to keep them open is billed until the
     job's time limit.
     """
     kinds = [name for kind in ("SSH", "JupyterLab", "VSCode") for name in _services(subject, kind)]
@@ -180,7 +181,7 @@ def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
 
 
 def _services(subject: Subject, kind: str) -> list[str]:
-    """The names of the services of that kind."""
+    """Return the names of the services of that kind."""
     services = mapping(subject, "services")
     return [name for name, service in services.items() if value_at(service, "jobServiceType") == kind]
 
@@ -190,7 +191,7 @@ def _docker_path(subject: Subject) -> Path:
 
 
 def _docker_words(subject: Subject) -> list[str]:
-    """The options, as words; none where they cannot be read."""
+    """Return the options as words; empty if they cannot be read."""
     resources = mapping(subject, "resources")
     listed, text = resources.get("dockerArgsList"), resources.get("dockerArgs")
     words = [str(word) for word in listed] if isinstance(listed, list) else []

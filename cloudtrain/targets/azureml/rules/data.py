@@ -26,19 +26,19 @@ _DATASTORE = re.compile(
 _OTHER_URI = ("azureml://registries/", "azureml://jobs/", "azureml://locations/", "azureml://subscriptions/")
 
 _SIGNATURE = re.compile(r"[?&]sig=", re.IGNORECASE)
-"""What makes a key of an address (a shared access signature)."""
+"""Matches the part of an address that contains a key (a shared access signature)."""
 
 _ONLY_SAGEMAKER = ("shard", "content_type", "compression", "record_wrapper", "attribute_names", "shuffle_seed")
-"""Fields of an input that the body has no place for."""
+"""Fields of an input that the body lacks."""
 
 
 @rule("AZ501", Level.ERROR)
 def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
-    """The command refers to an input or output that the job does not have.
+    """The command names an input or output that the job does not have.
 
-    The service replaces `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command, and nothing else. The job's own
-    references are looked at when it is read; this is about what the overrides make of the command, the inputs and the
-    outputs. The SDK's validation does not see it either (azure-ai-ml 1.35.2).
+    The service replaces only `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command. cloudtrain checks the job's own
+    references when it reads the job; this rule checks the command, the inputs and the outputs after the overrides. The
+    SDK's validation misses such a mistake (azure-ai-ml 1.35.2).
     """
     found = body(subject)
     known = [
@@ -55,8 +55,8 @@ def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
 def name_of_place(subject: Subject) -> Iterator[Fault]:
     """The name of an input or output has letters that Azure ML refuses.
 
-    Names are letters, digits and underscores, and no digit first: `^[a-zA-Z_]+[a-zA-Z0-9_]*$` (azure-ai-ml 1.35.2,
-    which looks only when it sends the job).
+    Names are letters, digits and underscores, and begin with a letter or underscore: `^[a-zA-Z_]+[a-zA-Z0-9_]*$`
+    (azure-ai-ml 1.35.2, which checks them only when it sends the job).
     """
     for kind, names in (("inputs", body(subject).inputs), ("outputs", body(subject).outputs)):
         for name in names:
@@ -68,11 +68,11 @@ def name_of_place(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ503", Level.NOTICE)
 def not_in_command(subject: Subject) -> Iterator[Fault]:
-    """An input or output is not named in the job's command.
+    """The job's command does not name an input or output.
 
-    A `command` says itself where its data is: `python prep.py --data ${{inputs.train}}`. What it does not name is
-    mounted, and found only by a program that reads `AZURE_ML_INPUT_NAME` or `AZURE_ML_OUTPUT_NAME`. (A script that is
-    an `entry_point` is told by cloudtrain's runtime.)
+    A `command` names its data itself: `python prep.py --data ${{inputs.train}}`. Other inputs and outputs are mounted,
+    but only a program that reads `AZURE_ML_INPUT_NAME` or `AZURE_ML_OUTPUT_NAME` finds them. (cloudtrain's runtime
+    tells a script that is an `entry_point`.)
     """
     command = subject.job.command
     if command is None or subject.processing is not None:
@@ -92,9 +92,9 @@ def not_in_command(subject: Subject) -> Iterator[Fault]:
 def value_breaks_command(subject: Subject) -> Iterator[Fault]:
     """The value of an input breaks the quotes of the command.
 
-    The service writes a literal input, and the address of one with `mode: direct`, into the command as it is, and the
-    shell reads the result. A quote in it ends the quotes around it: the script gets another value, or the shell finds
-    no end.
+    The service copies a literal input, and the address of an input with `mode: direct`, into the command, and the shell
+    reads the result. A quote in the value ends the quotes around it: the script gets another value, or the shell finds
+    an unclosed quote.
     """
     for name, value in _written_values(subject).items():
         reference = re.compile(rf"\$\{{\{{\s*inputs\.{re.escape(name)}\s*\}}\}}")
@@ -110,8 +110,8 @@ def value_breaks_command(subject: Subject) -> Iterator[Fault]:
 def only_on_sagemaker(subject: Subject) -> Iterator[Fault]:
     """A field of an input has no effect on Azure ML.
 
-    `shard`, `compression` and the fields for records are SageMaker's. On Azure ML every instance of a training job
-    reads the whole input as it is: the script takes its own part by its rank, or a processing job deals it out.
+    `shard`, `compression` and the fields for records belong to SageMaker. On Azure ML every instance of a training job
+    reads the whole input. The script takes its part by its rank, or a processing job distributes the input.
     """
     if subject.processing is not None:
         return
@@ -127,10 +127,10 @@ def only_on_sagemaker(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ506", Level.ERROR)
 def place_of_output(subject: Subject) -> Iterator[Fault]:
-    """An output is to be written where Azure ML cannot write.
+    """Azure ML cannot write to the address of an output.
 
     Outputs and checkpoints go to a datastore of the workspace (`azureml://datastores/NAME/paths/PATH`) or to a blob
-    address. A registered asset is named with `asset_name`, and made of what was written.
+    address. `asset_name` registers the written files as an asset.
     """
     for name, item in body(subject).outputs.items():
         uri = item.get("uri")
@@ -187,8 +187,8 @@ def asset_of_output(subject: Subject) -> Iterator[Fault]:
 def input_mounted_for_writing(subject: Subject) -> Iterator[Fault]:
     """An input is mounted for writing.
 
-    The SDK takes `rw_mount` for an input, and the documentation names `ro_mount`, `download` and `direct` only. What
-    is written there may be lost, and nothing records that the job wrote it; an output is made for it.
+    The SDK accepts `rw_mount` for an input, but the documentation names only `ro_mount`, `download` and `direct`. Files
+    written there may be lost, and nothing records that the job wrote them. Use an output instead.
     """
     for name, item in body(subject).inputs.items():
         if item.get("mode") == "ReadWriteMount":
@@ -201,8 +201,8 @@ def input_mounted_for_writing(subject: Subject) -> Iterator[Fault]:
 def upload_lost_on_spot(subject: Subject) -> Iterator[Fault]:
     """An output of a job on spot capacity is uploaded only when the script has ended.
 
-    With `mode: upload` nothing is kept of what a script wrote before the machine was taken away. A mounted output is
-    written through while the script runs.
+    With `mode: upload`, everything that the script wrote is lost when Azure takes the machine away. A mounted output is
+    saved while the script runs.
     """
     if text(subject, "queueSettings", "jobTier").casefold() != "spot":
         return
@@ -216,8 +216,8 @@ def upload_lost_on_spot(subject: Subject) -> Iterator[Fault]:
 def key_in_output(subject: Subject) -> Iterator[Fault]:
     """An output or the checkpoint has a key in its address (`?sig=...`, a SAS).
 
-    The address is part of the request: the service stores it, and everyone who may read the job can write there for
-    as long as the key holds. A datastore keeps its key to itself.
+    The address is part of the request: the service stores it, and everyone who may read the job can write there while
+    the key is valid. A datastore keeps its key secret.
     """
     for name in _with_key(body(subject).outputs):
         message = f"the address of `{name}` holds a key, with which everyone who may read the job can write there"
@@ -228,8 +228,8 @@ def key_in_output(subject: Subject) -> Iterator[Fault]:
 def key_in_input(subject: Subject) -> Iterator[Fault]:
     """An input has a key in its address (`?sig=...`, a SAS).
 
-    The address is part of the request, so everyone who may read the job can read the data for as long as the key
-    holds. When it has expired, the same job finds no data. A datastore keeps its key to itself.
+    The address is part of the request, so everyone who may read the job can read the data while the key is valid. After
+    the key has expired, the same job finds no data. A datastore keeps its key secret.
     """
     for name in _with_key(body(subject).inputs):
         message = f"the address of input `{name}` holds a key, which the request shows to everyone who may read the job"
@@ -242,7 +242,7 @@ def _with_key(named: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _written_values(subject: Subject) -> Mapping[str, str]:
-    """The inputs that the service writes into the command as a user has written them."""
+    """Return the inputs that the service writes into the command exactly as the user has written them."""
     found: dict[str, str] = {}
     for name, item in body(subject).inputs.items():
         value: Any = item.get("value") if item.get("jobInputType") == "literal" else None
@@ -254,14 +254,17 @@ def _written_values(subject: Subject) -> Mapping[str, str]:
 
 
 def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by_us: bool) -> bool:
-    """Whether the shell reads the command with the value in it as it reads it without. Words that cloudtrain writes
-    have single quotes around a value; a user's own command may mean to be split."""
+    """Return whether the value leaves the command's quotes intact.
+
+    Words that cloudtrain writes have single quotes around a value. In a user's own command, the value may be meant to
+    be split.
+    """
     if is_quoted_by_us:
         return "'" not in value
     try:
         shlex.split(reference.sub("x", command))
     except ValueError:
-        return True  # it was broken before
+        return True  # the command was already broken
     try:
         shlex.split(reference.sub(lambda _: value, command))
     except ValueError:
@@ -283,10 +286,10 @@ def _input_path(subject: Subject, name: str) -> Path:
 
 @rule("AZ514", Level.NOTICE)
 def data_changes(subject: Subject) -> Iterator[Fault]:
-    """An input is named by a label, and what that means changes.
+    """An input is named by a label, which can mean another version tomorrow.
 
-    `NAME@latest` is another version when somebody registers one: the same job then reads other data. A submit asks the
-    workspace which version it is, says so (AZ916), and sends that one, as the SDK does.
+    `NAME@latest` becomes another version as soon as one is registered: the same job then reads other data. A submit
+    asks the workspace for the version, reports it (AZ916), and sends that version, as the SDK does.
     """
     for name, item in body(subject).inputs.items():
         if found := parse_label(item.get("uri")):

@@ -32,15 +32,15 @@ _TENSORFLOW = {
     "parameterServerCount": ("parameter_servers", 0),
     "workerCount": ("workers", 1),
 }
-"""Count in the body to the job's field and the least that makes sense."""
+"""Maps each count in the body to the job's field and the smallest sensible value."""
 
 
 @rule("AZ301", Level.ERROR)
 def process_count(subject: Subject) -> Iterator[Fault]:
     """The number of processes is not a whole number of at least one.
 
-    Only the overrides can say so. The SDK sends 0, -1 and texts as they are (azure-ai-ml 1.35.2), and what the service
-    makes of them is not documented.
+    Only overrides can cause this. The SDK sends 0, -1 and texts unchanged (azure-ai-ml 1.35.2), and Azure does not
+    document what the service does with them.
     """
     distribution = mapping(subject, "distribution")
     if distribution.get("distributionType") in ("PyTorch", "Mpi") and _COUNT in distribution:
@@ -52,7 +52,7 @@ def mpi_without_count(subject: Subject) -> Iterator[Fault]:
     """An MPI distribution does not say how many processes each instance runs.
 
     `processCountPerInstance` is documented as required for MPI, and the SDK sends a job without it (azure-ai-ml
-    1.35.2). cloudtrain always writes it; only the overrides can remove it.
+    1.35.2). cloudtrain always writes the count; only the overrides can remove it.
     """
     distribution = mapping(subject, "distribution")
     if distribution.get("distributionType") == "Mpi" and distribution.get(_COUNT) is None:
@@ -66,7 +66,7 @@ def mpi_without_count(subject: Subject) -> Iterator[Fault]:
 def tensorflow_counts(subject: Subject) -> Iterator[Fault]:
     """The number of workers or parameter servers is not a whole number.
 
-    Only the overrides can say so; the SDK sends anything (azure-ai-ml 1.35.2).
+    Only overrides can cause this; the SDK sends any value (azure-ai-ml 1.35.2).
     """
     distribution = mapping(subject, "distribution")
     if distribution.get("distributionType") == "TensorFlow":
@@ -80,7 +80,7 @@ def servers_over_instances(subject: Subject) -> Iterator[Fault]:
     """There are more parameter servers than instances.
 
     Azure ML runs at most one parameter server on an instance (documentation, quotas: "parameter servers per node"). The
-    SDK sends three servers and nine workers for two instances without a word (azure-ai-ml 1.35.2).
+    SDK silently sends three servers and nine workers for two instances (azure-ai-ml 1.35.2).
     """
     servers, count = body(subject).parameter_servers, body(subject).instances
     if body(subject).kind == "TensorFlow" and servers > count:
@@ -96,9 +96,9 @@ def servers_over_instances(subject: Subject) -> Iterator[Fault]:
 def tasks_share_instances(subject: Subject) -> Iterator[Fault]:
     """There are more workers and parameter servers than instances.
 
-    The documentation shows one task on each instance: servers on the first ones, workers on those behind them. Tasks
-    that share an instance share its GPUs too, and each TensorFlow process takes all the memory of all of them. Without
-    GPUs they may share.
+    The documentation shows one task on each instance: servers on the first ones, workers on those behind them. Tasks on
+    one instance share its GPUs, and each TensorFlow process takes all the memory of all GPUs. Without GPUs, tasks may
+    share an instance.
     """
     tasks = body(subject)
     if tasks.kind != "TensorFlow" or tasks.parameter_servers > tasks.instances or machines(subject).device == "cpu":
@@ -117,7 +117,7 @@ def tasks_share_instances(subject: Subject) -> Iterator[Fault]:
 def idle_instances(subject: Subject) -> Iterator[Fault]:
     """There are fewer workers and parameter servers than instances.
 
-    Each task runs on one instance. Instances without a task are paid for, and do nothing.
+    Each task runs on one instance. You pay for instances without a task, and they stay idle.
     """
     tasks = body(subject)
     total = tasks.workers + tasks.parameter_servers
@@ -133,10 +133,10 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ307", Level.ERROR)
 def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
-    """DeepSpeed's autotuning is to run over several instances.
+    """DeepSpeed's autotuning would run on several instances.
 
-    Autotuning starts its experiments on other instances through ssh, which the instances of a job do not offer to
-    each other here. On one instance it runs; what it finds holds for more instances of the same kind.
+    Autotuning starts its experiments on other instances through ssh, which the instances of a job do not offer each
+    other. On one instance it works, and its result is also valid for several instances of the same kind.
     """
     distribution, count = subject.effective.distribution, body(subject).instances
     if count == 1 or not isinstance(distribution, DeepSpeed) or not is_launcher(subject.job):
@@ -151,10 +151,10 @@ def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ308", Level.WARNING)
 def deepspeed_without_gpu(subject: Subject) -> Iterator[Fault]:
-    """DeepSpeed is to run on an instance type without GPUs.
+    """DeepSpeed would run on an instance type without GPUs.
 
-    On a CPU DeepSpeed trains with the gloo backend and without most of what it is used for. The price of a small GPU
-    instance is often less than that of the time it takes.
+    On a CPU DeepSpeed trains with the gloo backend and lacks most of its features. A small GPU instance is often
+    cheaper than the additional time.
     """
     found = machines(subject)
     if subject.effective.distribution.type == "deepspeed" and found.known and not found.known.gpus:
@@ -167,10 +167,10 @@ def deepspeed_without_gpu(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ309", Level.WARNING)
 def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
-    """The environment is made for another framework than the distribution.
+    """The environment lacks the framework that the distribution needs.
 
-    A TensorFlow environment has no PyTorch, and the other way round: the script ends at its first import. What the job
-    installs itself, with `requirements` or a conda file, is not looked at.
+    A TensorFlow environment has no PyTorch, and the other way round: the script ends at its first import. This rule
+    ignores packages that the job itself installs, with `requirements` or a conda file.
     """
     given, name = subject.job.environment, environment_name(subject)
     says = framework_of(name)
@@ -189,9 +189,9 @@ def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
 def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     """An instance has more GPUs than processes.
 
-    One process uses one GPU unless the script does more itself, so the others are paid for and idle. Azure ML starts
-    one process on each instance where a body does not say how many (documentation, distributed GPU training);
-    cloudtrain always says it, so this comes from the job or from its overrides.
+    One process uses one GPU if the script itself does not use more. You pay for the other GPUs, and they stay idle.
+    Azure ML starts one process on each instance if the body has no count (documentation, distributed GPU training).
+    cloudtrain always writes the count, so a low count comes from the job or from its overrides.
     """
     return shared.fewer_processes_than_gpus(subject)
 
@@ -204,8 +204,8 @@ rule("AZ323", Level.WARNING)(shared.more_ranks_than_gpus)
 def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     """mpirun starts a single process.
 
-    One instance with one process distributes nothing. Without `processes_per_instance` there is one for each GPU, and
-    one on an instance without GPUs.
+    One instance with one process distributes nothing. Without `processes_per_instance`, mpirun starts one process for
+    each GPU, and one on an instance without GPUs.
     """
     return shared.mpi_with_one_process(subject)
 

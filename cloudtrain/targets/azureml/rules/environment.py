@@ -1,4 +1,4 @@
-"""Rules about the environment of an Azure ML job, against the machines that it runs on."""
+"""Rules about the environment of an Azure ML job, and whether it fits the machines."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _LABEL = re.compile(r".*/environments/(?P<name>[^/]+)/labels/(?P<label>[^/]+)")
 
 @rule("AZ601", Level.NOTICE)
 def environment_changes(subject: Subject) -> Iterator[Fault]:
-    """The environment is named by a label, and what that means changes.
+    """The environment is named by a label, which can mean another version tomorrow.
 
-    `NAME@latest` and `labels/latest` are another version next month: the same job then runs with other packages, and a
-    failure of today cannot be repeated. A submit asks the workspace which version it is, says so (AZ916), and sends
-    that one, as the SDK does; labels of registries go out as they are. (`framework` and `version` take the newest
+    `NAME@latest` and `labels/latest` become another version next month: the same job then runs with other packages, and
+    you cannot repeat a failure of today. A submit asks the workspace for the version, reports it (AZ916), and sends
+    that version, as the SDK does; labels of registries are sent unchanged. (`framework` and `version` take the newest
     build on purpose, because Microsoft removes old ones.)
     """
     written = text(subject, "environmentId")
@@ -55,10 +55,10 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ602", Level.WARNING)
 def image_changes(subject: Subject) -> Iterator[Fault]:
-    """The image has no tag, or one that moves.
+    """The image has no tag, or a tag that moves.
 
-    Without a tag a registry gives `latest`, which is whatever was pushed last. Azure ML builds an environment once and
-    keeps it, so that the same job can run with an old image in one workspace and with a new one in another.
+    Without a tag a registry returns `latest`, the image that was pushed last. Azure ML builds an environment once and
+    keeps it, so the same job can run with an old image in one workspace and with a new one in another.
     """
     name = image(subject)
     tag = _TAG.fullmatch(name.rpartition("/")[2])
@@ -71,10 +71,10 @@ def image_changes(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ603", Level.ERROR)
 def image_of_another_architecture(subject: Subject) -> Iterator[Fault]:
-    """The image is for another processor than the instance type has.
+    """The image and the instance type are for different processors.
 
-    GB200 and GB300 machines have Arm processors (Grace), all others x86-64. A container for the other kind ends at
-    once with "exec format error". The image's name says for which it is.
+    GB200 and GB300 machines have Arm processors (Grace), all others x86-64. A container for the other kind ends at once
+    with "exec format error". The image's name tells its kind.
     """
     known, name = machines(subject).known, environment_name(subject)
     if known is None or subject.processing is not None:
@@ -92,8 +92,8 @@ def image_of_another_architecture(subject: Subject) -> Iterator[Fault]:
 def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
     """The instance type has Arm processors, and nothing says that the environment is for them.
 
-    Most images, Azure ML's curated environments among them as far as is known, are for x86-64 only, and end with "exec
-    format error" on a GB200 or GB300. An image with both kinds (`docker manifest inspect`) is right.
+    Most images are for x86-64 only, and end with "exec format error" on a GB200 or GB300. As far as is known, Azure
+    ML's curated environments are among them. An image with both kinds (`docker manifest inspect`) works.
     """
     known, name = machines(subject).known, environment_name(subject)
     if known is not None and known.architecture == "arm64" and not any(_says(name, each) for each in _ARCHITECTURES):
@@ -106,10 +106,10 @@ def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ605", Level.ERROR)
 def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
-    """The environment is made for GPUs of another maker than the instance type has.
+    """The environment and the instance type have GPUs of different makers.
 
-    Software for CUDA does not see an AMD MI300X, and software for ROCm no NVIDIA GPU: the script trains on the CPU, or
-    ends, while the GPUs are paid for. Azure ML's curated environments are for CUDA.
+    Software for CUDA cannot use an AMD MI300X, and software for ROCm cannot use an NVIDIA GPU. The script trains on the
+    CPU, or ends, and you still pay for the GPUs. Azure ML's curated environments are for CUDA.
     """
     known, name = machines(subject).known, environment_name(subject)
     if known is None or not known.gpus:
@@ -130,7 +130,8 @@ def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
 def cpu_image_on_gpus(subject: Subject) -> Iterator[Fault]:
     """The environment is made for CPUs, and the instance type has GPUs.
 
-    A framework that was built without CUDA does not see the GPUs: the script trains on the CPU while they are paid for.
+    A framework that was built without CUDA cannot use the GPUs: the script trains on the CPU, and you still pay for
+    them.
     """
     known, name = machines(subject).known, environment_name(subject)
     if known is not None and known.gpus and _CPU.search(name.casefold()) and not _CUDA.search(name.casefold()):

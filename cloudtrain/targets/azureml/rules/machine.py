@@ -1,5 +1,4 @@
-"""Rules about the instance type of an Azure ML job: that it exists, that it is still offered, that it is what the job
-describes."""
+"""Rules about the instance type of an Azure ML job: whether it exists, is still offered, and fits the job."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from cloudtrain.targets.azureml.rules.view import (
 )
 
 _WITHOUT_GPU = r"(?i)standard_(?:[abdeflm]|b[a-z]s|d[a-z]{0,2}|e[a-z]?|f[a-z]|l[a-z]?|m)\d"
-"""Series of sizes for general use, memory, disks and computing."""
+"""Series of sizes without GPUs: for general use, memory, disks and computing."""
 
 _SOON = timedelta(days=365)
 
@@ -37,12 +36,12 @@ _MOST_RDMA = 100
 
 @rule("AZ201", Level.ERROR)
 def no_size(subject: Subject) -> Iterator[Fault]:
-    """The instance type cannot be the name of an Azure VM size.
+    """The instance type is not a valid name of an Azure VM size.
 
-    Names are built like `Standard_NC24ads_A100_v4`: `Standard_`, the family, the number of vCPUs, letters for
-    features, the accelerator and the version; upper and lower case are the same. The SDK sends any text (azure-ai-ml
-    1.35.2), and the job fails when machines are looked for. Instance types of an attached Kubernetes cluster are names
-    of objects there (small letters, digits, `-` and `.`), and go out as they are.
+    Names look like `Standard_NC24ads_A100_v4`: `Standard_`, the family, the number of vCPUs, letters for features, the
+    accelerator and the version; upper and lower case are the same. The SDK sends any text (azure-ai-ml 1.35.2), and the
+    job fails when Azure looks for machines. Instance types of an attached Kubernetes cluster are names of objects there
+    (small letters, digits, `-` and `.`), and are sent unchanged.
     """
     found = machines(subject)
     name = _unknown(subject)
@@ -62,9 +61,9 @@ def no_size(subject: Subject) -> Iterator[Fault]:
 def unknown_type(subject: Subject) -> Iterator[Fault]:
     """The catalogue does not have the instance type.
 
-    It may be misspelt, or newer than the catalogue, which has the sizes that Azure ML's documentation names. Nothing
-    can be said about its GPUs, its network and its price; `cloudtrain instances --target azureml --refresh` asks the
-    workspace which sizes there are. Sizes without GPUs (series A to M) are many, and little is lost without them.
+    It may be misspelt, or newer than the catalogue, which has the sizes in Azure ML's documentation. cloudtrain knows
+    nothing about its GPUs, its network and its price; `cloudtrain instances --target azureml --refresh` asks the
+    workspace for its sizes. This rule ignores sizes without GPUs (series A to M): there are many, with little to check.
     """
     found = machines(subject)
     name = _unknown(subject)
@@ -80,11 +79,10 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
 def without_infiniband(subject: Subject) -> Iterator[Fault]:
     """Several instances with GPUs work together without InfiniBand.
 
-    Gradients then travel over Ethernet, and the GPUs wait for them: on most models several such instances are not
+    Gradients then travel over Ethernet, and the GPUs wait for them: for most models several such instances are not
     faster than one. Sizes with InfiniBand have an `r` among the letters after their number, and
-    `cloudtrain instances --target azureml --interconnect infiniband` lists them; one larger instance with as many GPUs
-    needs no network at all. A job that is meant to use Ethernet says so with `interconnect: ethernet` under
-    `resources`.
+    `cloudtrain instances --target azureml --interconnect infiniband` lists them. One larger instance with as many GPUs
+    needs no network at all. If you mean to use Ethernet, write `interconnect: ethernet` under `resources`.
     """
     known = machines(subject).known
     if known is not None and has_rdma_somewhere(known):
@@ -111,11 +109,11 @@ def infiniband_without_sriov(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ205", Level.WARNING)
 def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
-    """Whether the instance type has InfiniBand is a guess from its name.
+    """cloudtrain guesses from the name whether the instance type has InfiniBand.
 
-    An `r` among the letters after a size's number means RDMA: so it is for all sizes of the catalogue. It is a habit
-    of Azure's, not a promise, and no name says whether the InfiniBand has SR-IOV, without which NCCL cannot use it. For
-    a size that the catalogue lacks there is nothing better.
+    An `r` among the letters after a size's number means RDMA. This holds for all sizes of the catalogue, but Azure does
+    not promise it. No name tells whether the InfiniBand has SR-IOV, without which NCCL cannot use it. For a size that
+    the catalogue lacks, the name is the only source.
     """
     found = machines(subject)
     if not found.instance_type or found.known is not None or not needs_network(subject):
@@ -135,8 +133,8 @@ def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
 def retired_type(subject: Subject) -> Iterator[Fault]:
     """The instance type is retired.
 
-    Azure has taken the machines away, so a job on them fails or waits for ever. The dates are those that Azure has
-    announced (the table of the catalogue names its source), or those of your own `instances.toml`.
+    Azure has removed the machines, so a job on them fails or waits forever. Azure has announced the dates (the
+    catalogue's table names its source), or they come from your own `instances.toml`.
     """
     return shared.retired_type(subject, until=str(date.today()))
 
@@ -145,7 +143,7 @@ def retired_type(subject: Subject) -> Iterator[Fault]:
 def retires_soon(subject: Subject) -> Iterator[Fault]:
     """The instance type will be retired within a year.
 
-    Azure has announced the day from which it is no longer offered. A job of today runs; the same file will not.
+    Azure has announced the day from which the type is no longer offered. Today's job runs; after that day it will not.
     """
     today = date.today()
     return shared.retired_type(subject, after=str(today), until=str(today + _SOON))
@@ -156,7 +154,7 @@ rule("AZ208", Level.ERROR)(shared.type_is_not_as_described)
 
 @rule("AZ209", Level.ERROR)
 def too_many_instances(subject: Subject) -> Iterator[Fault]:
-    """The job asks for more instances than the service joins.
+    """The job asks for more instances than the service can connect.
 
     Over InfiniBand a cluster has at most 100 instances, and an MPI run has at most 100 on any network (Azure ML
     documentation, quotas: nodes of a communication-enabled pool on an RDMA family, nodes of a single MPI run).
@@ -181,8 +179,8 @@ def too_many_instances(subject: Subject) -> Iterator[Fault]:
 def instance_count(subject: Subject) -> Iterator[Fault]:
     """The number of instances is not a whole number of at least one.
 
-    Only the overrides can say so. The SDK sends -3, 0 and `"2"` as they are (azure-ai-ml 1.35.2), and what the service
-    makes of them is not documented.
+    Only overrides can cause this. The SDK sends -3, 0 and `"2"` unchanged (azure-ai-ml 1.35.2), and Azure does not
+    document what the service does with them.
     """
     written = mapping(subject, "resources").get("instanceCount", 1)
     if not is_whole(written, 1):
@@ -195,9 +193,9 @@ def instance_count(subject: Subject) -> Iterator[Fault]:
 def no_infiniband_for_this_gpu(subject: Subject) -> Iterator[Fault]:
     """Several instances work together over Ethernet, and no instance type with that GPU has InfiniBand.
 
-    T4, A10 and their like are not offered with InfiniBand. Gradients travel over Ethernet, and the GPUs wait for them:
-    for small models that is well, for others one instance with a larger GPU is often faster than several with small
-    ones, and cheaper. `interconnect: ethernet` under `resources` says that it is meant so.
+    Azure offers T4, A10 and similar GPUs only without InfiniBand. Gradients travel over Ethernet, and the GPUs wait for
+    them. Small models train well this way; for others one instance with a larger GPU is often faster and cheaper than
+    several with small ones. If you mean to use Ethernet, write `interconnect: ethernet` under `resources`.
     """
     known = machines(subject).known
     if known is not None and not has_rdma_somewhere(known):
@@ -205,13 +203,13 @@ def no_infiniband_for_this_gpu(subject: Subject) -> Iterator[Fault]:
 
 
 def _unknown(subject: Subject) -> str:
-    """The name of a type that the catalogue does not have; empty for all others."""
+    """Return the name of a type that the catalogue lacks; empty for all others."""
     found = machines(subject)
     return found.instance_type if found.known is None else ""
 
 
 def _nearest(name: str) -> str | None:
-    """The most similar name of the catalogue, if one is similar and of the same series: `NC`, `ND`, `E`."""
+    """Return the most similar name in the catalogue, if it is close enough and of the same series: `NC`, `ND`, `E`."""
     bare = name.casefold()
     wanted = bare if "_" in bare and bare.startswith("sta") else f"standard_{bare}"
     rows = [row.name for row in instance_types("azureml") if not row.retired]
@@ -220,6 +218,6 @@ def _nearest(name: str) -> str | None:
 
 
 def _series(name: str) -> str | None:
-    """The letters before a size's number: whole names are all alike."""
+    """Return the letters before a size's number, because whole names are too similar to compare."""
     match = re.match(r"[a-z]+_([a-z]+)", name.casefold())
     return match[1] if match else None

@@ -1,6 +1,7 @@
-"""What only the Azure account can tell. The service asks before a submit and for `cloudtrain check`; a plan never does.
+"""Rules that need the Azure account. The service checks them before a submit and for `cloudtrain check`, never for a
+plan.
 
-The rules stand here for their codes, levels and pages: `explain` and `--ignore` know them like any other.
+They are declared here with their codes, levels and pages, so that `explain` and `--ignore` treat them like other rules.
 """
 
 from __future__ import annotations

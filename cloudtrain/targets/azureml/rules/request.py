@@ -1,4 +1,4 @@
-"""Rules about the body of an Azure ML job as a whole: what the API has no word for, and its limits."""
+"""Rules about the body of an Azure ML job as a whole: fields and values that the API lacks, and its limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LENGTHS = {
     "experimentName": (256, "experiment", ("name",)),
     "description": (5000, "description", ("description",)),
 }
-"""Field of the body to its limit, the name that users know, and the job's field."""
+"""Maps each field of the body to its limit, the name that users know, and the job's field."""
 
 _EXPERIMENT = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]*")
 
@@ -29,28 +29,28 @@ _MOST_FILES = 2000
 
 @rule("AZ111", Level.ERROR)
 def refused_by_service(subject: Subject) -> Iterator[Fault]:
-    """The overrides put something into the body that the API has no word for.
+    """`azureml_overrides` sets a value that Azure ML's API does not have.
 
-    A number where a text belongs, a distribution, a mode or an identity that does not exist. The SDK sends most of
-    this without a look (azure-ai-ml 1.35.2: `tags` and variables that are numbers, for example), and the service
-    answers with `UserError`. The words are those of the REST API's models (2025-01-01-preview).
+    Examples are a number instead of a text, or an unknown distribution, mode or identity. The SDK sends most of these
+    unchecked (azure-ai-ml 1.35.2: `tags` and variables that are numbers, for example), and the service answers with
+    `UserError`. This rule uses the REST API's models (2025-01-01-preview).
     """
     yield from _violations(subject, unknown=False)
 
 
 @rule("AZ112", Level.WARNING)
 def unknown_field(subject: Subject) -> Iterator[Fault]:
-    """The overrides write a field that the API does not have.
+    """`azureml_overrides` sets a field that Azure ML's API does not have.
 
-    Fields of the body have the names of the REST API: `shmSize`, not `shm_size`. The SDK drops an unknown field of a
-    distribution without a word (azure-ai-ml 1.35.2). A field that is newer than this table (2025-01-01-preview) can
-    be sent all the same.
+    Fields of the body have the names of the REST API: `shmSize`, not `shm_size`. The SDK silently drops an unknown
+    field of a distribution (azure-ai-ml 1.35.2). You can still send a field that is newer than this table
+    (2025-01-01-preview).
     """
     yield from _violations(subject, unknown=True)
 
 
 def _violations(subject: Subject, *, unknown: bool) -> Iterator[Fault]:
-    if not overrides_of(subject.job, "azureml"):  # then every field comes from a model that knows its type
+    if not overrides_of(subject.job, "azureml"):  # without overrides, typed models write every field
         return
     from cloudtrain.targets.azureml.rules.body import violations
 
@@ -63,8 +63,8 @@ def _violations(subject: Subject, *, unknown: bool) -> Iterator[Fault]:
 def identity_overridden(subject: Subject) -> Iterator[Fault]:
     """`azureml_overrides` remove the mark by which cloudtrain knows its own job.
 
-    The property `cloudtrain.run` holds the run's name. Without it a submission that was interrupted could not be told
-    from another job of the same name, and the run could not be followed, stopped or downloaded.
+    The property `cloudtrain.run` holds the run's name. Without it cloudtrain could not tell an interrupted submission
+    from another job of the same name, and you could not follow, stop or download the run.
     """
     name, written = subject.plan.run_name, mapping(subject, "properties").get(RUN_PROPERTY)
     if written != name:
@@ -77,7 +77,7 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ114", Level.ERROR)
 def tags_over_limit(subject: Subject) -> Iterator[Fault]:
-    """There are too many tags or properties, or one is too long.
+    """The job has too many tags or properties, or one is too long.
 
     A job has at most 50 tags and 50 properties; a key has at most 100 characters and a value 1,000 (Azure ML
     documentation, service limits, 2025-02-05).
@@ -118,10 +118,10 @@ def text_too_long(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ116", Level.WARNING)
 def experiment_name(subject: Subject) -> Iterator[Fault]:
-    """The experiment's name has letters that Azure ML may not take.
+    """The experiment's name has letters that Azure ML may refuse.
 
     Names of experiments are letters, digits, `_` and `-`, with a letter or a digit first (azureml-core, `Experiment`;
-    version 2 of the SDK does not look). The job's own name always fits.
+    version 2 of the SDK does not check them). The job's own name always fits.
     """
     name = text(subject, "experimentName")
     if name and not _EXPERIMENT.fullmatch(name):
@@ -136,9 +136,9 @@ def experiment_name(subject: Subject) -> Iterator[Fault]:
 def without_effect(subject: Subject) -> Iterator[Fault]:
     """A field of the job has no effect on Azure ML.
 
-    The disk of an instance is that of its size. A serverless job on spot capacity waits until there is some, without
-    a limit. Azure ML reads no metrics from the log: a script records them with MLflow, which is set up in every job.
-    And a curated environment has the Python that it has.
+    An instance has the disk of its size. A serverless job on spot capacity waits for machines without a limit. Azure ML
+    reads no metrics from the log: a script records them with MLflow, which is set up in every job. A curated
+    environment has a fixed Python version.
     """
     job = subject.job
     given = job.environment
@@ -177,8 +177,8 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
 def many_files(subject: Subject) -> Iterator[Fault]:
     """The bundle has more files than Azure ML documents for a job's code.
 
-    The documented limit of a code snapshot is 2,000 files and 300 MB (Azure ML documentation, version 1; that of
-    version 2 names none). Each file is uploaded by itself, and copied to every instance. CT302 speaks of the size.
+    The documented limit of a code snapshot is 2,000 files and 300 MB (Azure ML documentation, version 1; version 2
+    names no limit). Each file is uploaded separately, and copied to every instance. CT302 checks the size.
     """
     count = sum(upload.file_count for upload in subject.plan.uploads if upload.kind == "code")
     if count > _MOST_FILES:

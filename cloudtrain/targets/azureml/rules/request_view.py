@@ -1,4 +1,4 @@
-"""What rules for all targets read out of the body of a command job."""
+"""Read the body of a command job for the rules that serve all targets."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _OVERRIDDEN: dict[Path, KeysOf] = {
 
 
 class AzureMLView(RequestView):
-    """How Azure ML's bodies are read."""
+    """Reads Azure ML's bodies."""
 
     overridden_by = _OVERRIDDEN
 
     def change_script(self, subject: Subject) -> dict[str, Any]:
-        """Variables with those of the overrides."""
+        """Return the variables with the overrides applied."""
         return {"environment": changed_variables(subject.job, self.overrides(subject).get("environmentVariables"))}
 
     def change(self, subject: Subject) -> dict[str, Any]:
-        """What the overrides make of the job's fields."""
+        """Return the job's fields with the overrides applied."""
         body, written = Body(subject.plan.request), self.overrides(subject)
         properties = mapping_at(subject.plan.request, "properties")
         found: dict[str, Any] = self.change_script(subject) | {"max_runtime": max_runtime(properties)}
@@ -61,19 +61,19 @@ class AzureMLView(RequestView):
         return found
 
     def machines(self, subject: Subject) -> Machines:
-        """Those of the body, or of the cluster, as far as the job says."""
+        """Return the machines of the body, or of the cluster, as far as the job describes them."""
         return Machines((machines(subject),))
 
     def longest_run(self, subject: Subject) -> int:
-        """The limit of the body, or the service's own."""
+        """Return the time limit of the body, or the service's own."""
         return max_runtime(properties(subject)) or lifetime(subject)
 
     def framework(self, subject: Subject) -> str | None:
-        """That of which the name of the environment tells."""
+        """Return the framework that the environment's name tells."""
         return framework_of(environment_name(subject))
 
     def places(self, subject: Subject) -> Iterator[DataPlace]:
-        """Where the request reads and writes."""
+        """Yield the locations that the request reads and writes."""
         body = Body(subject.plan.request)
         for kind, named in (("input", body.inputs), ("output", body.outputs)):
             for name, item in named.items():
@@ -100,8 +100,11 @@ _CONTAINER = re.compile(r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<account>
 
 
 def split_azure_uri(uri: str, subject: Subject) -> tuple[str, ...]:
-    """A datastore of this workspace is the same with and without the workspace's name; a container of a storage account
-    has three kinds of addresses."""
+    """Split an address into comparable parts.
+
+    A datastore of this workspace is the same with and without the workspace's name. A container of a storage account
+    has three kinds of addresses.
+    """
     if match := _DATASTORE.fullmatch(uri):
         account = subject.account
         own = (account.subscription_id, account.resource_group, account.workspace)

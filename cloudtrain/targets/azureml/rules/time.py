@@ -1,4 +1,4 @@
-"""Rules about time and money on Azure ML: limits, and what a job can cost until they end it."""
+"""Rules about time and money on Azure ML: time limits, and the highest cost of a job within them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SHORTEST = 60
 
 @rule("AZ401", Level.ERROR)
 def timeout_unreadable(subject: Subject) -> Iterator[Fault]:
-    """The time limit is no duration, or not more than nothing.
+    """The time limit is not a duration, or not greater than zero.
 
-    Only the overrides can say so. The SDK sends `-PT5S` for -5 seconds, and drops a limit of 0 (azure-ai-ml 1.35.2).
-    The body has an ISO 8601 duration, in which `P1M` is a month and `PT1M` a minute; days, hours, minutes and seconds
-    in whole numbers are all that is needed.
+    Only overrides can cause this. The SDK sends `-PT5S` for -5 seconds, and drops a limit of 0 (azure-ai-ml 1.35.2).
+    The body has an ISO 8601 duration, in which `P1M` is a month and `PT1M` a minute. Use only whole days, hours,
+    minutes and seconds.
     """
     written = mapping(subject, "limits").get("timeout")
     if written is not None and not max_runtime(properties(subject)):
@@ -35,9 +35,9 @@ def timeout_unreadable(subject: Subject) -> Iterator[Fault]:
 def timeout_too_short(subject: Subject) -> Iterator[Fault]:
     """The time limit is shorter than a minute.
 
-    The service rounds durations of less than 60 seconds to 60 days: so says a comment in the SDK, which therefore
-    never sends a shorter one for a sweep (azure-ai-ml 1.35.2, bug 1335978). For a command it sends what it gets. A job
-    that was to end at once would run on, and be billed.
+    The service rounds durations of less than 60 seconds to 60 days, according to a comment in the SDK. For that reason
+    the SDK never sends a shorter limit for a sweep (azure-ai-ml 1.35.2, bug 1335978), but it does for a command. A job
+    that was to end at once would continue, and be billed.
     """
     limit = max_runtime(properties(subject))
     if limit and limit < _SHORTEST:
@@ -52,8 +52,8 @@ def timeout_too_short(subject: Subject) -> Iterator[Fault]:
 def run_too_long(subject: Subject) -> Iterator[Fault]:
     """The job may run longer than Azure ML allows.
 
-    A job ends after 21 days at the latest, on spot capacity after 7 (documentation, quotas: job lifetime). Data of a
-    job that did not end by itself until then cannot be reached any more.
+    A job ends after 21 days at the latest, on spot capacity after 7 (documentation, quotas: job lifetime). You lose
+    access to the data of a job that has not ended by itself until then.
     """
     what = "a job on spot capacity" if is_spot(subject) else "a job"
     return shared.run_too_long(subject, lifetime(subject), what)
@@ -61,12 +61,12 @@ def run_too_long(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ411", Level.WARNING)
 def no_limit(subject: Subject) -> Iterator[Fault]:
-    """An expensive job does not say how long it may run.
+    """An expensive job has no time limit.
 
-    Without `max_runtime` nothing ends a job before 21 days (7 on spot capacity). One that hangs, in a collective that
-    one rank never joins for example, is billed until then.
+    Without `max_runtime` a job ends only after 21 days (7 on spot capacity). A job that hangs, for example in a
+    collective that one rank never joins, is billed until then.
     """
-    if mapping(subject, "limits").get("timeout") is None:  # AZ401 speaks of one that nobody can read
+    if mapping(subject, "limits").get("timeout") is None:  # AZ401 reports an unreadable one
         yield from shared.no_limit(subject, "Azure ML's limit")
 
 
@@ -82,9 +82,9 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ413", Level.WARNING)
 def budget_without_price(subject: Subject) -> Iterator[Fault]:
-    """The price is not known, so the budget cannot be kept.
+    """The price is not known, so cloudtrain cannot check the budget.
 
-    The catalogue has no price of the instance type, or the job does not say which one it is. Write what you pay into
-    `instances.toml`, or ask the workspace: `cloudtrain instances --target azureml --refresh`.
+    The catalogue lacks a price of the instance type, or the job does not name the type. Write the price that you pay
+    into `instances.toml`, or ask the workspace: `cloudtrain instances --target azureml --refresh`.
     """
     return shared.budget_without_price(subject)

@@ -18,7 +18,7 @@ _OF_SERVICE = re.compile(
     r"|AZUREML_PROCESS_NAME|AZUREML_TARGET_TYPE|AZUREML_(PARAMETER|DATAREFERENCE)_.*|AZURE_ML_(INPUT|OUTPUT)_.*"
     r"|MLFLOW_RUN_ID"
 )
-"""What the service gives each process, as published environments of jobs show."""
+"""Variables that the service sets in each process, as published environments of jobs show."""
 
 _NOT_A_NETWORK = ("docker", "lo", "veth")
 _TRUE = ("1", "true", "yes", "y", "on")
@@ -26,9 +26,10 @@ _TRUE = ("1", "true", "yes", "y", "on")
 
 @rule("AZ621", Level.ERROR)
 def variable_is_no_text(subject: Subject) -> Iterator[Fault]:
-    """An environment variable is a number or `true`, and not a text.
+    """The value of an environment variable is a number or `true` instead of a text.
 
-    Only the overrides can say so. The SDK sends them as they are (azure-ai-ml 1.35.2), and the API takes texts.
+    Only overrides can cause this. The SDK sends such values unchanged (azure-ai-ml 1.35.2), and the API accepts only
+    texts.
     """
     for name, value in mapping(subject, "environmentVariables").items():
         path = place(subject, ("environmentVariables", name), ("environment", "variables", name))
@@ -39,14 +40,14 @@ def variable_is_no_text(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ622", Level.ERROR)
 def variable_of_service(subject: Subject) -> Iterator[Fault]:
-    """An environment variable is one that Azure ML sets.
+    """The job sets an environment variable that Azure ML sets.
 
-    These tell each process who it is, where its data lies, and with which token it speaks to the workspace. One value
-    for all processes makes them think that they are the same one, or cuts the job off from its run. What users may set
-    has names like `AZUREML_COMMON_RUNTIME_...`, and is left alone.
+    These variables tell each process its rank, the location of its data, and its token for the workspace. If all
+    processes get the same value, they believe that they are the same process, or the job loses its run. Users may set
+    variables such as `AZUREML_COMMON_RUNTIME_...`, which this rule ignores.
     """
     for name in mapping(subject, "environmentVariables"):
-        seen = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")  # by CT204
+        seen = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")  # CT204 reports these
         if _OF_SERVICE.fullmatch(name) and not seen:
             message = f"Azure ML sets `{name}` itself, for each process"
             path = _path(subject, name)
@@ -55,9 +56,9 @@ def variable_of_service(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ623", Level.WARNING)
 def interface_without_network(subject: Subject) -> Iterator[Fault]:
-    """NCCL is told to use a network card that leads nowhere.
+    """NCCL would use a network card that connects no instances.
 
-    `docker0` and `lo` exist on every instance and connect none: NCCL then hangs while it sets up its rings, until it
+    `docker0` and `lo` exist on every instance but connect none of them: NCCL hangs while it sets up its rings, until it
     times out. The Ethernet card of Azure's GPU machines is `eth0`; without the variable NCCL finds it by itself.
     """
     if not _over_instances(subject):
@@ -72,10 +73,10 @@ def interface_without_network(subject: Subject) -> Iterator[Fault]:
 
 @rule("AZ624", Level.WARNING)
 def infiniband_switched_off(subject: Subject) -> Iterator[Fault]:
-    """InfiniBand is paid for and switched off.
+    """You pay for InfiniBand, but it is switched off.
 
-    `NCCL_IB_DISABLE=1` sends all gradients over Ethernet, at a small part of the rate. It is right for looking for an
-    error in the network, and for nothing else on such a machine.
+    `NCCL_IB_DISABLE=1` sends all gradients over Ethernet, at a small part of the rate. On such a machine it is useful
+    only to look for an error in the network.
     """
     known, value = machines(subject).known, _value(subject, "NCCL_IB_DISABLE")
     if _over_instances(subject) and known and known.interconnect == "rdma" and value.casefold() in _TRUE:
@@ -91,8 +92,8 @@ def infiniband_switched_off(subject: Subject) -> Iterator[Fault]:
 def same_gpus_for_all(subject: Subject) -> Iterator[Fault]:
     """`CUDA_VISIBLE_DEVICES` shows fewer GPUs than an instance has processes.
 
-    The variable is the same for all processes. With `0` each of eight sees that one GPU, and NCCL stops ("Duplicate GPU
-    detected"). A process chooses its GPU by `LOCAL_RANK`.
+    The variable is the same for all processes. With `0`, all eight processes see that one GPU, and NCCL stops
+    ("Duplicate GPU detected"). Let each process choose its GPU by `LOCAL_RANK`.
     """
     value, count = _value(subject, "CUDA_VISIBLE_DEVICES"), body(subject).processes_per_instance
     shown = len([device for device in value.split(",") if device.strip()])
@@ -133,7 +134,7 @@ def _value(subject: Subject, name: str) -> str:
 
 
 def _path(subject: Subject, name: str) -> Path:
-    """Options of mpirun become variables too."""
+    """Return the place of a variable in the job; options of mpirun become variables too."""
     field: Path = ("environment", "variables", name)
     if name not in subject.job.environment.variables:
         field = ("distribution", "options")

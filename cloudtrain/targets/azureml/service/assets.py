@@ -1,4 +1,4 @@
-"""Code and environments: assets whose names hold their content, so that what is there already is the same."""
+"""Code and environments: assets whose names contain their content's hash, so that existing assets can be reused."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from cloudtrain.targets.common.provider_errors import Denied, NotThere
 _VERSIONS = {"code": CODE, "environment": ENVIRONMENT}
 
 HASH = "cloudtrain.sha256"
-"""A code asset's property with the hash of its content. The SDK's own (`hash_sha256`) is made by other rules; it would
-take ours for its own."""
+"""A code asset's property with the hash of its content.
+
+The SDK's own property (`hash_sha256`) follows other rules; the SDK would mistake our hash for its own.
+"""
 
 
 def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: ByteProgress | None) -> bool:
-    """Make an asset; False when it is there already. One that broke off is made again from the start.
+    """Make an asset; return False if it exists already. After an interruption, the asset is made again from the start.
 
     Raises:
-        TargetError: the workspace or its storage refuses it.
+        TargetError: the workspace or its storage refuses the asset.
     """
     if _is_there(client, item):
         return False
@@ -36,13 +38,14 @@ def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: Byt
     except (TargetUnreachable, Denied):
         raise
     except TargetError:
-        if not _is_there(client, item):  # somebody else may have made the very same meanwhile
+        if not _is_there(client, item):  # another process may have made the same asset meanwhile
             raise
     return True
 
 
 def _is_there(client: Client, item: Upload) -> bool:
-    """Whether the asset is there. An asset cannot be changed, and is made when all its files are; so it is whole.
+    """Return whether the asset exists. Assets never change and are made after all their files, so an existing one is
+    whole.
 
     Raises:
         TargetError: the code asset of that name has other content.
@@ -60,6 +63,6 @@ def _is_there(client: Client, item: Upload) -> bool:
 
 
 def _code(client: Client, item: Upload, bundle: BundleWriter, on_bytes: ByteProgress | None) -> str:
-    """The body that makes the code asset, whose files are in storage by then."""
+    """Upload the code, and return the body that then makes the code asset."""
     where = upload_code(client, item.destination, bundle, on_bytes)
     return json.dumps({"properties": {"codeUri": where, "isAnonymous": True, "properties": {HASH: item.sha256}}})

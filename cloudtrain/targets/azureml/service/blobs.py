@@ -1,7 +1,7 @@
-"""The blob store through azure-storage-blob: containers, and whatever opens them.
+"""The blob store through azure-storage-blob: containers, and the keys that open them.
 
-A datastore's own secret comes first (a signature or the account's key), then the identity of the credentials: many
-storage accounts take no keys at all. What has expired meanwhile is got anew, once.
+A datastore's own secret comes first (a signature or the account's key), then the identity of the credentials, because
+many storage accounts accept no keys. An expired key is renewed once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cloudtrain.targets.common.provider_errors import Denied, Expired
 
 Result = TypeVar("Result")
 Key = Callable[[], Any]
-"""Gets what opens a container, in one of the forms that azure-storage-blob takes as `credential`."""
+"""Gets a container's key, in one of the forms that azure-storage-blob accepts as `credential`."""
 
 OWN_STORE = "workspaceblobstore"
 """The datastore that every workspace has."""
@@ -33,8 +33,10 @@ READ = 4 << 20
 """Bytes of one request: for a log, and for each part of a file that is copied."""
 
 RETRIES: dict[str, float] = {"retry_total": 3, "initial_backoff": 0.3, "increment_base": 2, "random_jitter_range": 0.2}
-"""How often a request is tried again, and after how long: 2.3, 4.3 and 8.3 seconds, each 0.2 more or less. The package
-counts before it waits, so the first pause is `initial_backoff` and `increment_base` to the power of one."""
+"""Retries of a request and their pauses: 2.3, 4.3 and 8.3 seconds, each 0.2 more or less.
+
+The package counts before it waits, so the first pause is `initial_backoff` plus `increment_base` to the power of one.
+"""
 
 _UNCHANGED, _ANOTHER, _NOTHING_BEYOND = 304, 412, 416
 
@@ -43,7 +45,10 @@ _REFUSED = (Denied, Expired)
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a blob. `size` is that of the whole blob, `changed` when it was (seconds since the epoch)."""
+    """A part of a blob.
+
+    `size` is the size of the whole blob, `changed` the time of its last change (seconds since the epoch).
+    """
 
     data: bytes
     size: int
@@ -61,10 +66,10 @@ class Blobs:
         self._containers: dict[Where, Container] = {}
 
     def container(self, where: Where) -> Container:
-        """The container of a place.
+        """Return the container of a place.
 
         Raises:
-            TargetError: there is no such datastore, or it is not made of blobs.
+            TargetError: there is no such datastore, or the datastore does not store blobs.
         """
         home = where.home
         with self._lock:
@@ -75,23 +80,22 @@ class Blobs:
             return self._containers[home]
 
     def beside(self, container_url: str) -> Container:
-        """A container of the workspace's own account, opened by the credentials or by the account's key."""
+        """Return a container of the workspace's own account, opened by the credentials or by the account's key."""
         account_url, _, name = container_url.rpartition("/")
         store = f"{self.client.place.workspace_id}/datastores/{OWN_STORE}"
         return Container(self, account_url, name, [lambda: self.client.credential, lambda: self._secret(store)])
 
     def at(self, url: str) -> Any:
-        """The blob at an address that opens it by itself."""
+        """Return the blob at an address that contains its own key."""
         storage = require("azure.storage.blob", extra="azureml")
         return storage.BlobClient.from_blob_url(url, **self.options)
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """Of every client."""
+        """Return the options of every client."""
         transport = require("azure.core.pipeline.transport", extra="azureml")
-        logging.getLogger("azure").addHandler(
-            logging.NullHandler()
-        )  # else it prints warnings where nobody set up logging
+        # Azure's warnings are shown only if the user has set up logging.
+        logging.getLogger("azure").addHandler(logging.NullHandler())
         return {
             "transport": transport.RequestsTransport(connection_timeout=10, read_timeout=60),
             **RETRIES,
@@ -101,7 +105,7 @@ class Blobs:
 
     @contextmanager
     def translating(self, about: str) -> Iterator[None]:
-        """Azure's errors as ours."""
+        """Translate Azure's errors into ours."""
         exceptions = require("azure.core.exceptions", extra="azureml")
         try:
             yield
@@ -130,7 +134,7 @@ class Blobs:
         return Container(self, where.account_url, where.container, [key])
 
     def _secret(self, path: str) -> str:
-        """The signature or the key of a datastore. Other kinds of secrets open no blobs."""
+        """Return the signature or the key of a datastore. Other kinds of secrets open no blobs."""
         body = {"expirableSecret": True, "expireAfterHours": 1}
         found = self.client.post(f"{path}/listSecrets", body, api_version=DATASTORE)
         secret: str | None = found.get("sasToken") or found.get("key")
@@ -156,30 +160,30 @@ class Container:
         self._lock = RLock()
 
     def use(self, about: str, operation: Callable[[Any], Result]) -> Result:
-        """`operation(container)`, with azure-storage-blob's ContainerClient.
+        """Return `operation(container)`, with azure-storage-blob's ContainerClient.
 
         Raises:
-            TargetError: see `provider_errors`; the last key's refusal when none fits.
+            TargetError: see `provider_errors`; the last key's refusal if none fits.
         """
         made = self._made
         if made is not None:
             try:
                 return self._try(about, operation, made)
             except _REFUSED:
-                pass  # it was good once: its hour may be over
+                pass  # the key worked before, so it may have expired
         with self._lock:
             if self._made is made:
                 return self._first_that_fits(about, operation)
-            made = self._made  # another thread was here first
+            made = self._made  # another thread has renewed it already
         return self._try(about, operation, made)
 
     def names(self, prefix: str) -> list[str]:
-        """Names of the blobs that begin so, without the folders of Data Lake storage, which are listed as blobs too."""
+        """Return the names of blobs with a prefix, without the folders that Data Lake storage lists as blobs."""
 
         return list(self.sizes(prefix))
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Those blobs with their sizes."""
+        """Return those blobs with their sizes."""
 
         def list_sizes(container: Any) -> dict[str, int]:
             found = container.list_blobs(name_starts_with=prefix, include=["metadata"])
@@ -194,7 +198,7 @@ class Container:
                 credential = key()
             except TargetUnreachable:
                 raise
-            except TargetError as error:  # no secret, for whatever reason: the next key may fit
+            except TargetError as error:  # the secret is unavailable; the next key may fit
                 refusals.append(error)
                 continue
             made = self._client(credential)
@@ -219,11 +223,11 @@ class Container:
 def read(
     blob: Any, offset: int, *, unless: str | None = None, only: str | None = None, length: int = READ
 ) -> Piece | None:
-    """What azure-storage-blob's BlobClient has from a byte on; no more than `length`, and nothing beyond its end.
+    """Read at most `length` bytes from an offset, with azure-storage-blob's BlobClient.
 
     Args:
-        unless: an ETag; None is returned where the blob still has it.
-        only: an ETag; None is returned where the blob has it no more.
+        unless: an ETag; the result is None if the blob still has it.
+        only: an ETag; the result is None if the blob has another.
 
     Raises:
         AzureError: of azure-core.

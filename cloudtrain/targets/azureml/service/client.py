@@ -1,8 +1,8 @@
 """Requests to one workspace: to the resource manager, and to the workspace's own services.
 
-Every request here may be repeated, and is: GET and the lists of secrets change nothing, and a second PUT of the same
-thing under the same name is that thing. The SDK's own client does not repeat a POST whose answer was lost. What Azure
-asks for in `Retry-After` is waited for.
+Every request here may be repeated safely: GET and the lists of secrets change nothing, and a second PUT of the same
+content under the same name has the same result. The SDK's own client does not repeat a POST whose answer was lost. The
+client waits as long as Azure asks in `Retry-After`.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ from cloudtrain.targets.azureml.service.versions import HISTORY, WORKSPACE
 from cloudtrain.targets.common.provider_errors import Expired
 
 RETRIES, BACKOFF, LONGEST = 7, 0.8, 20.0
-"""How often a request is tried again when Azure says that it is busy, the seconds that the growing pauses in between
-start with (twice that, from the second), and where they stop growing: about a minute in all."""
+"""Retries while Azure is busy: their number, the base of the growing pauses in seconds, and the longest pause.
+
+The second pause is twice the base. All retries take about a minute.
+"""
 
 _RECONNECTS = 3
-"""The same where there is no connection, or it breaks."""
+"""The number of retries if a connection fails or breaks."""
 
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 90
-"""Seconds. The resource manager itself gives up after 60."""
+"""Timeouts in seconds. The resource manager itself gives up after 60."""
 
 _REPEATABLE = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE")
 
 
 class Client:
-    """One workspace, asked with the credentials that its place names. Threads may share it.
+    """One workspace, and the credentials that its place names. Threads may share it.
 
-    A path is one of the workspace (`jobs/NAME`, or empty for the workspace itself), of the resource manager
-    (`/subscriptions/...`), or a whole address.
+    A path belongs to the workspace (`jobs/NAME`, or empty for the workspace itself), or to the resource manager
+    (`/subscriptions/...`), or is a whole address.
     """
 
     def __init__(self, place: AccountRef, environ: Mapping[str, str]) -> None:
@@ -53,7 +55,7 @@ class Client:
         self._pipelines: dict[bool, Any] = {}
 
     def get(self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None) -> Any:
-        """The JSON data at a path. Raises: as `send`."""
+        """Return the JSON data at a path. Raises: as `send`."""
         return self.send("GET", path, api_version=api_version, query=query)
 
     def put(self, path: str, body: Any, *, api_version: str | None = None) -> Any:
@@ -61,13 +63,13 @@ class Client:
         return self.send("PUT", path, api_version=api_version, content=_encode(body))
 
     def post(self, path: str, body: Any = None, *, api_version: str | None = None) -> Any:
-        """Ask for something that may be asked for twice. Raises: as `send`."""
+        """Send a POST request that is safe to repeat. Raises: as `send`."""
         return self.send("POST", path, api_version=api_version, content=None if body is None else _encode(body))
 
     def pages(
         self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None
     ) -> Iterator[list[Any]]:
-        """The items of a list, page by page; a page is asked for when it is wanted. Raises: as `send`."""
+        """Yield the items of a list, page by page; each page is requested when needed. Raises: as `send`."""
         page = self.get(path, api_version=api_version, query=query)
         while True:
             yield page.get("value") or []
@@ -76,15 +78,15 @@ class Client:
             page = self.get(page["nextLink"])
 
     def history(self, path: str) -> Any:
-        """What the run history has at `runs/NAME/...`. Raises: as `send`."""
+        """Return the run history's data at `runs/NAME/...`. Raises: as `send`."""
         return self.get(self._history_url(path), api_version=HISTORY)
 
     def history_pages(self, path: str) -> Iterator[list[Any]]:
-        """The items of a list of the run history. Raises: as `send`."""
+        """Yield the items of a list of the run history. Raises: as `send`."""
         return self.pages(self._history_url(path), api_version=HISTORY)
 
     def service(self, name: str) -> str:
-        """The address of one of the workspace's own services; `api` is the front of most of them."""
+        """Return the address of one of the workspace's own services; `api` is the front of most of them."""
         return str(self._services[name]).rstrip("/")
 
     def send(
@@ -98,13 +100,13 @@ class Client:
         headers: Mapping[str, str] | None = None,
         signed: bool = True,
     ) -> Any:
-        """The JSON data of an answer, empty where there is none.
+        """Return the JSON data of an answer, empty if there is none.
 
-        A token that Azure does not accept any more is got anew, once: somebody may have logged in meanwhile.
+        If Azure rejects a token, it is renewed once, because the user may have logged in meanwhile.
 
         Args:
-            content: the body, sent as these very bytes.
-            signed: False for what is open to everybody, and must not see a token.
+            content: the body, sent byte for byte.
+            signed: False for public addresses, which must not see a token.
 
         Raises:
             TargetError: see `provider_errors`.
@@ -135,19 +137,19 @@ class Client:
 
     @cached_property
     def cloud(self) -> Cloud:
-        """The cloud that the workspace is in. Raises: as `send`."""
+        """Return the workspace's cloud. Raises: as `send`."""
         return cloud_of(self.place.cloud, self._environ, lambda url: self.send("GET", url, signed=False))
 
     @property
     def credential(self) -> Any:
-        """A credential of azure-identity, for storage that is open to identities. Raises: SettingsError."""
+        """Return a credential of azure-identity, for storage that accepts identities. Raises: SettingsError."""
         with self._lock:
             if self._credential is None:
                 self._credential = credential_of(self.place.credential, self.cloud, self._environ)
             return self._credential
 
     def token(self, scope: str) -> str:
-        """A token for somebody else than the resource manager. Raises: as `send`."""
+        """Return a token for a service other than the resource manager. Raises: as `send`."""
         exceptions = require("azure.core.exceptions", extra="azureml")
         try:
             return str(self.credential.get_token(scope).token)
@@ -155,18 +157,18 @@ class Client:
             raise translate_error(error, self._call("GET", scope)) from error
 
     def explain(self, error: Exception, about: str) -> Exception:
-        """Our error for one that a client of azure-storage-blob raised."""
+        """Return our error for one that a client of azure-storage-blob raised."""
         return translate_error(error, self._call("use", about))
 
     @cached_property
     def workspace(self) -> dict[str, Any]:
-        """What the resource manager tells about the workspace. Raises: as `send`."""
+        """Return the resource manager's description of the workspace. Raises: as `send`."""
         found: dict[str, Any] = self.get("", api_version=WORKSPACE)
         return found
 
     @cached_property
     def _services(self) -> dict[str, str]:
-        """Name to address, from a document that the workspace names and everybody may read."""
+        """Map names of services to addresses, from a public document that the workspace names."""
         found: dict[str, str] = self.send("GET", self.workspace["properties"]["discoveryUrl"], signed=False)
         return found
 
@@ -215,7 +217,8 @@ class Client:
         policies = require("azure.core.pipeline.policies", extra="azureml")
         pipeline = require("azure.core.pipeline", extra="azureml")
         transport = require("azure.core.pipeline.transport", extra="azureml")
-        logging.getLogger("azure").addHandler(logging.NullHandler())  # its warnings are for those who set up logging
+        # Azure's warnings are shown only if the user has set up logging.
+        logging.getLogger("azure").addHandler(logging.NullHandler())
         steps = [
             policies.RequestIdPolicy(),
             policies.UserAgentPolicy(f"cloudtrain/{cloudtrain.__version__}"),
@@ -240,7 +243,7 @@ def _encode(body: Any) -> bytes:
 
 
 def _decode(data: bytes) -> Any:
-    """JSON data, or None where it is something else."""
+    """Return JSON data, or None for anything else."""
     try:
         return json.loads(data)
     except ValueError:

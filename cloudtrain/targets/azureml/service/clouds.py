@@ -1,4 +1,4 @@
-"""The clouds of Azure: which hosts are asked, and whom a token is made out to."""
+"""The clouds of Azure: their hosts, and the audiences of their tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from cloudtrain.errors import SettingsError, TargetError, did_you_mean
 
 METADATA_URL = "ARM_CLOUD_METADATA_URL"
-"""Where other clouds are described; a variable that the az command and azure-ai-ml know."""
+"""The variable with the address that describes other clouds; the az command and azure-ai-ml use it too."""
 
 CURRENT = "AZUREML_CURRENT_CLOUD"
 
@@ -22,25 +22,25 @@ class Cloud:
     name: str
     resource_manager: str
     login: str
-    """Who gives out tokens."""
+    """The login service, which issues tokens."""
     studio: str
-    """The studio's address, and the audience of the token that a job acts with for its user."""
+    """The studio's address, and the audience of the token with which a job acts for its user."""
     storage: str
     """Suffix of the storage accounts' hosts: `core.windows.net`."""
 
     @property
     def scope(self) -> str:
-        """What a token must be good for to make requests."""
+        """Return the scope of tokens for requests."""
         return f"{self.resource_manager}/.default"
 
     @property
     def job_scope(self) -> str:
-        """What a token must be good for that a job acts with for its user."""
+        """Return the scope of tokens with which a job acts for its user."""
         return f"{self.studio}/.default"
 
     @property
     def is_built_in(self) -> bool:
-        """Whether Microsoft runs it for everybody."""
+        """Return whether the cloud is one of Microsoft's public ones."""
         return self.name in BUILT_IN
 
 
@@ -73,7 +73,7 @@ BUILT_IN = {
 
 
 def known_cloud(name: str | None, environ: Mapping[str, str]) -> Cloud | None:
-    """The cloud, where it can be told without the network."""
+    """Return the cloud, if it is known without the network."""
     wanted = name or environ.get(CURRENT)
     if wanted is None:
         return None if environ.get(METADATA_URL) else BUILT_IN["AzureCloud"]
@@ -81,12 +81,12 @@ def known_cloud(name: str | None, environ: Mapping[str, str]) -> Cloud | None:
 
 
 def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str], Any]) -> Cloud:
-    """The cloud of a target. One that is not built in is looked up where ARM_CLOUD_METADATA_URL says.
+    """Return the cloud of a target. A cloud that is not built in is looked up at ARM_CLOUD_METADATA_URL.
 
     Args:
-        name: what the target says; AZUREML_CURRENT_CLOUD, or else the public cloud, unless given. When only the
-            address of the metadata is set, the cloud is the one that gives it.
-        fetch: the JSON data at an address.
+        name: the target's setting. Default: AZUREML_CURRENT_CLOUD, or else the public cloud. If only the address of the
+            metadata is set, the cloud is the one that the metadata describes.
+        fetch: gets the JSON data at an address.
 
     Raises:
         SettingsError: no such cloud.
@@ -119,7 +119,7 @@ def _is_meant(cloud: Cloud, wanted: str | None, url: str) -> bool:
 
 
 def _read_clouds(answer: Any) -> Iterator[Cloud]:
-    """The clouds in a resource manager's answer: one, or a list."""
+    """Yield the clouds in a resource manager's answer, which is one cloud or a list."""
     for item in answer if isinstance(answer, list) else [answer]:
         try:
             yield Cloud(
@@ -135,7 +135,10 @@ def _read_clouds(answer: Any) -> Iterator[Cloud]:
 
 
 def _studio(portal: str) -> str:
-    """Where the portal is `portal.azure.DOMAIN`, the studio is `ml.azure.DOMAIN`; nothing describes it."""
+    """Return the studio's address, `ml.azure.DOMAIN`, for a portal at `portal.azure.DOMAIN`.
+
+    No document states this rule.
+    """
     parts = urlsplit(portal)
     host = parts.netloc
     return f"https://ml.{host.removeprefix('portal.')}" if host.startswith("portal.") else f"https://{host}"

@@ -1,7 +1,6 @@
-"""Credentials through azure-identity: whatever this machine has, or the one kind that the target names.
+"""Credentials through azure-identity: any that this machine has, or the one kind that the target names.
 
-What a credential reads from the environment (AZURE_CLIENT_ID, IDENTITY_ENDPOINT, ...) azure-identity takes from the
-process itself.
+azure-identity reads a credential's variables (AZURE_CLIENT_ID, IDENTITY_ENDPOINT, ...) from the process itself.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from cloudtrain.targets.azureml.service.clouds import Cloud
 
 @dataclass(frozen=True)
 class Kind:
-    """One class of azure-identity. `login` is what to do where it has no token."""
+    """One class of azure-identity. `login` says how to get a token."""
 
     name: str
     login: str
@@ -44,14 +43,14 @@ KINDS = {
         takes_authority=True,
     ),
 }
-"""What a target may name. None of them asks anybody anything, or opens a browser."""
+"""The kinds that a target may name. All of them work without a question or a browser."""
 
 ANY = Kind("DefaultAzureCredential", f"log in: `az login`, or {_SERVICE_PRINCIPAL}", takes_authority=True)
-"""Each kind in turn, until one has a token."""
+"""Tries each kind in turn, until one has a token."""
 
 
 def kind_of(name: str | None) -> Kind:
-    """The kind of credential that a target names.
+    """Return the kind of credential that a target names.
 
     Raises:
         SettingsError: there is no such kind.
@@ -64,10 +63,10 @@ def kind_of(name: str | None) -> Kind:
 
 
 def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) -> Any:
-    """A credential that gets its tokens from that cloud, and new ones when they expire.
+    """Return a credential that gets its tokens from that cloud, and new ones when they expire.
 
     Raises:
-        SettingsError: there is no such kind, or the environment has not all that it needs.
+        SettingsError: there is no such kind, or the environment lacks something that it needs.
         MissingExtra: azure-identity is not installed.
     """
     kind = kind_of(name)
@@ -76,14 +75,14 @@ def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) ->
     if kind.takes_authority:
         options["authority"] = cloud.login
         if not cloud.is_built_in:
-            options["disable_instance_discovery"] = True  # the public cloud, which would be asked, does not know it
+            options["disable_instance_discovery"] = True  # it would ask the public cloud, which does not know this one
     if kind.takes_client_id and environ.get("AZURE_CLIENT_ID"):
         options["client_id"] = environ["AZURE_CLIENT_ID"]
     try:
         return getattr(identity, kind.name)(**options)
     except ValueError as error:
         raise SettingsError(f"{' '.join(str(error).split()).rstrip('.')}", hint=kind.login, code="CT916") from error
-    except OSError as error:  # of a certificate's file
+    except OSError as error:  # from reading a certificate's file
         raise SettingsError(
             f"`{error.filename}` cannot be read: {error.strerror}", hint=kind.login, code="CT916"
         ) from error
@@ -99,8 +98,8 @@ _SIGNS = (
 
 
 def credentials_in_sight(environ: Mapping[str, str]) -> bool:
-    """Whether this machine seems to have credentials, without asking anybody for them.
+    """Return whether this machine seems to have credentials, without using the network.
 
-    A virtual machine gets them from its metadata service, which is a question to the network: `--online` asks it.
+    A virtual machine gets credentials from its metadata service over the network: only `--online` asks that service.
     """
     return any(environ.get(sign) for sign in _SIGNS) or bool(az_subscriptions(az_folder(environ)))

@@ -1,8 +1,7 @@
-"""Copies of what a job wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything.
+"""Copy what a job wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything.
 
-`outputs/` also has what a script left in its own folder `./outputs`, which the service keeps without being asked to.
-Files come in parts, several at once; a part whose connection breaks, or whose key expires, is asked for again, not the
-file.
+`outputs/` also includes the script's own folder `./outputs`, which the service always keeps. Files are copied in parts,
+several at once. If a connection breaks or a key expires, only the part is requested again, not the file.
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ from cloudtrain.targets.common.transfers import Check, run_concurrently
 OUTPUTS, LOGS = "outputs", "logs"
 
 _FILES, _PARTS = 4, 4
-"""How many files are copied at once, and how many parts of each."""
+"""The number of files copied at once, and the number of parts of each."""
 
 _TRIES = 2
-"""How often a file is begun that is written anew while it is copied."""
+"""The number of attempts to copy a file that is rewritten meanwhile."""
 
 Open = Callable[[Callable[[Any], "Piece | None"]], "Piece | None"]
-"""Calls the function with azure-storage-blob's client of the file, with new keys where the old ones have expired."""
+"""Calls the function with azure-storage-blob's client of the file, and renews expired keys."""
 
 
 class File(NamedTuple):
-    """A file of a run: its name as results are named (`outputs/plots/a.png`), and how to open it."""
+    """A file of a run: its name among the results (`outputs/plots/a.png`), and a function that opens it."""
 
     name: str
     open: Open
 
 
 def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path) -> list[Path]:
-    """Copy what is under `path` into `destination`, which is made, and return the files written.
+    """Copy everything under `path` into `destination`, which is created, and return the written files.
 
-    A folder's content comes directly into `destination`; with an empty path every place gets a folder of its own
-    there. `model/weights.pt` is one file.
+    A folder's content goes directly into `destination`. With an empty path, every location gets its own folder there.
+    `model/weights.pt` is one file.
 
     Args:
-        job: the resource manager's answer about it.
+        job: the resource manager's description of the job.
 
     Raises:
-        UsageError: there is no such place; the hint names those that exist.
+        UsageError: there is no such location; the hint names those that exist.
         TargetError: the run has written nothing there, or a file must not be written.
     """
     results = Results(blobs, job)
@@ -73,7 +72,7 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
 
 
 def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
-    """Copy the files of a code asset into a folder, which is made.
+    """Copy the files of a code asset into a folder, which is created.
 
     Raises:
         NotThere: there is no such asset.
@@ -98,7 +97,7 @@ def code_folder(address: str) -> tuple[str, str]:
 
 
 class Results:
-    """What one run wrote, by the names that its results have on every target."""
+    """The results of one run, by the names that results have on every target."""
 
     def __init__(self, blobs: Blobs, job: Mapping[str, Any]) -> None:
         self._blobs = blobs
@@ -109,14 +108,14 @@ class Results:
 
     @property
     def names(self) -> list[str]:
-        """What can be asked for."""
+        """Return the names that a user can ask for."""
         return [*self._places, OUTPUTS, LOGS]
 
     def check_path(self, wanted: str) -> str:
-        """The path, with the name that its place has: `outputs/model` is `model`.
+        """Return the path with the standard name of its location: `model` for `outputs/model`.
 
         Raises:
-            UsageError: a run has no such place.
+            UsageError: a run has no such location.
         """
         for name in OWN:
             if name in self._places and _behind(wanted, f"{OUTPUTS}/{name}") is not None:
@@ -126,7 +125,7 @@ class Results:
         return wanted
 
     def files(self, wanted: str) -> Iterator[File]:
-        """The files under a path; of two with one name the first counts."""
+        """Yield the files under a path; of two files with the same name, only the first."""
         chosen = [name for name in self._places if _overlap(name, wanted)]
         for name in chosen:
             yield from self._output(name, _behind(wanted, name) or "")
@@ -145,7 +144,7 @@ class Results:
         yield from found
 
     def _resolve(self, name: str) -> Where | None:
-        """The place that the service gave an output to which the job gave none."""
+        """Return the service's location of an output for which the job names none."""
         output = name.rpartition("/")[2]
         if self._job["properties"]["outputs"][output].get("uri"):
             return None
@@ -156,7 +155,7 @@ class Results:
         return place_of(uri, self._workspace) if uri else None
 
     def _at(self, name: str, where: Where, rest: str) -> Iterator[File]:
-        """The files of a place, or what of them is under `rest`; a place may be a single file."""
+        """Yield the files of a location, or those under `rest`; a location may be a single file."""
         container = self._blobs.container(where)
         root = where.path.rstrip("/")
         prefix = f"{root}/{rest}" if root else rest
@@ -177,7 +176,7 @@ def _opener(container: Any, blob: str) -> Open:
 
 
 def _behind(name: str, folder: str) -> str | None:
-    """What of a name comes behind a folder, nothing for the folder itself; None for a name that is elsewhere."""
+    """Return the part of a name after a folder, empty for the folder itself; None for a name outside the folder."""
     if not folder:
         return name
     if name == folder:
@@ -186,7 +185,7 @@ def _behind(name: str, folder: str) -> str | None:
 
 
 def _overlap(name: str, wanted: str) -> bool:
-    """Whether a place is under the path, or the path in the place."""
+    """Return whether a location is under the path, or the path under the location."""
     return _behind(name, wanted) is not None or _behind(wanted, name) is not None
 
 
@@ -197,13 +196,13 @@ def _fetch(file: File, place: Path, check: Check) -> None:
 
 
 def _copy(file: File, place: Path, check: Check) -> bool:
-    """Copy all parts, each opened by itself; False where they are not all of one version of the file."""
+    """Copy all parts, each opened separately; return False if they belong to different versions of the file."""
     first = file.open(partial(read, offset=0))
     assert first is not None, "no ETag was named"
     lock = Lock()
 
     def copy_parts(start: int, check: Check) -> bool:
-        """Every so many parts, from the byte where the first of them starts."""
+        """Copy one part of every `_PARTS`, beginning with the one at `start`."""
         for offset in range(start, first.size, READ * _PARTS):
             check()
             part = file.open(partial(read, offset=offset, only=first.etag))

@@ -1,8 +1,8 @@
-"""Why a run failed, in one line: what the service says, without its ceremony, and what the rank that failed wrote.
+"""Tell in one line why a run failed, from the service's message and the failed rank's last output.
 
-The service's own text is a sentence about an exit code, a whole traceback, or JSON with the text inside (`NonCompliant`
-holds what may quote the user's output, `Compliant` what may not). The forms are those of public error reports; nobody
-measured all of them, so what is not recognized is shown as it is.
+The service's text is a sentence about an exit code, a whole traceback, or JSON that contains the text (`NonCompliant`
+holds text that may quote the user's output, `Compliant` text that may not). The forms come from public error reports,
+and not all were tested. An unrecognized text is shown unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cloudtrain.targets.azureml.service.logs import LogFile, RunLog
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 
 _DETAILS, _TAIL, _FILES, _AT_ONCE = 20, 8192, 64, 8
-"""Lines that explain a failure; bytes of the end of a file that are read for them, of how many files, at a time."""
+"""Limits: lines that explain a failure, bytes read from a file's end to find them, files, and files at a time."""
 
 _CEREMONY = re.compile(
     r"^(?:\s|AzureMLCompute job failed\.?|(?:JobFailed|ExecutionFailed): *|Execution failed\.|Reason: *)+",
@@ -36,21 +36,21 @@ _EXIT_CODE = re.compile(
 )
 _FILE = re.compile(r"user_logs/std_log[\w-]*\.txt")
 _PLAIN = ("", "UserError", "ExecutionFailed")
-"""Codes that tell nothing: every failure of a script has them."""
+"""Codes that tell nothing, because every failure of a script has them."""
 
 
 class Reason(NamedTuple):
-    """One line, what of it can be said in fields, and the lines that explain it."""
+    """The reason in one line, the fields that it contains, and the lines that explain it."""
 
     text: str
     details: tuple[str, ...] = ()
     exit_code: int | None = None
     file: str | None = None
-    """The log file that it refers to."""
+    """The log file that the reason refers to."""
 
 
 def reason_of(error: Any) -> Reason:
-    """The `error` of a run, whatever stands in it, as one line."""
+    """Return the `error` of a run, in any of its forms, as one line."""
     root = _root(error)
     said = str(root.get("message") or next(_messages(root), ""))
     body = _unpack(said)
@@ -71,9 +71,9 @@ def reason_of(error: Any) -> Reason:
 
 
 def explain(status: RunStatus, log: RunLog) -> RunStatus:
-    """A failed run with what the rank that failed first wrote last. `log` must be one of all ranks.
+    """Add to a failed run the last output of the rank that failed first. `log` must be one of all ranks.
 
-    Logs that may not be read do not hide the reason.
+    If the logs may not be read, the reason stays unchanged.
     """
     try:
         log.discover()
@@ -101,9 +101,10 @@ class _End(NamedTuple):
 
 
 def _first_failure(log: RunLog, reason: Reason) -> _End | None:
-    """The file that the service refers to, or that of the first rank to end with an error of its own.
+    """Return the log that the service refers to, or the log of the first rank that ended with its own error.
 
-    A rank that only lost another one ends with an error too, and often sooner than the other has written its own.
+    A rank that only lost its connection to another one also ends with an error, often before the other rank has written
+    its error.
     """
     ends = list(_ends(log, log.streams[:_FILES]))
     ends = ends or list(_ends(log, log.system_files[:_AT_ONCE]))
@@ -126,7 +127,7 @@ def _ends(log: RunLog, files: Sequence[LogFile]) -> Iterator[_End]:
 
 
 def _root(error: Any) -> Mapping[str, Any]:
-    """The error itself: run history puts it into an envelope."""
+    """Return the error itself, without the envelope of the run history."""
     inner = error.get("error", error) if isinstance(error, Mapping) else {}
     return inner if isinstance(inner, Mapping) else {}
 
@@ -141,7 +142,7 @@ def _messages(error: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _unpack(said: str) -> str:
-    """The text, where it comes inside of JSON."""
+    """Return the text, taken out of JSON if necessary."""
     try:
         found, _ = json.JSONDecoder().raw_decode(said.strip())
     except ValueError:
@@ -151,5 +152,5 @@ def _unpack(said: str) -> str:
 
 
 def _behind_colon(line: str) -> str:
-    """`Error: ValueError: bad` and `... error message 'ValueError: bad` name an error that does not begin the line."""
+    """Drop the text before an error's name: `Error: ValueError: bad`, `... error message 'ValueError: bad`."""
     return re.sub(r"^.*?\b(?:Error|error message):? '?(?=\w+(?:\.\w+)*(?:Error|Exception|Interrupt|Exit)\b)", "", line)

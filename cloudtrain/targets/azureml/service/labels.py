@@ -1,5 +1,8 @@
-"""What the label `latest` means now. As azure-ai-ml 1.35.2 does, a job is sent with the version and not with the label:
-the newest environment by its time of creation, and what the container of data or of a model calls its latest."""
+"""Find the version that the label `latest` means now.
+
+A job is sent with the version instead of the label, as azure-ai-ml 1.35.2 does. For environments it is the one created
+last; for data and models, the container names its latest version.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,17 @@ _NEWEST = {"$orderBy": "createdtime desc", "$top": "1"}
 
 
 class Labels:
-    """The labels of one workspace. What a check has said is what a submit of the same service sends."""
+    """The labels of one workspace. A check and a submit of the same service use the same versions."""
 
     def __init__(self) -> None:
         self._said: dict[str, str] = {}
 
     def ask(self, client: Client, label: Labelled) -> str:
-        """The version that the label means now.
+        """Return the version that the label means now.
 
         Raises:
             NotThere: there is no such asset.
-            TargetError: it may not be looked at.
+            TargetError: the asset may not be read.
         """
         if label.kind == "environments":
             page = client.get(f"{label.thing}/versions", api_version=ENVIRONMENT, query=_NEWEST).get("value") or []
@@ -44,10 +47,10 @@ class Labels:
         return str(version)
 
     def body(self, client: Client, request: Mapping[str, Any], text: str) -> str:
-        """The request as it is sent: `text`, its canonical JSON, with versions in the place of labels.
+        """Return the request as it is sent: `text`, its canonical JSON, with versions in place of labels.
 
         Raises:
-            TargetError: a label means nothing, or may not be looked at.
+            TargetError: a label has no version, or may not be read.
         """
         properties = dict(request["properties"])
         found = dict(_labels(properties))

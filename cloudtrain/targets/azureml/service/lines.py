@@ -1,10 +1,10 @@
-"""Whose a log file is, by its name, and the lines of a file that is still being written.
+"""Find the writer of a log file by its name, and cut a growing file into lines.
 
-Azure ML keeps a file for each process and writes nothing about it into the lines. Names that azure-ai-ml 1.35.2 and its
+Azure ML keeps a file for each process, and the lines do not name the process. Names that azure-ai-ml 1.35.2 and its
 tests know: `user_logs/std_log.txt` of a single process, `std_log_process_03.txt`, for TensorFlow
 `std_log_node_00_ps.txt` and `std_log_node_01_worker.txt`, from the older runtime `azureml-logs/70_driver_log_3.txt` and
-`70_driver_log-worker-0.txt`, and `mpi_log.txt` for what mpirun itself says. A retried job was seen to keep its attempts
-in `user_logs/retry_001/`.
+`70_driver_log-worker-0.txt`, and `mpi_log.txt` for mpirun's own messages. One retried job kept its attempts in
+`user_logs/retry_001/`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAUNCHERS_OWN = re.compile(r"user_logs/(?:retry_\d+/)?mpi_log\.txt")
 
 
 class Writer(NamedTuple):
-    """Who wrote a file. `rank` is None for a launcher, whose lines may come from several ranks."""
+    """The writer of a file. `rank` is None for a launcher, whose lines may come from several ranks."""
 
     instance: int
     rank: int | None
@@ -35,30 +35,30 @@ class Writer(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How the processes of a job lie on its instances."""
+    """The distribution of a job's processes over its instances."""
 
     body: Body
 
     @classmethod
     def of(cls, properties: Mapping[str, Any]) -> Layout:
-        """The layout of a job, by its body (`properties` of a JobBase)."""
+        """Return the layout of a job, by its body (`properties` of a JobBase)."""
         return cls(Body({"properties": properties}))
 
     @property
     def has_ranks(self) -> bool:
-        """False where the service starts one launcher on each instance, which starts the ranks."""
+        """Return whether the service starts the ranks itself, instead of one launcher on each instance."""
         command = str(self.body.request["properties"].get("command") or "")
         return self.body.kind != "Ray" and LAUNCHER not in command
 
     @property
     def ranks(self) -> int:
-        """How many there are."""
+        """Return the number of ranks."""
         if self.body.kind == "TensorFlow":
             return self.body.workers + self.body.parameter_servers
         return self.body.instances * self.body.processes_per_instance
 
     def writer(self, file: str) -> Writer | None:
-        """Who wrote a log file; None for files that are no process's output."""
+        """Return the writer of a log file; None for files that are not a process's output."""
         if _LAUNCHERS_OWN.fullmatch(file):
             return Writer(0, None)
         match = _FILE.fullmatch(file)
@@ -75,10 +75,10 @@ class Layout:
         return Writer(places.get((kind, number), 0), rank)
 
     def check(self, rank: int | None, instance: int | None) -> None:
-        """Whether there is such a rank or instance: silence would read as a rank that wrote nothing.
+        """Check that a rank or instance exists, because an empty log would look like a rank without output.
 
         Raises:
-            UsageError: there is not, or nothing tells the ranks apart.
+            UsageError: it does not exist, or the ranks cannot be told apart.
         """
         if rank is not None and not self.has_ranks:
             raise UsageError(
@@ -93,20 +93,20 @@ class Layout:
 
 
 class Cutter:
-    """Bytes as they come, cut into lines. What has no end yet waits: half a line, half a character."""
+    """Cuts arriving bytes into lines. Incomplete lines and characters wait for the rest."""
 
     def __init__(self) -> None:
         self._pending = b""
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """The lines that are whole now."""
+        """Yield the lines that are complete now."""
         *whole, self._pending = (self._pending + data).split(b"\n")
-        # Of a progress bar, which goes back to the start of its line, the last state is enough.
+        # A progress bar returns to the start of its line; only its last state is kept.
         self._pending = self._pending[self._pending.rstrip(b"\r").rfind(b"\r") + 1 :]
         return map(_text, whole)
 
     def rest(self) -> Iterator[str]:
-        """The last line, if it has no end."""
+        """Yield the last line if it has no end."""
         pending, self._pending = self._pending, b""
         if pending:
             yield _text(pending)

@@ -1,9 +1,8 @@
-"""A job's output: a file for each process, read on from where it stopped, whoever is still writing it.
+"""Read a job's output: a file for each process, continued from where it stopped, while processes still write.
 
-The run history lists the files, each with an address that opens it for some hours; where it gives none, or storage does
-not take it, the artifact store itself is asked. Only bytes that were not read before are asked for, and a file that has
-not changed since costs an answer without a body. Lines carry no time: that of a line is when its file was last changed,
-as far as it was known when the line was read.
+The run history lists the files, each with an address that opens it for some hours. If the address is missing or storage
+refuses it, the artifact store itself is asked. Only new bytes are requested, and an unchanged file costs an answer
+without a body. Lines carry no time, so each line gets the last change of its file that was known when it was read.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from cloudtrain.targets.azureml.service.places import DatastorePlace
 from cloudtrain.targets.common.provider_errors import Denied, Expired, NotThere
 
 ARTIFACTS = "workspaceartifactstore"
-"""The datastore that keeps what jobs leave behind without being asked to."""
+"""The datastore for files that the service keeps for every job."""
 
 _AT_ONCE = 8
-"""Files that are read at the same time."""
+"""The number of files that are read at the same time."""
 
 _OVERLAP = 256
-"""Bytes that tell whether a file which was written anew still begins with what was read of it."""
+"""The number of bytes that tell whether a rewritten file still begins with the text that was read before."""
 
 _SYSTEM = ("system_logs/", "azureml-logs/20_image_build_log")
 
@@ -36,12 +35,12 @@ _FINAL = ("Completed", "Failed", "Canceled")
 
 
 def artifact_place(workspace: str, run: str, path: str = "") -> DatastorePlace:
-    """Where a run's logs and artifacts are."""
+    """Return the location of a run's logs and artifacts."""
     return DatastorePlace(workspace, ARTIFACTS, f"ExperimentRun/dcid.{run}/{path}")
 
 
 class LogFile:
-    """One file, as far as it was read. What is read is kept until it is taken, so that no error loses it."""
+    """One file, as far as it was read. Its lines are kept until they are taken, so that an error loses nothing."""
 
     def __init__(self, name: str, writer: Writer) -> None:
         self.name = name
@@ -55,7 +54,7 @@ class LogFile:
         self._lines: deque[LogLine] = deque()
 
     def read(self, blob: Any) -> bool:
-        """Read on; whether there is more to read at once."""
+        """Read more of the file; return whether there is still more to read."""
         piece = read(blob, self.offset, unless=self._etag)
         if piece is None:
             return False
@@ -72,17 +71,17 @@ class LogFile:
         return more
 
     def take(self) -> Iterator[LogLine]:
-        """The lines that were read and not yet taken."""
+        """Yield the lines that were read and not yet taken."""
         while self._lines:
             yield self._lines.popleft()
 
     def rest(self) -> Iterator[LogLine]:
-        """The last line, where its end was never written."""
+        """Yield the last line if its end was never written."""
         self._keep(self._cutter.rest())
         return self.take()
 
     def _is_another(self, piece: Piece, blob: Any) -> bool:
-        """Whether the file was replaced since: it is shorter, or was made anew and begins with something else."""
+        """Return whether the file was replaced: it is shorter, or was made anew and begins differently."""
         if piece.size < self.offset:
             return True
         if not self.offset or piece.made == self._made:
@@ -96,7 +95,10 @@ class LogFile:
 
 
 class RunLog:
-    """All files of one run, or those of one rank or instance. `new_lines` yields what came since it was last called."""
+    """All files of one run, or those of one rank or instance.
+
+    `new_lines` yields the lines that arrived since its last call.
+    """
 
     def __init__(
         self, blobs: Blobs, run: str, layout: Layout, *, rank: int | None = None, instance: int | None = None
@@ -118,21 +120,21 @@ class RunLog:
 
     @property
     def streams(self) -> list[LogFile]:
-        """The files that are known so far, in the order of their ranks."""
+        """Return the files that are known so far, in the order of their ranks."""
         return sorted(self._files.values(), key=_order)
 
     @property
     def names(self) -> list[str]:
-        """Every file that the run history lists, whoever wrote it."""
+        """Return every file that the run history lists, whoever wrote it."""
         return sorted(self._addresses)
 
     @property
     def system_files(self) -> list[LogFile]:
-        """What the service itself wrote: how it made the image, how it started the job."""
+        """Return the service's own logs: how it made the image, how it started the job."""
         return [self._system[name] for name in sorted(self._system)]
 
     def new_lines(self) -> Iterator[LogLine]:
-        """The lines since the last call, file by file.
+        """Yield the lines since the last call, file by file.
 
         Raises:
             TargetError: a file could not be read; the lines of the others have been yielded.
@@ -154,12 +156,12 @@ class RunLog:
                     raise errors[0]
 
     def rest(self) -> Iterator[LogLine]:
-        """Last lines without an end: for when nothing more will be read."""
+        """Yield last lines without an end, when nothing more will be read."""
         for file in self.streams:
             yield from file.rest()
 
     def discover(self) -> None:
-        """Look for files that have appeared, and for new addresses of those that are known."""
+        """Look for new files, and for new addresses of known ones."""
         for name, address in self._list_files().items():
             writer = self._layout.writer(name)
             self._addresses[name] = address
@@ -169,8 +171,10 @@ class RunLog:
                 self._system.setdefault(name, LogFile(name, Writer(0, None)))
 
     def tail(self, file: LogFile, count: int) -> tuple[float, list[str]]:
-        """When a file was last changed, and the lines in its last `count` bytes; the first of them may be cut, and
-        there are none where it is listed before its first byte is written."""
+        """Return the time of a file's last change, and the lines in its last `count` bytes.
+
+        The first line may be incomplete. A file that is listed before its first byte is written has no lines.
+        """
 
         def last(blob: Any) -> tuple[float, list[str]]:
             size = blob.get_blob_properties().size
@@ -185,7 +189,8 @@ class RunLog:
             return 0.0, []
 
     def use_file(self, name: str, operation: Callable[[Any], Result]) -> Result:
-        """`operation(blob)` by the file's address, by a new one when that has expired, or in the artifact store.
+        """Return `operation(blob)`, by the file's address, by a new address if that has expired, or in the artifact
+        store.
 
         Raises:
             TargetError: see `provider_errors`.
@@ -207,11 +212,14 @@ class RunLog:
         return self._rank in (None, writer.rank) and self._instance in (None, writer.instance)
 
     def _list_files(self) -> Mapping[str, str]:
-        """Name to address. A run without a list may have files all the same: its store is asked once it has begun."""
+        """Map names to addresses.
+
+        If the run history has no list, the artifact store is asked once the run has begun.
+        """
         try:
             self.details = details = self._blobs.client.history(f"runs/{self._run}/details")
         except NotThere:
-            return {}  # the run history knows a job a moment after it was made
+            return {}  # the run history shows a new job with a delay
         files: dict[str, str] = details.get("logFiles") or {}
         if files or not details.get("startTimeUtc"):
             return files
@@ -220,7 +228,7 @@ class RunLog:
         except (Denied, Expired):
             if details.get("status") in _FINAL:
                 raise
-            return {}  # they may be listed yet
+            return {}  # the files may still be listed later
 
     def _in_store(self) -> list[str]:
         where = artifact_place(self._blobs.client.place.workspace_id, self._run)
@@ -233,10 +241,10 @@ class RunLog:
         try:
             return self.use_file(file.name, file.read)
         except NotThere:
-            return False  # it is listed before its first byte is written
+            return False  # the file is listed before its first byte is written
 
     def _renew(self, name: str, address: str) -> str:
-        """Another address than that; other threads may have got it already."""
+        """Return a new address to replace an expired one; another thread may have fetched it already."""
         with self._lock:
             if self._addresses[name] == address:
                 self.discover()

@@ -1,4 +1,4 @@
-"""What a job is paid for, and what that costs an hour at list prices, or at the user's own."""
+"""The machines that a job pays for, and their hourly cost at list prices or at the user's own."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from cloudtrain.catalogue.cost import hourly
 from cloudtrain.catalogue.overlay import Overlay, type_named
 
 ClusterOf = Callable[[str], Mapping[str, Any] | None]
-"""What the resource manager tells about a compute, by its id; None where it does not."""
+"""Returns the resource manager's description of a compute by its id; None if there is none."""
 
 _SPARE = ("spot", "lowpriority")
 
 
 class Paid(NamedTuple):
-    """The machines of a job. `is_spare` is capacity that the service may take back, at a price that no list has."""
+    """The machines of a job. `is_spare` is capacity that the service may take back, whose price is in no list."""
 
     instance_type: str
     instances: int
     is_spare: bool = False
 
     def hourly_price(self, overlay: Overlay) -> float | None:
-        """US dollars an hour for all instances; None where it is unknown."""
+        """Return US dollars an hour for all instances; None if unknown."""
         known = None if self.is_spare else type_named("azureml", self.instance_type, overlay)
         return hourly([(known, self.instances)])
 
 
 def paid_machines(properties: Mapping[str, Any], details: Mapping[str, Any], cluster_of: ClusterOf) -> Paid | None:
-    """The machines of a job: as run history knows them, as the job asked for them, or as its cluster is made.
+    """Return the machines of a job, from the run history, from the job's request, or from its cluster.
 
     Args:
         properties: the job's body.
         details: the run's details, which may lack the machines.
-        cluster_of: asked only where nothing else tells.
+        cluster_of: asked only if the other sources lack the machines.
     """
     resources = properties.get("resources") or {}
     tier = (properties.get("queueSettings") or {}).get("jobTier")

@@ -1,4 +1,4 @@
-"""Checks that ask the workspace. What may not be looked at is a warning, never a crash; nothing is changed anywhere."""
+"""Checks that ask the workspace. Missing permissions cause a warning and never a crash; the checks change nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from cloudtrain.targets.common.provider_errors import Denied, NotThere
 _THREADS = 8
 
 _ASSET = ENVIRONMENT
-"""The version for data and models is that for environments: azure-ai-ml 1.35.2 was not seen to ask for them."""
+"""The API version for data and models.
+
+It is the one for environments, because azure-ai-ml 1.35.2 never asks for data or models.
+"""
 
 _CLUSTER, _INSTANCE = "AmlCompute", "ComputeInstance"
 _RUNS_JOBS = (_CLUSTER, _INSTANCE, "Kubernetes")
@@ -33,7 +36,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Asked:
-    """What the checks look at."""
+    """The data that the checks read."""
 
     client: Client
     plan: Plan
@@ -43,7 +46,7 @@ class Asked:
 
     @property
     def body(self) -> Mapping[str, Any]:
-        """What the request says about the job."""
+        """Return the properties of the job in the request."""
         found: Mapping[str, Any] = self.plan.request["properties"]
         return found
 
@@ -57,7 +60,7 @@ class Asked:
 
     @property
     def compute(self) -> str | None:
-        """The ARM id of the compute; None on serverless compute."""
+        """Return the ARM id of the compute; None on serverless compute."""
         found = str(self.body.get("computeId") or "")
         return found if found.rpartition("/")[2] not in ("", SERVERLESS) else None
 
@@ -66,12 +69,12 @@ Check = Callable[[Asked], Iterator[Finding]]
 
 
 def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Finding]:
-    """What the workspace says about a plan. First whether it answers at all, then everything else at once.
+    """Return the workspace's findings about a plan. The first question is whether it answers; all others run at once.
 
     Args:
-        expected: the instance type that the job was planned for, which the body does not say on a cluster; empty where
-            the job leaves it open.
-        labels: keeps what labels mean, for the submit.
+        expected: the instance type that the job was planned for, which the body lacks on a cluster; empty if the job
+            leaves it open.
+        labels: keeps the versions of labels for the submit.
     """
     try:
         client.workspace  # noqa: B018 - asked for once, and kept
@@ -80,7 +83,7 @@ def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Fin
     except NotThere as error:
         return [_finding("AZ903", error.message, error.hint)]
     except MissingExtra:
-        raise  # which no `--ignore` helps against
+        raise  # `--ignore` cannot help here
     except CloudtrainError as error:
         return [_finding("AZ901", error.message, error.hint)]
     asked = Asked(client, plan, expected, labels)
@@ -90,9 +93,10 @@ def check(client: Client, plan: Plan, expected: str, labels: Labels) -> list[Fin
 
 
 def _checks(asked: Asked) -> list[Check]:
-    """One function for each thing to ask, so that they can be asked at once."""
+    """Return one function for each question, so that all can run at once."""
     machines = _compute if asked.compute else _serverless
-    own = () if is_virtual_cluster(asked.compute or "") else (machines,)  # nobody described how to ask for those
+    # Azure does not document how to ask for a virtual cluster's machines.
+    own = () if is_virtual_cluster(asked.compute or "") else (machines,)
     return [*own, _environment, *_places(asked)]
 
 
@@ -162,7 +166,7 @@ def _size(asked: Asked, name: str, machines: Mapping[str, Any]) -> Iterator[Find
 
 
 def _catalogue_name(size: str) -> str:
-    """The service writes sizes in capitals; the catalogue has them as people do."""
+    """Return a size in the catalogue's spelling; the service writes sizes in capitals."""
     from cloudtrain.catalogue.instances import instance_named
 
     known = instance_named("azureml", size)
@@ -174,14 +178,14 @@ def _serverless(asked: Asked) -> Iterator[Finding]:
     locations = asked.resources.get("locations") or [asked.client.workspace["location"]]
     yield from _identity(asked, "the workspace", asked.client.workspace.get("identity"))
     if not size:
-        return  # the service will choose one that the quota allows
+        return  # the service will choose a size that the quota allows
     is_spot = str(queue.get("jobTier")).lower() == "spot"
     for fault in serverless_faults(asked.client, size, asked.instances, locations, is_spot=is_spot):
         yield _finding(fault.code, fault.message, fault.hint, fault.path)
 
 
 def _identity(asked: Asked, owner: str, assigned: Any) -> Iterator[Finding]:
-    """Whether the identity that the job acts as is one that its machines have."""
+    """Report an identity that the job acts as and that its machines lack."""
     wanted = asked.body.get("identity") or {}
     if wanted.get("identityType") != "Managed":
         return
@@ -208,7 +212,7 @@ def _environment(asked: Asked) -> Iterator[Finding]:
     wanted = str(asked.body.get("environmentId") or "")
     made = {upload.destination for upload in asked.plan.uploads}
     if wanted in made or not wanted.startswith("/subscriptions/"):
-        return  # it is made by the submit; what is in a registry is looked at by the service
+        return  # the submit makes the former; the service checks those in registries
     if label := parse_label(wanted):
         yield from _meaning(asked, label, "AZ912", ("environment", "azureml"))
         return
@@ -222,7 +226,7 @@ def _environment(asked: Asked) -> Iterator[Finding]:
 
 
 def _meaning(asked: Asked, label: Labelled, code: str, path: Path) -> Iterator[Finding]:
-    """Which version a label means now, or that there is none."""
+    """Report the version that a label means now, or that the asset does not exist."""
     noun = _NOUNS[label.kind]
     try:
         version = asked.labels.ask(asked.client, label)
@@ -235,7 +239,7 @@ def _meaning(asked: Asked, label: Labelled, code: str, path: Path) -> Iterator[F
 
 
 def _places(asked: Asked) -> Iterator[Check]:
-    """A check for each asset and each datastore that inputs and outputs name; what several share is asked once."""
+    """Yield a check for each asset and each datastore that inputs and outputs name; shared ones are checked once."""
     workspace, seen = asked.client.place.workspace_id, set[str]()
     for kind, code in (("inputs", "AZ913"), ("outputs", "AZ914")):
         for name, item in (asked.body.get(kind) or {}).items():
@@ -247,7 +251,7 @@ def _places(asked: Asked) -> Iterator[Check]:
 
 
 def _thing(uri: str, workspace: str) -> str | None:
-    """The ARM id of an asset or a datastore; None for what the resource manager does not know."""
+    """Return the ARM id of an asset or a datastore; None for anything that the resource manager does not know."""
     if uri.startswith("/subscriptions/"):
         return uri
     try:

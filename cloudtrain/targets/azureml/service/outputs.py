@@ -1,4 +1,4 @@
-"""Where the service has put a job's output, as the run history knows it."""
+"""The service's location of a job's output, from the run history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _HISTORY, _RESOLVE = "v1.0", "1.5.0"
 
 
 def resolved_place(client: Client, run_name: str, output: str) -> str | None:
-    """Where the service says that it has put an output; None where it does not say.
+    """Return the service's location of an output; None if the service does not name one.
 
     Raises:
         TargetError: see `provider_errors`.

@@ -1,4 +1,4 @@
-"""Whether a job of a name that we chose is ours: one of its properties says so, or the job itself."""
+"""Find out whether we made a job of a given name: by one of its properties, or by its content."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MARK = "cloudtrain.run"
 
 
 def is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None = None) -> bool:
-    """Whether the job that the service tells of was made by a submission of its name.
+    """Return whether the described job was made by a submission of its name.
 
-    A request whose mark was overridden is recognised by its content; a command that mends a broken submission has no
-    request, and takes no job without a mark for its own.
+    If overrides have removed the mark, the job is compared with the request. A command that repairs a broken submission
+    has no request, and accepts only jobs with the mark.
     """
     found = job["properties"]
     mark = (found.get("properties") or {}).get(MARK)
@@ -25,7 +25,7 @@ def is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None = None) ->
 
 
 def _contains(found: Any, asked: Any) -> bool:
-    """Whether an answer repeats what was asked; the service adds values of its own."""
+    """Return whether an answer repeats the requested values; the service adds others."""
     if isinstance(asked, Mapping):
         return isinstance(found, Mapping) and all(_contains(found.get(key), asked[key]) for key in asked)
     return bool(found == asked)

@@ -1,4 +1,4 @@
-"""Where files are, by the addresses that Azure ML writes: datastores by name, and storage accounts."""
+"""The locations of files, by the addresses that Azure ML writes: datastores by name, and storage accounts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DATASTORE = re.compile(
     r"datastores/(?P<name>[^/]+)(?:/paths(?=/|$))?(?:/(?P<path>.*))?",
     re.IGNORECASE | re.DOTALL,
 )
-"""The long form, the short form, and the one without `paths` in which the service names a job's artifacts."""
+"""Matches the long form, the short form, and the form without `paths` in which the service names a job's artifacts."""
 
 _WORKSPACE = re.compile(
     r"subscriptions/(?P<sub>[^/]+)/resourcegroups/(?P<group>[^/]+)(?:/providers/[^/]+)?/workspaces/(?P<name>[^/]+)",
@@ -33,13 +33,13 @@ class DatastorePlace:
 
     @property
     def home(self) -> DatastorePlace:
-        """The datastore itself."""
+        """Return the datastore itself."""
         return replace(self, path="")
 
 
 @dataclass(frozen=True)
 class BlobPlace:
-    """A folder or file in a storage account. `signature` is what stands behind the `?` of its address."""
+    """A folder or file in a storage account. `signature` is the text behind the `?` of its address."""
 
     account_url: str
     container: str
@@ -48,7 +48,7 @@ class BlobPlace:
 
     @property
     def home(self) -> BlobPlace:
-        """The container itself."""
+        """Return the container itself."""
         return replace(self, path="")
 
 
@@ -56,10 +56,10 @@ Where = DatastorePlace | BlobPlace
 
 
 def place_of(uri: str, workspace: str) -> Where:
-    """The place that an address names, in that workspace unless it names another.
+    """Return the place that an address names, in that workspace if the address does not name another.
 
     Raises:
-        TargetError: it is no address of a file, or of another kind of storage.
+        TargetError: the text is not the address of a file, or belongs to another kind of storage.
     """
     match = _DATASTORE.fullmatch(uri)
     if match:
@@ -80,7 +80,7 @@ def place_of(uri: str, workspace: str) -> Where:
 
 
 def _blob_host(host: str) -> str:
-    """Data Lake storage answers to the blob protocol under its other name."""
+    """Return the host for the blob protocol, which Data Lake storage answers under its other name."""
     return host.replace(".dfs.", ".blob.", 1)
 
 

@@ -1,8 +1,7 @@
-"""What Azure says when it says no, in our words. One table for error codes, one for what never reached the service.
+"""Translate Azure's errors into ours. One table is for error codes, one for requests that never reached the service.
 
-A refusal of Azure ML carries codes at several depths: a general one on top (`UserError`), and the one that tells what
-happened below it (`JobPropertyImmutable`), in `innerError` or in an entry of `additionalInfo`. The deepest that the
-table knows decides.
+An error of Azure ML has codes at several depths: a general one on top (`UserError`), and a specific one below it
+(`JobPropertyImmutable`), in `innerError` or in an entry of `additionalInfo`. The deepest code in the table decides.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from cloudtrain.targets.common.provider_errors import Denied, Expired, NotThere
 
 
 class NoWorkspace(NotThere):
-    """There is no such workspace, so nothing that would be in it."""
+    """The workspace does not exist, and neither does anything in it."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """What was asked when Azure said no: `PUT`, about `jobs/cifar10-3f9a1c22-1`, at which workspace and as whom."""
+    """A request that Azure refused: `PUT`, about `jobs/cifar10-3f9a1c22-1`, with its workspace and credentials."""
 
     method: str
     about: str
@@ -30,11 +29,11 @@ class Call:
     resource_group: str = ""
     subscription: str = ""
     login: str = "log in: `az login`"
-    """What to do for credentials that work."""
+    """How to get credentials that work."""
 
     @property
     def scope(self) -> str:
-        """The workspace, as a role assignment names it."""
+        """Return the workspace as a role assignment names it."""
         return (
             f"/subscriptions/{self.subscription}/resourceGroups/{self.resource_group}"
             f"/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace}"
@@ -46,7 +45,7 @@ Kind = type[TargetError] | type[SettingsError]
 
 @dataclass(frozen=True)
 class ErrorTemplate:
-    """An error of ours for one of theirs. The texts may hold the names that `_make_error` fills in."""
+    """Our error for one of Azure's. The texts may contain names that `_make_error` fills in."""
 
     kind: Kind
     message: str
@@ -178,7 +177,7 @@ CODES: dict[str, ErrorTemplate] = {
     "OperationTimedOut": _BROKEN,
     "InternalError": _BROKEN,
 }
-"""Error code to our error: those of the resource manager, Azure ML and storage that a user can meet."""
+"""Maps error codes to our errors: those of the resource manager, Azure ML and storage that a user can meet."""
 
 STATUSES: dict[int, ErrorTemplate] = {
     401: _BAD_TOKEN,
@@ -188,7 +187,7 @@ STATUSES: dict[int, ErrorTemplate] = {
     409: _CONFLICT,
     429: _THROTTLED,
 }
-"""HTTP status to our error, where the code says less than the status."""
+"""Maps each HTTP status to our error, for codes that say less than the status."""
 
 _SAID: tuple[tuple[re.Pattern[str], ErrorTemplate], ...] = (
     (re.compile(r"job with this name already exists", re.I), _TAKEN),
@@ -200,10 +199,10 @@ _SAID: tuple[tuple[re.Pattern[str], ErrorTemplate], ...] = (
                 r"\b(invalid|unsupported|unknown) (vm ?size|vm sku|instance ?type)", re.I), _VM_SIZE),
     (re.compile(r"\bcompute\b[^.]*\b(not found|does ?n[o']t exist|could not be found)", re.I), _COMPUTE),
 )  # fmt: skip
-"""What only the words tell: Azure ML says `UserError` to all of these."""
+"""Errors that only their texts tell apart: Azure ML gives all of them the code `UserError`."""
 
 _GENERAL = ("UserError", "ValidationError", "BadArgument", "Conflict")
-"""Codes that say less than the words do."""
+"""Codes that say less than the texts do."""
 
 _LOGINS: tuple[tuple[re.Pattern[str], ErrorTemplate], ...] = (
     (re.compile(r"AADSTS(700082|70043|50173|70008|700084|50132|50133)\b|refresh token has expired", re.I), _EXPIRED),
@@ -211,7 +210,7 @@ _LOGINS: tuple[tuple[re.Pattern[str], ErrorTemplate], ...] = (
     (re.compile(r"AADSTS(7000215|7000222|700027|700016)\b"), _SECRET),
     (re.compile(r"AADSTS(90002|50020|900023)\b"), _TENANT),
 )
-"""What Entra ID says, by its numbers; a login that has run out is the commonest."""
+"""Errors of Entra ID by their numbers; an expired login is the most common."""
 
 _NO_CREDENTIALS = ErrorTemplate(TargetError, "there are no Azure credentials that work: {said}", "{login}")
 
@@ -238,17 +237,19 @@ EXCEPTIONS: dict[str, ErrorTemplate] = {
     "FileNotFoundError": ErrorTemplate(TargetError, "a file of the Azure credentials is not there: {said}", "{login}"),
     "OSError": ErrorTemplate(TargetError, "the connection to Azure cannot be made: {said}", "check REQUESTS_CA_BUNDLE"),
 }
-"""Class of an error or of what caused it to our error; the first that fits. Timeouts and broken connections are
-`ServiceResponseError`, refused ones `ServiceRequestError`."""
+"""Maps the class of an error, or of its cause, to our error; the first match counts.
+
+Timeouts and broken connections are `ServiceResponseError`, refused ones `ServiceRequestError`.
+"""
 
 _ACTION = re.compile(r"perform(?:ing)? (?:the )?action '(?P<action>[^']+)'")
 
 
 def translate_error(error: Exception, call: Call) -> TargetError | SettingsError:
-    """Our error for one of azure-core's, azure-identity's or azure-storage-blob's."""
+    """Return our error for one of azure-core's, azure-identity's or azure-storage-blob's."""
     status = getattr(error, "status_code", None)
     if status is not None:
-        code = getattr(error, "error_code", None) or ""  # of a class of storage's own, where that knows it
+        code = getattr(error, "error_code", None) or ""  # storage's enum, if it knows the code
         body = {"code": str(getattr(code, "value", code)), "message": _first_line(error)}
         return refusal_error(int(status), body, call)
     text = str(getattr(error, "message", None) or error)
@@ -260,7 +261,7 @@ def translate_error(error: Exception, call: Call) -> TargetError | SettingsError
 
 
 def refusal_error(status: int, body: Any, call: Call) -> TargetError | SettingsError:
-    """Our error for an answer that says no: its HTTP status and its JSON data, if it has any."""
+    """Return our error for a refusal: its HTTP status and its JSON data, if it has any."""
     error = _error(body)
     said = str(error.get("message") or error.get("Message") or "")
     codes = list(_codes(error))
@@ -268,7 +269,7 @@ def refusal_error(status: int, body: Any, call: Call) -> TargetError | SettingsE
 
 
 def not_found(name: str, workspace: str) -> RunNotFound:
-    """The error for a run that the workspace does not have."""
+    """Return the error for a run that the workspace does not have."""
     hint = "`cloudtrain ps --target azureml` lists them"
     return RunNotFound(f"the workspace `{workspace}` has no run `{name}`", hint=hint)
 
@@ -291,13 +292,13 @@ def _template_of(status: int, codes: list[str], said: str) -> ErrorTemplate:
 
 
 def _error(body: Any) -> Mapping[str, Any]:
-    """The `error` of an answer; some services leave that level out."""
+    """Return the `error` of an answer; some services leave that level out."""
     inner = body.get("error", body) if isinstance(body, Mapping) else {}
     return inner if isinstance(inner, Mapping) else {}
 
 
 def _codes(error: Any) -> Iterator[str]:
-    """Every code of an error, the most general first."""
+    """Yield every code of an error, the most general first."""
     if not isinstance(error, Mapping):
         return
     if error.get("code"):
@@ -330,7 +331,7 @@ def _make_error(template: ErrorTemplate, said: str, call: Call) -> TargetError |
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """An error and what it was made from, which is kept in four different places."""
+    """Return an error and its causes, which are kept in four different places."""
     seen: list[BaseException] = []
     waiting: list[Any] = [error]
     while waiting:
@@ -343,7 +344,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _first_line(error: Exception) -> str:
-    """Storage adds request ids and the time, each in a line of its own."""
+    """Return the first line: storage adds request ids and the time, each in a separate line."""
     return str(getattr(error, "message", None) or error).strip().partition("\n")[0]
 
 
@@ -357,4 +358,4 @@ def _one_line(text: str) -> str:
 
 
 _LONGEST = 600
-"""DefaultAzureCredential tells of eight kinds of credentials that it has tried."""
+"""Longest shown text: DefaultAzureCredential lists eight kinds of credentials that it has tried."""

@@ -1,7 +1,8 @@
-"""Whether a serverless job's machines can be had: sizes and quota of a region.
+"""Check whether a region has the machines of a serverless job, by its sizes and quota.
 
-Azure ML counts vCPUs: those of each family (`standardNCADSA100v4Family`), those of all (`TotalDedicatedCores`), and for
-spot capacity those of all families together at low priority (`TotalLowPriorityCores`), which no family's quota limits.
+Azure ML counts vCPUs: of each family (`standardNCADSA100v4Family`), of all families (`TotalDedicatedCores`), and for
+spot capacity of all families together at low priority (`TotalLowPriorityCores`), where the quotas of families do not
+apply.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _ASK = "ask for more in the studio, under Quota: https://ml.azure.com/quota"
 
 
 class CapacityFault(NamedTuple):
-    """Something that is wrong: the rule, and what a finding of it says."""
+    """A problem: the rule, and the text of its finding."""
 
     code: str
     message: str
@@ -35,7 +36,7 @@ _TYPE, _COUNT = ("resources", "instance_type"), ("resources", "instance_count")
 def serverless_faults(
     client: Client, size: str, count: int, locations: Sequence[str], *, is_spot: bool
 ) -> list[CapacityFault]:  # fmt: skip
-    """What is wrong with so many machines of a size, in the best of several regions.
+    """Return the problems with so many machines of a size, in the best of several regions.
 
     Raises:
         TargetError: see `provider_errors`.
@@ -45,7 +46,7 @@ def serverless_faults(
 
 
 def _badness(faults: Sequence[CapacityFault]) -> tuple[int, int]:
-    """Errors count before warnings: a job that has to wait is better off than one that is refused."""
+    """Return a sort key that counts errors before warnings: a job that waits is better than one that is refused."""
     return sum(level_of(fault.code) is Level.ERROR for fault in faults), len(faults)
 
 
@@ -72,7 +73,7 @@ def _faults(client: Client, size: str, count: int, location: str, is_spot: bool)
 
 
 def _shortage(usage: Mapping[str, Any], needed: int, where: str) -> Iterator[CapacityFault]:
-    """Whether a quota is too small, or used up; a negative one is none."""
+    """Report a quota that is too small, or used up; a negative quota means unlimited."""
     limit, used = int(usage["limit"]), int(usage.get("currentValue") or 0)
     if 0 <= limit < needed:
         yield CapacityFault("AZ910", f"the quota of {where} is {limit} vCPUs, and the job needs {needed}", _ASK, _COUNT)
@@ -82,7 +83,7 @@ def _shortage(usage: Mapping[str, Any], needed: int, where: str) -> Iterator[Cap
 
 
 def _is_of(usage: Mapping[str, Any], name: str) -> bool:
-    """Whether an entry is of that name, which some answers have only as words (`Standard NDv2 Family ... vCPUs`)."""
+    """Return whether an entry has that name; some answers have it only in words (`Standard NDv2 Family ... vCPUs`)."""
     names = usage.get("name") or {}
     if str(names.get("value", "")).lower() == name.lower():
         return True

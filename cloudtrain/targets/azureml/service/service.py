@@ -1,5 +1,4 @@
-"""What is asked of Azure: each method is one or a few requests; what they mean is in the modules
-beside this one."""
+"""The requests to Azure: each method sends one or a few; the modules beside this one interpret the answers."""
 
 from __future__ import annotations
 
@@ -37,16 +36,16 @@ if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob
 
 _TOKEN = "x-azureml-token"
-"""Header with a token that a job acts with for its user, who reads the data."""
+"""Header with a token with which a job acts for its user to read the data."""
 
 
 class AzureMLService:
-    """The service of one process. A run is a command job of the run's name."""
+    """Azure ML, for one process. A run is a command job of the run's name."""
 
     in_flight = 60.0
     names_are_unique = True
     submit_version = SUBMIT
-    """Of the API that makes a job."""
+    """The version of the API that makes a job."""
 
     def __init__(self, environ: Mapping[str, str], pace: Pace | None = None) -> None:
         self._environ = environ
@@ -58,13 +57,13 @@ class AzureMLService:
         self._labels = Labels()
 
     def can_check(self, settings: AzureML) -> bool:
-        """Whether there seem to be credentials."""
+        """Return whether this machine seems to have credentials."""
         from cloudtrain.targets.azureml.service.credentials import credentials_in_sight
 
         return settings.credential is not None or credentials_in_sight(self._environ)
 
     def check(self, job: TrainingJob, settings: AzureML, plan: Plan) -> list[Finding]:
-        """Workspace, compute, quota, environment and data, as far as the credentials may look."""
+        """Check workspace, compute, quota, environment and data, as far as the credentials allow it."""
         from cloudtrain.targets.azureml.account import account_of
         from cloudtrain.targets.azureml.compile.machines import machines_of
         from cloudtrain.targets.azureml.service.online import check
@@ -86,7 +85,7 @@ class AzureMLService:
         """Read the workspace's instance types, prices and quotas into a file beside the user's own corrections.
 
         Raises:
-            SettingsError: the settings do not say which workspace.
+            SettingsError: the settings do not name the workspace.
         """
         from datetime import datetime, timezone
 
@@ -105,7 +104,7 @@ class AzureMLService:
         return refresh(client, client.place.subscription_id, folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Upload the data and make the assets that the plan needs; False when all are there already."""
+        """Upload the data and make the assets that the plan needs; return False if all of them exist already."""
         from cloudtrain.targets.azureml.service.assets import make_asset
         from cloudtrain.targets.azureml.service.upload import upload_data
 
@@ -116,12 +115,12 @@ class AzureMLService:
         return any(made)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Send the request; a label in it as the version that it means, which the check has said.
+        """Send the request, with versions in place of labels, as the check has reported them.
 
-        Where an earlier process sent it (`again`) the name is looked up first, because a PUT to a job that exists
-        changes it where its properties, tags and description differ. The PUT itself may be repeated when its answer is
-        lost: for the service a second one of the same content is the same job, and should it refuse it, the job is
-        found to be ours.
+        If an earlier process sent the request (`again`), the name is looked up first, because a PUT to an existing job
+        changes its properties, tags and description. The PUT itself may be repeated if its answer is lost: for the
+        service, a second one of the same content is the same job. If the service refuses the second one, the existing
+        job is recognized as ours.
 
         Raises:
             NameTaken: the workspace has another job of that name.
@@ -142,19 +141,22 @@ class AzureMLService:
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Whether the workspace has that run, and we made it.
+        """Return whether the workspace has that run, and we made it.
 
         Raises:
-            NameTaken: it has one of that name that somebody else made.
+            NameTaken: the workspace has a run of that name that another tool or user made.
         """
         return self._ours(ref)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Whether the workspace has no such run: what was on its way is there, or lost."""
+        """Return whether the workspace has no such run.
+
+        A request that was on its way has arrived by now, or is lost.
+        """
         return not self.has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Where the job is now; for a failed one, with the last lines that it wrote."""
+        """Return the job's current status; for a failed job, with the last lines that it wrote."""
         job = self._job(ref)
         status = self._status(ref, job)
         return explain(status, self._log(ref, job)) if status.state is RunState.FAILED else status
@@ -168,13 +170,13 @@ class AzureMLService:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """The output so far; with `follow`, until the job has ended and its log is silent."""
+        """Yield the output so far; with `follow`, until the job has ended and its log is silent."""
         job = self._job(ref)
         log = self._log(ref, job, rank=rank, instance=instance)
         return self._follow(ref, job, log, on_status) if follow else self._so_far(ref, log, on_status)
 
     def stop(self, ref: RunRef) -> None:
-        """Ask the service to cancel the job, which it does by and by. Nothing for a job whose work is done."""
+        """Ask the service to cancel the job, which takes some time. Does nothing if the job's work is done."""
         if _is_ending(self._job(ref)):
             return
         try:
@@ -186,9 +188,9 @@ class AzureMLService:
                 raise
 
     def runs(self, place: str) -> Iterator[ListedRun]:
-        """The workspace's jobs, whoever made them, page by page.
+        """Yield the workspace's jobs, whoever made them, page by page.
 
-        The service lists the newest first; that nobody promises the order within a page is why it is put right.
+        The service lists the newest first, but does not promise the order within a page, so each page is sorted.
         """
         pages = self._at(place).pages("jobs", api_version=JOB, query={"listViewType": "ActiveOnly"})
         for page in pages:
@@ -196,7 +198,7 @@ class AzureMLService:
             yield from sorted(listed, key=lambda item: item.status.created or 0.0, reverse=True)
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """The files of the code asset."""
+        """Yield the files of the code asset."""
         from cloudtrain.targets.azureml.service.download import fetch_code
 
         with suppress(NotThere):
@@ -219,10 +221,10 @@ class AzureMLService:
         return self._blobs[place]
 
     def _job(self, ref: RunRef) -> dict[str, Any]:
-        """The job of a reference.
+        """Return the job of a reference.
 
         Raises:
-            RunNotFound: there is none.
+            RunNotFound: there is no such job.
         """
         job = self._find(ref)
         if job is None:
@@ -237,10 +239,10 @@ class AzureMLService:
         return job
 
     def _ours(self, ref: RunRef, request: Mapping[str, Any] | None = None) -> bool:
-        """Whether the job is there.
+        """Return whether the job exists.
 
         Raises:
-            NameTaken: it is there, and somebody else made it.
+            NameTaken: the job exists, and another tool or user made it.
         """
         job = self._find(ref)
         if job is None:
@@ -262,7 +264,7 @@ class AzureMLService:
     def _status(self, ref: RunRef, job: Mapping[str, Any]) -> RunStatus:
         client, details = self._at(ref.place), self._details(ref)
         paid = None
-        if details.get("startTimeUtc"):  # before, nothing is paid for
+        if details.get("startTimeUtc"):  # billing begins at this time
             paid = paid_machines(job["properties"], details, self._cluster_at(client))
         return status_of(job, details, paid.hourly_price(self._overlay()) if paid else None, time.time())
 
@@ -270,7 +272,7 @@ class AzureMLService:
         try:
             details: dict[str, Any] = self._at(ref.place).history(f"runs/{ref.name}/details")
         except (NotThere, Denied):
-            return {}  # a job appears in run history a moment after it was made, and not everybody may look there
+            return {}  # the run history shows a new job with a delay, and may be forbidden
         return details
 
     def _cluster_at(self, client: Client) -> ClusterOf:
@@ -303,7 +305,10 @@ class AzureMLService:
 
 
 def _is_ending(job: Mapping[str, Any]) -> bool:
-    """Whether there is nothing left to cancel. The service refuses it too for a job whose outputs are being kept."""
+    """Return whether there is nothing left to cancel.
+
+    The service also refuses to cancel while it keeps a job's outputs.
+    """
     word = job["properties"]["status"]
     state = state_of(word)
     return state.is_final or state is RunState.STOPPING or word == "Finalizing"

@@ -1,4 +1,4 @@
-"""A refresh of the catalogue from a workspace's region: sizes with prices, quota, and what Microsoft.Compute says."""
+"""Refresh the catalogue from a workspace's region: sizes with prices, quota, and facts from Microsoft.Compute."""
 
 from __future__ import annotations
 
@@ -13,28 +13,33 @@ from cloudtrain.targets.azureml.service.versions import COMPUTE, WORKSPACE
 from cloudtrain.targets.common.provider_errors import Denied
 
 SKUS = "2021-07-01"
-"""The version of Microsoft.Compute's list of sizes: the one that Azure's own SDKs send. Not tried against the
-service."""
+"""The version of Microsoft.Compute's list of sizes that Azure's own SDKs send.
+
+It has not been tested against the service.
+"""
 
 
 class Reader(Protocol):
-    """What is needed of `client.Client`: paths are of the workspace (empty: itself) or begin with `/subscriptions/`."""
+    """The part of `client.Client` that this module needs.
+
+    Paths belong to the workspace (empty: the workspace itself) or begin with `/subscriptions/`.
+    """
 
     def get(self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None) -> Any:
-        """The JSON data at a path."""
+        """Return the JSON data at a path."""
         ...
 
     def pages(
         self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None
     ) -> Iterator[list[Any]]:
-        """The items of a list, page by page."""
+        """Yield the items of a list, page by page."""
         ...
 
 
 def refresh(reader: Reader, subscription_id: str, *, folder: Path, date: str) -> Refreshed:
-    """Ask about the workspace's region, and write what the catalogue should know into the user's folder.
+    """Ask about the workspace's region, and write the catalogue's corrections into the user's folder.
 
-    What the credentials may not read (usually Microsoft.Compute, sometimes the quota) is left out, and noted.
+    Data that the credentials may not read (usually Microsoft.Compute, sometimes the quota) is left out, and noted.
 
     Args:
         folder: the user's configuration folder.

@@ -1,6 +1,6 @@
-"""What the service says about a job as a `RunStatus`: states, reasons, times and money.
+"""Turn the service's description of a job into a `RunStatus`: states, reasons, times and money.
 
-The job's body comes from the resource manager, its state and times from the workspace's run history, which keeps
+The job's body comes from the resource manager. Its state and times come from the workspace's run history, which keeps
 three moments: when the run was made, when it began to run, and when it ended.
 """
 
@@ -33,9 +33,11 @@ STATES: dict[str, RunState] = {
     "Paused": RunState.PENDING,
     "NotResponding": RunState.RUNNING,
 }
-"""Every state that azure-ai-ml 1.35.2 knows. The SDK stops waiting for a run that is `Paused` or `NotResponding`;
-neither has ended: the API's documentation says that a paused one may go on, and that one which does not respond may go
-back to any state."""
+"""Maps every state that azure-ai-ml 1.35.2 knows to ours.
+
+The SDK stops waiting for a run that is `Paused` or `NotResponding`, but neither has ended. According to the API's
+documentation, a paused run may continue, and a run that does not respond may return to any state.
+"""
 
 _WHY = {
     "Paused": "somebody paused the run; it can be resumed in the studio",
@@ -46,18 +48,18 @@ _MOMENT = re.compile(r"(?P<seconds>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?P<fraction>\
 
 
 def state_of(status: str) -> RunState:
-    """The state of a job; words that a newer service may add mean that it goes on."""
+    """Return the state of a job. An unknown word, from a newer service, means that the job continues."""
     return STATES.get(status, RunState.RUNNING)
 
 
 def status_of(job: Mapping[str, Any], details: Mapping[str, Any], hourly: float | None, now: float) -> RunStatus:
-    """The status of a job.
+    """Return the status of a job.
 
     Args:
-        job: the resource manager's answer.
-        details: the run's details; empty where run history does not have the run yet.
-        hourly: US dollars for all its machines; None where that is unknown.
-        now: seconds since the epoch, for what has not ended yet.
+        job: the resource manager's description.
+        details: the run's details; empty if the run history does not have the run yet.
+        hourly: US dollars for all its machines; None if unknown.
+        now: seconds since the epoch, for jobs and phases that have not ended yet.
     """
     word = details.get("status") or job["properties"]["status"]
     state = state_of(word)
@@ -78,13 +80,13 @@ def status_of(job: Mapping[str, Any], details: Mapping[str, Any], hourly: float 
 
 
 def listed_status(job: Mapping[str, Any]) -> RunStatus:
-    """What a list of jobs tells about one of them."""
+    """Return the status that a list of jobs tells about one of them."""
     word = job["properties"].get("status") or ""
     return RunStatus(state_of(word), reason=_WHY.get(word), created=created_at(job), page=_page(job))
 
 
 def seconds(moment: str | None) -> float | None:
-    """Seconds since the epoch of a time as the service writes it, with up to seven digits behind the dot."""
+    """Return seconds since the epoch for a time as the service writes it, with up to seven digits behind the dot."""
     match = _MOMENT.fullmatch(moment or "")
     if match is None:
         return None
@@ -98,7 +100,7 @@ def created_at(job: Mapping[str, Any]) -> float | None:
 
 
 def _page(job: Mapping[str, Any]) -> str | None:
-    """The studio's page about the job, which the service names among the job's services."""
+    """Return the studio's page about the job, which the service lists among the job's services."""
     page: str | None = ((job["properties"].get("services") or {}).get("Studio") or {}).get("endpoint")
     return page
 
@@ -106,7 +108,7 @@ def _page(job: Mapping[str, Any]) -> str | None:
 def _transitions(
     word: str, created: float | None, started: float | None, ended: float | None
 ) -> tuple[Transition, ...]:  # fmt: skip
-    """The phases whose beginnings are known: the wait, in the word that it has now or began with, and the work."""
+    """Return the phases with a known beginning: the wait, under its current or its first name, and the work."""
     if created is None:
         return ()
     waiting = word if started is None and ended is None else "Queued"
@@ -130,7 +132,7 @@ def _with_reason(status: RunStatus, job: Mapping[str, Any], details: Mapping[str
 
 
 def _limit(status: RunStatus, job: Mapping[str, Any]) -> str | None:
-    """Of a job that ran as long as it may: that it did."""
+    """Return a note that a job ran as long as it may, if it did."""
     allowed = max_runtime(job["properties"])
     if not allowed or status.started is None or status.ended is None or status.ended - status.started < allowed:
         return None
@@ -143,13 +145,16 @@ def _failure_reason(details: Mapping[str, Any]) -> str | None:
 
 
 def _warning(details: Mapping[str, Any]) -> str | None:
-    """What the service last warned of: for what a job waits."""
+    """Return the service's last warning, which tells what a job waits for."""
     messages = [item.get("message") for item in details.get("warnings") or () if item.get("message")]
     return " ".join(str(messages[-1]).split()) if messages else None
 
 
 def _with_money(status: RunStatus, hourly: float | None, now: float) -> RunStatus:
-    """Seconds since the job began to run. A cluster's own idle minutes before and after it are not the job's."""
+    """Add money for the seconds since the job began to run.
+
+    The job does not pay for a cluster's idle minutes before and after.
+    """
     if status.started is None:
         return status
     lasted = max(0.0, (status.ended if status.ended is not None else now) - status.started)

@@ -1,6 +1,6 @@
 """Azure ML's own tuner: a run is a sweep job of the run's name. Jobs of all kinds share their requests.
 
-A trial is a job of its own, a child of the sweep's run. The run history has its state and, in a tag, its values; the
+Each trial is a separate job, a child of the sweep's run. The run history has its state and, in a tag, its values; the
 workspace's MLflow interface has its metrics.
 """
 
@@ -23,7 +23,7 @@ from cloudtrain.targets.common.provider_errors import NotThere
 from cloudtrain.targets.common.trials import own_value, refuse_rank, trial_lines
 
 _NOT_A_TRIAL = "_preparation"
-"""How the name of a child ends that makes the code ready for the others."""
+"""The end of the name of the child that prepares the code for the others."""
 
 _PAGE = 1000
 
@@ -34,7 +34,10 @@ class AzureMLTuner(AzureMLService):
     submit_version = SWEEP
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Where the sweep job is, and how many trials it may have. Machines and money are its trials'."""
+        """Return the sweep job's current status, with the number of trials it may have.
+
+        Machines and money belong to its trials.
+        """
         job = self._job(ref)
         status = status_of(job, self._details(ref), None, time.time())
         total = (job["properties"].get("limits") or {}).get("maxTotalTrials")
@@ -49,30 +52,30 @@ class AzureMLTuner(AzureMLService):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """A line for each trial that started or ended; their own output is under their own names."""
+        """Yield a line for each trial that started or ended; the trials' own output is under their own names."""
         refuse_rank(ref, rank, instance)
         return trial_lines(self, ref, every=self._pace.every, follow=follow, on_status=on_status)
 
     def trials(self, ref: RunRef) -> list[Trial]:
-        """The children of the sweep's run, by the number at the end of their names."""
+        """Return the children of the sweep's run, by the number at the end of their names."""
         client, objective = self._at(ref.place), self.objective(ref)
         try:
             pages = client.history_pages(f"runs/{ref.name}/children")
             rows = [row for page in pages for row in page if not row["runId"].endswith(_NOT_A_TRIAL)]
         except NotThere:
-            return []  # a job appears in run history a moment after it was made
+            return []  # the run history shows a new job with a delay
         rows.sort(key=lambda row: (len(row["runId"]), row["runId"]))
         metrics = self._metrics(ref, {row["experimentId"] for row in rows if row.get("experimentId")})
         return [_trial(number, row, metrics.get(row["runId"], {}), objective) for number, row in enumerate(rows, 1)]
 
     def objective(self, ref: RunRef) -> Objective | None:
-        """What the sweep job is after."""
+        """Return the sweep job's objective."""
         found: dict[str, Any] = self._job(ref)["properties"].get("objective") or {}
         word = str(found.get("goal", "maximize")).lower()
         return Objective.model_construct(**{word: found["primaryMetric"]}) if found else None
 
     def _metrics(self, ref: RunRef, experiments: set[str]) -> dict[str, dict[str, float]]:
-        """The last values that each trial logged, by the trial's name."""
+        """Return the last values that each trial logged, by the trial's name."""
         client = self._at(ref.place)
         address = f"{client.service('api')}/mlflow/v2.0{client.place.workspace_id}/api/2.0/mlflow/runs/search"
         asked: dict[str, Any] = {

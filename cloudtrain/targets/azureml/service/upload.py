@@ -1,8 +1,8 @@
-"""The user's code as blobs: each file by itself, several at once, where the service said that they may go.
+"""Upload the user's code as blobs: each file separately, several at once, to the location that the service names.
 
-A job reads its code as files, so the bundle is sent unpacked. Storage checks the MD5 of each request, and the asset
-that refers to the files is made when all of them are there. Each upload gets a place of its own from the service, so
-two submits of the same code do not meet; what an upload that broke off has left is never referred to.
+A job reads its code as files, so the bundle is uploaded unpacked. Storage checks the MD5 of each request, and the asset
+is made after all its files have arrived. The service names a new location for each upload, so two submits of the same
+code do not collide, and nothing refers to the files of an interrupted upload.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from cloudtrain.targets.common.transfers import Check, run_concurrently
 _FILES_AT_ONCE, _BLOCKS_AT_ONCE = 8, 4
 
 _WHOLE, _BLOCK = 8 << 20, 4 << 20
-"""Bytes: a file up to the first goes up in one request, a larger one in blocks of the second."""
+"""Sizes in bytes: a file up to the first is uploaded in one request, a larger one in blocks of the second."""
 
 _RETRIES = 5
-"""Of each request; the pauses begin with two seconds and double: about a minute in all."""
+"""Retries of each request; the pauses begin with two seconds and double: about a minute in all."""
 
 _FOLDER = "code"
 
 
 class _File(NamedTuple):
     name: str
-    """In the bundle, with slashes."""
+    """The path in the bundle, with slashes."""
     place: Path
     size: int
 
 
 def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: ByteProgress | None) -> str:
-    """Send the files of a bundle for a code asset; the address of their folder.
+    """Upload the files of a bundle for a code asset, and return the address of their folder.
 
     Raises:
-        TargetError: the service gives no place for them, storage refuses them, or a file's name is no text.
+        TargetError: the service names no location, storage refuses the files, or a file's name is no text.
     """
     with _unpack(bundle) as source:
         files = list(_files(source))
@@ -61,11 +61,13 @@ def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: By
 
 
 def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter) -> str:
-    """Send one folder of a bundle to the workspace's own storage, where its content names it; its address, which ends
-    with a slash, as azure-ai-ml 1.35.2 writes those of build contexts for the service.
+    """Upload one folder of a bundle to the workspace's own storage, and return its address.
+
+    The uploaded folder is named by its content's hash. The address ends with a slash, as in azure-ai-ml 1.35.2's
+    addresses of build contexts.
 
     Raises:
-        TargetError: the workspace's storage refuses it.
+        TargetError: the workspace's storage refuses the folder.
     """
     blobs, place = Blobs(client), f"cloudtrain/folders/{sha256}"
     with _unpack(bundle) as source:
@@ -80,11 +82,12 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
 
 
 def upload_data(client: Client, item: Upload, on_bytes: ByteProgress | None) -> bool:
-    """Put data of this machine into its folder of the workspace's own storage; False when all of it is there.
+    """Upload data of this machine into its folder of the workspace's own storage; return False if all of it is already
+    there.
 
     Raises:
-        TargetError: the workspace's storage refuses it.
-        UnreadableData: it is gone from this machine, or has changed.
+        TargetError: the workspace's storage refuses the data.
+        UnreadableData: the data is missing on this machine, or has changed.
     """
     blobs, where = Blobs(client), place_of(item.destination, client.place.workspace_id)
     home = blobs.container(where)
@@ -113,7 +116,7 @@ def _put(container: Any, name: str, file: _File | DataFile, report: Report) -> N
 
 @contextmanager
 def _unpack(bundle: BundleWriter) -> Iterator[Path]:
-    """The files of a bundle, for as long as they are needed."""
+    """Yield a folder with the files of a bundle, which exists for as long as it is used."""
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive, source = Path(folder, "bundle.tar.gz"), Path(folder, "code")
         bundle.write(archive)
@@ -125,11 +128,12 @@ def _unpack(bundle: BundleWriter) -> Iterator[Path]:
 
 
 def _files(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[_File]:
-    """Every file below a folder. Links become copies of what they lead to, as blobs have none; one that leads to a
-    folder on the way to it ends there.
+    """Yield every file below a folder. Links become copies of their targets, because blobs have no links.
+
+    A link to a folder that contains it is skipped.
 
     Args:
-        above: the folders that the way has come through, without links.
+        above: the folders on the way here, without links.
     """
     here = folder.resolve()
     if here in above:
@@ -143,7 +147,7 @@ def _files(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iter
 
 
 def _text(name: str) -> str:
-    """The name of a blob, which must be a text."""
+    """Return the name of a blob, which must be a text."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -154,7 +158,7 @@ def _text(name: str) -> str:
 
 
 def _container(client: Client, given: dict[str, Any]) -> Any:
-    """The container that the service has made, opened by its signature or by the credentials themselves."""
+    """Return the container that the service has made, opened by its signature or by the credentials themselves."""
     storage = require("azure.storage.blob", extra="azureml")
     signed = (given.get("credential") or {}).get("sasUri")
     sizes = {"max_single_put_size": _WHOLE, "max_block_size": _BLOCK, "retry_total": _RETRIES}
@@ -166,7 +170,7 @@ def _container(client: Client, given: dict[str, Any]) -> Any:
 
 
 def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: Callable[[_File, int], None]) -> None:
-    """All files; the first that fails ends it."""
+    """Upload all files; the first failure ends the upload."""
 
     def send(file: _File, check: Check) -> None:
         def report(sent: int) -> None:
@@ -181,7 +185,7 @@ def _send(container: Any, folder: str, files: list[_File], blobs: Blobs, count: 
 
 
 def _counting(files: list[_File], on_bytes: ByteProgress | None) -> Callable[[_File, int], None]:
-    """Reports of single files made one of all."""
+    """Turn progress reports of single files into one for all files."""
     total, sent, lock = sum(file.size for file in files), dict.fromkeys(files, 0), Lock()
     sent_of_all = 0
 

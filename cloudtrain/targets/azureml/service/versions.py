@@ -1,4 +1,4 @@
-"""The versions of Azure's APIs, one for each kind of thing: those that azure-ai-ml 1.35.2 sends."""
+"""The versions of Azure's APIs, one for each kind of object: those that azure-ai-ml 1.35.2 sends."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ CODE = "2023-04-01"
 ENVIRONMENT = "2023-04-01-preview"
 COMPUTE = "2023-08-01-preview"
 JOB = "2024-01-01-preview"
-"""Of a job that exists: to look at it, and to list."""
+"""For reading and listing jobs."""
 SUBMIT = "2025-01-01-preview"
-"""Of a job that is made. Older ones drop fields of a command job without a word."""
+"""For making a job. Older versions silently drop fields of a command job."""
 SWEEP = "2024-01-01-preview"
-"""Of a sweep job that is made."""
+"""For making a sweep job."""
 CANCEL = "2023-04-01-preview"
 HISTORY = "v1.0"
-"""Of the workspace's run history, which is not the resource manager's."""
+"""For the workspace's run history, which is separate from the resource manager."""

@@ -1,9 +1,9 @@
-"""Requests of SageMaker as cloudtrain jobs.
+"""Turn SageMaker requests into cloudtrain jobs.
 
-documents  what holds a CreateTrainingJob request, and how it is got out
-jobs       the request's fields as those of a job and of the target's settings
-launches   the distribution, out of the hyperparameters that start it
-adopter    all of it together, and what of a request each submission writes anew
+documents  finds CreateTrainingJob requests in documents
+jobs       turns the request's fields into fields of a job and of the target's settings
+launches   reads the distribution from the hyperparameters that start it
+adopter    combines the parts, and lists the fields that each submission writes anew
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SageMaker's part of `cloudtrain adopt`."""
+"""The SageMaker part of `cloudtrain adopt`."""
 
 from __future__ import annotations
 
@@ -25,26 +25,32 @@ _BUNDLE = Bundle("0" * 64, 0, 0)
 
 
 class SageMakerAdopter:
-    """CreateTrainingJob requests, and documents that hold one."""
+    """Adopts CreateTrainingJob requests, and documents that hold one."""
 
     def originals(self, data: Any, folder: str | None) -> list[Original]:
-        """The training jobs of a document."""
+        """Return the training jobs of a document."""
         return originals_in(data, folder)
 
     def drafts(self, original: Original) -> Iterator[Draft]:
-        """Jobs that say the request, the most portable first."""
+        """Yield jobs that compile to the request, the most portable first."""
         return drafts_of(original)
 
     def context(self, original: Original, settings: SageMaker) -> CompileContext:
-        """The original's name, and the account that its settings name; this machine's own plays no part."""
+        """Return a context with the original's name and the account that its settings name.
+
+        This machine's account is ignored.
+        """
         account = account_of(settings, {"HOME": "/nonexistent"})
         return CompileContext(original.name, _BUNDLE, account._replace(overlay=None))
 
     def comparable(
         self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """Without the tag that makes a run ours, and with one word for the place of a script's code. Where version 3's
-        drivers start the original, with what is started in place of what starts it."""
+        """Return the request in a form that can be compared.
+
+        The form leaves out the run's tag and replaces the location of the code with one fixed word. If version 3's
+        drivers start the original, it holds what they start instead of how they start it.
+        """
         found = json.loads(json.dumps(request, default=str))
         renewed = [("TrainingJobName", "every run gets a name of its own; the original's stands in for it here")]
         tags = [row for row in found.get("Tags", ()) if row.get("Key") != RUN_TAG]
@@ -69,11 +75,11 @@ class SageMakerAdopter:
                     source["S3Uri"] = _CODE
                     renewed.append(("InputDataConfig.code", _WHY_CODE))
         for name in [name for name, value in found.items() if value in ({}, [], None)]:
-            del found[name]  # the service takes an empty field for one that is not there
+            del found[name]  # the service treats an empty field as missing
         return Comparable(found, tuple(renewed))
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """All that differs, but what would take a run's tag or its code away."""
+        """Return all differences as overrides, except those that would remove the run's tag or its code."""
         found = overrides_between(ours, theirs)
         found.pop("Tags", None)
         drivers = found.pop(START, None) or START in theirs
@@ -85,22 +91,28 @@ class SageMakerAdopter:
         return found
 
     def hook(self) -> str:
-        """What answers botocore's calls in a script."""
+        """Return the code that answers botocore's calls inside a script."""
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
     def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-        """The request that a script was about to send. Where the script left the account to its credentials, the
-        account of its role takes the place of the one that the hook answered with."""
+        """Return the request that a script was about to send.
+
+        If the script took the account from its credentials, the account of the job's role replaces the one that the
+        hook answered with.
+        """
         return originals_of_script(record, uploads)
 
     def reason(self, path: Path) -> str:
-        """Why a place differs although overrides could say nearly everything."""
+        """Explain why a field differs although overrides can set nearly every field."""
         return _REASONS.get(str(path[0]) if path else "", "a job cannot say this")
 
 
 def _drop_defaults(request: dict[str, Any]) -> None:
-    """A channel that says the mode of the whole job says nothing: version 3 writes it, and version 2 does not. The same
-    with the folder of checkpoints that the service takes unless told otherwise (API reference, CheckpointConfig)."""
+    """Drop fields that only repeat a default.
+
+    A channel's mode is redundant if it equals the mode of the whole job: version 3 writes it, version 2 does not. The
+    same holds for the service's default checkpoint folder (API reference, CheckpointConfig).
+    """
     if (checkpoint := request.get("CheckpointConfig", {})).get("LocalPath") == CHECKPOINT_DIR:
         del checkpoint["LocalPath"]
     mode = request.get("AlgorithmSpecification", {}).get("TrainingInputMode")

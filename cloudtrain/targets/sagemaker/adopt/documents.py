@@ -1,4 +1,4 @@
-"""Documents that hold a CreateTrainingJob request: the request itself, an event of CloudTrail, a description, a job."""
+"""Find CreateTrainingJob requests in documents: the request itself, a CloudTrail event, a job description, a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudtrain.targets.sagemaker.catalogue.shapes import members_of
 _OPERATION = "CreateTrainingJob"
 
 _SIGNS = {"TrainingJobName", "AlgorithmSpecification", "ResourceConfig", "OutputDataConfig", "RoleArn"}
-"""Fields of which every request has most."""
+"""Fields that identify a request: each request has most of them."""
 
 _OTHERS = {
     "ProcessingJobName": "a processing job",
@@ -21,20 +21,20 @@ _OTHERS = {
     "EndpointConfigName": "an endpoint",
     "PipelineName": "a pipeline",
 }
-"""What else of SageMaker has JSON like it."""
+"""Other SageMaker documents whose JSON looks similar."""
 
 _SELECTED = ("SelectedInstanceType", "SelectedInstanceCount")
-"""Of a description's `ResourceConfig`; requests may not have them."""
+"""Fields of a description's `ResourceConfig` that requests may not have."""
 
 _HIDDEN = "HIDDEN_DUE_TO_SECURITY_REASONS"
-"""CloudTrail's word for values that it does not keep."""
+"""The text that CloudTrail writes in place of hidden values."""
 
 
 def originals_in(data: Any, folder: str | None) -> list[Original]:
-    """The training jobs of a document; empty where it is none of SageMaker's.
+    """Return the training jobs of a document; empty if the document does not come from SageMaker.
 
     Raises:
-        UsageError: it is SageMaker's, and has no training job.
+        UsageError: the document comes from SageMaker and has no training job.
     """
     found = list(_originals(data, folder))
     if not found and isinstance(data, Mapping):
@@ -68,7 +68,7 @@ def _originals(data: Any, folder: str | None) -> Iterator[Original]:
 
 
 def _event(event: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
-    """An event of CloudTrail, or of EventBridge with it inside."""
+    """Read an event of CloudTrail, or an EventBridge event that contains one."""
     event = event["detail"] if isinstance(event.get("detail"), Mapping) else event
     request = event.get("requestParameters")
     if event.get("eventName") != _OPERATION or not isinstance(request, Mapping):
@@ -79,7 +79,10 @@ def _event(event: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
 
 
 def _as_request(value: Any, path: tuple[str | int, ...]) -> Any:
-    """The value with the API's names: CloudTrail begins them with a small letter. Keys of maps are the user's own."""
+    """Return the value with the API's field names: CloudTrail writes their first letter in lower case.
+
+    Keys of maps are the user's own and stay unchanged.
+    """
     if isinstance(value, list):
         return [_as_request(item, (*path, 0)) for item in value]
     if not isinstance(value, Mapping):
@@ -100,7 +103,7 @@ def _camel(name: str) -> str:
 
 
 def _tuning(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
-    """The training jobs of a tuning job, without what the tuner adds."""
+    """Yield the training jobs of a tuning job, without the fields that the tuner adds."""
     definitions = data.get("TrainingJobDefinitions") or [data["TrainingJobDefinition"]]
     name = str(data.get("HyperParameterTuningJobName", "tuning"))
     for definition in definitions:
@@ -127,7 +130,7 @@ def _original(
     settings: Mapping[str, Any] | None = None,
     lost: Mapping[str, str] | None = None,
 ) -> Original:
-    """The request, whole: a description keeps what a request may have, and what no request may have is dropped."""
+    """Return the whole request. Of a description, only the fields that a request may have are kept."""
     members = members_of(_OPERATION, ()) or ()
     described = "TrainingJobStatus" in data or "TrainingJobArn" in data
     request = {key: value for key, value in data.items() if (key in members or not described) and value is not None}

@@ -1,6 +1,6 @@
-"""Runs inside a script that uses AWS: answers its calls from here, and takes the request that creates a job.
+"""Run inside a script that uses AWS: answer its AWS calls, and capture the request that creates a job.
 
-Only the standard library, and any Python 3.7 or newer: this is the script's interpreter, not cloudtrain's.
+Uses only the standard library and supports Python 3.7 or newer, because the script's own interpreter runs it.
 """
 
 ACCOUNT = "111122223333"
@@ -12,7 +12,8 @@ TAKEN = ("CreateTrainingJob", "CreateHyperParameterTuningJob", "CreateProcessing
 def install(module, emit, keep):
     """Replace the one method that every call of every AWS client goes through.
 
-    `emit` takes what was asked for and ends the process; `keep` takes the bytes of an upload and its place.
+    `emit` takes the operation and its parameters and ends the process; `keep` takes the bytes of an upload and its
+    destination.
     """
     parts = {}
 
@@ -37,14 +38,14 @@ def install(module, emit, keep):
 
 
 def bytes_of(body):
-    """The content of an upload."""
+    """Return the content of an upload."""
     if hasattr(body, "read"):
         body = body.read()
     return body.encode() if isinstance(body, str) else bytes(body)
 
 
 def answer(operation, params, region):
-    """What the SDKs need to hear before they create a job."""
+    """Return the answer that the SDKs need before they create a job."""
     role = params.get("RoleName", ROLE)
     return {
         "GetCallerIdentity": {

@@ -1,6 +1,6 @@
 """A CreateTrainingJob request as the fields of a job and of the target's settings: the inverse of `compile/request`.
 
-What a field cannot say stays out; the comparison finds it, and it goes to the overrides.
+Details without a matching job field are left out here; the comparison finds them and puts them into the overrides.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ _SYSTEMS = {"FSxLustre": "fsx", "EFS": "efs"}
 CODE_FOLDER = "code"
 
 _STAMP = re.compile(r"-\d{4}(-\d\d){5}-\d{3}$|-\d{10,14}(-\w{6})?$")
-"""What the SDKs end a job's name with: the time."""
+"""The timestamp that the SDKs append to a job's name."""
 
 _PLACEHOLDER = f"{ACCOUNT} stands for your account, and {ROLE} for your role: the script asks AWS for them."
 
 
 def drafts_of(original: Original) -> Iterator[Draft]:
-    """Jobs that say the request, the most portable first: with the framework's version, with the image's address, and
-    as an image's own job, which leaves the code where it is."""
+    """Yield jobs that compile to the request, the most portable first.
+
+    The order is: with the framework's version, with the image's address, and with the image's own entry point, which
+    leaves the code where it is.
+    """
     request = original.request
     parameters = _mapping(request.get("HyperParameters"))
     if original.start is not None:
@@ -53,8 +56,11 @@ def drafts_of(original: Original) -> Iterator[Draft]:
 
 
 def _by_drivers(original: Original, start: Mapping[str, Any]) -> Iterator[Draft]:
-    """What version 3's drivers start: by our launcher, which leaves the image's toolkit alone as they do, and by the
-    toolkit where only that can."""
+    """Yield jobs that start the same as version 3's drivers.
+
+    The first uses our launcher, which bypasses the image's toolkit as the drivers do; the toolkit is used if only the
+    toolkit can start the job.
+    """
     for mode in ("entrypoint", "toolkit"):
         draft = _common(original)
         environment = {"image": {"sagemaker": _mapping(original.request["AlgorithmSpecification"])["TrainingImage"]}}
@@ -88,7 +94,7 @@ def _by_framework(original: Original) -> Iterator[Draft]:
 
 
 def _script(original: Original, environment: dict[str, Any]) -> Draft:
-    """The job of a script that the image's toolkit starts."""
+    """Return the job of a script that the image's toolkit starts."""
     request = original.request
     parameters = {name: parsed(text) for name, text in _mapping(request.get("HyperParameters")).items()}
     draft = _common(original)
@@ -128,7 +134,7 @@ def _order_fields(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _image_alone(original: Original) -> Draft:
-    """The job of an image's own entry point: what the request says to start it is kept, word for word."""
+    """Return the job of an image's own entry point, with the request's start command word for word."""
     draft = _common(original)
     algorithm = _mapping(original.request.get("AlgorithmSpecification"))
     parameters = _mapping(original.request.get("HyperParameters"))
@@ -143,13 +149,13 @@ def _image_alone(original: Original) -> Draft:
 
 
 def _as_str_of(text: Any) -> Any:
-    """A number whose `str` is the text; else the text."""
+    """Return the number whose `str` is the text, or else the text itself."""
     value = parsed(text)
     return value if isinstance(value, int | float) and not isinstance(value, bool) and str(value) == text else text
 
 
 def _common(original: Original) -> Draft:
-    """What every job says, whoever starts it."""
+    """Return the fields that every job has, independent of how it starts."""
     request, comments = original.request, dict[tuple[str | int, ...], str]()
     name = job_name_from(_STAMP.sub("", original.name) or "training")
     if name != original.name:
@@ -298,7 +304,7 @@ def _settings(original: Original) -> dict[str, Any]:
 
 
 def region_of(original: Original) -> str | None:
-    """The region of a request, from what in it names one."""
+    """Return the region that the request's addresses and ARNs name."""
     request = original.request
     parameters = _mapping(request.get("HyperParameters"))
     named = parsed(parameters.get(keys.REGION)) or original.settings.get("region")
@@ -309,7 +315,7 @@ def region_of(original: Original) -> str | None:
 
 
 def code_uri(request: Mapping[str, Any]) -> str | None:
-    """Where the request's code lies; None where it says nothing of it."""
+    """Return the location of the request's code; None if the request does not name one."""
     submit_directory = parsed(_mapping(request.get("HyperParameters")).get(keys.SUBMIT_DIRECTORY))
     if isinstance(submit_directory, str) and submit_directory.startswith("s3://"):
         return submit_directory
@@ -321,7 +327,7 @@ def code_uri(request: Mapping[str, Any]) -> str | None:
 
 
 def _set_bucket(settings: dict[str, Any], bucket: str, request: Mapping[str, Any]) -> None:
-    """The bucket of the code, unless it is the one that follows from region and role."""
+    """Set the bucket of the code, except if it equals the default for region and role."""
     owner = account_id(str(request.get("RoleArn", "")))
     if bucket != f"sagemaker-{settings.get('region')}-{owner}":
         settings["bucket"] = bucket

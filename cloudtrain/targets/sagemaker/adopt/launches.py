@@ -1,5 +1,4 @@
-"""The distribution of a job, out of the hyperparameters by which the training toolkit starts it: the inverse of
-`compile/toolkit`."""
+"""Read a job's distribution from the toolkit's hyperparameters: the inverse of `compile/toolkit`."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ OF_TOOLKIT = frozenset(
         keys.NATIVE_LAUNCHER, *keys.LAUNCHER_KEYS,
     }
 )  # fmt: skip
-"""Hyperparameters that are the toolkit's, not the script's."""
+"""Hyperparameters for the toolkit, which do not belong to the script."""
 
 
 def parsed(text: Any) -> Any:
-    """A hyperparameter's value: the SDK writes JSON; what is none is text."""
+    """Return a hyperparameter's value: decoded if it is JSON, which the SDK writes, or else the text itself."""
     if not isinstance(text, str):
         return text
     try:
@@ -30,11 +29,11 @@ def parsed(text: Any) -> Any:
 
 
 def distribution_in(parameters: Mapping[str, Any], instance_gpus: int | None) -> dict[str, Any]:
-    """The field `distribution` that starts the same. `parameters` are the request's hyperparameters, parsed.
+    """Return the field `distribution` that starts the same processes.
 
     Args:
-        parameters: hyperparameters with their values.
-        instance_gpus: GPUs of each instance, where they are known.
+        parameters: the request's hyperparameters with their parsed values.
+        instance_gpus: GPUs of each instance, if known.
     """
     if parameters.get(keys.MODEL_PARALLEL) is not None or _is_smp2_without_parameters(parameters):
         return _smp(parameters, instance_gpus)

@@ -1,4 +1,4 @@
-"""What a script was about to send: its request, with the account of its role."""
+"""Read the request that a script was about to send, with the account of its role."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cloudtrain.targets.sagemaker.adopt.trainers import (
 
 
 def originals_of_script(record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-    """The training jobs of a captured call, and the archive of their code among the uploads."""
+    """Return the training jobs of a captured call, and the uploaded archive of their code."""
     request = record.get("request")
     text = json.dumps(request)
     role = str(request.get("RoleArn", "")) if isinstance(request, Mapping) else ""
@@ -38,7 +38,7 @@ def originals_of_script(record: Mapping[str, Any], uploads: Mapping[str, bytes])
 
 
 def with_code(original: Original, objects: Mapping[str, bytes]) -> tuple[Original, bytes | None]:
-    """The job with what these objects of S3 say of it, and its code among them."""
+    """Return the job with the details that these S3 objects hold, and its code if they contain it."""
     request = original.request
     if not is_trainer(request):
         return original, objects.get(code_uri(request) or "")

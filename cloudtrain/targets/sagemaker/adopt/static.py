@@ -1,4 +1,4 @@
-"""Estimators, trainers and requests in the text of a script, as a draft of a job."""
+"""Read estimators, trainers and requests from the text of a script, as a draft of a job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _JOB = {
     "max_wait": ("spot", "max_wait"),
     "checkpoint_s3_uri": ("checkpoint", "sagemaker"),
 }
-"""Argument of an estimator or a trainer to field of a job."""
+"""Maps arguments of an estimator or a trainer to fields of a job."""
 
 _SETTINGS = {
     "role": "role",
@@ -46,7 +46,7 @@ _SETTINGS = {
 
 _READ = {"base_job_name", "distribution", "distributed", "metric_definitions", "volume_size", "tags", "py_version"}
 _NOTHING = {"sagemaker_session", "use_spot_instances", "checkpoint_local_path", "compute", "source_code", "input_mode"}
-"""Arguments that are read elsewhere, and those that a job does not need."""
+"""Arguments that other code reads, and arguments that a job does not need."""
 
 _TRAINER_PARTS = {
     "SourceCode": {"source_dir": "source_dir", "entry_script": "entry_point", "command": "command"},
@@ -57,11 +57,11 @@ _TRAINER_PARTS = {
     },
     "StoppingCondition": {"max_runtime_in_seconds": "max_run"},
 }
-"""Class of version 3 to what an estimator of version 2 calls its arguments."""
+"""Maps classes of version 3 to the names that an estimator of version 2 gives their arguments."""
 
 
 def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-    """The first job that is made, and what its text does not say."""
+    """Return the first job that the script makes, and the details that its text leaves open."""
     for call in calls:
         kind = call.name.rpartition(".")[2]
         if kind == "create_training_job":
@@ -80,7 +80,7 @@ def _of_request(keywords: Mapping[str, Any]) -> tuple[Draft, dict[str, str]]:
 
 
 def _said(value: Any, path: str, unknown: dict[str, str]) -> Any:
-    """What is known of a value; the rest is noted."""
+    """Return the known part of a value, and note the unknown parts in `unknown`."""
     if isinstance(value, Unknown | StaticCall):
         unknown[path.lstrip(".")] = value.text if isinstance(value, Unknown) else f"{value.name}(...)"
         return None
@@ -94,7 +94,7 @@ def _said(value: Any, path: str, unknown: dict[str, str]) -> Any:
 
 
 class _Reader:
-    """One estimator or trainer on its way to a job."""
+    """Turns one estimator or trainer into a job."""
 
     def __init__(self, kind: str, keywords: Mapping[str, Any]) -> None:
         self.kind = kind
@@ -195,7 +195,7 @@ class _Reader:
 
 
 def _flat(keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The arguments, with those of version 3's parts in the words of version 2."""
+    """Yield the arguments; those inside version 3's classes get the names of version 2."""
     for name, value in keywords.items():
         parts = _TRAINER_PARTS.get(value.name.rpartition(".")[2]) if isinstance(value, StaticCall) else None
         if parts is None:
@@ -206,7 +206,7 @@ def _flat(keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _distribution(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Version 2's `distribution` as a job's."""
+    """Yield version 2's `distribution` as fields of a job."""
 
     def on(key: str) -> Mapping[str, Any]:
         value = given.get(key)

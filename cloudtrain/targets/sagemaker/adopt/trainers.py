@@ -1,8 +1,8 @@
-"""Requests of the SDK's version 3: what its uploaded drivers start, and the same of ours, so that both can be compared.
+"""Requests of version 3 of the SDK: find what its uploaded drivers start, and what our request starts, to compare both.
 
-Version 3 starts a job by scripts of its own: a channel `sm_drivers` with Python files that are the same for every job,
-`sm_train.sh`, which is made from a template, and two JSON files that say what to start. Only drivers that are known
-line by line count: what a changed one starts, nobody can tell.
+Version 3 starts a job with its own scripts in a channel `sm_drivers`: Python files that are the same for every job,
+`sm_train.sh` made from a template, and two JSON files that say what to start. Only drivers whose text is known line by
+line are accepted: a changed driver could start anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DRIVERS, CODE = "sm_drivers", "code"
 """The channels that version 3 adds."""
 
 START = "(start)"
-"""Where a comparison says what each of the two starts."""
+"""The field of the comparison that holds what each request starts."""
 
 WHY_STARTED = (
     "the SDK's version 3 starts the job by drivers that it uploads, and cloudtrain by its launcher or the image's "
@@ -38,7 +38,7 @@ RENEWED_BY_START = (
     "InputDataConfig.code",
     "InputDataConfig.sm_drivers",
 )
-"""What the drivers need of a request."""
+"""The request fields that the drivers need."""
 
 _ENTRYPOINT = {
     "ContainerEntrypoint": ["/bin/bash"],
@@ -61,11 +61,14 @@ _KNOWN = {
     "scripts/environment.py": ("6e49c1a802d241df",),
     "scripts/install_requirements.py": ("64ebae36f29903a3", "b8eac06428d1a291"),
 }
-"""The drivers of sagemaker-train 1.10.1, 1.21.0 and 1.27.0 (sagemaker-core 2.21.0 and 2.27.0), and of the ModelTrainer
-in sagemaker 2.257.7, by `_digest`."""
+"""Digests of the known drivers, made by `_digest`.
+
+They come from sagemaker-train 1.10.1, 1.21.0 and 1.27.0 (sagemaker-core 2.21.0 and 2.27.0), and from the ModelTrainer
+in sagemaker 2.257.7.
+"""
 
 _HEADS = ("8b06572b544db111", "7fc60ba61f50c281")
-"""SHA-256 of `sm_train.sh`, up to where it says what to start."""
+"""SHA-256 of `sm_train.sh`, up to the line that says what to start."""
 
 _AFTER_HEAD = re.compile(r"\nsource /opt/ml/input/sm_training\.env\n(?:set -x\n)?\n")
 
@@ -89,25 +92,25 @@ _ONLY_THERE = re.compile(
     rb"SM_(?:SOURCE_DIR|ENTRY_SCRIPT|HOST_COUNT|CURRENT_HOST_RANK|MASTER_ADDR|MASTER_PORT|DISTRIBUTED_CONFIG"
     rb"|DISTRIBUTED_DRIVER_DIR|INPUT_DATA_DIR|OUTPUT_FAILURE)\b|/opt/ml/input/data/(?:code|sm_drivers)\b"
 )
-"""What only version 3's drivers give a script: variables, and the folder of the code."""
+"""Variables and the code folder that a script gets only from version 3's drivers."""
 
 _ON_EVERY_GPU = "one for each GPU"
 
 
 class Changed(Exception):
-    """A driver is not the SDK's: nobody can say what it starts."""
+    """A driver differs from the SDK's, so cloudtrain cannot know what the driver starts."""
 
 
 def is_trainer(request: Mapping[str, Any]) -> bool:
-    """Whether version 3's drivers start the job."""
+    """Return whether version 3's drivers start the job."""
     return DRIVERS in (channel.get("ChannelName") for channel in request.get("InputDataConfig", ()))
 
 
 def started_by_drivers(request: Mapping[str, Any], uploads: Mapping[str, bytes]) -> dict[str, Any]:
-    """What the uploaded drivers start.
+    """Return what the uploaded drivers start.
 
     Raises:
-        Changed: one of them is missing, or is not the SDK's.
+        Changed: a driver is missing, or differs from the SDK's.
     """
     algorithm = request.get("AlgorithmSpecification", {})
     if any(algorithm.get(name) != value for name, value in _ENTRYPOINT.items()):
@@ -136,14 +139,14 @@ def started_by_drivers(request: Mapping[str, Any], uploads: Mapping[str, bytes])
 
 
 def _start(launcher: str, *, processes: int | None, **found: Any) -> dict[str, Any]:
-    """What is compared."""
+    """Return the fields that are compared."""
     several = launcher in ("torchrun", "mpirun")
     given = {"launcher": launcher, "processes": (processes or _ON_EVERY_GPU) if several else None, **found}
     return {name: value for name, value in given.items() if value not in (None, [], {})}
 
 
 def started_by_us(request: Mapping[str, Any], region: str) -> dict[str, Any] | None:
-    """What our own request starts, in the same words; None where it brings no code."""
+    """Return what our own request starts, in the same form; None if the request brings no code."""
     start: Start | None = start_of(dict(request), region)
     if start is None:
         return None
@@ -161,7 +164,7 @@ def started_by_us(request: Mapping[str, Any], region: str) -> dict[str, Any] | N
 
 
 def with_start(request: dict[str, Any], start: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A request with what it starts in place of what starts it."""
+    """Return a request with one field for what it starts, in place of the fields that start it."""
     found = {name: value for name, value in request.items() if name != "HyperParameters"}
     found["AlgorithmSpecification"] = {
         name: value for name, value in request.get("AlgorithmSpecification", {}).items() if name not in _ENTRYPOINT
@@ -173,7 +176,10 @@ def with_start(request: dict[str, Any], start: Mapping[str, Any] | None) -> dict
 
 
 def idle_instances(start: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, str]:
-    """A difference that no field shows: version 3 tells mpirun the processes of one instance for the whole job."""
+    """Report instances that stay idle: version 3 gives mpirun the process count of one instance for the whole job.
+
+    No field of the request shows this difference.
+    """
     config = request.get("ResourceConfig", {})
     rows = config.get("InstanceGroups") or [config]
     several = sum(row.get("InstanceCount", 1) for row in rows) > 1
@@ -187,7 +193,7 @@ def idle_instances(start: Mapping[str, Any], request: Mapping[str, Any]) -> dict
 
 
 def code_of(request: Mapping[str, Any], uploads: Mapping[str, bytes]) -> bytes | None:
-    """The uploaded code as an archive; None where the script has uploaded none."""
+    """Return the uploaded code as an archive; None if the script has uploaded no code."""
     place = place_of(request, CODE)
     files = dict(_below(place, uploads)) if place else {}
     only = next(iter(files.values())) if len(files) == 1 and next(iter(files)).endswith(".tar.gz") else None
@@ -195,7 +201,7 @@ def code_of(request: Mapping[str, Any], uploads: Mapping[str, bytes]) -> bytes |
 
 
 def lost_in_code(code: bytes | None, start: Mapping[str, Any]) -> dict[str, str]:
-    """What the code asks for and only version 3's drivers give: a difference that no request shows."""
+    """Return what the code uses and only version 3's drivers provide: a difference that no request shows."""
     texts = [json.dumps(start).encode()]
     if code is not None:
         texts += [content for name, content in files_of(code) if name.endswith((".py", ".sh"))]
@@ -206,7 +212,7 @@ def lost_in_code(code: bytes | None, start: Mapping[str, Any]) -> dict[str, str]
 
 
 def draft_fields(start: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a job that starts the same."""
+    """Return the fields of a job that starts the same."""
     found: dict[str, Any] = {name: start[name] for name in ("entry_point", "command") if name in start}
     own = {name.removeprefix("--"): _value(text) for name, text in start.get("arguments", {}).items()}
     if own:
@@ -222,13 +228,13 @@ def draft_fields(start: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """What arrives as this text."""
+    """Return the value that arrives as this text."""
     value = parsed(text)
     return value if text_of(value) == text else text
 
 
 def place_of(request: Mapping[str, Any], channel: str) -> str:
-    """Where a channel's data lies; nothing where the request has no such channel."""
+    """Return the location of a channel's data; empty if the request lacks the channel."""
     for row in request.get("InputDataConfig", ()):
         if row.get("ChannelName") == channel:
             return str(row.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri", ""))
@@ -242,7 +248,7 @@ def _below(place: str, uploads: Mapping[str, bytes]) -> Iterator[tuple[str, byte
 
 
 def _digest(text: bytes) -> str:
-    """Of a file without its comments and empty lines, which differ between releases."""
+    """Return the digest of a file without its comments and empty lines, which differ between releases."""
     lines = [line.rstrip() for line in text.decode(errors="replace").splitlines()]
     kept = "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
     return hashlib.sha256(kept.encode()).hexdigest()[:16]

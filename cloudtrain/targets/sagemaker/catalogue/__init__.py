@@ -10,7 +10,7 @@ DATA = Path(__file__).with_name("data")
 
 
 def _describe(instance: InstanceType) -> list[tuple[str, str]]:
-    """Its disk, and what SageMaker's own software makes of the type."""
+    """Describe the type's disk, and how SageMaker's own software treats the type."""
     variables = [
         name
         for name, is_set in (

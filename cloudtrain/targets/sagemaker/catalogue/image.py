@@ -1,4 +1,4 @@
-"""One training image of AWS, and what follows from its address: CUDA, training toolkit, SageMaker's libraries."""
+"""One training image of AWS, and the facts that its address tells: CUDA, training toolkit, SageMaker's libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cloudtrain.targets.sagemaker.catalogue.image_data import facts, in_range, n
 SMP2_REPOSITORY = "smdistributed-modelparallel"
 
 FIRST_WITHOUT_SHELL = "5.1.3"
-"""The first sagemaker-training that hands arguments to the script without a shell in between."""
+"""The first version of sagemaker-training that passes arguments to the script without a shell."""
 
 
 class Image(NamedTuple):
@@ -19,56 +19,59 @@ class Image(NamedTuple):
     framework: str
     """`pytorch`, `tensorflow` or `huggingface`."""
     version: str
-    """Of the framework, whole: `2.8.0`; for `huggingface` that of transformers."""
+    """The framework's full version, such as `2.8.0`; for `huggingface`, the version of transformers."""
     python: str
-    """`py312`; empty where the address does not tell."""
+    """`py312`; empty if the address does not name a Python version."""
     device: str
     """`gpu`, `cpu` or `neuron`."""
     registry: str
-    """`763104351884.dkr.ecr.us-west-2.amazonaws.com`."""
+    """The registry's host, such as `763104351884.dkr.ecr.us-west-2.amazonaws.com`."""
     repository: str
     tag: str
     base: str = ""
-    """Hugging Face: the framework below, `pytorch2.8.0`."""
+    """For Hugging Face images: the framework below, such as `pytorch2.8.0`."""
     cuda: str = ""
-    """`12.9`; empty where the image has none or it is not known."""
+    """`12.9`; empty if the image has no CUDA or its version is unknown."""
     toolkit: str | None = None
-    """The newest sagemaker-training that the image can hold; older images hold older ones. None: not known, or none."""
+    """The newest sagemaker-training that the image can hold; older builds hold older versions.
+
+    None: unknown or not installed.
+    """
     smddp: bool = False
-    """SageMaker's data parallel library is inside."""
+    """Whether the image contains SageMaker's data parallel library."""
     smp: int = 0
-    """Which of SageMaker's model parallelism libraries is inside: 1, 2, or 0 for none."""
+    """The version of SageMaker's model parallelism library in the image: 1, 2, or 0 for none."""
     sdk: int = 0
-    """The oldest SageMaker SDK that knows this version: 2, 3, or 0 for neither."""
+    """The oldest major version of the SageMaker SDK that knows this image: 2, 3, or 0 for neither."""
     doubt: str | None = None
-    """Why the image may not exist or not work, although it has an address."""
+    """The reason why the image may be missing or broken although it has an address."""
 
     @property
     def uri(self) -> str:
-        """What goes into the request."""
+        """Return the image URI that goes into the request."""
         return f"{self.registry}/{self.repository}:{self.tag}"
 
     @property
     def engine(self) -> tuple[str, str]:
-        """The framework that trains, and its version: for Hugging Face those of its base."""
+        """Return the framework that trains, and its version; for Hugging Face images these come from the base."""
         return split_base(self.base) if self.framework == "huggingface" else (self.framework, self.version)
 
     @property
     def python_version(self) -> tuple[int, ...]:
-        """`py312` as (3, 12); of `py3`, in the oldest tags, (3,); empty where the address does not tell."""
+        """Return `py312` as (3, 12), and the oldest tags' `py3` as (3,); empty if the address names no version."""
         match = re.fullmatch(r"py(\d)(\d*)", self.python)
         return tuple(int(part) for part in match.groups() if part) if match else ()
 
     @property
     def through_shell(self) -> bool:
-        """The toolkit lets a shell read the arguments again, so that blanks, quotes and `*` in them change."""
+        """Return whether the toolkit passes arguments through a shell, which changes blanks, quotes and `*` in them."""
         return self.toolkit is not None and numbers(self.toolkit) < numbers(FIRST_WITHOUT_SHELL)
 
 
 def describe_image(
     framework: str, version: str, python: str, device: str, address: tuple[str, str, str], base: str = ""
 ) -> Image:
-    """An image with all that its address (registry, repository and tag) and the facts tell of it."""
+    """Return an image with all facts that its address (registry, repository and tag) and the fact table give."""
     registry, repository, tag = address
     engine = split_base(base) if framework == "huggingface" else (framework, version)
     inside: dict[str, Any] = {"cuda": _cuda(engine, tag) if device == "gpu" else ""}
@@ -81,14 +84,14 @@ def describe_image(
 
 
 def split_base(base: str) -> tuple[str, str]:
-    """`pytorch2.8.0` as framework and version."""
+    """Split `pytorch2.8.0` into framework and version."""
     match = re.fullmatch(r"([a-z]+)(.*)", base)
     assert match is not None, base
     return match[1], match[2]
 
 
 def _libraries(engine: tuple[str, str], device: str, repository: str) -> dict[str, Any]:
-    """Toolkit and SageMaker's libraries. The libraries are for GPUs."""
+    """Return the toolkit and SageMaker's libraries. The libraries are installed in GPU images only."""
     toolkit = next(iter(in_range("toolkit", *engine, "version")), None)
     if repository == SMP2_REPOSITORY:
         known = facts()["smp2"].get(engine[1])
@@ -109,7 +112,7 @@ def _no_such_smp2_image(version: str) -> str:
 
 
 def _cuda(engine: tuple[str, str], tag: str) -> str:
-    """`12.9`, from the tag (`cu129`) where that names it."""
+    """Return the CUDA version, such as `12.9`, from the tag (`cu129`) if it names one, or else from the fact table."""
     match = re.search(r"(?:^|-)cu(\d+)(\d)(?:-|$)", tag)
     if match:
         return f"{match[1]}.{match[2]}"
@@ -118,7 +121,10 @@ def _cuda(engine: tuple[str, str], tag: str) -> str:
 
 
 def _for_sagemaker(repository: str, tag: str) -> bool:
-    """Full tags say for what an image is made; the short ones of the older repositories are SageMaker's."""
+    """Return whether an image is made for SageMaker.
+
+    Full tags say so; short tags of the older repositories always are.
+    """
     words = tag.split("-")
     return "sagemaker" in words or not ("ec2" in words or repository in ("pytorch", "tensorflow"))
 

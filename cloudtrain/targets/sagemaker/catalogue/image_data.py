@@ -1,7 +1,7 @@
-"""The two tables behind the image catalogue, read when first asked for.
+"""The two tables behind the image catalogue. Each is read on first use.
 
-`sagemaker_images.json` is generated from the SDKs; `sagemaker_image_facts.json` is written by hand, each fact with
-its source.
+`sagemaker_images.json` is generated from the SDKs; `sagemaker_image_facts.json` is written by hand, each fact with its
+source.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 DATA = Path(__file__).with_name("data")
 
 PUBLIC = "public.ecr.aws"
-"""Amazon's public registry: no account, no region."""
+"""Amazon's public registry, which has neither account nor region in its address."""
 
 
 class ImageEntry(NamedTuple):
-    """One image as the SDKs list it, for all its Pythons, devices and regions."""
+    """One image as the SDKs list it, for all its Python versions, devices and regions."""
 
     version: str
     base: str
@@ -28,35 +28,35 @@ class ImageEntry(NamedTuple):
     pythons: tuple[str, ...]
     devices: tuple[str, ...]
     suffix: Mapping[str, str]
-    """End of the tag, by device."""
+    """The end of the tag, by device."""
     bare: bool
-    """The tag says neither device nor Python, as all from PyTorch 2.11 on."""
+    """Whether the tag leaves out device and Python, as all tags from PyTorch 2.11 on do."""
     sdk: int
     registry: int
 
     @property
     def accounts(self) -> Mapping[str, str]:
-        """Region to the account whose registry has the image."""
+        """Map each region to the account whose registry has the image."""
         return registries()[self.registry]
 
 
 @cache
 def tables() -> Mapping[str, Any]:
-    """The generated tables."""
+    """Return the generated tables."""
     content: dict[str, Any] = json.loads((DATA / "images.json").read_text(encoding="utf-8"))
     return content
 
 
 @cache
 def facts() -> Mapping[str, Any]:
-    """The facts written by hand."""
+    """Return the facts written by hand."""
     content: dict[str, Any] = json.loads((DATA / "image_facts.json").read_text(encoding="utf-8"))
     return content
 
 
 @cache
 def registries() -> tuple[Mapping[str, str], ...]:
-    """Region to account, for each set of images that share their regions."""
+    """Return one map of region to account for each set of images that share their regions."""
     return tuple(
         {region: account for account, regions in table.items() for region in regions.split()}
         for table in tables()["registries"]
@@ -65,7 +65,7 @@ def registries() -> tuple[Mapping[str, str], ...]:
 
 @cache
 def rows(framework: str) -> tuple[ImageEntry, ...]:
-    """The images of a framework, oldest first. `pytorch-smp` has those of the model parallelism library v2."""
+    """Return the images of a framework, oldest first. `pytorch-smp` has the images of model parallelism library v2."""
     listed = [
         ImageEntry(
             version=entry["version"],
@@ -85,7 +85,7 @@ def rows(framework: str) -> tuple[ImageEntry, ...]:
 
 
 def _neuronx_rows() -> Iterator[ImageEntry]:
-    """PyTorch's images for Trainium that neither SDK knows."""
+    """Yield the PyTorch images for Trainium that both SDKs lack."""
     hugging_face = [row for row in tables()["frameworks"]["huggingface"] if row["repository"].endswith("-neuronx")]
     for fact in facts()["neuronx"]:
         yield ImageEntry(
@@ -102,7 +102,7 @@ def _neuronx_rows() -> Iterator[ImageEntry]:
 
 
 def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
-    """The value of a fact that holds for ranges of versions, as a list of none or one."""
+    """Return the value of a fact that holds for ranges of versions, as a list of zero or one items."""
     return [
         fact[field]
         for fact in facts()[table]
@@ -113,18 +113,21 @@ def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
 
 
 def registry_host(account: str, region: str) -> str:
-    """`763104351884.dkr.ecr.us-west-2.amazonaws.com`; other partitions have other suffixes."""
+    """Return a registry's host, such as `763104351884.dkr.ecr.us-west-2.amazonaws.com`.
+
+    The suffix depends on the partition.
+    """
     suffix = next((name for name, regions in tables()["suffixes"].items() if region in regions.split()), None)
     return f"{account}.dkr.ecr.{region}.{suffix or 'amazonaws.com'}"
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """`2.10.0` as (2, 10, 0), to compare."""
+    """Return `2.10.0` as (2, 10, 0), for comparisons."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def whole_version(version: str, known: Collection[str]) -> str | None:
-    """The version itself, or the newest patch release of a short one."""
+    """Return a full version unchanged, and the newest patch release of a short version."""
     if version in known:
         return version
     short = re.fullmatch(r"\d+\.\d+", version)
@@ -132,5 +135,5 @@ def whole_version(version: str, known: Collection[str]) -> str | None:
 
 
 def newest(versions: Iterable[str]) -> str:
-    """The highest of some versions."""
+    """Return the highest of some versions."""
     return max(versions, key=numbers)

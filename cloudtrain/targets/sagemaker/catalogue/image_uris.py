@@ -1,4 +1,4 @@
-"""From the address of an image to what is inside, for the images of AWS."""
+"""From the address of an AWS image to its contents."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _REPOSITORIES: dict[str, tuple[str, str]] = {
     "huggingface-tensorflow-training": ("huggingface", ""),
     "huggingface-pytorch-training-neuronx": ("huggingface", "neuron"),
 }
-"""Repository to framework, and to its device where it has only one."""
+"""Maps each repository to its framework, and to its device if all its images are for one device."""
 
 
 def image_of_uri(uri: str) -> Image | None:
-    """What is inside an image of AWS, by its address.
+    """Return the contents of an AWS image, by its address.
 
-    None for anybody else's image, and where the address does not tell: one without a tag, `latest`.
+    Returns None for images that are not from AWS, and for addresses that do not name the version: `latest`, or no tag.
     """
     match = re.fullmatch(_ADDRESS, uri)
     if match is None or match["repository"] not in _REPOSITORIES:
@@ -62,8 +62,10 @@ def image_of_uri(uri: str) -> Image | None:
 
 
 def _whole(version: str, known: Sequence[str]) -> str:
-    """`1.13` as 1.13.1: the SDK writes a short version into the tag as it is, and AWS moves that tag to the newest
-    patch release."""
+    """Return `1.13` as 1.13.1.
+
+    The SDK copies a short version into the tag, and AWS moves that tag to the newest patch release.
+    """
     return whole_version(version, known) or version
 
 
@@ -72,7 +74,7 @@ def _accounts() -> frozenset[str]:
 
 
 def _devices(words: Sequence[str]) -> Iterator[str]:
-    """What the words of a tag say about the device; the newest tags name only the CUDA."""
+    """Yield the devices that the words of a tag name; the newest tags name only the CUDA version."""
     for word in words:
         if word in ("gpu", "cpu"):
             yield word

@@ -1,7 +1,7 @@
-"""AWS's own training images: from framework and version to an address, and from an address to what is inside.
+"""AWS's own training images: from framework and version to an address, and from an address to the contents.
 
-Addresses are those that the SageMaker SDK (2.257.7) gives for the same framework, version, Python, device and
-region; what came later is taken from the tables of SDK 3. `image_data` says where the data comes from.
+Addresses equal those of the SageMaker SDK (2.257.7) for the same framework, version, Python, device and region; later
+images come from the tables of SDK 3. `image_data` names the sources.
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ _DEVICES = {"gpu": "GPUs", "cpu": "CPUs", "neuron": "Trainium"}
 _SMP2 = "SageMaker's model parallelism library v2"
 _OWN_IMAGE = "give the address of an image as `environment.image`"
 _TOO_NEW_FOR_P2 = {"pytorch": (1, 13), "tensorflow": (2, 12)}
-"""SDK 2 refuses ml.p2 types from these versions on."""
+"""The versions from which SDK 2 refuses ml.p2 types."""
 
 
 def frameworks() -> tuple[str, ...]:
-    """The frameworks that have images."""
+    """Return the frameworks that have images."""
     return tuple(_TITLES)
 
 
 def versions(framework: str, device: str | None = None) -> tuple[str, ...]:
-    """The versions of a framework that have an image (for that device), oldest first."""
+    """Return the versions of a framework that have an image (for that device), oldest first."""
     found = (row.version for row in rows(framework) if device is None or device in row.devices)
     return tuple(dict.fromkeys(found))
 
 
 def smp_aliases() -> dict[str, str]:
-    """The SDK's own table for the model parallelism library v2: PyTorch version to library version.
+    """Return the SDK's own table for model parallelism library v2: PyTorch version to library version.
 
-    SDK 2 looks a version up in both columns, so that `2.8.0`, a library version, passes for a PyTorch version.
+    SDK 2 searches both columns, so it accepts the library version `2.8.0` as a PyTorch version.
     """
     return dict(tables()["smp_aliases"])
 
 
 def smp_versions() -> tuple[str, ...]:
-    """The PyTorch versions that have an image of the model parallelism library v2, oldest first."""
+    """Return the PyTorch versions that have an image of model parallelism library v2, oldest first."""
     return tuple(facts()["smp2"])
 
 
 def device_of(instance: str) -> str:
-    """`gpu`, `cpu` or `neuron`: what an instance type needs, by its family, as the SDK decides it."""
+    """Return the device of an instance type by its family, as the SDK decides it: `gpu`, `cpu` or `neuron`."""
     family = _family(instance)
     return "neuron" if family.startswith("trn") else "gpu" if family[:1] in ("g", "p") else "cpu"
 
@@ -86,18 +86,18 @@ def resolve_image(
     smp2: bool = False,
     smdistributed: bool = False,
 ) -> Image:
-    """The image of a framework and version.
+    """Return the image of a framework and version.
 
     Args:
         framework: `pytorch`, `tensorflow` or `huggingface`.
-        version: whole, `2.8.0`, or short, `2.8`, which is its newest patch release; the newest unless given.
-        region: where the job runs; each has its own registry.
-        device: `gpu`, `cpu` or `neuron`; that of `instance` unless given.
-        instance: the instance type. A few old images, and the first of SMP v2, come in two kinds that it tells apart.
-        python: `3.12` or `py312`; the newest that the version has unless given.
-        base: Hugging Face: the framework below, `pytorch2.8.0` or `pytorch2.8`.
-        smp2: the image of the model parallelism library v2; `version` is that of PyTorch.
-        smdistributed: an smdistributed library is used, which matters for the old images.
+        version: full, `2.8.0`, or short, `2.8`, for its newest patch release. Default: the newest version.
+        region: the region where the job runs; each has its own registry.
+        device: `gpu`, `cpu` or `neuron`. Default: the device of `instance`.
+        instance: the instance type. It selects between two variants of a few old images and of the first SMP v2 image.
+        python: `3.12` or `py312`. Default: the newest Python of the version.
+        base: for Hugging Face, the framework below: `pytorch2.8.0` or `pytorch2.8`.
+        smp2: return the image of model parallelism library v2; `version` is then the PyTorch version.
+        smdistributed: the job uses an smdistributed library, which matters for the old images.
 
     Raises:
         JobError: there is no such image.
@@ -146,7 +146,7 @@ def _row(wanted: _Wanted, version: str | None, base: str | None) -> ImageEntry:
 
 
 def _newest_fitting(wanted: _Wanted, candidates: Sequence[ImageEntry]) -> str:
-    """The newest version that the region has, with that Python where one does."""
+    """Return the newest version in the region, preferring versions with the wanted Python."""
     here = [row for row in candidates if wanted.region in row.accounts] or candidates
     fitting = [row for row in here if wanted.python in (None, *row.pythons)] or here
     return newest(row.version for row in fitting)
@@ -160,7 +160,7 @@ def _unknown_version(wanted: _Wanted, version: str, known: Sequence[str]) -> NoR
 
 
 def _nearest(version: str, known: Sequence[str]) -> str:
-    """The newest of the same line, or else the next newer version, or else the newest of all."""
+    """Return the newest version of the same line, or else the next newer version, or else the newest of all."""
     line = numbers(version)[:2]
     same = [one for one in known if numbers(one)[:2] == line]
     newer = [one for one in known if line and numbers(one)[:2] > line]
@@ -168,7 +168,7 @@ def _nearest(version: str, known: Sequence[str]) -> str:
 
 
 def _pick_base(wanted: _Wanted, candidates: Sequence[ImageEntry], base: str | None) -> ImageEntry:
-    """The row with that base framework; the newest PyTorch where the job names none."""
+    """Return the row with that base framework; the newest PyTorch row if the job names no base."""
     if base is None:
         return max(candidates, key=lambda row: (row.base.startswith("pytorch"), numbers(row.base)))
     if wanted.framework != "huggingface":
@@ -201,12 +201,12 @@ def _chosen_python(wanted: _Wanted, row: ImageEntry, version: str | None = None)
 
 
 def _python_version(python: str) -> str:
-    """`py312` as `3.12`."""
+    """Return `py312` as `3.12`."""
     return f"{python[2]}.{python[3:]}".rstrip(".")
 
 
 def _older_suffix(wanted: _Wanted, row: ImageEntry, python: str, instance: str, smdistributed: bool) -> str:
-    """The end of the tag that some images of 2020 need on newer GPUs; the SDK adds it in the same cases."""
+    """Return the end of the tag that some images of 2020 need on newer GPUs, in the same cases as the SDK."""
     if row.base:
         return "cu110-ubuntu18.04"
     if _family(instance) != "p4d" and not smdistributed:
@@ -227,7 +227,10 @@ def _address(wanted: _Wanted, row: ImageEntry, tag: str) -> tuple[str, str, str]
 
 
 def _smp2_image(wanted: _Wanted, version: str | None, instance: str) -> Image:
-    """Also for the versions that only the SDK takes for versions; `doubt` says so."""
+    """Return the image of model parallelism library v2.
+
+    It also accepts library versions, which the SDK mistakes for PyTorch versions; `doubt` then explains the mistake.
+    """
     if wanted.framework != "pytorch" or wanted.device != "gpu":
         message = f"{_SMP2} is for PyTorch on GPUs, not {_TITLES[wanted.framework]} on {_DEVICES[wanted.device]}"
         _fail("framework", message, "use `framework: pytorch` and an instance type with GPUs")
@@ -247,14 +250,14 @@ def _smp2_image(wanted: _Wanted, version: str | None, instance: str) -> Image:
 
 
 def _smp2_cuda(version: str, instance: str) -> str:
-    """As sagemaker 2.257.7 chooses it (image_uris.py, get_training_image_uri)."""
+    """Return the CUDA version that sagemaker 2.257.7 chooses (image_uris.py, get_training_image_uri)."""
     if "2.5" in version:
         return "cu124"
     return "cu121" if "p5" in instance or any(one in version for one in ("2.1", "2.2", "2.3", "2.4")) else "cu118"
 
 
 def _family(instance: str) -> str:
-    """`p4d` of `ml.p4d.24xlarge`."""
+    """Return the family of an instance type: `p4d` for `ml.p4d.24xlarge`."""
     return instance.removeprefix("ml.").partition(".")[0]
 
 

@@ -1,7 +1,7 @@
-"""The service's regular expressions are Java's; here they are matched as Java would, on the whole text.
+r"""Match the service's regular expressions, which are Java's, on the whole text as Java would.
 
-What differs from Python's: `\\p{L}`, `\\p{N}` and `\\p{Z}` (any letter, number, separator), `\\p{Alnum}` (ASCII), code
-points above U+FFFF written as two escapes, `\\d` and `\\w` (ASCII only), and `.`, which stops at every line break.
+These differ from Python's: `\p{L}`, `\p{N}` and `\p{Z}` (any letter, number, separator), `\p{Alnum}` (ASCII), code
+points above U+FFFF written as two escapes, `\d` and `\w` (ASCII only), and `.`, which stops at every line break.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import unicodedata
 from functools import cache
 
 _CLASSES = {"L": ("a-zA-Z", "\ue000"), "N": ("0-9", "\ue001"), "Z": (" ", "\ue002")}
-"""Unicode category to its ASCII members, and to the character that stands for all its others."""
+"""Maps each Unicode category to its ASCII members, and to the character that stands for all its other members."""
 
 _OTHER = "\ue003"
-"""Stands for every character beyond ASCII that is in none of these categories."""
+"""The character that stands for every non-ASCII character outside these categories."""
 
 _TOKEN = (
     r"\\u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})"
@@ -23,14 +23,14 @@ _TOKEN = (
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether the whole text matches a pattern of the service."""
+    """Return whether the whole text matches a pattern of the service."""
     compiled, by_category = _compile(pattern)
     return compiled.fullmatch(_categorize(text) if by_category else text) is not None
 
 
 @cache
 def _compile(pattern: str) -> tuple[re.Pattern[str], bool]:
-    """Python's form of a pattern, and whether texts must be categorized before they are matched."""
+    """Return Python's form of a pattern, and whether texts must be categorized before matching."""
     inside = False
 
     def translate(match: re.Match[str]) -> str:

@@ -1,6 +1,6 @@
-"""What the SageMaker service accepts in a request: names, types, limits, patterns and enums, from its own model.
+"""The names, types, limits, patterns and enums that SageMaker accepts in a request, from the service's own model.
 
-botocore itself checks only names, types, required fields and minima; maxima, patterns and enums it leaves to the
+botocore itself checks only names, types, required fields and minima. It leaves maxima, patterns and enums to the
 service (tried with botocore 1.44.5), which answers after the upload. The data is generated from botocore's model.
 """
 
@@ -19,17 +19,17 @@ from cloudtrain.targets.sagemaker.catalogue.java_patterns import matches
 DATA = Path(__file__).with_name("data")
 
 KEY = "<key>"
-"""In the path of a limit: the keys of a map, where any other name stands for its values."""
+"""The element of a limit's path that means the keys of a map; any other name there means the map's values."""
 
 MANY = 12
-"""An enum with more words than this is not listed in a hint."""
+"""An enum with more words than this is left out of hints."""
 
 Kind = Literal["unknown", "missing", "type", "min", "max", "pattern", "enum"]
 Place = tuple[str | int, ...]
 
 
 class Violation(NamedTuple):
-    """One thing that the service would refuse. `path` is the way to it in the request."""
+    """One part of a request that the service would refuse. `path` leads to it in the request."""
 
     path: Place
     message: str
@@ -38,21 +38,21 @@ class Violation(NamedTuple):
 
 
 def violations(request: Mapping[str, Any], operation: str = "CreateTrainingJob") -> list[Violation]:
-    """Everything in a request that the service's own model forbids, in the order of the request.
+    """Return everything in a request that the service's own model forbids, in the order of the request.
 
     Args:
-        request: the body, JSON data.
+        request: the body, as JSON data.
         operation: `CreateTrainingJob` or `CreateProcessingJob`.
     """
     return list(_check(request, _model()["operations"][operation], (), f"`{operation}`"))
 
 
 def limit(operation: str, path: Place) -> dict[str, Any]:
-    """What the model says of one place in a request: `type`, and `min`, `max`, `pattern`, `enum` where it has them.
+    """Return the model's limits for one place in a request: `type`, and `min`, `max`, `pattern`, `enum` where defined.
 
     Args:
         operation: `CreateTrainingJob` or `CreateProcessingJob`.
-        path: names of fields; for a list's element any number, for a map's value any name, `KEY` for its keys:
+        path: names of fields. Use any number for a list's element, any name for a map's value, and `KEY` for its keys:
             `("Environment", "*")`.
 
     Raises:
@@ -69,7 +69,7 @@ def limit(operation: str, path: Place) -> dict[str, Any]:
 
 
 def model_version() -> str:
-    """The botocore whose model this is."""
+    """Return the version of botocore that the model comes from."""
     return str(_model()["botocore"])
 
 
@@ -85,7 +85,7 @@ def _shape(name: str) -> Mapping[str, Any]:
 
 
 def _check(value: Any, name: str, path: Place, title: str) -> Iterator[Violation]:
-    """All violations at and below a value. `title` is what a message calls the value."""
+    """Yield all violations at and below a value. Messages call the value by its `title`."""
     shape = _shape(name)
     accepted, words = _TYPES[shape["type"]]
     if not isinstance(value, accepted) or (isinstance(value, bool) and shape["type"] != "boolean"):
@@ -207,11 +207,11 @@ _WORDS = {
     r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+": "write for example `arn:aws:iam::123456789012:role/R`",
     r"[-0-9a-zA-Z]+": "use letters, digits and hyphens",
 }
-"""What a pattern of the service means; another pattern is shown as it is."""
+"""Explains the service's patterns in words; a pattern that is missing here is shown as it is."""
 
 
 def members_of(operation: str, path: Place) -> tuple[str, ...] | None:
-    """The fields that a structure in a request can have; None where the place holds a map or a plain value.
+    """Return the fields that a structure in a request can have; None if the place holds a map or a plain value.
 
     Raises:
         KeyError: the request has no such place.

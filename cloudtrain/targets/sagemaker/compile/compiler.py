@@ -1,4 +1,4 @@
-"""Job, target and context in, plan out."""
+"""Compile a job, a target and a context into a plan."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 
 
 def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileContext) -> Plan:
-    """The plan of a job on SageMaker. `context.account` is a `SageMakerAccount`; `request` is the body of
-    CreateTrainingJob.
+    """Return the plan of a job on SageMaker, whose `request` is the body of CreateTrainingJob.
+
+    `context.account` must be a `SageMakerAccount`.
 
     Raises:
         JobError: the job asks for something that SageMaker does not have, with the alternative.
@@ -42,7 +43,7 @@ def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileConte
 
 
 def _plan(parts: Parts, context: CompileContext, problems: Problems) -> Plan:
-    """The plan without what is wrong with the places of inputs and outputs."""
+    """Return the plan; problems with the locations of inputs and outputs go to `problems`."""
     job = parts.job
     request = finished_request(parts, overrides_of(job, "sagemaker"))
     machines = machines_in(request["ResourceConfig"], parts.account)
@@ -62,10 +63,10 @@ def _plan(parts: Parts, context: CompileContext, problems: Problems) -> Plan:
 
 
 def finished_request(parts: Parts, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The request with the user's overrides, such that whoever starts the job can read it.
+    """Return the request with the user's overrides, checked so that the container's launcher can read it.
 
     Raises:
-        JobError: it is not.
+        JobError: the launcher cannot read it.
     """
     request = overridden(request_of(parts), overrides)
     refuse_unreadable(request, parts.job)
@@ -73,8 +74,11 @@ def finished_request(parts: Parts, overrides: Mapping[str, Any]) -> dict[str, An
 
 
 def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, problems: Problems) -> Parts | None:
-    """What is decided about the job: its machines, its image, and who starts it. Where image or mode cannot be decided
-    there are `problems`, and something stands in for both; None where the machines cannot be."""
+    """Decide the job's machines, its image, and the program that starts it.
+
+    If the image or the mode cannot be decided, the reasons go to `problems` and a placeholder stands in. Returns None
+    if the machines cannot be decided.
+    """
     account: SageMakerAccount = context.account
     machines = problems.value(lambda: machines_of(job, account), None)
     known = machines or some_machines(job)
@@ -97,7 +101,7 @@ def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, probl
 
 
 def _processes(parts: Parts, machines: Machines, request: dict[str, Any], *, package: bool) -> Processes:
-    """What the container will really run, seen from the finished request, the user's overrides included."""
+    """Return the processes that the container will really run, read from the finished request, overrides included."""
     if parts.launch.mode == "image":
         return Processes()
     devices = {group.instance_type: group.accelerators for group in machines.groups}

@@ -1,4 +1,4 @@
-"""Entrypoint mode: our own launcher, in the bundle, told by one hyperparameter what to start."""
+"""Entrypoint mode: one hyperparameter tells our own launcher, which is in the bundle, what to start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudtrain.targets.common.compiling import has_bare_flags, resolve_text
 
 
 def launch_pairs(job: TrainingJob, machines: Machines, paths: dict[str, str]) -> dict[str, Any]:
-    """The hyperparameter that our launcher reads (see `cloudtrain.runtime.sagemaker_launcher`)."""
+    """Return the hyperparameter that our launcher reads (see `cloudtrain.runtime.sagemaker_launcher`)."""
     launcher = launcher_of(job.distribution)
     launch: dict[str, Any] = {"launcher": "single" if launcher == "none" else launcher}
     if job.command is not None:

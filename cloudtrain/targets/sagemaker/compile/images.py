@@ -1,4 +1,4 @@
-"""The container image of a SageMaker job: the job's own, or the one that AWS ships for a framework and version."""
+"""The container image of a SageMaker job: the job's own image, or the AWS image for a framework and version."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ DEFAULT_FRAMEWORK = "pytorch"
 
 
 class ChosenImage(NamedTuple):
-    """An image's address, and what the catalogue knows of it: None for a user's own image."""
+    """An image's address, and its catalogue entry, which is None for a user's own image."""
 
     uri: str
     known: Image | None
     by_version: bool
-    """True when framework and version led to it; only then does the SDK ask for the service's metrics."""
+    """Whether framework and version led to the image; only then does the SDK ask for the service's metrics."""
     assumed: str | None = None
-    """What the job left open and the catalogue filled in, for the reader of the plan."""
+    """The settings that the job left open and the catalogue filled in, shown in the plan."""
 
 
 NO_IMAGE = ChosenImage("unknown:1", None, by_version=False)
-"""Stands for an image that could not be chosen, where something else about the job is looked at."""
+"""Stands in for an image that could not be chosen, while the rest of the job is checked."""
 
 
 def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) -> ChosenImage:
-    """The image that the job runs in.
+    """Return the image that the job runs in.
 
     Raises:
         JobError: the framework has no image of that version, Python or device.
@@ -55,15 +55,20 @@ def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) ->
 
 
 def _deciding_type(machines: Machines) -> str:
-    """The instance type that decides between images: of groups the first with GPUs, wherever it stands, as in the SDK
-    (2.257.7, `EstimatorBase._get_instance_type`)."""
+    """Return the instance type that decides between images.
+
+    Of several groups the first one with GPUs decides, wherever it stands, as in the SDK (2.257.7,
+    `EstimatorBase._get_instance_type`).
+    """
     types = [group.instance_type for group in machines.groups if machines.kind == "groups"]
     return next((name for name in types if device_of(name) == "gpu"), machines.first.instance_type)
 
 
 def contents_of(image: Image | None, derived_from: Framework | None = None) -> Container:
-    """What the launch view needs to know of an image; of a user's own, that it has no framework toolkit, unless it is
-    derived from an image of AWS."""
+    """Return the contents of an image that the launch view needs.
+
+    A user's own image counts as one without a framework toolkit, except if it is derived from an AWS image.
+    """
     if image is None and derived_from is not None:
         return Container(
             derived_from,
@@ -87,12 +92,14 @@ def contents_of(image: Image | None, derived_from: Framework | None = None) -> C
 
 
 def base_framework(job: TrainingJob) -> Framework | None:
-    """The framework of AWS's images that a user's own image must be derived from: nothing else has SageMaker's
-    libraries. None where the job uses neither."""
+    """Return the framework of the AWS image that a user's own image must be derived from to have SageMaker's libraries.
+
+    Returns None if the job uses neither library.
+    """
     if not isinstance(job.distribution, SMDDP | SMP):
         return None
     return "tensorflow" if job.environment.framework == "tensorflow" else "pytorch"
 
 
 _NEWEST_TOOLKIT = "5.1.4"
-"""Which sagemaker-training a user's own image is taken to have, where it has one and is told to use it."""
+"""The sagemaker-training version assumed for a user's own image that is told to use the toolkit."""

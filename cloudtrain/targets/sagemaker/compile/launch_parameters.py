@@ -1,4 +1,4 @@
-"""Hyperparameters that start a job, where the user writes them by hand: the toolkit must be able to read them."""
+"""Check launch hyperparameters that the user wrote by hand: the toolkit must be able to read them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cloudtrain.targets.sagemaker.launch import keys
 
 
 def refuse_unreadable(request: Mapping[str, Any], job: TrainingJob) -> None:
-    """Look at the finished request. What is empty counts as not given, as for the toolkit.
+    """Refuse hyperparameters that the toolkit cannot read. An empty value counts as missing, as in the toolkit.
 
     Raises:
-        JobError: the toolkit would stop at a value, or so would the plan.
+        JobError: a value would stop the toolkit or break the plan.
     """
     given = decode_hyperparameters(request.get("HyperParameters", {}))
     problems = [
@@ -42,7 +42,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    """Of processes: a number, in quotes too."""
+    """Return whether a value is a number of processes, which may be quoted."""
     return value.isdecimal() if isinstance(value, str) else isinstance(value, int) and value >= 0
 
 
@@ -58,4 +58,4 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     keys.MPI_OPTIONS: ("text", _is_text),
     keys.SMDDP_OPTIONS: ("text", _is_text),
 }
-"""What sagemaker-training takes each for."""
+"""The type that sagemaker-training expects of each hyperparameter."""

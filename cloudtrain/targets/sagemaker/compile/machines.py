@@ -1,4 +1,4 @@
-"""The machines of a SageMaker job: instance types named, preferred, grouped, or chosen by their GPU."""
+"""The machines of a SageMaker job: instance types that the job names, prefers, groups, or selects by GPU."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cloudtrain.targets.sagemaker.account import SageMakerAccount
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
 DEFAULT_VOLUME_GIB = 30
-"""Disk of each instance unless the job says otherwise: the SDK's default."""
+"""Default disk size of each instance in GiB: the SDK's default."""
 
 DEFAULT_GROUP = "homogeneousCluster"
-"""What the service calls the one group of a job without groups."""
+"""The service's name for the only group of a job without groups."""
 
 
 def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
-    """The machines that the job asks for.
+    """Return the machines that the job asks for.
 
     Raises:
         JobError: the job names no instance type, or describes one that does not exist.
@@ -43,13 +43,18 @@ def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
 
 
 def some_machines(job: TrainingJob) -> Machines:
-    """As many as the job asks for, of a type that nobody knows: for what else is wrong with a job without machines."""
+    """Return as many machines as the job asks for, of an unknown type.
+
+    They let cloudtrain find the other mistakes of a job without machines.
+    """
     return Machines((MachineGroup("", job.resources.instance_count, None, DEFAULT_GROUP),))
 
 
 def machines_in(config: Mapping[str, Any], account: SageMakerAccount) -> Machines:
-    """The machines of a finished request's `ResourceConfig` or `ClusterConfig`, with what the user's overrides made
-    of them. A row without a name or a number is none: SM110 says what is wrong with it."""
+    """Return the machines of a finished request's `ResourceConfig` or `ClusterConfig`, the user's overrides included.
+
+    A row without a name or a number is skipped: SM110 reports it.
+    """
     groups, preferences = rows_at(config, "InstanceGroups"), rows_at(config, "InstancePreferences")
     found = []
     for row in groups or preferences or [config]:
@@ -60,13 +65,13 @@ def machines_in(config: Mapping[str, Any], account: SageMakerAccount) -> Machine
 
 
 def resource_config(job: TrainingJob, target: SageMaker, machines: Machines) -> dict[str, Any]:
-    """`ResourceConfig` of CreateTrainingJob."""
+    """Return `ResourceConfig` of CreateTrainingJob."""
     optional = {"KeepAlivePeriodInSeconds": target.keep_alive, "TrainingPlanArn": target.training_plan}
     return cluster_config(job, target, machines) | {key: value for key, value in optional.items() if value is not None}
 
 
 def cluster_config(job: TrainingJob, target: SageMaker, machines: Machines) -> dict[str, Any]:
-    """`ClusterConfig` of CreateProcessingJob: the machines, and the disk of each."""
+    """Return `ClusterConfig` of CreateProcessingJob: the machines, and the disk of each."""
     config: dict[str, Any] = {"VolumeSizeInGB": _volume(job.resources.volume_size)}
     if machines.kind == "groups":
         config["InstanceGroups"] = [

@@ -1,4 +1,4 @@
-"""Who starts the processes inside the container, and why.
+"""Choose the program that starts the processes inside the container, and say why.
 
 toolkit     the image's training toolkit, told by `sagemaker_*` hyperparameters, as the SageMaker SDK does
 entrypoint  our own launcher from the bundle, through ContainerEntrypoint: exact argv, any image with Python
@@ -30,18 +30,18 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 Mode = Literal["toolkit", "entrypoint", "image"]
 
 REQUIREMENTS = "requirements.txt"
-"""The one name that the toolkit installs, at the top of the bundle."""
+"""The only file that the toolkit installs, at the top of the bundle."""
 
 
 _OLDEST_PYTHON = (3, 7)
-"""Of our own launcher."""
+"""The oldest Python that our own launcher supports."""
 
 
 _FLAGS = "the toolkit writes `--name True`, and this job has `bare_flags`"
 
 
 class Launch(NamedTuple):
-    """The mode, and one clause that says why."""
+    """The mode, and one clause with the reason."""
 
     mode: Mode
     reason: str
@@ -50,8 +50,9 @@ class Launch(NamedTuple):
 def launch_of(
     job: TrainingJob, target: SageMaker, machines: Machines, image: ChosenImage, *, package: bool = False
 ) -> Launch:
-    """The mode that works for the job and its image; the target's own choice where it gives one. `package` says
-    whether a `setup.py` stands at the top of the bundle.
+    """Return the mode that works for the job and its image, or the mode that the target names.
+
+    `package` says whether a `setup.py` stands at the top of the bundle.
 
     Raises:
         JobError: the chosen mode cannot start this job.
@@ -75,7 +76,10 @@ def launch_of(
 
 
 def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: str | None) -> Iterator[Problem]:
-    """What no mode, or not the chosen one, can start. `toolkit` and `entrypoint` say why only that one can."""
+    """Yield the reasons why no mode, or not the chosen one, can start the job.
+
+    `toolkit` and `entrypoint` say why only that mode can start it.
+    """
     yield from option_problems(job)
     yield from no_ray(job.distribution, "on SageMaker")
     if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher":
@@ -97,7 +101,7 @@ def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoi
 
 
 def python_too_old(image: Image | None) -> str | None:
-    """Why our own launcher does not run in an image of AWS; None where it does, and where nobody knows."""
+    """Explain why our own launcher cannot run in an AWS image; None if it can, or if the Python version is unknown."""
     if image is None or not image.python_version or image.python_version >= _OLDEST_PYTHON:
         return None
     has = ".".join(map(str, image.python_version))

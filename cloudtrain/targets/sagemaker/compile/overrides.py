@@ -1,4 +1,4 @@
-"""What the user adds to a request by hand, merged last."""
+"""Merge the user's own additions into a request, last."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 FIELD = "sagemaker_overrides"
 
 _NEEDED = ("AlgorithmSpecification", "OutputDataConfig", "ResourceConfig", "StoppingCondition", "TrainingJobName")
-"""What a plan reads of its request: it can be changed, and not be taken away."""
+"""Fields that a plan reads from its request: overrides may change them, but may not remove them."""
 
 
 class _Kind(NamedTuple):
-    """One operation: what a plan needs of its request, what it reads besides, and where that has its machines."""
+    """One operation: the fields that a plan needs, the fields that it also reads, and the location of the machines."""
 
     needed: tuple[str, ...]
     read: tuple[str, ...]
@@ -45,16 +45,15 @@ _KINDS = {
 def overridden(
     request: Mapping[str, Any], overrides: Mapping[str, Any], operation: str = "CreateTrainingJob"
 ) -> dict[str, Any]:
-    """The request that is sent.
+    """Return the request that is sent.
 
     Args:
-        request: what the job became.
-        overrides: merged into it.
+        request: the compiled job.
+        overrides: merged into the request.
         operation: `CreateTrainingJob` or `CreateProcessingJob`.
 
     Raises:
-        JobError: the overrides leave something that cannot be read as a request; what the service would refuse is
-            left to the checks.
+        JobError: the result cannot be read as a request. Values that the service would refuse are left to the checks.
     """
     if not overrides:
         return dict(request)
@@ -88,7 +87,10 @@ def _problems(request: Mapping[str, Any], operation: str) -> Iterator[Problem]:
 
 
 def _counts(path: tuple[str | int, ...], config: Mapping[str, Any]) -> Iterator[Problem]:
-    """More instances than a job's own field takes: a slip of the keyboard, and a plan lists all of them."""
+    """Report counts above the limit of the job's own field.
+
+    They are typing mistakes, and a plan would list every instance.
+    """
     rows: list[tuple[tuple[str | int, ...], Any]] = [(path, config)]
     for key in ("InstanceGroups", "InstancePreferences"):
         found = config.get(key)

@@ -1,4 +1,4 @@
-"""Where data is: channels in, model and outputs out, checkpoints, and the paths that scripts see."""
+"""The locations of data: input channels, model and outputs, checkpoints, and the paths that scripts see."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ OUTPUT_ROOT = "/opt/ml/output/data"
 CHECKPOINT_DIR = "/opt/ml/checkpoints"
 
 ISOLATED_BUNDLE = f"{INPUT_ROOT}/{CODE_CHANNEL}/sourcedir.tar.gz"
-"""Where the bundle is in a container without network: it cannot fetch it, and gets it through a channel."""
+"""The bundle's path in a container without network, which receives the bundle through a channel."""
 
 INPUT_MODES = {"download": "File", "mount": "FastFile", "pipe": "Pipe"}
-"""How the service calls them. A channel says its mode where it is not that of the whole job."""
+"""The service's names of input modes. A channel names its mode only if it differs from the whole job's."""
 
 _DATA_TYPES = {"prefix": "S3Prefix", "manifest": "ManifestFile", "augmented_manifest": "AugmentedManifestFile"}
 
@@ -31,26 +31,32 @@ _FILE_SYSTEM_TYPES = {"fsx": "FSxLustre", "efs": "EFS"}
 
 
 def paths_of(job: TrainingJob) -> dict[str, str]:
-    """Reference to the path that the script sees: `inputs.train` to `/opt/ml/input/data/train`."""
+    """Map each reference to the path that the script sees: `inputs.train` to `/opt/ml/input/data/train`."""
     paths = {f"inputs.{name}": _input_path(name, item) for name, item in job.inputs.items()}
     paths |= {f"outputs.{name}": f"{OUTPUT_ROOT}/{name}" for name in job.outputs}
     return paths | {"outputs.model": MODEL_DIR, "checkpoint": CHECKPOINT_DIR}
 
 
 def channels(job: TrainingJob, usual: str) -> list[dict[str, Any]]:
-    """`InputDataConfig` of the job's inputs, but for those that have problems. `usual` is the mode of the request."""
+    """Return `InputDataConfig` for the job's inputs, leaving out inputs with problems.
+
+    `usual` is the request's mode.
+    """
     return [_channel(name, item, usual) for name, item in job.inputs.items() if not _input_problems(name, item)]
 
 
 def place_problems(job: TrainingJob) -> list[Problem]:
-    """Inputs and outputs that have no place on SageMaker, or one of another service."""
+    """Return the inputs and outputs that have no location on SageMaker, or a location of another service."""
     found = [problem for name, item in job.inputs.items() for problem in _input_problems(name, item)]
     return [*found, *_output_problems(job)]
 
 
 def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> dict[str, Any]:
-    """The channel that brings the bundle. With `groups`, it says that these instance groups get it: SageMaker wants
-    either all channels of a job assigned to groups, or none (SDK 3's `InputData`)."""
+    """Return the channel that brings the bundle.
+
+    With `groups`, the channel names the instance groups that get the bundle: SageMaker wants either all channels of a
+    job assigned to groups, or none (SDK 3's `InputData`).
+    """
     source: dict[str, Any] = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
     if groups:
         source["InstanceGroupNames"] = list(groups)
@@ -59,17 +65,20 @@ def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> dict[str, Any
 
 
 def bundle_uri(target: SageMaker, account: SageMakerAccount, sha256: str) -> str:
-    """Where the bundle lies. Content-addressed: the same code has the same place."""
+    """Return the bundle's address, which contains the hash of its content: equal code has the same address."""
     return f"{_root(target, account)}/code/{sha256}/sourcedir.tar.gz"
 
 
 def data_uri(target: SageMaker, account: SageMakerAccount, sha256: str) -> str:
-    """Where data of this machine lies, named by its content too."""
+    """Return the address of data uploaded from this machine, which also contains the hash of its content."""
     return f"{_root(target, account)}/data/{sha256}"
 
 
 def output_config(job: TrainingJob, target: SageMaker, account: SageMakerAccount) -> dict[str, Any]:
-    """`OutputDataConfig`: the service adds the job's name and `output/model.tar.gz`, `output/output.tar.gz`."""
+    """Return `OutputDataConfig`.
+
+    The service appends the job's name and `output/model.tar.gz` or `output/output.tar.gz`.
+    """
     model = job.outputs.get("model")
     place = (model.sagemaker if model else None) or output_root(target, account)
     config = {"S3OutputPath": place}
@@ -81,14 +90,17 @@ def output_config(job: TrainingJob, target: SageMaker, account: SageMakerAccount
 
 
 def output_root(target: SageMaker, account: SageMakerAccount) -> str:
-    """Where results lie that have no place of their own, each run in a folder of its name."""
+    """Return the folder for results without a configured location; each run has a folder of its name there."""
     return target.output or f"{_root(target, account)}/output"
 
 
 def checkpoint_config(
     job: TrainingJob, target: SageMaker, account: SageMakerAccount, run_name: str
 ) -> dict[str, Any] | None:
-    """`CheckpointConfig`. A checkpoint without a place on SageMaker gets one of its own for each run."""
+    """Return `CheckpointConfig`.
+
+    Without a configured SageMaker location, each run gets a separate checkpoint folder.
+    """
     if job.checkpoint is None:
         return None
     place = job.checkpoint.sagemaker or f"{_root(target, account)}/checkpoints/{run_name}"
@@ -100,7 +112,7 @@ def _root(target: SageMaker, account: SageMakerAccount) -> str:
 
 
 def _input_path(name: str, item: Input) -> str:
-    """A single file lies inside its channel's folder, under its own name."""
+    """Return an input's path. A single file is in its channel's folder, under its original name."""
     if item.type == "uri_file" and item.sagemaker:
         return f"{INPUT_ROOT}/{name}/{PurePosixPath(item.sagemaker).name}"
     return f"{INPUT_ROOT}/{name}"
@@ -137,7 +149,7 @@ def _s3_source(item: Input) -> dict[str, Any]:
 
 
 def _reading(item: Input, usual: str) -> dict[str, Any]:
-    """How the container reads a channel."""
+    """Return the settings with which the container reads a channel."""
     reading: dict[str, Any] = {}
     if item.content_type is not None:
         reading["ContentType"] = item.content_type
@@ -178,7 +190,7 @@ def _input_problems(name: str, item: Input) -> list[Problem]:
 
 
 def _output_problems(job: TrainingJob) -> list[Problem]:
-    """SageMaker has one place for all results of a job."""
+    """Report outputs with different locations: SageMaker has one location for all results of a job."""
     return [
         Problem(
             ("outputs", name, "sagemaker"),

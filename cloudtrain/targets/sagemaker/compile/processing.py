@@ -1,8 +1,8 @@
-"""A processing job becomes the exact body of CreateProcessingJob.
+"""Compile a processing job into the exact body of CreateProcessingJob.
 
 Every instance runs one container: a shell unpacks the bundle, and `cloudtrain.runtime.sagemaker_processing` starts the
-script there. The SDK's processors differ: they upload a raw script (ScriptProcessor), or a `runproc.sh` of their own
-into an input `entrypoint` (FrameworkProcessor).
+script there. The SDK's processors differ: ScriptProcessor uploads a raw script, and FrameworkProcessor uploads a
+`runproc.sh` into an input `entrypoint`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,17 @@ from cloudtrain.targets.sagemaker.compile.summary import cost, instances, max_ru
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
 LONGEST_WORD = 256
-"""Characters of one item of ContainerEntrypoint or ContainerArguments, which cannot hold line breaks either
-(botocore 1.44.5: ContainerEntrypointString, ContainerArgument)."""
+"""Longest item of ContainerEntrypoint or ContainerArguments, in characters.
+
+Items cannot contain line breaks (botocore 1.44.5: ContainerEntrypointString, ContainerArgument).
+"""
 
 
 def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileContext) -> Plan:
-    """The plan of a processing job on SageMaker. `context.account` is a `SageMakerAccount`; of the target's settings
-    those count that CreateProcessingJob has: role, bucket, network, keys, experiment.
+    """Return the plan of a processing job on SageMaker.
+
+    `context.account` must be a `SageMakerAccount`. Of the target's settings, CreateProcessingJob supports role, bucket,
+    network, keys and experiment; the others are ignored.
 
     Raises:
         JobError: the job asks for something that SageMaker does not have, with the alternative.
@@ -55,7 +59,7 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
 
 
 def _plan(parts: _Parts, context: CompileContext) -> Plan:
-    """The plan without the inputs that SageMaker cannot read."""
+    """Return the plan, leaving out inputs that SageMaker cannot read."""
     job = parts.job
     request = overridden(_request(parts), overrides_of(job, "sagemaker"), "CreateProcessingJob")
     machines = machines_in(request["ProcessingResources"]["ClusterConfig"], parts.account)
@@ -75,7 +79,7 @@ def _plan(parts: _Parts, context: CompileContext) -> Plan:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What was decided about a job before its request is written."""
+    """The decisions about a job that its request is written from."""
 
     job: ProcessingJob
     view: TrainingJob
@@ -88,7 +92,7 @@ class _Parts:
 
     @classmethod
     def of(cls, job: ProcessingJob, target: SageMaker, context: CompileContext, problems: Problems) -> _Parts | None:
-        """None where the machines or the image cannot be decided, for which there are `problems` then."""
+        """Decide about the job; None if the machines or the image cannot be decided. The reasons go to `problems`."""
         view, account = job.as_training(), context.account
         machines = problems.value(lambda: machines_of(view, account), None)
         image = problems.value(lambda: image_of(view, account, machines), None) if machines is not None else None
@@ -107,23 +111,23 @@ class _Parts:
 
     @property
     def brings_code(self) -> bool:
-        """False where the image's own entry point runs."""
+        """Return whether the job brings code; False if the image's own entry point runs."""
         return self.job.entry_point is not None or self.job.command is not None
 
     @property
     def paths(self) -> dict[str, str]:
-        """Reference to path in the container."""
+        """Map each reference to its path in the container."""
         return data.paths_of(self.job)
 
     @property
     def words(self) -> list[str]:
-        """What our launcher is told behind the shell line."""
+        """Return the arguments for our launcher, which follow the shell line."""
         requirements = self.job.environment.requirements
         return [*(["--requirements", requirements] if requirements else []), *self.program]
 
     @property
     def program(self) -> list[str]:
-        """The script, or the command line."""
+        """Return the script, or the command line."""
         if self.job.command is not None:
             return ["--command", resolve_text(self.job.command, self.paths)]
         assert self.job.entry_point is not None
@@ -131,12 +135,12 @@ class _Parts:
 
     @property
     def arguments(self) -> list[str]:
-        """The script's arguments."""
+        """Return the script's arguments."""
         return hyperparameter_argv(resolve_hyperparameters(self.view, self.paths))
 
 
 def _request(parts: _Parts) -> dict[str, Any]:
-    """The request, without the user's overrides."""
+    """Return the request, without the user's overrides."""
     job, target = parts.job, parts.target
     request = {
         "ProcessingJobName": parts.run_name,
@@ -164,7 +168,7 @@ def _application(parts: _Parts) -> dict[str, Any]:
 
 
 def _network(target: SageMaker) -> dict[str, Any]:
-    """Only where something is asked for, and then whole, as the SDK's NetworkConfig writes it."""
+    """Return the complete network settings, as the SDK's NetworkConfig writes them; empty if nothing is configured."""
     config: dict[str, Any] = {}
     if target.encrypt_inter_container_traffic:
         config["EnableInterContainerTrafficEncryption"] = True
@@ -176,7 +180,10 @@ def _network(target: SageMaker) -> dict[str, Any]:
 
 
 def _image_problems(parts: _Parts) -> Iterator[Problem]:
-    """Our launcher starts every script of a processing job; there is no toolkit for them."""
+    """Report images that cannot start the job.
+
+    Our launcher starts every script of a processing job, because no toolkit exists for them.
+    """
     old = python_too_old(parts.image.known) if parts.brings_code else None
     if old:
         newer = "use a newer `version`, or an image of your own"
@@ -184,7 +191,7 @@ def _image_problems(parts: _Parts) -> Iterator[Problem]:
 
 
 def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
-    """Words that the request has no room for; there is no other way for them into the container."""
+    """Report arguments that are too long for the request, which is their only way into the container."""
     paths = data.paths_of(job)
     if job.command is not None:
         line = resolve_text(job.command, paths)
@@ -204,7 +211,7 @@ def _word_problem(text: str, path: tuple[str, ...], hint: str) -> Iterator[Probl
 
 
 def _processes(parts: _Parts, count: int) -> Processes:
-    """One process per instance: what starts once the bundle is unpacked."""
+    """Return one process per instance, which starts once the bundle is unpacked."""
     if not parts.brings_code:
         return Processes()
     argv = tuple(script_argv([*parts.program, *parts.arguments]))

@@ -1,4 +1,4 @@
-"""Where the data of a processing job is: in S3, and in the container."""
+"""The locations of a processing job's data, in S3 and in the container."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 
 INPUT_ROOT = "/opt/ml/processing/input"
 OUTPUT_ROOT = "/opt/ml/processing/output"
-"""Where inputs and outputs are in the container, each in a folder of its name, unless the job gives a `path`."""
+"""Root folders of inputs and outputs in the container.
+
+Each has a subfolder of its name, except if the job gives a `path`.
+"""
 
 _UPLOAD_MODES = {"upload": "EndOfJob", "mount": "Continuous"}
 
 
 def paths_of(job: ProcessingJob) -> dict[str, str]:
-    """Reference to path in the container."""
+    """Map each reference to its path in the container."""
     paths = {f"inputs.{name}": _script_path(name, item) for name, item in job.inputs.items()}
     return paths | {f"outputs.{name}": _output_path(name, item) for name, item in job.outputs.items()}
 
 
 def inputs(job: ProcessingJob, code_uri: str | None) -> list[dict[str, Any]]:
-    """`ProcessingInputs`: the job's own, and the bundle."""
+    """Return `ProcessingInputs`: the job's own inputs, and the bundle."""
     found = [_input(name, item) for name, item in job.inputs.items() if item.sagemaker is not None]
     if code_uri is not None:
         found.append(_s3_input(CODE_INPUT, code_uri, f"{INPUT_ROOT}/{CODE_INPUT}"))
@@ -58,8 +61,10 @@ def _s3_input(name: str, uri: str, path: str, **reading: str) -> dict[str, Any]:
 
 
 def outputs(job: ProcessingJob, target: SageMaker, account: SageMakerAccount, run_name: str) -> dict[str, Any]:
-    """`ProcessingOutputConfig`; empty for a job without outputs. Those without a place of their own lie beside those of
-    training jobs."""
+    """Return `ProcessingOutputConfig`; empty for a job without outputs.
+
+    Outputs without a configured location are stored beside the outputs of training jobs.
+    """
     if not job.outputs:
         return {}
     root = f"{output_root(target, account).rstrip('/')}/{run_name}/output"
@@ -79,7 +84,7 @@ def _output(name: str, item: ProcessingOutput, root: str) -> dict[str, Any]:
 
 
 def input_problems(job: ProcessingJob) -> Iterator[Problem]:
-    """Inputs that SageMaker cannot read."""
+    """Report inputs that SageMaker cannot read."""
     for name, item in job.inputs.items():
         path = ("inputs", name)
         if item.sagemaker is None:
@@ -106,7 +111,7 @@ def _input_path(name: str, item: ProcessingInput) -> str:
 
 
 def _path_problems(job: ProcessingJob) -> Iterator[Problem]:
-    """Two inputs or outputs in one folder."""
+    """Report inputs or outputs that share a folder."""
     taken = {f"{INPUT_ROOT}/{CODE_INPUT}": "the job's code"}
     places = [(("inputs", name), _input_path(name, item)) for name, item in job.inputs.items()]
     places += [(("outputs", name), _output_path(name, item)) for name, item in job.outputs.items()]
@@ -118,7 +123,7 @@ def _path_problems(job: ProcessingJob) -> Iterator[Problem]:
 
 
 def _script_path(name: str, item: ProcessingInput) -> str:
-    """A single file lies inside its input's folder, under its own name."""
+    """Return an input's path. A single file is in its input's folder, under its original name."""
     path = _input_path(name, item)
     return f"{path}/{PurePosixPath(item.sagemaker).name}" if item.type == "uri_file" and item.sagemaker else path
 

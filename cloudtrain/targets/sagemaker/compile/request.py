@@ -1,4 +1,4 @@
-"""The body of CreateTrainingJob, field by field."""
+"""Write the body of CreateTrainingJob, field by field."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 from cloudtrain.targets.sagemaker.tags import RUN_TAG
 
 DEFAULT_MAX_RUNTIME = 86_400
-"""Seconds that a job may run unless it says otherwise: one day, the SDK's and the service's default."""
+"""Default limit of a job's run in seconds: one day, the default of the SDK and of the service."""
 
 
 class Parts(NamedTuple):
-    """What was decided about a job before its request is written."""
+    """The decisions about a job that its request is written from."""
 
     job: TrainingJob
     target: SageMaker
@@ -45,17 +45,17 @@ class Parts(NamedTuple):
 
     @property
     def paths(self) -> dict[str, str]:
-        """Reference to path in the container."""
+        """Map each reference to its path in the container."""
         return paths_of(self.job)
 
     @property
     def needs_code_channel(self) -> bool:
-        """Whether the bundle comes through a channel: a container without network cannot fetch it."""
+        """Return whether the bundle comes through a channel, because a container without network cannot download it."""
         return self.launch.mode == "entrypoint" or (self.launch.mode == "toolkit" and self.target.network_isolation)
 
 
 def request_of(parts: Parts) -> dict[str, Any]:
-    """The request, without the user's overrides."""
+    """Return the request, without the user's overrides."""
     job, target = parts.job, parts.target
     request = {
         "TrainingJobName": parts.run_name,
@@ -91,7 +91,10 @@ def _algorithm(parts: Parts) -> dict[str, Any]:
 
 
 def _hyperparameters(parts: Parts) -> dict[str, str]:
-    """Scripts get JSON values; an image's own algorithm gets plain text, as the SDK's generic estimator writes it."""
+    """Return the hyperparameters: JSON values for scripts, and plain text for an image's own algorithm.
+
+    The SDK's generic estimator writes plain text, too.
+    """
     own = resolve_hyperparameters(parts.job, parts.paths)
     if parts.launch.mode == "image":
         return {name: str(value) for name, value in own.items()}
@@ -136,19 +139,19 @@ def _environment(parts: Parts) -> dict[str, str]:
 
 
 def tags(given: dict[str, str], run_name: str) -> list[dict[str, str]]:
-    """`Tags`: the job's own, and the one that makes it ours."""
+    """Return `Tags`: the job's own tags, and the tag that identifies the run."""
     return [{"Key": key, "Value": value} for key, value in (given | {RUN_TAG: run_name}).items()]
 
 
 def network(target: SageMaker) -> dict[str, Any]:
-    """`VpcConfig`; empty unless the target has one."""
+    """Return `VpcConfig`; empty if the target has none."""
     if not target.subnets and not target.security_group_ids:
         return {}
     return {"Subnets": list(target.subnets), "SecurityGroupIds": list(target.security_group_ids)}
 
 
 def experiment(target: SageMaker) -> dict[str, str]:
-    """`ExperimentConfig`; empty unless the target has one."""
+    """Return `ExperimentConfig`; empty if the target has none."""
     names = {
         "ExperimentName": target.experiment,
         "TrialName": target.trial,
@@ -159,7 +162,7 @@ def experiment(target: SageMaker) -> dict[str, str]:
 
 
 def _switches(parts: Parts) -> dict[str, Any]:
-    """What is off unless asked for, and then left out."""
+    """Return the optional features that are switched on; all others are left out."""
     target = parts.target
     return {
         "EnableNetworkIsolation": target.network_isolation or None,
@@ -172,7 +175,10 @@ def _switches(parts: Parts) -> dict[str, Any]:
 
 
 def _observers(parts: Parts) -> dict[str, Any]:
-    """Profiler and debugger: off unless asked for. The SDK turns both on; the service profiles unless told not to."""
+    """Return profiler and debugger settings: both are off by default.
+
+    The SDK turns both on, and the service profiles if the request does not disable it.
+    """
     place = output_config(parts.job, parts.target, parts.account)["S3OutputPath"]
     profiler: dict[str, Any] = {"DisableProfiler": True}
     if parts.target.profiler:

@@ -1,4 +1,4 @@
-"""What a person reads first: the machines, what starts on them, where things are, and what it can cost."""
+"""The first lines that a person reads: the machines, their processes, the locations of data, and the highest cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MODES = {
 
 
 def summary(parts: Parts, machines: Machines, request: dict[str, Any], processes: Processes) -> list[tuple[str, str]]:
-    """Label and text pairs, in reading order."""
+    """Return pairs of label and text, in reading order."""
     job, account = parts.job, parts.account
     pairs = [
         ("target", f"sagemaker ({account.region})"),
@@ -37,19 +37,19 @@ def summary(parts: Parts, machines: Machines, request: dict[str, Any], processes
 
 
 def max_runtime(request: dict[str, Any]) -> int:
-    """Seconds after which the service ends the job."""
+    """Return the seconds after which the service ends the job."""
     limit: int = request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME)
     return limit
 
 
 def instances(machines: Machines, *, together: bool = True) -> str:
-    """A line for each group, or for each type that may be taken. `together`: whether they talk to each other."""
+    """Return a line for each group, or for each acceptable type. `together` says whether the instances communicate."""
     between = "\nor " if machines.kind == "preferences" else "\n"
     return between.join(_instances(group, machines, together) for group in machines.groups)
 
 
 def cost(machines: Machines, request: dict[str, Any]) -> str:
-    """The most that all instances cost over the whole `max_runtime`."""
+    """Return the highest cost of all instances over the whole `max_runtime`."""
     price = machines.price
     if price is None or not price.exact:
         return "unknown: the catalogue has no price of this type"

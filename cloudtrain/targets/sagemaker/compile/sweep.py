@@ -1,8 +1,8 @@
-"""A sweep as the body of CreateHyperParameterTuningJob: the request of a trial's training job, taken apart.
+"""Compile a sweep into the body of CreateHyperParameterTuningJob, made from the request of a trial's training job.
 
-What the tuner cannot carry is refused with the alternative, where the SageMaker SDK drops it without a word: entry
-points of containers, instance groups, profiler, warm pools and their like. Two things differ from what SDK 2.257.7
-sends on purpose: a categorical number stays a number (the SDK makes a text of it), and what describes the SDK's own
+Features that the tuner cannot carry are refused with the alternative: entry points of containers, instance groups,
+profiler, warm pools and similar. The SageMaker SDK drops them silently. Two things differ on purpose from what SDK
+2.257.7 sends: a categorical number stays a number (the SDK turns it into text), and the description of the SDK's own
 estimator class is left out.
 """
 
@@ -25,13 +25,16 @@ from cloudtrain.targets.sagemaker.launch.job import arrives_intact
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
 LONGEST_NAME = 32
-"""Of a tuning job, because its trials add 13 letters to theirs."""
+"""Longest name of a tuning job: its trials append 13 characters to it."""
 
 _SUFFIX = len("-00000000-00")
 _MOST_RANGES, _MOST_VALUES, _MOST_VARIABLES, _MOST_STATIC = 30, 30, 48, 100
 _LONGEST_VALUE = 256
 _QUOTA, _MOST_AT_ONCE, _MOST_TRIALS = 10, 100, 750
-"""Trials at once that every account may have, that its quota can be raised to; in all, of every strategy but random."""
+"""The tuner's limits: trials at once by default and with a raised quota, and trials in all.
+
+The last limit holds for every strategy but random.
+"""
 
 _KINDS = ("Continuous", "Integer", "Categorical")
 _STRATEGIES = {"grid": "Grid", "random": "Random", "bayesian": "Bayesian", "hyperband": "Hyperband"}
@@ -40,7 +43,7 @@ _DEFINITION = (
     "RoleArn", "InputDataConfig", "VpcConfig", "OutputDataConfig", "StoppingCondition", "EnableNetworkIsolation",
     "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining", "RetryStrategy", "Environment",
 )  # fmt: skip
-"""What a definition has as a training job has it."""
+"""Fields that a tuning job's training definition shares with a training job."""
 
 _MACHINES = ("InstanceType", "InstanceCount", "VolumeSizeInGB", "VolumeKmsKeyId")
 _OF_THE_ALGORITHM = ("TrainingImage", "AlgorithmName", "TrainingInputMode", "MetricDefinitions")
@@ -48,16 +51,16 @@ _TAKEN_APART = {
     "TrainingJobName", "AlgorithmSpecification", "HyperParameters", "ResourceConfig", "Tags", "CheckpointConfig",
 }  # fmt: skip
 _UNSAID = {"ProfilerConfig": {"DisableProfiler": True}}
-"""What says in a training job that something is off, which it is in a tuning job anyway."""
+"""Fields that switch a feature off in a training job; in a tuning job the feature is always off."""
 
 _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a job of its own"
 
 
 def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> Plan:
-    """The plan of a sweep in SageMaker's own tuner.
+    """Return the plan of a sweep in SageMaker's own tuner.
 
     Raises:
-        JobError: the tuner cannot do it (CT061), or no trial can run.
+        JobError: the tuner cannot run the sweep (CT061), or no trial can run.
     """
     problems = Problems()
     parts = parts_of(sweep.job, target, context, problems)
@@ -144,7 +147,10 @@ def _ranges(sweep: Sweep) -> dict[str, Any]:
 
 
 def _is_listed(sweep: Sweep, item: Range) -> bool:
-    """Whether its values are written one by one: the tuner knows no steps, and a grid of listed values alone."""
+    """Return whether a range's values must be listed one by one.
+
+    The tuner supports no steps, and its grids take only listed values.
+    """
     return item.kind == "choice" or (item.kind == "int" and (sweep.strategy == "grid" or item.step not in (None, 1)))
 
 
@@ -153,7 +159,10 @@ def _text(value: Any, *, as_json: bool) -> str:
 
 
 def _metrics(sweep: Sweep, given: list[dict[str, str]]) -> list[dict[str, str]]:
-    """The job's own, and where none of them is the objective, what reads it in the lines of `runtime.report`."""
+    """Return the job's own metrics, with the objective among them.
+
+    If the job does not define the objective, a pattern reads it from the lines of `runtime.report`.
+    """
     assert sweep.objective is not None, "refused otherwise"
     name = sweep.objective.metric
     if any(row["Name"] == name for row in given):
@@ -170,7 +179,7 @@ def _notes(sweep: Sweep) -> Iterator[str]:
 
 
 def _cannot(sweep: Sweep, parts: Parts, request: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """What the tuner cannot carry: where it stands, what it is, and the alternative."""
+    """Yield the features that the tuner cannot carry: the place, the feature, and the alternative."""
     if len(sweep.name) > LONGEST_NAME - _SUFFIX:
         most = LONGEST_NAME - _SUFFIX
         message = f"a tuning job's name has at most {LONGEST_NAME} letters, a hash among them"

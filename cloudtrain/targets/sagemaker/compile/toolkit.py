@@ -1,12 +1,12 @@
 """Toolkit mode: the distribution as the `sagemaker_*` hyperparameters that the containers' training toolkit reads.
 
 The keys and their values are those of the SageMaker SDK 2.257.7 (`Framework._distribution_configuration`), measured
-request by request. Where the SDK loses what the user said, so that the job would run as something else, we write
-what the toolkit understands:
+request by request. Where the SDK drops a setting, so that a different job would run, we write the form that the
+toolkit understands:
 
 * With `torch` on a heterogeneous cluster the SDK drops the groups, and every group runs torchrun alone.
 * With `smddp` on a heterogeneous cluster the SDK writes the instance type `null`.
-* `processes_per_instance` of `torch` has no place in the SDK; the toolkit takes the MPI key for torchrun as well.
+* The SDK cannot express `processes_per_instance` of `torch`; the toolkit takes the MPI key for torchrun as well.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from cloudtrain.core.job import TrainingJob
 from cloudtrain.targets.sagemaker.launch import keys
 
 Pairs = dict[str, Any]
-"""Hyperparameter to its value, before it is written as JSON."""
+"""Maps each hyperparameter to its value before JSON encoding."""
 
 LOG_LEVEL = 20
-"""logging.INFO, as the SDK sets it."""
+"""The level logging.INFO, as the SDK sets it."""
 
 
 def script_pairs(*, program: str, submit_directory: str, run_name: str, region: str) -> Pairs:
-    """What every script needs: where the code is and what to run."""
+    """Return the hyperparameters that every script needs: the location of the code, and the script to run."""
     return {
         keys.SUBMIT_DIRECTORY: submit_directory,
         keys.PROGRAM: program,
@@ -39,7 +39,7 @@ def script_pairs(*, program: str, submit_directory: str, run_name: str, region: 
 
 
 def distribution_pairs(job: TrainingJob, machines: Machines) -> Pairs:
-    """What tells the toolkit how to start the processes."""
+    """Return the hyperparameters that tell the toolkit how to start the processes."""
     groups: Pairs = {}
     if machines.spans and job.distribution.type != "tensorflow":
         groups = {keys.GROUPS: list(machines.spans)}
@@ -85,7 +85,7 @@ def _mpi(distribution: MPI | Horovod, machines: Machines) -> Pairs:  # noqa: ARG
 
 
 def _mpi_pairs(processes: int | None, options: str) -> Pairs:
-    """Without a count the toolkit starts one process for each GPU."""
+    """Return the MPI hyperparameters. Without a count, the toolkit starts one process for each GPU."""
     count = {keys.PROCESSES: processes} if processes is not None else {}
     return {keys.MPI: True, **count, keys.MPI_OPTIONS: options}
 
@@ -120,5 +120,5 @@ _WRITERS: dict[str, Callable[[Any, Machines], Pairs]] = {
 
 
 def encode_values(pairs: Pairs) -> dict[str, str]:
-    """Each value as JSON, which the toolkit reads back with its type."""
+    """Encode each value as JSON, which the toolkit decodes to the same type."""
     return {name: json.dumps(value) for name, value in pairs.items()}

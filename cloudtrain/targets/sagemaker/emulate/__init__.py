@@ -1,22 +1,22 @@
-"""`emulate: sagemaker`: the job as SageMaker would run it, on this machine.
+"""`emulate: sagemaker`: run the job on this machine as SageMaker would run it.
 
-The job is compiled for SageMaker, its counts scaled down; then every host of that request gets an `/opt/ml` of its own
-in the run's folder, with the files, variables and argv that the container would have. What differs, and nothing else:
+cloudtrain compiles the job for SageMaker, with its counts scaled down. Each host of that request then gets a separate
+`/opt/ml` in the run's folder, with the files, variables and argv that the container would have. Only these differ:
 
-    /opt/ml         lies at `hosts/algo-N/opt/ml` of the run's folder, wherever it is named
-    addresses       where a host and port is meant, loopback and a free port; the names in SM_HOSTS stay
+    /opt/ml         is at `hosts/algo-N/opt/ml` of the run's folder, in every path and text
+    addresses       hosts and ports become loopback and a free port; the names in SM_HOSTS stay
     interface       `lo` instead of `eth0`
-    interpreter     the local target's; mpirun is this machine's; libraries of SageMaker's images are not there
+    interpreter     the local target's Python and this machine's mpirun; the libraries of SageMaker's images are missing
     counts          instances, processes, GPUs and CPUs are this machine's
-    ranks' output   goes to files: torchrun's settings are PET_* variables, mpirun has `--output-filename` for it and
-                    loses `--tag-output`
+    ranks' output   goes to files: torchrun gets PET_* variables, and mpirun gets `--output-filename` instead of
+                    `--tag-output`
     our own         CLOUDTRAIN_RUN_DIR, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS (each host's share), PYTHONPATH,
                     PYTHONUNBUFFERED, TRAINING_JOB_NAME, AWS_REGION, TORCH_ELASTIC_SHUTDOWN_TIMEOUT
 
-    paths       texts with `/opt/ml` replaced; addresses replaced
-    toolkit     what the image's training toolkit starts on a host
-    entrypoint  what our own launcher starts on a host; it runs for real
-    compiler    all of it together: the launch specification
+    paths       replaces `/opt/ml` and addresses in texts
+    toolkit     the processes that the image's training toolkit starts on a host
+    entrypoint  the processes that our own launcher starts on a host; the launcher runs for real
+    compiler    combines the parts into the launch specification
 """
 
 from __future__ import annotations

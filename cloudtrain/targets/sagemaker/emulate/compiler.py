@@ -1,4 +1,4 @@
-"""Job, local target and context in; the plan of an emulated job out."""
+"""Compile a job, a local target and a context into the plan of an emulated job."""
 
 from __future__ import annotations
 
@@ -35,22 +35,24 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 ACCOUNT = SageMakerAccount(
     region="us-east-1", role="arn:aws:iam::000000000000:role/emulated", bucket="emulated", missing=()
 )
-"""Stands for an account: the request is not sent. Of the user's settings count those that the container can see: the
-region, who starts the processes, and the mode of the channels."""
+"""Stands in for an account, because the request is never sent.
+
+Only the user's settings that the container can see count: the region, the launch mode, and the mode of the channels.
+"""
 
 LAUNCHER_PATIENCE = 60.0
-"""Seconds that our launcher has to say why a rank has failed: it ends the others, and writes the failure file."""
+"""Seconds for our launcher to end the other ranks and to write the failure file after a rank has failed."""
 
 _REPEATED = ("SM_RESOURCE_CONFIG", "SM_TRAINING_ENV")
 
 _LAUNCHERS = ("torchrun", "mpirun")
 
 _MACHINES = "ResourceConfig"
-"""What of a request is about machines."""
+"""The request fields that describe machines."""
 
 
 def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: CompileContext) -> LocalPlan:
-    """The plan of a job that runs here as SageMaker would run it. `context.account` is a `LocalAccount`.
+    """Return the plan of a job that runs here as SageMaker would run it. `context.account` is a `LocalAccount`.
 
     Raises:
         JobError: the job cannot run on SageMaker, or cannot be emulated here, with the alternative.
@@ -95,7 +97,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
 
 
 def _without_machines(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The machines are this one's, and their number is what it can carry."""
+    """Remove the machines from the overrides: this machine and its capacity replace them."""
     return {key: value for key, value in overrides.items() if key != _MACHINES}
 
 
@@ -107,7 +109,7 @@ def _notes(job: TrainingJob, launches: dict[Host, HostLaunch]) -> Iterator[str]:
 
 
 def _container(parts: Parts, python: str) -> Container:
-    """The image's framework and toolkit, without the libraries, variables and PyTorch that only the image has."""
+    """Return the image's framework and toolkit, without the libraries, variables and PyTorch of the real image."""
     known = contents_of(parts.image.known)
     return known._replace(python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None)
 
@@ -119,7 +121,7 @@ def _specification(
     launches: dict[Host, HostLaunch],
     started: list[tuple[Process, str]],
 ) -> LaunchSpecification:
-    """Everything in `/opt/ml`, host by host; what is started; and where results are found afterwards."""
+    """Return the launch specification: each host's `/opt/ml`, the processes, and the locations of results."""
     archive = stage.account.archive(context.bundle)
     roots = [stage.root(host) for host in stage.hosts]
     checkpoint = _checkpoint(stage, job)
@@ -171,13 +173,13 @@ def _specification(
 
 
 def _metrics(request: Mapping[str, Any]) -> dict[str, str]:
-    """The patterns that the service would read in the log."""
+    """Return the patterns with which the service would read metrics from the log."""
     pairs = request["AlgorithmSpecification"].get("MetricDefinitions", ())
     return {str(pair["Name"]): str(pair["Regex"]) for pair in pairs}
 
 
 def _checkpoint(stage: Stage, job: TrainingJob) -> str:
-    """What stands for the bucket that all hosts write their checkpoints to, and find them in again."""
+    """Return the folder that stands in for the checkpoint bucket, which all hosts share."""
     given = job.checkpoint.local if job.checkpoint else None
     return given or f"{stage.run_dir}/checkpoint"
 
@@ -189,7 +191,10 @@ def _files(stage: Stage, host: Host) -> Iterator[tuple[str, str]]:
 
 
 def _links(stage: Stage, job: TrainingJob, host: Host) -> Iterator[Link]:
-    """The channels of one host. A sharded one has every n-th file, and one of another group's is not there."""
+    """Yield the channels of one host.
+
+    Of a sharded channel a host sees every n-th file. Channels of other instance groups are left out.
+    """
     for name, item in job.inputs.items():
         if item.instance_groups and host.group not in item.instance_groups:
             continue
@@ -204,8 +209,10 @@ def _links(stage: Stage, job: TrainingJob, host: Host) -> Iterator[Link]:
 
 
 def _assign_ranks(launches: dict[Host, HostLaunch]) -> list[tuple[Process, str]]:
-    """What the supervisor starts, each with its signal. Scripts that no launcher starts are ranks themselves, after
-    those of launchers, in the order of their hosts' names; parameter servers come last.
+    """Return the processes that the supervisor starts, each with its signal, and number their ranks.
+
+    Scripts without a launcher are ranks themselves. They come after the ranks of launchers, in the order of their
+    hosts' names; parameter servers come last.
     """
     started = [(process, made.signal) for made in launches.values() for process in made.processes]
     first = sum(made.ranks for made in launches.values())
@@ -226,7 +233,7 @@ def _started_process(stage: Stage, launches: dict[Host, HostLaunch], process: Pr
 
 
 def _shown_processes(launches: dict[Host, HostLaunch], started: list[tuple[Process, str]]) -> Iterator[Process]:
-    """For the plan's reader: what is started, then what that starts; without variables that repeat the others."""
+    """Yield the processes shown in the plan: started processes, then their children, without repeated variables."""
     for process in (*(each for each, _ in started), *(each for made in launches.values() for each in made.shown)):
         yield replace(process, env={name: value for name, value in process.env.items() if name not in _REPEATED})
 

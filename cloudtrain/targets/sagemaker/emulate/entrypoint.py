@@ -21,10 +21,10 @@ from cloudtrain.targets.sagemaker.launch.job import Host, hyperparameters_file, 
 
 
 def entrypoint_host(stage: Stage, host: Host) -> HostLaunch:
-    """What the host starts: the launcher, and what that starts in turn.
+    """Return the processes that the host starts: the launcher, and the launcher's children.
 
     Raises:
-        JobError: the launcher would refuse the job, or mpirun is needed and not here.
+        JobError: the launcher would refuse the job, or the job needs mpirun and this machine has none.
     """
     plan = _plan(stage, host)
     program = plan.programs[0] if plan.programs else None
@@ -55,7 +55,7 @@ _RANKS_OF = {"torchrun", "mpirun"}
 
 
 def _plan(stage: Stage, host: Host) -> LaunchPlan:
-    """The launcher's own plan. Addresses are those of the containers: the ports here are chosen at start."""
+    """Return the launcher's own plan. It has the containers' addresses: ports on this machine are chosen at start."""
     request, known = stage.request_of(host), stage.account.machine
     machine = Machine(
         python=stage.python, cpus=known.cpus, gpus=stage.gpus(host), variables=dict(stage.variables(host))
@@ -78,7 +78,7 @@ def _plan(stage: Stage, host: Host) -> LaunchPlan:
 
 
 def _ranks(stage: Stage, host: Host, plan: LaunchPlan) -> Sequence[Process]:
-    """The ranks that this host's launcher starts."""
+    """Return the ranks that this host's launcher starts."""
     program = plan.programs[0] if plan.programs else None
     if program is None or program.role not in _RANKS_OF:
         return ()

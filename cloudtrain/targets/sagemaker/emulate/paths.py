@@ -1,4 +1,4 @@
-"""Paths and addresses of a container, as they are on this machine."""
+"""Translate a container's paths and addresses to this machine's."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo"
 
 _ROOT = re.compile(rf"(?<![\w.~/-]){re.escape(ROOT)}(?![\w.-])")
-"""`/opt/ml` as a whole path or its beginning: not in `/data/opt/ml`, not in `/opt/mlflow`."""
+"""Matches `/opt/ml` as a whole path or as its beginning, but not `/data/opt/ml` or `/opt/mlflow`."""
 
 _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "SM_NETWORK_INTERFACE_NAME")
 
 
 def relocate_text(text: str, root: str) -> str:
-    """The text with `/opt/ml` at `root`."""
+    """Return the text with `root` in place of `/opt/ml`."""
     return _ROOT.sub(lambda _: root, text)
 
 
 def relocate_request(request: Mapping[str, Any], root: str) -> dict[str, Any]:
-    """The request with hyperparameters and variables that name `/opt/ml` as one host must see them."""
+    """Return the request with one host's paths in the hyperparameters and variables that name `/opt/ml`."""
     hyperparameters = {name: _relocate_json(text, root) for name, text in request.get("HyperParameters", {}).items()}
     variables = {name: relocate_text(text, root) for name, text in request.get("Environment", {}).items()}
     return {**request, "HyperParameters": hyperparameters, "Environment": variables}
 
 
 def _relocate_json(text: str, root: str) -> str:
-    """Inside JSON the root is written as JSON writes it."""
+    """Replace `/opt/ml` in a text; inside JSON, write the root with JSON's escapes."""
     try:
         json.loads(text)
     except ValueError:
@@ -42,22 +42,22 @@ def _relocate_json(text: str, root: str) -> str:
 
 
 def port_name(endpoint: str) -> str:
-    """The name of the port that stands for `host:port`."""
+    """Return the name of the port that stands in for `host:port`."""
     return endpoint.replace(":", "_")
 
 
 def local_endpoint(endpoint: str) -> str:
-    """`algo-1:7777` as an address on this machine; its port is chosen at start."""
+    """Return `algo-1:7777` as an address on this machine; its port is chosen at start."""
     return LOOPBACK + ":${{ports." + port_name(endpoint) + "}}"
 
 
 def local_port(host: str, port: int | str) -> str:
-    """The port alone."""
+    """Return only the port."""
     return local_endpoint(f"{host}:{port}").partition(":")[2]
 
 
 def local_tf_config(text: str) -> tuple[str, tuple[str, ...]]:
-    """TF_CONFIG with every task on loopback, and the endpoints that it had."""
+    """Return TF_CONFIG with every task on loopback, and the endpoints that it had."""
     config = json.loads(text)
     endpoints = tuple(address for members in config["cluster"].values() for address in members)
     config["cluster"] = {role: list(map(local_endpoint, members)) for role, members in config["cluster"].items()}
@@ -65,12 +65,12 @@ def local_tf_config(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def with_loopback(resource: Mapping[str, Any]) -> dict[str, Any]:
-    """`resourceconfig.json` with an interface that exists."""
+    """Return `resourceconfig.json` with an interface that exists on this machine."""
     return {**resource, "network_interface_name": LOOPBACK_INTERFACE}
 
 
 def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """A host's variables with the interface of this machine."""
+    """Return a host's variables with this machine's interface."""
     local = dict(variables)
     for name in _INTERFACE_VARIABLES:
         if local.get(name) == INTERFACE:
@@ -84,7 +84,7 @@ def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def local_master(variables: Mapping[str, str]) -> dict[str, str]:
-    """Where the toolkit says that rank 0 is, on this machine; nothing where it does not say so."""
+    """Return the toolkit's variables for the address of rank 0, on this machine; empty if the toolkit sets none."""
     if "MASTER_ADDR" not in variables:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""What all hosts of an emulation share: the request, the run's folder, and this machine."""
+"""The data that all hosts of an emulation share: the request, the run's folder, and this machine."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cloudtrain.targets.sagemaker.launch.job import Container, Host, hosts
 
 @dataclass(frozen=True)
 class HostLaunch:
-    """What one host starts.
+    """The processes that one host starts.
 
     Attributes:
         processes: started by the supervisor.
-        shown: started by those in turn; only for the plan.
-        signal: who gets SIGTERM first (see `cloudtrain.launch.specification`).
-        ranks: how many a launcher starts.
+        shown: children of those processes; only for the plan.
+        signal: which processes get SIGTERM first (see `cloudtrain.launch.specification`).
+        ranks: number of ranks that a launcher starts.
         endpoints: `host:port` of everything that listens, on any host.
-        unpacks: whether the host's launcher unpacks the code itself.
+        unpacks: whether the host's launcher itself unpacks the code.
         notes: for the reader of the plan.
     """
 
@@ -54,27 +54,27 @@ class Stage:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """`algo-1` first."""
+        """Return the hosts, `algo-1` first."""
         return tuple(sorted(hosts(self.request), key=lambda host: host.index))
 
     def root(self, host: Host) -> str:
-        """Where the host's `/opt/ml` is."""
+        """Return the folder that stands in for the host's `/opt/ml`."""
         return f"{self.run_dir}/hosts/{host.name}/opt/ml"
 
     def path(self, host: Host, path: str) -> str:
-        """A path of the container on this machine."""
+        """Return the path on this machine for a path of the container."""
         return relocate_text(path, self.root(host))
 
     def request_of(self, host: Host) -> dict[str, Any]:
-        """The request as the host sees it."""
+        """Return the request as the host sees it."""
         return relocate_request(self.request, self.root(host))
 
     def gpus(self, host: Host) -> int:
-        """GPUs that the host sees."""
+        """Return the number of GPUs that the host sees."""
         return len(gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index))
 
     def variables(self, host: Host) -> dict[str, str]:
-        """What a container has before its toolkit or launcher starts, and what this machine adds."""
+        """Return a container's variables before its toolkit or launcher starts, and those that this machine adds."""
         variables = {
             "AWS_REGION": self.region,
             "CLOUDTRAIN_RUN_DIR": self.run_dir,
@@ -91,10 +91,10 @@ class Stage:
 
     @property
     def mpirun(self) -> str:
-        """This machine's.
+        """Return this machine's mpirun.
 
         Raises:
-            JobError: there is none.
+            JobError: this machine has no mpirun.
         """
         if self.account.mpirun is None:
             message = f"the container would start `mpirun`, which is neither beside `{self.python}` nor on the PATH"
@@ -102,10 +102,13 @@ class Stage:
         return self.account.mpirun
 
     def mpirun_variables(self, host: Host) -> dict[str, str]:
-        """The PATH on which our launcher finds this machine's mpirun."""
+        """Return the PATH on which our launcher finds this machine's mpirun."""
         folder, path = os.path.dirname(self.mpirun), self.variables(host).get("PATH", "${{env.PATH}}")  # noqa: PTH120
         return {"PATH": f"{folder}:{path}"}
 
     def torchrun_variables(self, host: Host) -> dict[str, str]:
-        """torchrun's own settings as variables, so that its argv stays as it is: each rank's output in its file."""
+        """Return torchrun's settings as variables, which keeps its argv unchanged.
+
+        Each rank's output goes to a file.
+        """
         return {"PET_LOG_DIR": f"{self.run_dir}/logs/instance_{host.index}", "PET_REDIRECTS": "3"}

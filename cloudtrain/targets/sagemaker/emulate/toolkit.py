@@ -1,4 +1,4 @@
-"""What the image's training toolkit starts on a host, with this machine's interpreter, addresses and mpirun."""
+"""The processes that the image's toolkit starts on a host, with this machine's interpreter, addresses and mpirun."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SERVER = (
     "cluster = tf.train.ClusterSpec(config['cluster'])\n"
     "tf.distribute.Server(cluster, job_name='ps', task_index=task['index'], config=settings).join()\n"
 )
-"""The parameter server that sagemaker-tensorflow-training forks from its own process, as a program."""
+"""A program that acts as the parameter server, which sagemaker-tensorflow-training forks from its own process."""
 
 
 def toolkit_host(stage: Stage, host: Host) -> HostLaunch:
-    """What the host starts.
+    """Return the processes that the host starts.
 
     Raises:
-        JobError: the toolkit would stop before it starts anything, or mpirun is needed and not here.
+        JobError: the toolkit would stop before it starts anything, or the job needs mpirun and this machine has none.
     """
     request, root, gpus = stage.request_of(host), stage.root(host), stage.gpus(host)
     made = command(request, host, stage.container, gpus=gpus, root=root)
@@ -63,7 +63,10 @@ def toolkit_host(stage: Stage, host: Host) -> HostLaunch:
 
 
 def _torchrun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
-    """One host alone gives torchrun no port, and would take torchrun's usual one."""
+    """Return torchrun with a free port.
+
+    The toolkit gives a single host no port, so torchrun would take its default.
+    """
     script = made.program[2:]
     options = list(made.argv[made.argv.index("torchrun") + 1 : -len(script)])
     master = _option(options, "--master_addr")
@@ -84,7 +87,7 @@ def _torchrun(stage: Stage, host: Host, made: Command, variables: dict[str, str]
 
 
 def _mpirun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
-    """All ranks on this machine, each with its output in its own files."""
+    """Return mpirun with all ranks on this machine; each rank writes its output to separate files."""
     options = portable(_mpi_options(made.argv[1 : -len(made.program)]))
     program = redirected(made.program, f"{stage.run_dir}/logs/instance_{host.index}")
     argv = (stage.mpirun, *options, *program)
@@ -94,8 +97,10 @@ def _mpirun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) 
 
 
 def _mpi_options(options: Sequence[str]) -> list[str]:
-    """Every host is this machine; the interface is loopback; the library that tells hosts their names is not here.
-    Tags are for one log of all ranks.
+    """Return the options that work here.
+
+    Every host is this machine, the interface is loopback, and the library that tells hosts their names is missing.
+    Output tags serve a log of all ranks, so they are removed.
     """
     local: list[str] = []
     rest = iter(options)
@@ -110,7 +115,7 @@ def _mpi_options(options: Sequence[str]) -> list[str]:
 
 
 def _slots(hosts: str) -> int:
-    """`algo-1:4,algo-2:4` are 8; a host without a number has one."""
+    """Return the number of slots: 8 for `algo-1:4,algo-2:4`. A host without a number has one slot."""
     return sum(int(host.partition(":")[2] or 1) for host in hosts.split(","))
 
 
@@ -122,12 +127,12 @@ def _local_export(value: str) -> list[str]:
 
 
 def _sshd(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:  # noqa: ARG001
-    """A host that waits for the ranks of another one's mpirun, all of which run there."""
+    """Return a host without processes: it waits for the ranks of another host's mpirun, which all run there."""
     return HostLaunch((), notes=(f"{host.name} would wait for mpirun's ranks; here they all run on the first host",))
 
 
 def _script(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
-    """The script itself, and the parameter server beside it where there is one."""
+    """Return the script itself, and the parameter server beside it if the job has one."""
     signal = "leader" if made.argv[0] == stage.python else "group"
     if "TF_CONFIG" not in variables:
         return HostLaunch((Process(host.index, "process", made.argv, variables),), signal=signal)

@@ -30,15 +30,15 @@ KEYS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """What, beside the distribution, decides what the SDK makes of it.
+    """The other arguments that decide which hyperparameters the SDK makes of a distribution.
 
     Attributes:
         framework: `pytorch`, `tensorflow` or `huggingface`.
         instance_type: None for a heterogeneous cluster.
         groups: instance group to instance type, in the request's order; empty for a homogeneous cluster.
         entry_point: the script.
-        image_uri: as it would be given to the estimator, or empty where a version is given instead.
-        version: of the framework, where it is given.
+        image_uri: the image as the estimator would receive it; empty if the estimator receives a version instead.
+        version: the framework's version, if the estimator receives one.
         debugger: whether the request turns the debugger on.
     """
 
@@ -52,19 +52,19 @@ class Setting:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """All instance types of the job."""
+        """Return all instance types of the job."""
         return (self.instance_type,) if self.instance_type is not None else tuple(self.groups.values())
 
 
 def with_image(setting: Setting, arguments: Mapping[str, Any]) -> Setting:
-    """The setting with the image arguments of an estimator."""
+    """Return the setting with the image arguments of an estimator."""
     names = ("framework_version", "pytorch_version", "tensorflow_version")
     version = next((arguments[name] for name in names if name in arguments), None)
     return replace(setting, image_uri=arguments.get("image_uri", ""), version=version)
 
 
 def distribution_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The `distribution` that one would write for these hyperparameters; `instance_groups` holds names."""
+    """Return the `distribution` that a user would write for these hyperparameters; `instance_groups` holds names."""
     found: dict[str, Any] = {}
     if values.get(TORCH) is True:
         found["torch_distributed"] = {"enabled": True}
@@ -85,13 +85,13 @@ def distribution_of(values: Mapping[str, Any]) -> dict[str, Any]:
         found["parameter_server"] = {"enabled": values[PARAMETER_SERVER]}
     if MIRRORED in values:
         found["multi_worker_mirrored_strategy"] = {"enabled": values[MIRRORED]}
-    if found and values.get(GROUPS):  # what is empty counts as not given, as for the toolkit
+    if found and values.get(GROUPS):  # an empty value counts as missing, as in the toolkit
         found["instance_groups"] = list(values[GROUPS])
     return found
 
 
 def sdk_hyperparameters(distribution: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
-    """The hyperparameters that the SDK (2.257.7) would send for a distribution."""
+    """Return the hyperparameters that the SDK (2.257.7) would send for a distribution."""
     torch = distribution.get("torch_distributed", {}).get("enabled", False)
     if setting.framework == "tensorflow" or not torch:
         return _basic(distribution, setting)
@@ -104,7 +104,7 @@ def sdk_hyperparameters(distribution: Mapping[str, Any], setting: Setting) -> di
 
 
 def _basic(distribution: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
-    """As in the SDK's `Framework._distribution_configuration`."""
+    """Return the hyperparameters as the SDK's `Framework._distribution_configuration` does."""
     sent: dict[str, Any] = {}
     groups = _groups(distribution, setting)
     if groups:
@@ -136,14 +136,14 @@ def _library(library: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
 
 
 def _groups(distribution: Mapping[str, Any], setting: Setting) -> list[str]:
-    """The groups of the distribution; a single group of the cluster is added by the SDK itself."""
+    """Return the groups of the distribution; if the cluster has a single group, the SDK itself adds it."""
     if distribution and len(setting.groups) == 1:
         return list(setting.groups)
     return list(distribution.get("instance_groups", ()))
 
 
 TORCH_VERSIONS = frozenset("1.13.1 2.0.0 2.0.1 2.1.0 2.1.2 2.2.0 2.3.0 2.3.1 2.4.1 2.5.1 2.6.0 2.7.1 2.8.0".split())
-"""PyTorch versions with which the SDK (2.257.7) takes `torch_distributed`, where no image is given."""
+"""PyTorch versions for which the SDK (2.257.7) accepts `torch_distributed` if no image is given."""
 
 SMDDP_VERSIONS = {
     "pytorch": frozenset(
@@ -154,14 +154,14 @@ SMDDP_VERSIONS = {
         "2.3.1 2.3.2 2.4.1 2.4.3 2.5.0 2.5.1 2.6.0 2.6.2 2.6.3 2.7.1 2.8.0 2.9.1 2.9.2 2.10.1 2.11.0".split()
     ),
 }
-"""Versions with which the SDK (2.257.7) takes `smdistributed.dataparallel`, where no image is given."""
+"""Versions for which the SDK (2.257.7) accepts `smdistributed.dataparallel` if no image is given."""
 
 _NO_SMDISTRIBUTED = "2.0.1-gpu-py310-cu121"
-"""Part of the one image URI that the SDK refuses for smdistributed without torch_distributed."""
+"""Part of the only image URI that the SDK refuses for smdistributed without torch_distributed."""
 
 
 def objection(distribution: Mapping[str, Any], values: Mapping[str, Any], setting: Setting) -> str | None:
-    """Why a distribution does not give these hyperparameters: the SDK refuses it or sends something else. Or None."""
+    """Explain why the SDK refuses a distribution or sends other hyperparameters; None if it sends these."""
     for reason in _REFUSALS:
         found = reason(distribution, setting)
         if found is not None:

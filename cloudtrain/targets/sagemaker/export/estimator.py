@@ -1,12 +1,12 @@
-"""A CreateTrainingJob request as the estimator of version 2 of the SDK that sends exactly this request.
+"""Turn a CreateTrainingJob request into the estimator of version 2 of the SDK that sends exactly this request.
 
-Three forms, the first that gives the same request:
+cloudtrain takes the first of three forms that gives the same request:
 
-1. The framework's class with a `distribution`, as one would write it by hand.
-2. The framework's class with the `sagemaker_*` hyperparameters written out, where the SDK has no `distribution` that
-   gives them, or refuses it.
-3. The generic `Estimator` with every hyperparameter as text and the code as a channel: what our own launcher needs,
-   and what is left where the framework's class would change the request.
+1. The framework's class with a `distribution`, as a user would write it by hand.
+2. The framework's class with the `sagemaker_*` hyperparameters written out, if the SDK has no `distribution` for
+   them, or refuses it.
+3. The generic `Estimator` with every hyperparameter as text and the code as a channel. Our own launcher needs this
+   form, and so does every request that the framework's class would change.
 
 Facts about the SDK are those of version 2.257.7.
 """
@@ -65,14 +65,14 @@ ARGUMENTS = {
     "InfraCheckConfig.EnableInfraCheck": "enable_infra_check",
     "Tags": "tags",
 }
-"""Field of the request to argument of the estimator, value for value."""
+"""Maps fields of the request to the estimator's arguments that take the same values."""
 
 FLAGS = {
     "EnableManagedSpotTraining": "use_spot_instances",
     "EnableNetworkIsolation": "enable_network_isolation",
     "EnableInterContainerTrafficEncryption": "encrypt_inter_container_traffic",
 }
-"""Field of the request to argument of the estimator; the SDK sends these only when they are true."""
+"""Maps fields of the request to the estimator's arguments; the SDK sends these fields only if they are true."""
 
 ALWAYS_SENT = (
     ("ResourceConfig", "VolumeSizeInGB"),
@@ -80,13 +80,13 @@ ALWAYS_SENT = (
     ("OutputDataConfig", "S3OutputPath"),
     (PROFILER, "DisableProfiler"),
 )
-"""Fields that the SDK fills in where they are missing, so that it cannot leave them out."""
+"""Fields that the SDK always sends, because it fills in missing ones."""
 
 METRICS = "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries"
 
 
 def estimator_program(request: dict[str, Any], region: str, profile: str | None = None) -> Program:
-    """The call of the SDK that sends exactly `request` from `region`.
+    """Return the call of the SDK that sends exactly `request` from `region`.
 
     Raises:
         TargetError: the SDK cannot express a field; the message names it.
@@ -121,13 +121,16 @@ def estimator_program(request: dict[str, Any], region: str, profile: str | None 
 
 
 def _session(region: str, profile: str | None) -> Call:
-    """A session of the region. Its configuration is given, so that defaults from files do not change the request."""
+    """Return a session of the region.
+
+    Its configuration is explicit, so that defaults from files do not change the request.
+    """
     arguments = {"boto_session": boto_session(region, profile), "sagemaker_config": NO_CONFIGURATION}
     return Call("sagemaker.session.Session", arguments)
 
 
 def _common(fields: Fields) -> dict[str, Any]:
-    """The arguments that all classes share. `fields` loses what they say."""
+    """Return the arguments that all classes share, and remove the fields that they express from `fields`."""
     fields.take("TrainingJobName")
     values = {argument: fields.take(path) for path, argument in ARGUMENTS.items()}
     values |= {argument: fields.take_if(path, True) or None for path, argument in FLAGS.items()}

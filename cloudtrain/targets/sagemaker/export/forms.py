@@ -1,4 +1,4 @@
-"""How code, image and hyperparameters are given to version 2: the three forms of `estimator.py`."""
+"""Pass code, image and hyperparameters to version 2, in the three forms of `estimator.py`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Form:
 
     Attributes:
         framework: names the class; None is the generic `Estimator`.
-        arguments: of the class.
-        channels: those that the user gives to `fit`.
-        metrics: what the class sets EnableSageMakerMetricsTimeSeries to unless told.
-        notes: why the call is not what one would expect.
+        arguments: the class's arguments.
+        channels: the channels that the user gives to `fit`.
+        metrics: the class's default for EnableSageMakerMetricsTimeSeries.
+        notes: why the call differs from what a user would expect.
     """
 
     framework: str | None
@@ -35,7 +35,7 @@ class Form:
 
 
 def form_of(request: dict[str, Any], region: str) -> Form:
-    """The first form that gives the same request."""
+    """Return the first form that gives the same request."""
     script = script_of(request, region)
     if script is None:
         return _plain(request)
@@ -54,7 +54,10 @@ def _plain(request: dict[str, Any], *notes: str) -> Form:
 
 
 def _framework(request: dict[str, Any], script: Script) -> str | None:
-    """By the image; for one's own image by the strategy, because the generic class ignores `distribution`."""
+    """Return the framework of the image.
+
+    A user's own image gets the framework of its strategy, because the generic class ignores `distribution`.
+    """
     known = framework_of(request["AlgorithmSpecification"]["TrainingImage"])
     if known is not None:
         return known
@@ -86,13 +89,13 @@ def _with_script(request: dict[str, Any], script: Script, framework: str | None,
 
 
 def _lost_keys_note(values: dict[str, Any], chosen: _Chosen) -> tuple[str, ...]:
-    """A note about what the toolkit understands and the SDK's `distribution` cannot say, or loses."""
+    """Note settings that the toolkit understands and the SDK's `distribution` cannot express, or drops."""
     names = [f"`{name}`" for name in values if name in dist.KEYS] if chosen.distribution else []
     return (f"The SDK's `distribution` would not send {', '.join(names)}.",) if names else ()
 
 
 def _model_dir(values: dict[str, Any], request: dict[str, Any], distribution: dict[str, Any]) -> dict[str, Any]:
-    """`model_dir`, which the TensorFlow class sends as a hyperparameter unless it is False."""
+    """Return `model_dir`, which the TensorFlow class sends as a hyperparameter except if it is False."""
     given = values.pop("model_dir", False)
     output, name = request["OutputDataConfig"]["S3OutputPath"], request["TrainingJobName"]
     mpi = distribution.get("mpi", {}).get("enabled", False)
@@ -105,12 +108,12 @@ class _Chosen:
     image: dict[str, Any]
     distribution: dict[str, Any]
     sent: frozenset[str] = frozenset()
-    """Hyperparameters that the distribution stands for."""
+    """The hyperparameters that the distribution stands for."""
     notes: tuple[str, ...] = ()
 
 
 def _choose_image(request: dict[str, Any], script: Script, framework: str, region: str) -> _Chosen:
-    """Image and distribution: by version where the SDK picks this image and takes the distribution, else by URI."""
+    """Choose image and distribution: by version if the SDK picks this image and accepts the distribution, or by URI."""
     uri = request["AlgorithmSpecification"]["TrainingImage"]
     wanted = dist.distribution_of(script.values)
     setting = _setting(request, script, framework)
@@ -131,7 +134,7 @@ def _candidates(
 ) -> list[dict[str, Any]]:
     candidates: list[dict[str, Any]] = [by_version] if by_version else []
     by_uri = _by_uri(framework, uri)
-    if "multi_worker_mirrored_strategy" in wanted:  # looks at the version even where an image is given
+    if "multi_worker_mirrored_strategy" in wanted:  # the SDK checks the version even if an image is given
         by_uri["framework_version"] = version_in(uri)
     return [*candidates, by_uri]
 
@@ -152,7 +155,7 @@ def _setting(request: dict[str, Any], script: Script, framework: str) -> dist.Se
 
 
 def _with_group_objects(distribution: dict[str, Any], groups: list[str]) -> dict[str, Any]:
-    """The SDK compares groups by identity, so the distribution must hold the very objects of the estimator."""
+    """Return the distribution with the estimator's own group objects, because the SDK compares groups by identity."""
     if "instance_groups" not in distribution:
         return distribution
     objects = [Ref("instance_groups", groups.index(name)) for name in distribution["instance_groups"]]

@@ -1,4 +1,4 @@
-"""The image of a request: which class of version 2 runs it, and whether the SDK would pick it by version."""
+"""The image of a request: the class of version 2 that runs it, and whether the SDK would pick it by version."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _BASES = {"pytorch": "pytorch_version", "tensorflow": "tensorflow_version"}
 
 
 def framework_of(uri: str) -> str | None:
-    """`pytorch`, `tensorflow` or `huggingface` for AWS's own images, None for all others."""
+    """Return `pytorch`, `tensorflow` or `huggingface` for AWS's own images, None for all others."""
     image = image_of_uri(uri)
     return image.framework if image else None
 
 
 def version_in(uri: str) -> str | None:
-    """The version of PyTorch or TensorFlow inside an image of AWS."""
+    """Return the version of PyTorch or TensorFlow inside an image of AWS."""
     image = image_of_uri(uri)
     return image.engine[1] if image else None
 
@@ -28,11 +28,11 @@ def version_in(uri: str) -> str | None:
 def version_arguments(
     uri: str, region: str, types: Sequence[str], distribution: Mapping[str, Any]
 ) -> dict[str, str] | None:
-    """The version arguments for which the SDK picks exactly this image, or None where it would pick another."""
+    """Return the version arguments for which the SDK picks exactly this image; None if it would pick another."""
     image = image_of_uri(uri)
     if image is None or image.sdk != 2 or image.device == "neuron" or not image.python:
         return None
-    instance = next((name for name in types if device_of(name) == "gpu"), types[0])  # as the SDK looks at groups
+    instance = next((name for name in types if device_of(name) == "gpu"), types[0])  # the SDK chooses by the same type
     smp2 = "torch_distributed" in distribution and "modelparallel" in distribution.get("smdistributed", {})
     if smp2 != (image.repository == _SMP2) or not _is_picked(
         image, region, instance, smp2, "smdistributed" in distribution

@@ -1,4 +1,4 @@
-"""Channels of a request as inputs of version 2's `fit`."""
+"""Turn the channels of a request into inputs of version 2's `fit`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANNEL = {
     "DataSource.S3DataSource.HubAccessConfig": "hub_access_config",
     "DataSource.S3DataSource.ModelAccessConfig": "model_access_config",
 }
-"""Field of a channel to argument of `TrainingInput`."""
+"""Maps fields of a channel to arguments of `TrainingInput`."""
 
 FILE_SYSTEM = {
     "DataSource.FileSystemDataSource.FileSystemId": "file_system_id",
@@ -30,19 +30,19 @@ FILE_SYSTEM = {
     "DataSource.FileSystemDataSource.FileSystemAccessMode": "file_system_access_mode",
     "ContentType": "content_type",
 }
-"""Field of a channel to argument of `FileSystemInput`."""
+"""Maps fields of a channel to arguments of `FileSystemInput`."""
 
 _DEFAULTS = {"distribution": "FullyReplicated", "s3_data_type": "S3Prefix"}
 
 
 def isolated_code(uri: str) -> dict[str, Any]:
-    """The channel that the SDK itself adds for the code of a network-isolated job."""
+    """Return the channel that the SDK itself adds for the code of a network-isolated job."""
     source = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
     return {"ChannelName": CODE_CHANNEL, "DataSource": {"S3DataSource": source}}
 
 
 def fit_inputs(channels: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-    """The `inputs` of `fit`, by channel name, and the paths of what they cannot express."""
+    """Return the `inputs` of `fit`, by channel name, and the paths of fields that `fit` cannot express."""
     inputs: dict[str, Any] = {}
     left: list[str] = []
     for number, channel in enumerate(channels):
@@ -62,7 +62,7 @@ def _s3(fields: Fields) -> Call | str:
     seed = fields.take("ShuffleConfig.Seed")
     if seed is not None:
         arguments["shuffle_config"] = Call("sagemaker.inputs.ShuffleConfig", {"seed": seed})
-    if arguments.get("distribution") is not None:  # absent, the SDK would add it: `left` says so
+    if arguments.get("distribution") is not None:  # the SDK would add a missing one: `left` reports it
         arguments = {name: value for name, value in arguments.items() if value != _DEFAULTS.get(name)}
     plain = set(arguments) == {"s3_data"}
     return str(arguments["s3_data"]) if plain else Call("sagemaker.inputs.TrainingInput", arguments)

@@ -1,4 +1,4 @@
-"""Debugger, profiler and TensorBoard fields of a request as arguments of version 2's estimators."""
+"""Turn the debugger, profiler and TensorBoard fields of a request into arguments of version 2's estimators."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ _OF_RULES = {
 
 
 def monitoring_arguments(fields: Fields, output: str) -> dict[str, Any]:
-    """The arguments. `output` is where the SDK would write without any. What they cannot say stays in `fields`."""
+    """Return the arguments. Fields that they cannot express stay in `fields`.
+
+    `output` is the SDK's default location.
+    """
     rules = [_rule("Rule", row) for row in fields.take(DEBUG_RULES, ())]
-    if fields.take_if(f"{PROFILER}.DisableProfiler", False):  # the SDK refuses its rules where the profiler is off
+    if fields.take_if(f"{PROFILER}.DisableProfiler", False):  # the SDK refuses profiler rules if the profiler is off
         rules += [_rule("ProfilerRule", row) for row in fields.take(PROFILER_RULES, ())]
     arguments = _hook(fields.take(HOOK), output) | ({"rules": rules} if rules else {})
     board = fields.take(TENSORBOARD)

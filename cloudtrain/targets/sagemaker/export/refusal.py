@@ -1,4 +1,4 @@
-"""What an SDK has no word for."""
+"""The error for requests that an SDK cannot express."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cloudtrain.errors import TargetError
 
 
 def refuse(sdk: str, paths: Iterable[str]) -> TargetError:
-    """The error that names what an SDK has no word for, and what sends it all the same."""
+    """Return an error that names the fields that an SDK cannot express, and a way to send them anyway."""
     names = ", ".join(f"`{path}`" for path in paths)
     return TargetError(
         f"{sdk} cannot express {names}",

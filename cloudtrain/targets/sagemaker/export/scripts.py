@@ -1,4 +1,4 @@
-"""The hyperparameters of a request: what the SDK itself adds for a script, and what the user gave."""
+"""Split the hyperparameters of a request into those that the SDK adds for a script, and those that the user gave."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ LOG_LEVEL = 20
 
 @dataclass(frozen=True)
 class Script:
-    """A job that the container's toolkit starts: the script, where its archive is, and all other hyperparameters.
+    """A job that the container's toolkit starts: the script, the location of its archive, and all other
+    hyperparameters.
 
-    `channels` are those that the user gives: without the one that the SDK adds for the code of an isolated job.
+    `channels` are the channels that the user gives; the SDK adds the code channel of an isolated job itself.
     """
 
     entry_point: str
@@ -28,7 +29,7 @@ class Script:
 
 
 def script_of(request: dict[str, Any], region: str) -> Script | None:
-    """The script of a request, or None where the SDK would not write its hyperparameters in this way."""
+    """Return the script of a request; None if the SDK would write the hyperparameters differently."""
     values = _decode(request.get("HyperParameters", {}))
     channels = list(request.get("InputDataConfig", ()))
     if values is None or "ContainerEntrypoint" in request["AlgorithmSpecification"]:
@@ -47,14 +48,14 @@ def script_of(request: dict[str, Any], region: str) -> Script | None:
 
 
 def _isolated_archive(channels: list[dict[str, Any]]) -> str | None:
-    """The archive of the code channel, if it is just as the SDK writes it: the last one, with no option."""
+    """Return the archive of the code channel, if it is the last channel and without options, as the SDK writes it."""
     last = channels[-1] if channels else {}
     uri = last.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri")
     return uri if uri is not None and last == isolated_code(uri) else None
 
 
 def _decode(hyperparameters: dict[str, str]) -> dict[str, Any] | None:
-    """Hyperparameters by their JSON values; None where one is not the text that the SDK's encoder would give."""
+    """Decode the hyperparameters from JSON; None if the SDK's encoder would write one of them differently."""
     values = {}
     for name, text in hyperparameters.items():
         try:

@@ -1,16 +1,16 @@
-"""The session of an SDK: the region, the credentials, and no defaults from files."""
+"""The session of an SDK: the region and the credentials, without defaults from files."""
 
 from __future__ import annotations
 
 from cloudtrain.targets.common.export.calls import Call
 
 NO_CONFIGURATION = {"SchemaVersion": "1.0", "SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}}}
-"""A session's configuration that sets no defaults for jobs. Given, it keeps the SDK from looking for files."""
+"""An explicit session configuration without defaults for jobs, which keeps the SDK from reading configuration files."""
 
 NO_WAIT = {"wait": False}
-"""What printed code says, so that it goes on when the job has started."""
+"""The argument that makes printed code continue as soon as the job has started."""
 
 
 def boto_session(region: str, profile: str | None) -> Call:
-    """A session of boto3, with the credentials of the profile or of the surroundings."""
+    """Return a boto3 session with the profile's credentials, or with boto3's default credentials."""
     return Call("boto3.Session", {"region_name": region} | ({"profile_name": profile} if profile else {}))

@@ -1,4 +1,4 @@
-"""What a request starts, whichever mode says it: the training toolkit's hyperparameters or our launcher's one."""
+"""Read what a request starts, from the training toolkit's hyperparameters or from our launcher's single one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _TOOLKIT = frozenset((keys.SUBMIT_DIRECTORY, keys.PROGRAM, keys.LOG_LEVEL, keys.
 
 @dataclass(frozen=True)
 class Start:
-    """What runs.
+    """The program that a request starts.
 
     Attributes:
         launcher: `torchrun`, `mpirun`, `single`, or the hyperparameter that asks for anything else.
-        archive: where the code is.
-        entry_point: the script, unless it is a command.
-        processes: of each instance, or None for one of each GPU.
+        archive: the location of the code.
+        entry_point: the script; empty for a command.
+        processes: processes of each instance, or None for one per GPU.
         hyperparameters: the script's own, as they stand in the request.
-        channels: all but that of the code.
+        channels: all channels but the one of the code.
     """
 
     launcher: str
@@ -41,7 +41,7 @@ class Start:
 
 
 def start_of(request: dict[str, Any], region: str) -> Start | None:
-    """What a request starts; None where it brings no code, or its hyperparameters are not those of either mode."""
+    """Return what a request starts; None if it brings no code, or if its hyperparameters fit neither mode."""
     if LAUNCH_KEY in request.get("HyperParameters", {}):
         return _by_our_launcher(request)
     script = script_of(request, region)
@@ -62,7 +62,10 @@ def start_of(request: dict[str, Any], region: str) -> Start | None:
 
 
 def _launcher(values: dict[str, Any]) -> str:
-    """As the toolkit decides it; what only the toolkit starts is named by its hyperparameter."""
+    """Return the launcher as the toolkit chooses it.
+
+    A launcher that only the toolkit has is named by its hyperparameter.
+    """
     if values.get(keys.TORCH) is True:
         return "torchrun"
     for key in (keys.PARAMETER_SERVER, keys.MIRRORED, keys.SMDDP):

@@ -1,12 +1,12 @@
-"""A CreateTrainingJob request as the `ModelTrainer` of version 3 of the SDK that sends it.
+"""Turn a CreateTrainingJob request into the `ModelTrainer` of version 3 of the SDK that sends it.
 
-Two forms, the first that can start the job:
+cloudtrain takes the first of two forms that can start the job:
 
 1. With version 3's own drivers, which come through a channel: they know torchrun, MPI and plain scripts.
 2. Without them: the request's hyperparameters as they are, for the toolkit in the image.
 
-What is sent is the request but for `DIFFERENCES`, and with the drivers but for `WITH_DRIVERS` too: version 3
-(sagemaker-train 1.27.0) lets nobody set them.
+The trainer sends the request with the changes in `DIFFERENCES`, and with drivers also those in `WITH_DRIVERS`: version
+3 (sagemaker-train 1.27.0) offers no way to avoid these changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DIFFERENCES = {
     "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries": "never sent",
     "ProfilerConfig": "never sent, not even to turn the profiler off",
 }
-"""Field to what version 3 makes of it, whatever it is told."""
+"""Maps fields to the change that version 3 always makes."""
 
 WITH_DRIVERS = {
     "AlgorithmSpecification.ContainerEntrypoint": "starts the drivers",
@@ -37,13 +37,13 @@ WITH_DRIVERS = {
     "HyperParameters": "without those that tell the toolkit or our launcher what to start",
     "InputDataConfig": "with the channels `code` and `sm_drivers`, which bring the code and the drivers",
 }
-"""The same for what the drivers change."""
+"""Maps fields to the change that version 3 always makes for its drivers."""
 
 SMP_PARAMETERS = frozenset(
     "hybrid_shard_degree sm_activation_offloading activation_loading_horizon fsdp_cache_flush_warnings "
     "allow_empty_shards tensor_parallel_degree context_parallel_degree expert_parallel_degree random_seed".split()
 )
-"""What its `SMP` takes."""
+"""The parameters that version 3's `SMP` accepts."""
 
 _SHAPES = "sagemaker.core.shapes"
 _CONFIGS = "sagemaker.core.training.configs"
@@ -54,7 +54,7 @@ PARTS = {
     "CheckpointConfig": ("checkpoint_config", f"{_SHAPES}.CheckpointConfig"),
     "AlgorithmSpecification.TrainingImageConfig": ("training_image_config", f"{_SHAPES}.TrainingImageConfig"),
 }
-"""Field of the request to argument of the trainer and its class."""
+"""Maps fields of the request to arguments of the trainer and their classes."""
 
 STEPS = {
     "RetryStrategy": ("retry_strategy", "RetryStrategy"),
@@ -63,7 +63,7 @@ STEPS = {
     "SessionChainingConfig": ("session_chaining_config", "SessionChainingConfig"),
     "TensorBoardOutputConfig": ("tensorboard_output_config", "TensorBoardOutputConfig"),
 }
-"""Field of the request to the `with_...` method that sets it, and the class of its argument."""
+"""Maps fields of the request to the `with_...` methods that set them, and to the classes of their arguments."""
 
 _NESTED = {
     "DataSource": "DataSource",
@@ -76,11 +76,11 @@ _NESTED = {
     "InstancePlacementConfig": "InstancePlacementConfig",
     "PlacementSpecifications": "PlacementSpecification",
 }
-"""Key inside the request to the class of its value, or of the items of its value."""
+"""Maps keys inside the request to the class of their value, or of the items of their value."""
 
 
 def trainer_program(request: dict[str, Any], region: str, profile: str | None = None) -> Program:
-    """The call of version 3 that sends `request` but for the differences above.
+    """Return the call of version 3 that sends `request`, apart from the differences above.
 
     Raises:
         TargetError: version 3 cannot express a field, or cannot start what the job starts; the message names it.
@@ -115,8 +115,11 @@ def trainer_program(request: dict[str, Any], region: str, profile: str | None = 
 
 
 def _obstacles(start: Start | None, request: dict[str, Any]) -> list[str]:
-    """Why version 3's drivers cannot start the job: they start torchrun, MPI and plain scripts, on all instances, from
-    a shell script into which hyperparameters are written as they are."""
+    """Explain why version 3's drivers cannot start the job.
+
+    The drivers start torchrun, MPI and plain scripts, on all instances, from a shell script that contains the
+    hyperparameters unescaped.
+    """
     if start is None:
         return ["HyperParameters"]
     groups = {group["InstanceGroupName"] for group in request["ResourceConfig"].get("InstanceGroups", ())}
@@ -134,7 +137,7 @@ def _obstacles(start: Start | None, request: dict[str, Any]) -> list[str]:
 
 
 def _arguments(fields: Fields, base_name: str) -> dict[str, Any]:
-    """The arguments that both forms share."""
+    """Return the arguments that both forms share."""
     arguments: dict[str, Any] = {
         "role": fields.take("RoleArn"),
         "base_job_name": base_name,
@@ -215,7 +218,7 @@ def _steps(fields: Fields) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _session(boto: Call, start: Start | None) -> Call:
-    """A session that stages the drivers in the bucket of the code, and reads no configuration files."""
+    """Return a session that stages the drivers in the bucket of the code, and reads no configuration files."""
     arguments: dict[str, Any] = {"boto_session": boto}
     if start is not None:
         arguments["default_bucket"] = start.archive.removeprefix("s3://").partition("/")[0]
@@ -232,7 +235,7 @@ def _notes(start: Start | None, request: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _shape(name: str, value: dict[str, Any]) -> Call:
-    """A part of the request as an object of version 3, whose fields are the same in snake case."""
+    """Return a part of the request as an object of version 3, whose fields have the same names in snake case."""
     return Call(name, {_snake(key): _value(key, inner) for key, inner in value.items()})
 
 
@@ -245,5 +248,5 @@ def _value(key: str, value: Any) -> Any:
 
 
 def _snake(name: str) -> str:
-    """`VolumeSizeInGB` to `volume_size_in_gb`, `S3Uri` to `s3_uri`."""
+    """Turn `VolumeSizeInGB` into `volume_size_in_gb`, and `S3Uri` into `s3_uri`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -1,4 +1,4 @@
-"""Which launcher starts on a host, and with which argv."""
+"""The launcher that starts on a host, and its argv."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from cloudtrain.targets.sagemaker.launch.variables import MASTER_PORT, host_envi
 
 @dataclass(frozen=True)
 class Command:
-    """What the toolkit starts on one host.
+    """The command that the toolkit starts on one host.
 
     Attributes:
-        role: `torchrun`, `mpirun`, `process` for the script itself, `sshd` where a host waits for mpirun's ranks.
-        argv: empty where `error` says that nothing starts.
-        env: what the launcher sets beside the toolkit's variables.
-        captured: whether the toolkit reads stderr, which up to 5.1.2 it does through a shell (see `shell_tokens`).
-        program: what each rank runs; the script itself where no launcher starts ranks.
-        ranks: how many ranks this command starts, on all hosts of an mpirun and on this host otherwise.
-        exports: what `mpirun -x NAME=VALUE` sets for every rank.
+        role: `torchrun`, `mpirun`, `process` for the script itself, `sshd` if the host waits for mpirun's ranks.
+        argv: empty if nothing starts; `error` says why.
+        env: variables that the launcher sets in addition to the toolkit's.
+        captured: whether the toolkit reads stderr; up to 5.1.2 it then uses a shell (see `shell_tokens`).
+        program: the program of each rank; the script itself if no launcher starts ranks.
+        ranks: number of ranks that this command starts: on all hosts for mpirun, otherwise on this host.
+        exports: variables that `mpirun -x NAME=VALUE` sets for every rank.
         ignored: hyperparameters that ask for another launcher or its library, and have no effect here.
         error: why the toolkit stops before it starts anything.
-        notes: what else starts.
+        notes: other processes that start.
     """
 
     role: str
@@ -69,22 +69,22 @@ def command(
     root: str = ROOT,
     package: bool = False,
 ) -> Command:
-    """What the toolkit starts on a host, in the code folder.
+    """Return the command that the toolkit starts on a host, in the code folder.
 
     Args:
         request: the body of CreateTrainingJob.
         host: one of `hosts(request)`.
-        container: what the image contains.
+        container: the contents of the image.
         gpus: GPUs of the host.
-        neurons: its logical Neuron cores.
-        root: where `/opt/ml` is.
+        neurons: logical Neuron cores of the host.
+        root: the folder that stands for `/opt/ml`.
         package: whether a `setup.py` stands at the top of the bundle.
     """
     return host_command(HostSetup(request, host, container, gpus=gpus, neurons=neurons, root=root, package=package))
 
 
 def host_command(setup: HostSetup) -> Command:
-    """The same for a host that is already looked at."""
+    """Return the command for a host whose setup is already known."""
     key = _launcher_key(setup)
     error = name_refusal(setup)
     if error is None:
@@ -100,7 +100,7 @@ def host_command(setup: HostSetup) -> Command:
 def overwritten(
     request: Request, host: Host, container: Container, *, gpus: int, neurons: int = 0
 ) -> dict[str, tuple[str, str]]:
-    """Variables of the request's environment that do not reach the script: name to the given and the real value."""
+    """Return the variables of the request's environment that never reach the script: name to given and real value."""
     setup = HostSetup(request, host, container, gpus=gpus, neurons=neurons)
     made = host_command(setup)
     real = {**host_environment(setup), **made.env, **made.exports}
@@ -112,11 +112,11 @@ _ORDER = {
     "tensorflow": (MPI, SMDDP),
     "generic": (MPI,),
 }
-"""The launchers that each framework's toolkit knows; the first one that is asked for acts."""
+"""The launchers of each framework's toolkit, in order of precedence."""
 
 
 def _launcher_key(setup: HostSetup) -> str | None:
-    """The hyperparameter that acts on this host; None where the script runs alone."""
+    """Return the hyperparameter that takes effect on this host; None if the script runs alone."""
     if serves_parameters(setup):
         return PARAMETER_SERVER
     if not setup.takes_part:
@@ -131,7 +131,11 @@ def _is_captured(setup: HostSetup) -> bool:
 
 
 def _ignored_keys(setup: HostSetup, acting: str | None) -> tuple[str, ...]:
-    """Groups that a distribution leaves out run the script alone on purpose; there nothing counts as ignored."""
+    """Return the hyperparameters that are ignored on this host.
+
+    A group outside of the distribution runs the script alone on purpose, so its hyperparameters do not count as
+    ignored.
+    """
     if GROUPS in setup.settings and not setup.takes_part:
         return ()
     effective = {acting, MIRRORED if mirrors(setup) else None}
@@ -177,7 +181,7 @@ def _torchrun(setup: HostSetup) -> Command:
 
 
 def _mpi(setup: HostSetup, make: Callable[[HostSetup], mpirun.MpiRun] = mpirun.mpi) -> Command:
-    """mpirun on the master; all others start sshd and wait for its ranks."""
+    """Return mpirun on the master, and sshd on all other hosts, which wait for its ranks."""
     if not setup.is_master:
         return Command("sshd", ("/usr/sbin/sshd", "-D"), ranks=0)
     run = make(setup)
@@ -189,7 +193,7 @@ def _smddp(setup: HostSetup) -> Command:
 
 
 def _parameter_server(setup: HostSetup) -> Command:
-    """The script, and beside it a server that the toolkit forks from itself."""
+    """Return the script, and beside it a server that the toolkit forks from itself."""
     cluster = server_cluster(setup) if setup.takes_part else {}
     index = setup.resource["hosts"].index(setup.host.name)
     if index >= len(cluster.get("ps", ())):

@@ -1,4 +1,4 @@
-"""What an image contains, and what its version of the training toolkit knows."""
+"""The contents of an image, and the features of its training toolkit's version."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Literal, NamedTuple
 Framework = Literal["pytorch", "tensorflow", "generic"]
 
 HOSTNAME_SHIM = "/opt/conda/lib/python/site-packages/gethostname.so"
-"""What mpirun preloads into every rank, so that hosts know their names; without the version of Python in its path."""
+"""The library that mpirun preloads so that hosts know their names, without the Python version in its path."""
 
 
 class Container(NamedTuple):
-    """What one image contains, as far as it decides what starts.
+    """The contents of one image, as far as they decide what starts.
 
     Attributes:
-        framework: whose toolkit runs; `generic` for an image without SAGEMAKER_TRAINING_MODULE.
+        framework: the framework whose toolkit runs; `generic` for an image without SAGEMAKER_TRAINING_MODULE.
         toolkit: the version of sagemaker-training.
         smddprun: whether the data-parallel library is installed.
         smddpmprun: whether the model-parallel library's wrapper is installed.
-        torch: the version of PyTorch, where it is known.
+        torch: the version of PyTorch, if known.
         python: the interpreter.
-        training_module: the image's own SAGEMAKER_TRAINING_MODULE, where it is known.
+        training_module: the image's own SAGEMAKER_TRAINING_MODULE, if known.
     """
 
     framework: Framework
@@ -34,21 +34,21 @@ class Container(NamedTuple):
 
     @property
     def version(self) -> tuple[int, ...]:
-        """The toolkit's version as numbers."""
+        """Return the toolkit's version as numbers."""
         return version_of(self.toolkit)
 
     def sets_efa(self, instance_type: str) -> bool:
-        """Whether the toolkit tells libfabric to use EFA on such an instance."""
+        """Return whether the toolkit tells libfabric to use EFA on such an instance."""
         return _knows(_EFA_SINCE, instance_type, self.version)
 
     def sets_rdma(self, instance_type: str) -> bool:
-        """Whether the toolkit lets EFA read and write GPU memory on such an instance."""
+        """Return whether the toolkit lets EFA read and write GPU memory on such an instance."""
         return _knows(_RDMA_SINCE, instance_type, self.version)
 
 
 @cache
 def version_of(toolkit: str) -> tuple[int, ...]:
-    """`5.1.4` as numbers; a part that is no number ends it."""
+    """Return `5.1.4` as numbers, up to the first part that is not a number."""
     numbers: list[int] = []
     for part in toolkit.split("."):
         if not part.isdecimal():
@@ -78,8 +78,10 @@ _RDMA_SINCE = {
     "ml.p6e-gb200.36xlarge": (5, 1),
     "ml.trn1.32xlarge": _ALWAYS,
 }
-"""The toolkit's own lists, by the version that first has the type (read in 4.7.4, 4.9.0 and 5.0.0 to 5.1.4). They
-never had p5en, p6-b200, p6-b300, g6, g6e, trn1n and trn2."""
+"""The toolkit's own lists of instance types, by the version that first has each type.
+
+The lists were read in 4.7.4, 4.9.0 and 5.0.0 to 5.1.4. They never had p5en, p6-b200, p6-b300, g6, g6e, trn1n and trn2.
+"""
 
 
 def _knows(since: dict[str, tuple[int, ...]], instance_type: str, version: tuple[int, ...]) -> bool:

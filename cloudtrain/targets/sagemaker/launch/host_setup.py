@@ -23,7 +23,7 @@ from cloudtrain.targets.sagemaker.launch.keys import (
 )
 
 TRAINING_MODULE = "SAGEMAKER_TRAINING_MODULE"
-"""The variable that says what the toolkit hands over to: `sagemaker_pytorch_container.training:main`."""
+"""The variable with the function that the toolkit calls: `sagemaker_pytorch_container.training:main`."""
 
 _FRAMEWORK_OF: dict[str, Framework] = {
     "sagemaker_pytorch_container": "pytorch",
@@ -41,18 +41,18 @@ _OF_THE_JOB = {
     "_tuning_objective_metric",
     "sagemaker_s3_output",
 }
-"""Hyperparameters about the job: neither the script's nor a launcher's (sagemaker-training's `params.py`)."""
+"""Hyperparameters about the job, which neither the script nor a launcher gets (sagemaker-training's `params.py`)."""
 
 
 @dataclass(frozen=True)
 class HostSetup:
-    """One host, with what the toolkit finds there.
+    """One host, with the files that the toolkit finds there.
 
     Attributes:
         gpus: as `nvidia-smi` lists them.
         neurons: logical Neuron cores.
-        cpus: logical CPUs; None where nobody knows, and then the variables do not say.
-        root: where `/opt/ml` is.
+        cpus: logical CPUs; None if unknown, and then the variables omit the number.
+        root: the folder that stands for `/opt/ml`.
         package: whether a `setup.py` stands at the top of the bundle, which makes the script a module.
     """
 
@@ -67,12 +67,12 @@ class HostSetup:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """All hyperparameters, decoded."""
+        """Return all hyperparameters, decoded."""
         return decode_hyperparameters(hyperparameters_file(self.request))
 
     @cached_property
     def user(self) -> dict[str, Any]:
-        """The script's hyperparameters."""
+        """Return the script's hyperparameters."""
         return {
             key: value
             for key, value in self.values.items()
@@ -81,52 +81,61 @@ class HostSetup:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The launchers' hyperparameters."""
+        """Return the launchers' hyperparameters."""
         return {
             key: value for key, value in self.values.items() if key.startswith("sagemaker_") and key not in _OF_THE_JOB
         }
 
     @cached_property
     def resource(self) -> dict[str, Any]:
-        """`resourceconfig.json`."""
+        """Return the content of `resourceconfig.json`."""
         return resource_config(self.request, self.host)
 
     @property
     def given(self) -> Mapping[str, str]:
-        """The request's own environment."""
+        """Return the request's own environment."""
         environment: Mapping[str, str] = self.request.get("Environment") or {}
         return environment
 
     @property
     def training_module(self) -> str | None:
-        """What the toolkit hands over to, where that is known."""
+        """Return the function that the toolkit calls, if known."""
         return self.given.get(TRAINING_MODULE, self.container.training_module)
 
     @property
     def framework(self) -> Framework:
-        """Whose toolkit runs. The request's environment can hand over to one that the image would not start."""
+        """Return the framework whose toolkit runs.
+
+        The request's environment can select another one than the image's.
+        """
         return _FRAMEWORK_OF.get(self.given.get(TRAINING_MODULE, "").partition(".")[0], self.container.framework)
 
     @property
     def entry_point(self) -> str:
-        """The script, relative to the code folder. SAGEMAKER_PROGRAM in the environment goes before the request's."""
+        """Return the script, relative to the code folder.
+
+        SAGEMAKER_PROGRAM in the environment overrides the request.
+        """
         return str(self.given.get("SAGEMAKER_PROGRAM") or self.values.get(PROGRAM) or "")
 
     @cached_property
     def distribution_groups(self) -> list[str]:
-        """The instance groups that the distribution spans. With a launcher but no groups: this host's alone."""
+        """Return the instance groups that the distribution spans.
+
+        A launcher without groups spans only this host's group.
+        """
         if GROUPS in self.settings:
             return list(self.settings[GROUPS] or ())
         return [self.host.group] if any(self.settings.get(key) for key in LAUNCHER_KEYS) else []
 
     @property
     def takes_part(self) -> bool:
-        """Whether the distribution spans this host."""
+        """Return whether the distribution spans this host."""
         return self.host.group in self.distribution_groups
 
     @cached_property
     def distribution_hosts(self) -> list[str]:
-        """The hosts of those groups, in rank order."""
+        """Return the hosts of the distribution's groups, in rank order."""
         groups = self.resource["instance_groups"]
         return [
             name
@@ -137,7 +146,7 @@ class HostSetup:
 
     @property
     def master(self) -> str:
-        """The host of rank 0."""
+        """Return the host of rank 0."""
         return str((self.distribution_hosts or self.resource["hosts"])[0])
 
     @property
@@ -146,6 +155,6 @@ class HostSetup:
 
     @property
     def processes(self) -> int:
-        """Ranks on this host, under torchrun as under mpirun."""
+        """Return the number of ranks on this host, which is the same under torchrun and mpirun."""
         given = self.settings.get(PROCESSES, self.gpus or self.neurons or 1)
         return int(given) if given else 0

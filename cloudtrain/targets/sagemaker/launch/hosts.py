@@ -30,23 +30,23 @@ class Host:
 
     @cached_property
     def name(self) -> str:
-        """Its name in the job's network."""
+        """Return the host's name in the job's network."""
         return f"algo-{self.index + 1}"
 
 
 def hosts(request: Request) -> tuple[Host, ...]:
-    """All hosts, in the order in which SageMaker lists them: by name, so `algo-10` comes before `algo-2`."""
+    """Return all hosts in SageMaker's order, sorted by name: `algo-10` comes before `algo-2`."""
     return _everyone(request).hosts
 
 
 def host_groups(request: Request) -> tuple[tuple[Host, ...], ...]:
-    """The hosts of each instance group, `algo-1` first: those that a job without groups has are one."""
+    """Return the hosts of each instance group, `algo-1` first. A job without groups counts as one group."""
     numbered = sorted(hosts(request), key=lambda host: host.index)
     return tuple(tuple(same) for _, same in groupby(numbered, key=lambda host: host.group))
 
 
 class _Everyone(NamedTuple):
-    """What each host of a job is told of all of them."""
+    """The facts about all hosts that each host of a job gets."""
 
     hosts: tuple[Host, ...]
     names: list[str]
@@ -59,7 +59,7 @@ def _everyone(request: Request) -> _Everyone:
 
 @lru_cache(maxsize=1)
 def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
-    """Kept, because it is the same for each host."""
+    """Return the facts about all hosts; cached, because each host gets the same."""
     found, first = [], 0
     for group, instance_type, count in groups:
         found += [Host(first + number, group, instance_type) for number in range(count)]
@@ -77,7 +77,10 @@ def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
 
 
 def _groups(config: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
-    """Name, instance type and count. Of several preferred types the first one, which is tried first."""
+    """Yield name, instance type and count of each group.
+
+    Of several preferred types, the first is yielded: SageMaker tries it first.
+    """
     if config.get("InstanceGroups"):
         for group in config["InstanceGroups"]:
             yield group["InstanceGroupName"], group["InstanceType"], group["InstanceCount"]
@@ -87,7 +90,7 @@ def _groups(config: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
 
 
 def resource_config(request: Request, host: Host) -> dict[str, Any]:
-    """`resourceconfig.json` of one host. The lists in it belong to all hosts: they are read, and never changed."""
+    """Return `resourceconfig.json` of one host. All hosts share the lists in it: never change them."""
     everyone = _everyone(request)
     return {
         "current_host": host.name,
@@ -100,12 +103,12 @@ def resource_config(request: Request, host: Host) -> dict[str, Any]:
 
 
 def hyperparameters_file(request: Request) -> dict[str, str]:
-    """`hyperparameters.json`: the request's, each value a text."""
+    """Return `hyperparameters.json`: the request's hyperparameters, each value as text."""
     return dict(request.get("HyperParameters", {}))
 
 
 def input_data_config(request: Request) -> dict[str, dict[str, Any]]:
-    """`inputdataconfig.json`."""
+    """Return `inputdataconfig.json`."""
     usual = request["AlgorithmSpecification"].get("TrainingInputMode", "File")
     return {channel["ChannelName"]: _channel(channel, usual) for channel in request.get("InputDataConfig", [])}
 
@@ -121,7 +124,7 @@ def _channel(channel: Mapping[str, Any], usual_mode: str) -> dict[str, Any]:
 
 
 def files(request: Request, host: Host, root: str = ROOT) -> dict[str, dict[str, Any]]:
-    """Path to content of the configuration files of one host, with `/opt/ml` at `root`."""
+    """Map the paths of one host's configuration files to their content, with `root` in place of `/opt/ml`."""
     folder = f"{root}/input/config"
     return {
         f"{folder}/hyperparameters.json": hyperparameters_file(request),
@@ -131,6 +134,6 @@ def files(request: Request, host: Host, root: str = ROOT) -> dict[str, dict[str,
 
 
 def is_entrypoint(request: Request) -> bool:
-    """Whether the job starts cloudtrain's own launcher in place of the image's toolkit."""
+    """Return whether the job starts cloudtrain's own launcher instead of the image's toolkit."""
     entrypoint = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
     return list(entrypoint) == list(CONTAINER_ENTRYPOINT) or any(_MODULE in item for item in entrypoint)

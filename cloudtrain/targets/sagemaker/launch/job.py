@@ -1,7 +1,7 @@
-"""What the containers of a SageMaker job really run: request and host to argv, environment and files.
+"""From a request and a host to the argv, environment and files of the containers of a SageMaker job.
 
-For jobs that the image's training toolkit starts, as recorded with sagemaker-training 5.1.1 and 5.1.4; and for jobs
-that start cloudtrain's own launcher. Pure. The parts are in `cloudtrain.targets.sagemaker.launch`.
+It covers jobs that the image's training toolkit starts, as recorded with sagemaker-training 5.1.1 and 5.1.4, and jobs
+that start cloudtrain's own launcher. This code is pure. The parts are in `cloudtrain.targets.sagemaker.launch`.
 """
 
 from __future__ import annotations

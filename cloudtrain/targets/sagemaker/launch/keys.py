@@ -1,4 +1,4 @@
-"""The hyperparameters that sagemaker-training reads: the SDK writes them, and so does cloudtrain."""
+"""The hyperparameters that sagemaker-training reads, written by the SDK and by cloudtrain."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ XLA = "sagemaker_pytorch_xla_multi_worker_enabled"
 MIRRORED = "sagemaker_multi_worker_mirrored_strategy_enabled"
 TORCH = "sagemaker_torch_distributed_enabled"
 LAUNCHER_KEYS = (MPI, PARAMETER_SERVER, SMDDP, PYTORCH_DDP, XLA, MIRRORED, TORCH)
-"""Those that ask for a launcher."""
+"""The hyperparameters that ask for a launcher."""
 
 GROUPS = "sagemaker_distribution_instance_groups"
 INSTANCE_TYPE = "sagemaker_instance_type"
 PROCESSES = "sagemaker_mpi_num_of_processes_per_host"
-"""Ranks of each host, under torchrun as under mpirun."""
+"""The number of ranks on each host, under torchrun as under mpirun."""
 
 RANKS = "sagemaker_mpi_num_processes"
 MPI_OPTIONS = "sagemaker_mpi_custom_mpi_options"
@@ -29,5 +29,7 @@ SMDDP_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
 MODEL_PARALLEL = "mp_parameters"
 
 NATIVE_LAUNCHER = "sagemaker_toolkit_native_launcher_enabled"
-"""Of the PyTorch toolkit: errors are not captured, so no version sends the command to a shell. Not so with torchrun,
-where the toolkit mixes up two arguments: there it captures, and does not look at the exit code."""
+"""The PyTorch toolkit's hyperparameter for a start without error capture, where no version uses a shell.
+
+With torchrun the toolkit mixes up two arguments: it captures errors anyway, and ignores the exit code.
+"""

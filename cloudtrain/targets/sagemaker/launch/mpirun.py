@@ -23,7 +23,7 @@ _SMDDP_PORT = 7592
 
 
 class MpiRun(NamedTuple):
-    """One mpirun: its argv up to the program, the program of each rank, and how many ranks there are."""
+    """One mpirun: its argv up to the program, the program of each rank, and the number of ranks."""
 
     options: tuple[str, ...]
     program: tuple[str, ...]
@@ -35,7 +35,7 @@ class MpiRun(NamedTuple):
 
     @property
     def exports(self) -> dict[str, str]:
-        """The variables that `-x NAME=VALUE` sets for every rank; of several values the last one."""
+        """Return the variables that `-x NAME=VALUE` sets for every rank; the last value of a name wins."""
         pairs = [
             text.partition("=") for flag, text in zip(self.options, self.options[1:], strict=False) if flag == "-x"
         ]
@@ -43,14 +43,14 @@ class MpiRun(NamedTuple):
 
 
 def mpi(setup: HostSetup) -> MpiRun:
-    """mpirun for `sagemaker_mpi_enabled`, on the master.
+    """Return mpirun for `sagemaker_mpi_enabled`, on the master.
 
     Raises:
-        ValueError: the toolkit does not get through the custom options.
+        ValueError: the custom options stop the toolkit.
     """
     hosts, slots = setup.distribution_hosts, setup.processes
     given = setup.settings.get(PROCESSES)
-    quoted = isinstance(given, str)  # which the toolkit repeats where it means to multiply: 44 of "4" on two hosts
+    quoted = isinstance(given, str)  # the toolkit repeats a text instead of multiplying: "4" on two hosts becomes 44
     ranks = setup.settings.get(RANKS) or (int(given * len(hosts)) if given and quoted else slots * len(hosts))
     debug, more = split_options(setup.settings.get(MPI_OPTIONS) or "")
     options = (
@@ -77,10 +77,10 @@ def mpi(setup: HostSetup) -> MpiRun:
 
 
 def smddp(setup: HostSetup) -> MpiRun:
-    """mpirun for the data-parallel library, on the master. Without smddprun in the image the ranks are plain ones.
+    """Return mpirun for the data-parallel library, on the master. Without smddprun in the image, the ranks are plain.
 
     Raises:
-        ValueError: the toolkit does not get through the custom options.
+        ValueError: the custom options stop the toolkit.
     """
     hosts, slots = setup.distribution_hosts, setup.processes
     several = len(hosts) > 1
@@ -113,7 +113,7 @@ def smddp(setup: HostSetup) -> MpiRun:
 
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-"""The toolkit hands them to the ranks where its own environment has them, which is where the job's variables do."""
+"""Variables that the toolkit passes to the ranks if its own environment has them, job variables included."""
 
 _TCP = (
     "-mca", "btl_tcp_if_include", INTERFACE,
@@ -129,14 +129,14 @@ _TRANSPORT = (
 
 
 def split_options(text: str) -> tuple[str, list[str]]:
-    """NCCL_DEBUG, which the toolkit takes out of the user's options for mpirun, and the others.
+    """Split the user's options for mpirun into NCCL_DEBUG, which the toolkit takes out, and the others.
 
-    The toolkit reads them with argparse, so `--NCCL_DEBUG X` may be shortened, and an option that begins with `-h`
-    asks for argparse's help. argparse then leaves with SystemExit, which the toolkit's last word turns into exit code
-    0: the job counts as completed without having trained (read in `trainer.train`, 5.1.1 to 5.1.4).
+    The toolkit reads the options with argparse. So `--NCCL_DEBUG X` may be shortened, and an option that begins with
+    `-h` prints argparse's help. argparse then leaves with SystemExit, which the toolkit turns into exit code 0: the job
+    counts as completed without having trained (read in `trainer.train`, 5.1.1 to 5.1.4).
 
     Raises:
-        ValueError: that would happen.
+        ValueError: an option would end the toolkit in this way.
     """
     words = text.split()
     if not words:
@@ -158,7 +158,10 @@ def split_options(text: str) -> tuple[str, list[str]]:
 
 
 def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, ...]:
-    """The data-parallel library has named the provider already."""
+    """Return the options for EFA; `provider` says whether they name libfabric's provider.
+
+    The data-parallel library's options have already named it.
+    """
     efa = ("FI_PROVIDER=efa", "NCCL_PROTO=simple") if provider else ("NCCL_PROTO=simple",)
     return (
         *(_export_options(*efa) if setup.container.sets_efa(instance_type) else ()),
@@ -167,15 +170,16 @@ def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, 
 
 
 def _parameters(setup: HostSetup) -> dict[str, Any] | None:
-    """The model-parallel library's parameters; None where the job does not use it. A variable stands in for the
-    hyperparameter.
+    """Return the model-parallel library's parameters; None if the job does not use it.
+
+    A variable can replace the hyperparameter.
     """
     given = setup.user.get(MODEL_PARALLEL, decode_hyperparameters(setup.given).get(f"SM_HP_{MODEL_PARALLEL.upper()}"))
     return given if isinstance(given, dict) and given else None
 
 
 def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
-    """Only where the toolkit knows the version of PyTorch."""
+    """Return the model-parallel library's options, which need a PyTorch version that the toolkit knows."""
     torch = setup.container.torch if setup.framework == "pytorch" else None
     if _parameters(setup) is None or torch is None:
         return ()

@@ -1,4 +1,4 @@
-"""Jobs in entrypoint mode: what cloudtrain's own launcher starts, from the launcher's own plan."""
+"""The processes that cloudtrain's own launcher starts in entrypoint mode, from the launcher's own plan."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from cloudtrain.targets.sagemaker.launch.ranks import mpi_ranks
 from cloudtrain.targets.sagemaker.launch.variables import LONG
 
 Devices = Callable[[str], tuple[int, int]]
-"""Instance type to its GPUs and Neuron cores."""
+"""Maps each instance type to its GPUs and Neuron cores."""
 
 Known = Callable[[str], InstanceType | None]
-"""Instance type to its row in the catalogue, with the user's own corrections."""
+"""Maps each instance type to its row in the catalogue, with the user's own corrections."""
 
 
 def _in_the_catalogue(name: str) -> InstanceType | None:
@@ -50,18 +50,19 @@ class PlannedHost:
     given: dict[str, str]
 
     def process(self, program: Program, rank: int | None) -> Process:
-        """A program of the plan, with the environment that it finds."""
+        """Return a program of the plan as a process with its environment."""
         env = {**self.given, **self.plan.environment, **program.env}
         env = {name: value for name, value in env.items() if name not in LONG}
         return Process(self.host.index, program.role, program.argv, env, rank, None if rank is None else 0)
 
 
 def launched_processes(request: Request, devices: Devices, known: Known = _in_the_catalogue) -> Iterator[Alike]:
-    """All processes of the job: those that each host starts, then the ranks of its launchers. The first host of all
-    that start the same is looked at, the others when somebody asks for them.
+    """Yield all processes of the job: those that each host starts, then the ranks of its launchers.
+
+    Of hosts that start the same, only the first is computed at once, the others when they are read.
 
     Raises:
-        JobError: the launcher would stop, with its own words.
+        JobError: the launcher would stop; the error has the launcher's message.
     """
     launch, everyone = _launch(request), hosts(request)
     number = {host.name: place for place, host in enumerate(everyone)}
@@ -88,8 +89,10 @@ def launched_processes(request: Request, devices: Devices, known: Known = _in_th
 def _runs(
     group: tuple[Host, ...], look: Callable[[Host], PlannedHost], by_name: Mapping[str, Host]
 ) -> Iterator[tuple[Host, ...]]:
-    """Neighbours of one instance group that start the same programs: all, but for the tasks of TensorFlow, of which
-    the first host of a distribution has one."""
+    """Split an instance group into runs of neighbouring hosts that start the same programs.
+
+    Usually a run is the whole group. With TensorFlow tasks, the first host of a distribution starts an additional one.
+    """
     master = by_name[look(group[0]).plan.hosts[0]]
     config = next((program.env.get("TF_CONFIG") for program in look(master).plan.programs), None)
     if config is None:
@@ -121,7 +124,7 @@ def _plan_host(request: Request, host: Host, devices: Devices, known: InstanceTy
         return PlannedHost(host, launch_plan(*files, machine), given)
     except SetupError as error:
         raise _problem(error) from None
-    except ValueError as error:  # of shlex, at options for mpirun that the overrides have written
+    except ValueError as error:  # from shlex, for mpirun options in the overrides
         message = f"the launcher cannot read its options for mpirun: {error}"
         raise JobError([Problem(_WRITTEN, message, "close the quotes", code="CT018")]) from None
 
@@ -131,11 +134,14 @@ def _problem(error: SetupError) -> JobError:
 
 
 _WRITTEN = ("sagemaker_overrides", "HyperParameters")
-"""Where a user writes what the launcher cannot read: the fields of a job have been looked at before."""
+"""The place of values that the launcher cannot read: the overrides, because the job's fields are checked before."""
 
 
 def _rank(launch: Launch, program: Program, number: int) -> int | None:
-    """Of a script alone its host's number, of a task of TensorFlow its own, the chief first; None where it is none."""
+    """Return the rank of a program: a lone script's host number, or a TensorFlow task's number with the chief first.
+
+    Returns None if the program is not a rank.
+    """
     if launch.launcher == "single":
         return number
     if program.role not in ("chief", "worker"):
@@ -146,7 +152,10 @@ def _rank(launch: Launch, program: Program, number: int) -> int | None:
 
 
 def _ranks(launch: Launch, found: list[PlannedHost], indices: Mapping[str, int]) -> Iterator[Alike]:
-    """The ranks of every launcher, once for each set of hosts that work together. `found` is a host of each group."""
+    """Yield the ranks of every launcher, once for each set of hosts that work together.
+
+    `found` has one host of each group.
+    """
     done: set[tuple[str, ...]] = set()
     for started in found:
         program, hosts_of = next(iter(started.plan.programs), None), started.plan.hosts
@@ -170,6 +179,6 @@ def _ranks(launch: Launch, found: list[PlannedHost], indices: Mapping[str, int])
 
 
 def _torch_program(program: Program) -> tuple[str, ...]:
-    """What torchrun's argv ends with."""
+    """Return the end of torchrun's argv: the program."""
     rest = program.argv[program.argv.index("--master_port") + 2 :]
     return rest[1:] if rest[0] == "--no_python" else rest

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceType
 
 Accelerators = Callable[[str], int]
-"""Instance type to its GPUs, or to its Neuron cores where it has those; 0 for neither."""
+"""Maps each instance type to its GPUs, or to its Neuron cores; 0 for types without accelerators."""
 
 
 def view(
@@ -33,14 +33,15 @@ def view(
     package: bool = False,
     known: Callable[[str], InstanceType | None] | None = None,
 ) -> Processes:
-    """What will run, for `Plan.processes`. `instance` 0 is the host `algo-1`. Hosts that start the same are looked at
-    one by one only when somebody asks for them.
+    """Return the processes that will run, for `Plan.processes`. `instance` 0 is the host `algo-1`.
+
+    Of hosts that start the same, only the first is computed at once, the others when they are read.
 
     Args:
         request: the body of CreateTrainingJob.
-        container: what its image contains.
-        accelerators: what each instance type has.
-        known: its row in the catalogue, with the user's own corrections; the bare catalogue's unless given.
+        container: the contents of its image.
+        accelerators: the accelerators of each instance type.
+        known: finds a type's row in the catalogue, with the user's own corrections. Default: the catalogue alone.
         package: whether a `setup.py` stands at the top of the bundle.
 
     Raises:
@@ -59,13 +60,13 @@ def view(
 def commands(
     request: Request, container: Container, accelerators: Accelerators, *, package: bool = False
 ) -> tuple[tuple[Host, Command], ...]:
-    """What the toolkit starts on each host, `algo-1` first; with what it ignores, and why it stops."""
+    """Return the command that the toolkit starts on each host, `algo-1` first; it lists ignored settings and errors."""
     look = _look(request, container, accelerators, package)
     return tuple((host, look(host).command) for group in host_groups(request) for host in group)
 
 
 def devices(instance_type: str, accelerators: Accelerators) -> tuple[int, int]:
-    """GPUs, and logical Neuron cores."""
+    """Return the GPUs and the logical Neuron cores of an instance type."""
     if "trn2.48xlarge" in instance_type:
         return 0, TRN2_CORES
     count = accelerators(instance_type)
@@ -73,7 +74,7 @@ def devices(instance_type: str, accelerators: Accelerators) -> tuple[int, int]:
 
 
 class _HostCommand(NamedTuple):
-    """One host, and what the toolkit starts there."""
+    """One host, and the command that the toolkit starts there."""
 
     setup: HostSetup
     command: Command
@@ -84,7 +85,7 @@ class _HostCommand(NamedTuple):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Of the processes here; none where the toolkit stops."""
+        """Return the roles of the host's processes; empty if the toolkit stops."""
         setup = self.setup
         if self.command.error is not None:
             return ()
@@ -94,12 +95,12 @@ class _HostCommand(NamedTuple):
 
     @property
     def env(self) -> dict[str, str]:
-        """What the first process finds, without what is long and says little."""
+        """Return the variables of the first process, without long ones that say little."""
         env = {**self.setup.given, **host_environment(self.setup, without=LONG), **self.command.env}
         return {name: value for name, value in env.items() if name not in LONG}
 
     def first(self, *, alone: bool) -> Process:
-        """What the host starts. A script that runs alone is a rank of its own, where no launcher gives ranks."""
+        """Return the process that the host starts. A script without a launcher counts as a rank."""
         role, rank = self.roles[0], None
         if role != self.command.role:  # a task
             rank = self.setup.distribution_hosts.index(self.host.name)
@@ -108,7 +109,10 @@ class _HostCommand(NamedTuple):
         return Process(self.host.index, role, self.command.argv, self.env, rank, None if rank is None else 0)
 
     def server(self) -> Process:
-        """A fork of the toolkit's own process, so it has no argv of its own; shown with the variables of its host."""
+        """Return the parameter server, shown with its host's variables.
+
+        It is a fork of the toolkit's own process, and so has no argv.
+        """
         index = self.setup.resource["hosts"].index(self.host.name)
         argv = ("tf.distribute.Server", "job_name=ps", f"task_index={index}")
         return Process(
@@ -130,7 +134,10 @@ def _look(request: Request, container: Container, accelerators: Accelerators, pa
 
 
 def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
-    """What the hosts start, then the ranks of their launchers; torchrun's agents that meet are one launcher."""
+    """Yield the processes that the hosts start, then the ranks of their launchers.
+
+    torchrun agents that meet count as one launcher.
+    """
     groups = host_groups(request)
     runs = [run for group in groups for run in _runs(group, look, several=len(groups) > 1)]
     alone = all(look(run[0]).command.role == "process" for run in runs)
@@ -144,8 +151,9 @@ def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
 
 
 def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tuple[Host, ...]]:
-    """Neighbours of one instance group that start the same: all of them, or all but the master. Where there are
-    `several` groups, the toolkit may have no number for the parameter server of a host, whatever its neighbour has.
+    """Split an instance group into runs of neighbouring hosts that start the same: all of them, or all but the master.
+
+    With `several` groups, the toolkit can lack a number for one host's parameter server while its neighbour has one.
     """
     first = look(group[0])
     if several and serves_parameters(first.setup):
@@ -166,7 +174,7 @@ def _hosts(run: Sequence[Host], look: _Look, alone: bool) -> Iterator[Alike]:
 
 
 def _ranks(started: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]:
-    """The ranks of the launcher whose master this is."""
+    """Yield the ranks of the launcher that has this host as its master."""
     setup, made = started.setup, started.command
     where = [indices[name] for name in setup.distribution_hosts]
     if made.role == "mpirun" and setup.processes:
@@ -188,7 +196,10 @@ def _worth_showing(exports: dict[str, str]) -> dict[str, str]:
 
 
 def _own_entrypoint(request: Request) -> Alike:
-    """Some other program in the place of the image's: it starts on every host, and nothing is known of what it does."""
+    """Return the program that replaces the image's entry point.
+
+    It starts on every host; cloudtrain knows nothing about its children.
+    """
     algorithm = request["AlgorithmSpecification"]
     argv = (*algorithm["ContainerEntrypoint"], *(algorithm.get("ContainerArguments") or ()))
     numbered = sorted(enumerate(hosts(request)), key=lambda item: item[1].index)

@@ -18,7 +18,10 @@ _NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*")
 
 
 def kind_of(entry_point: str, *, package: bool = False) -> Kind:
-    """How an entry point is started. A `setup.py` beside it makes all but shell scripts a package."""
+    """Return how an entry point is started.
+
+    A `setup.py` beside it turns everything but shell scripts into a package.
+    """
     if entry_point.endswith(".sh"):
         return "shell"
     if package:
@@ -27,7 +30,7 @@ def kind_of(entry_point: str, *, package: bool = False) -> Kind:
 
 
 def program(setup: HostSetup, *, mpi4py: bool = False) -> tuple[str, ...]:
-    """The argv of a host's script. Under MPI, mpi4py ends all ranks when one raises."""
+    """Return the argv of a host's script. Under MPI, mpi4py ends all ranks when one raises."""
     python = (setup.container.python, "-m", "mpi4py") if mpi4py else (setup.container.python,)
     return script_argv(
         setup.entry_point,
@@ -41,7 +44,7 @@ def program(setup: HostSetup, *, mpi4py: bool = False) -> tuple[str, ...]:
 def script_argv(
     entry_point: str, arguments: Sequence[str], *, kind: Kind, toolkit: str, python: Sequence[str]
 ) -> tuple[str, ...]:
-    """The argv of a script. `python` is the interpreter with its own options."""
+    """Return the argv of a script. `python` is the interpreter with its own options."""
     version = version_of(toolkit)
     if kind == "package":
         return (*python, "-m", entry_point.removesuffix(".py"), *arguments)
@@ -50,17 +53,17 @@ def script_argv(
         return (*python, *marker, entry_point, *arguments)
     name = quote(entry_point) if version >= _SHELL_NAMES_SINCE else entry_point
     line = f"./{name} " + " ".join(map(quote, arguments))
-    outer = "" if version >= _QUOTED_ONCE_SINCE else '"'  # for the shell that all commands went through
+    outer = "" if version >= _QUOTED_ONCE_SINCE else '"'  # older toolkits pass every command through a shell
     return ("/bin/sh", "-c", outer + line + outer)
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether all versions of the toolkit take a name: a path in the bundle that a shell leaves as it is, too."""
+    """Return whether all versions of the toolkit accept a name: a path in the bundle that a shell leaves unchanged."""
     return bool(_NAME.fullmatch(name)) and not {".", ".."} & set(name.split("/"))
 
 
 def name_refusal(setup: HostSetup) -> str | None:
-    """Why the toolkit does not take the entry point's name; None where it does."""
+    """Explain why the toolkit refuses the entry point's name; None if it accepts the name."""
     name, toolkit = setup.entry_point, setup.container.toolkit
     if not name:
         return "the job names no entry point"

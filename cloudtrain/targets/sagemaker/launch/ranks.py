@@ -1,4 +1,4 @@
-"""Ranks of mpirun, on the hosts where it puts them."""
+"""The ranks of mpirun, on the hosts where it puts them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def mpi_ranks(
     slots: int,
     exports: Mapping[str, str] | None = None,
 ) -> Alike:
-    """mpirun's ranks, which fill the slots of one host after the other; more than there are slots go to the last one.
+    """Return mpirun's ranks, which fill the slots of one host after the other; surplus ranks go to the last host.
 
-    Options for mpirun that change the mapping are not looked at.
+    User options that change mpirun's mapping are ignored here.
     """
     last = min((ranks - 1) // slots, len(where) - 1) if ranks else 0
 

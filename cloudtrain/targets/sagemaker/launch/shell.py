@@ -1,11 +1,11 @@
-"""What is left of an argument after the shell of old toolkits.
+"""Compute how the shell of old toolkits changes an argument.
 
 Up to 5.1.2, sagemaker-training joins argv with blanks and gives the line to `/bin/sh` wherever it captures errors,
 which the PyTorch and TensorFlow toolkits do: `two words` become two arguments, quotes vanish, `$(...)` and `;` run
 commands (sagemaker-training-toolkit issue 128). Images for generic use start the argv itself.
 
-`/bin/sh` is dash in images on Ubuntu and bash in images on Amazon Linux 2023. Where they differ (braces), or where
-files decide (`*`, `?`, `[...]`), the answer here is None: nobody can say.
+`/bin/sh` is dash in images on Ubuntu and bash in images on Amazon Linux 2023. The result is None if it depends on the
+shell (braces) or on files (`*`, `?`, `[...]`).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from cloudtrain.targets.sagemaker.launch.program import kind_of, script_argv
 
 _EXACT_SINCE = (5, 1, 3)
 _ACTS = frozenset(";&|<>()$`*?\n")
-"""What a shell acts on wherever it stands outside of quotes."""
+"""Characters that a shell acts on outside of quotes."""
 _ACTS_IN_QUOTES = frozenset("$`")
 _ESCAPED_IN_QUOTES = frozenset('$`"\\')
 _PAIRS = (("[", "]"), ("{", "}"))
-"""Patterns and lists of alternatives, where both stand in one word."""
+"""Patterns and lists of alternatives, which a shell acts on if both characters stand in one word."""
 
 
 def uses_shell(toolkit: str) -> bool:
-    """Whether this version sends the commands that it captures the errors of through a shell."""
+    """Return whether this version runs commands through a shell when it captures their errors."""
     return version_of(toolkit) < _EXACT_SINCE
 
 
 def arrives(value: Any, toolkit: str, *, script: str = "train.py") -> str | None:
-    """A hyperparameter as the script receives it, in the images of a framework.
+    """Return a hyperparameter as the script receives it, in the images of a framework.
 
-    The text can differ from the given one: `it"s" arrives as `its`. None where it does not arrive as one argument,
-    changes others, or is run as a command.
+    The text can differ from the given one: `it"s"` arrives as `its`. Returns None if the text does not arrive as one
+    argument, changes other arguments, or runs as a command.
     """
     before, after = ("--before", "0", "--value"), ("--after", "0")
     arguments = (*before, text_of(value), *after)
@@ -51,15 +51,15 @@ def arrives(value: Any, toolkit: str, *, script: str = "train.py") -> str | None
 
 
 def arrives_intact(value: Any, toolkit: str, *, script: str = "train.py") -> bool:
-    """Whether the script receives a hyperparameter as it was given."""
+    """Return whether the script receives a hyperparameter unchanged."""
     return arrives(value, toolkit, script=script) == text_of(value)
 
 
 def shell_tokens(argv: Sequence[str], toolkit: str, *, captured: bool = True) -> tuple[str, ...] | None:
-    """The argv that is left after all shells: the toolkit's own, and that of a shell script's start line.
+    """Return the argv that is left after all shells: the toolkit's own, and the one in a shell script's start line.
 
-    `captured` is `Command.captured`. None where a shell would fail, would run something else, or where it depends on
-    the shell or on files what is left.
+    `captured` is `Command.captured`. Returns None if a shell would fail or run something else, or if the result depends
+    on the shell or on files.
     """
     if any("\0" in word for word in argv):
         return None
@@ -76,7 +76,7 @@ def shell_tokens(argv: Sequence[str], toolkit: str, *, captured: bool = True) ->
 
 
 def words(line: str) -> list[str] | None:
-    """The words of a command line, as any POSIX shell splits it; None where it would do more than split."""
+    """Split a command line into words, as any POSIX shell does; None if a shell would do more than split."""
     found: list[str] = []
     place = 0
     while True:
@@ -94,7 +94,7 @@ def words(line: str) -> list[str] | None:
 
 
 def _word(line: str, place: int) -> tuple[str, int] | None:
-    """The word that begins at a place, and where it ends."""
+    """Return the word that begins at a place, and the place where it ends."""
     if line[place] == "~":
         return None
     text, bare = "", ""
@@ -112,7 +112,7 @@ def _word(line: str, place: int) -> tuple[str, int] | None:
 
 
 def _piece(line: str, place: int) -> tuple[str, int] | None:
-    """One quoted stretch, escaped character or plain character, and where it ends."""
+    """Return one quoted stretch, escaped character or plain character, and the place where it ends."""
     character = line[place]
     if character == "'":
         end = line.find("'", place + 1)
@@ -126,7 +126,7 @@ def _piece(line: str, place: int) -> tuple[str, int] | None:
 
 
 def _double_quoted(line: str, place: int) -> tuple[str, int] | None:
-    """What stands between double quotes, from behind the first one."""
+    """Return the text between double quotes, starting after the first quote, and the place where it ends."""
     text = ""
     while place < len(line):
         character, after = line[place], line[place + 1 : place + 2]

@@ -13,14 +13,14 @@ TASK_PORT, SERVER_PORT, MIRRORED_PORT = 2222, 2223, 8890
 
 
 def serves_parameters(setup: HostSetup) -> bool:
-    """Whether parameter servers start: asked for, and more than one host in the job."""
+    """Return whether parameter servers start: the job asks for them and has more than one host."""
     return bool(
         setup.framework == "tensorflow" and setup.settings.get(PARAMETER_SERVER) and len(setup.resource["hosts"]) > 1
     )
 
 
 def mirrors(setup: HostSetup) -> bool:
-    """Whether the workers of MultiWorkerMirroredStrategy are set up."""
+    """Return whether the toolkit sets up the workers of MultiWorkerMirroredStrategy."""
     return bool(
         setup.framework == "tensorflow"
         and setup.settings.get(MIRRORED)
@@ -30,12 +30,12 @@ def mirrors(setup: HostSetup) -> bool:
 
 
 def server_cluster(setup: HostSetup) -> dict[str, list[str]]:
-    """All tasks with parameter servers: the first host is the master, and every host serves parameters."""
+    """Return all tasks with parameter servers: the first host is the master, and every host serves parameters."""
     return _server_cluster(setup.distribution_hosts)
 
 
 def task_of(setup: HostSetup) -> tuple[str, int]:
-    """What the script of this host is, beside a parameter server."""
+    """Return the task of this host's script, which is separate from its parameter server."""
     index = setup.distribution_hosts.index(setup.host.name)
     if mirrors(setup):
         return "worker", index
@@ -43,7 +43,7 @@ def task_of(setup: HostSetup) -> tuple[str, int]:
 
 
 def tf_config(setup: HostSetup) -> dict[str, str]:
-    """The variable TF_CONFIG, where the toolkit sets it."""
+    """Return the variable TF_CONFIG, if the toolkit sets it."""
     if not setup.takes_part or not (serves_parameters(setup) or mirrors(setup)):
         return {}
     cluster = _cluster_text(tuple(setup.distribution_hosts), serves_parameters(setup))
@@ -54,7 +54,7 @@ def tf_config(setup: HostSetup) -> dict[str, str]:
 
 @lru_cache(maxsize=4)
 def _cluster_text(hosts: tuple[str, ...], serves: bool) -> str:
-    """Kept, because all hosts of a job have the same."""
+    """Return the cluster as text; cached, because all hosts of a job have the same."""
     return json.dumps(_server_cluster(hosts) if serves else {"worker": _addresses(hosts, MIRRORED_PORT)})
 
 

@@ -1,8 +1,8 @@
 """The environment that the training toolkit gives the script.
 
-Two things are not known before a container runs. PYTHONPATH, which is the toolkit's own `sys.path` with the code
-folder in front, is left out. SM_FRAMEWORK_MODULE is empty unless `Container.training_module` says what the image has:
-the recorded runs called the framework's toolkit directly.
+Two variables are unknown before a container runs. PYTHONPATH is left out: it is the toolkit's own `sys.path` with the
+code folder in front. SM_FRAMEWORK_MODULE is empty if `Container.training_module` is None: the recorded runs called the
+framework's toolkit directly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cloudtrain.targets.sagemaker.launch.tf_config import tf_config
 
 MASTER_PORT = "7777"
 _INFO = 20
-"""logging.INFO."""
+"""The level logging.INFO."""
 
 _TOPOLOGY_SINCE = (5, 1)
 
@@ -36,21 +36,23 @@ def environment(
     cpus: int | None = None,
     root: str = ROOT,
 ) -> dict[str, str]:
-    """What the toolkit sets on one host, over the request's own variables, in the order in which it does so.
+    """Return the variables that the toolkit sets on one host, over the request's own, in the toolkit's order.
 
-    A launcher adds its own (`Command.env`), and mpirun gives its ranks `Command.exports`. Without `cpus`, SM_NUM_CPUS
+    A launcher adds variables (`Command.env`), and mpirun gives its ranks `Command.exports`. Without `cpus`, SM_NUM_CPUS
     is left out.
     """
     return host_environment(HostSetup(request, host, container, gpus=gpus, neurons=neurons, cpus=cpus, root=root))
 
 
 LONG = ("SM_TRAINING_ENV", "SM_RESOURCE_CONFIG", "SM_NUM_CPUS")
-"""Left out of a plan's processes: kilobytes for each host that repeat what the other variables say, and the number of
-CPUs, which the request does not tell."""
+"""Variables left out of a plan's processes.
+
+Most are long and repeat other variables on every host. The number of CPUs is missing from the request.
+"""
 
 
 def host_environment(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str, str]:
-    """The same for a host that is already looked at, without some of the script's variables."""
+    """Return the environment of a host whose setup is already known, without some of the script's variables."""
     left_out = {*without, *(() if setup.cpus is not None else ("SM_NUM_CPUS",))}
     return {**_of_the_job(setup), **_of_the_framework(setup), **script_variables(setup, without=left_out)}
 
@@ -64,7 +66,10 @@ def _of_the_job(setup: HostSetup) -> dict[str, str]:
 
 
 def _of_the_framework(setup: HostSetup) -> dict[str, str]:
-    """sagemaker-pytorch-training writes over the user's own values, NCCL_DEBUG among them."""
+    """Return the framework's variables.
+
+    sagemaker-pytorch-training overwrites the user's own values, NCCL_DEBUG among them.
+    """
     if setup.framework != "pytorch":
         return {}
     version = {"SM_DLC_TORCH_VERSION": setup.container.torch} if setup.container.torch else {}
@@ -79,8 +84,10 @@ def _of_the_framework(setup: HostSetup) -> dict[str, str]:
 
 
 def script_variables(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str, str]:
-    """What the toolkit writes for the script, and mpirun passes on by name. SM_NUM_CPUS is among it unless it is one
-    of those `without` which this is."""
+    """Return the variables that the toolkit writes for the script, which mpirun passes on by name.
+
+    They include SM_NUM_CPUS if it is not in `without`.
+    """
     facts = _facts(setup)
     variables: dict[str, Any] = {name: facts[key] for name, key in _OWN_VARIABLE.items() if key in facts}
     variables["NUM_CPUS"] = setup.cpus
@@ -94,7 +101,7 @@ def script_variables(setup: HostSetup, *, without: Collection[str] = ()) -> dict
 
 
 def _facts(setup: HostSetup) -> dict[str, Any]:
-    """The toolkit's `Environment`: SM_TRAINING_ENV whole."""
+    """Return the toolkit's `Environment`, which is the whole of SM_TRAINING_ENV."""
     root, resource, channels = setup.root, setup.resource, input_data_config(setup.request)
     groups = {group["instance_group_name"]: group for group in resource["instance_groups"]}
     entry_point = setup.entry_point
@@ -143,7 +150,7 @@ def _facts(setup: HostSetup) -> dict[str, Any]:
 
 
 def _model_parallel_from_outside(given: Mapping[str, str]) -> bool | str | None:
-    """The toolkit looks for SM_HP_MP_PARAMETERS before it has written it, so only a user's own variable counts."""
+    """Return the user's own SM_HP_MP_PARAMETERS: the toolkit looks for the variable before it writes its own value."""
     parameters = given.get(f"SM_HP_{MODEL_PARALLEL.upper()}")
     return parameters != "{}" if parameters else parameters
 
@@ -187,4 +194,4 @@ _OWN_VARIABLE = {name: name.lower() for name in _ORDER} | {
     "HPS": "hyperparameters",
     "FRAMEWORK_PARAMS": "additional_framework_parameters",
 }
-"""Variable to its key in `_facts`."""
+"""Maps each variable to its key in `_facts`."""

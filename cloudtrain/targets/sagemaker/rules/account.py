@@ -23,7 +23,7 @@ _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+")
 _ZONE = re.compile(r"([a-z]{2,4}(?:-[a-z]+)+-\d+)[a-z]")
 _BUCKET = re.compile(r"(?!xn--|sthree-)[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]")
 _LEGACY_BUCKET = re.compile(r"[A-Za-z0-9._-]{3,255}")
-"""What us-east-1 allowed until 2018; such buckets live on."""
+"""Bucket names that us-east-1 allowed until 2018; existing buckets keep them."""
 
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
 _REGISTRY = re.compile(r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.[a-z.-]+/.+")
@@ -32,7 +32,7 @@ _PARTITIONS = {
     "cn": "aws-cn", "us-gov": "aws-us-gov", "us-iso": "aws-iso", "us-isob": "aws-iso-b", "eu-isoe": "aws-iso-e",
     "us-isof": "aws-iso-f", "eusc": "aws-eusc",
 }  # fmt: skip
-"""How the regions of a partition begin (botocore's endpoints.json); all others are in `aws`."""
+"""The prefixes of a partition's regions (botocore's endpoints.json); all other regions are in `aws`."""
 
 
 @rule("SM101", Level.ERROR)
@@ -40,23 +40,23 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
     """The account's role, region or bucket is not known.
 
     A training job runs in a region, with an IAM role that SageMaker assumes, and keeps its code and outputs in a
-    bucket. They are settings of the target, not of a job: write them into `cloudtrain.toml`, once.
+    bucket. These are settings of the target, shared by all jobs: write them into `cloudtrain.toml`, once.
     """
     for name in subject.account.missing:
         if name == "role" and "RoleArn" in overrides_of(subject.job, "sagemaker"):
             continue
         if name == "bucket" and {"region", "role"} & set(subject.account.missing):
-            continue  # the SDK's default bucket follows from the two
+            continue  # region and role give the SDK's default bucket
         message, line = _WANTED[name]
         yield Fault(message, f"add `{line}` under `[sagemaker]` in `cloudtrain.toml`")
 
 
 @rule("SM102", Level.ERROR)
 def role_is_no_role(subject: Subject) -> Iterator[Fault]:
-    """The execution role is not the ARN of an IAM role.
+    """The execution role is not a valid ARN of an IAM role.
 
-    The API takes only `arn:aws:iam::ACCOUNT:role/NAME`: not a role's bare name, not a user, and not the ARN of the
-    session in which one assumed the role.
+    The API takes only `arn:aws:iam::ACCOUNT:role/NAME`. It refuses the bare name of a role, a user, and the ARN of a
+    session that assumed the role.
     """
     role = text(subject, "RoleArn")
     if "role" in subject.account.missing or _ROLE.fullmatch(role):
@@ -87,10 +87,9 @@ def role_of_another_partition(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM104", Level.ERROR)
 def region_misspelt(subject: Subject) -> Iterator[Fault]:
-    """The region is not the name of a region.
+    """The name of the region is not valid.
 
-    A region is written like `eu-west-1`. With anything else the connection fails, or goes to a host that does not
-    exist.
+    Region names look like `eu-west-1`. With any other text the connection fails, or goes to a host that does not exist.
     """
     region = subject.account.region
     if "region" in subject.account.missing or _REGION.fullmatch(region):
@@ -102,7 +101,7 @@ def region_misspelt(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM105", Level.ERROR)
 def bucket_name(subject: Subject) -> Iterator[Fault]:
-    """The bucket is not the name of a bucket.
+    """The name of the bucket is not valid.
 
     Bucket names have 3 to 63 lower-case letters, digits, dots and hyphens (S3's bucket naming rules). A folder in
     the bucket is the target's `prefix`.
@@ -154,20 +153,20 @@ def image_of_another_region(subject: Subject) -> Iterator[Fault]:
 
 
 def is_bucket(name: str, region: str) -> bool:
-    """Whether it can be the name of a bucket in that region."""
+    """Return whether a bucket in that region can have this name."""
     if region == "us-east-1" and _LEGACY_BUCKET.fullmatch(name):
         return True
     return bool(_BUCKET.fullmatch(name)) and not _ADDRESS.fullmatch(name)
 
 
 def partition_of(region: str) -> str:
-    """`aws-cn` for `cn-north-1`."""
+    """Return a region's partition: `aws-cn` for `cn-north-1`."""
     starts = (partition for start, partition in _PARTITIONS.items() if region.startswith(f"{start}-"))
     return next(starts, "aws")
 
 
 def _regions() -> set[str]:
-    """The regions that have training images."""
+    """Return the regions that have training images."""
     from cloudtrain.targets.sagemaker.catalogue.image_data import registries
 
     return {region for table in registries() for region in table}

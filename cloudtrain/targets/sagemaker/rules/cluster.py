@@ -30,10 +30,10 @@ def group_names_repeat(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM212", Level.ERROR)
 def unknown_group(subject: Subject) -> Iterator[Fault]:
-    """A group is named that the job does not have.
+    """The job names a group that it does not have.
 
     `resources.distribution_groups` and `inputs.NAME.instance_groups` name groups of `resources.instance_groups`. A
-    distribution over a group that does not exist starts nothing; an input for one reaches nobody.
+    distribution over a group that does not exist starts nothing; no instance receives an input for it.
     """
     known = [group.name for group in subject.effective.resources.instance_groups]
     named: list[tuple[Path, tuple[str, ...]]] = [
@@ -51,9 +51,9 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
 def group_without_gpu(subject: Subject) -> Iterator[Fault]:
     """A group without GPUs is part of a distribution over GPUs.
 
-    Every instance that the distribution spans gets ranks, and a rank without a GPU cannot join an NCCL process
-    group: the job hangs until its collectives time out. The SageMaker SDK drops the groups of `torch_distributed`,
-    so that each group runs torchrun for itself (sagemaker 2.257.7).
+    Every instance that the distribution spans gets ranks. A rank without a GPU cannot join an NCCL process group, so
+    the job hangs until its collectives time out. The SageMaker SDK drops the groups of `torch_distributed`, so that
+    each group runs torchrun for itself (sagemaker 2.257.7).
     """
     machines = cluster(subject)
     if machines.kind != "groups" or launcher(subject) not in ("torchrun", "mpirun"):
@@ -70,10 +70,10 @@ def group_without_gpu(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM214", Level.WARNING)
 def groups_unlike(subject: Subject) -> Iterator[Fault]:
-    """A distribution spans groups with different GPUs.
+    """The distribution spans groups with different GPUs.
 
-    All ranks wait for the slowest one at each step, and mpirun starts as many processes on every instance as on its
-    own. AWS documents distributions over one group only (developer guide, heterogeneous clusters).
+    At each step, all ranks wait for the slowest one. mpirun starts the same number of processes on every instance as on
+    its own. AWS documents only distributions over a single group (developer guide, heterogeneous clusters).
     """
     machines = cluster(subject)
     if machines.kind != "groups" or launcher(subject) not in ("torchrun", "mpirun"):
@@ -91,7 +91,7 @@ def groups_unlike(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM215", Level.ERROR)
 def library_over_groups(subject: Subject) -> Iterator[Fault]:
-    """SageMaker's own library is to span several groups.
+    """SageMaker's own library would span several groups.
 
     SMDDP and SMP need equal instances: the toolkit starts them for a homogeneous cluster, with one instance type
     (`SMDATAPARALLEL_USE_HOMOGENEOUS`, sagemaker-training 5.1.4).
@@ -109,9 +109,9 @@ def library_over_groups(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM216", Level.ERROR)
 def preference_repeats(subject: Subject) -> Iterator[Fault]:
-    """An instance type comes twice among the preferences.
+    """The preferences name an instance type twice.
 
-    The service takes the first type that it has; each may appear once (API reference, InstancePreference).
+    The service takes the first type with free capacity; each type may appear once (API reference, InstancePreference).
     """
     groups = _preferences(subject)
     names = [group.instance_type for group in groups]
@@ -143,7 +143,7 @@ def preferences_need_other_images(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM218", Level.ERROR)
 def preferences_exclude(subject: Subject) -> Iterator[Fault]:
-    """Preferred instance types do not go with spot capacity or a placement.
+    """Preferred instance types exclude spot capacity and a placement.
 
     `InstancePreferences` work with on-demand capacity and training plans only, and exclude InstancePlacementConfig
     (API reference, ResourceConfig).

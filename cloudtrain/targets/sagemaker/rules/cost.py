@@ -13,10 +13,10 @@ from cloudtrain.targets.sagemaker.rules.view import seconds
 
 @rule("SM411", Level.WARNING)
 def default_runtime(subject: Subject) -> Iterator[Fault]:
-    """An expensive job does not say how long it may run.
+    """An expensive job has no time limit.
 
-    Without `max_runtime` a job may run for a day, the service's default. A job that hangs, in a collective that one
-    rank never joins for example, is billed until then.
+    Without `max_runtime` a job may run for a day, the service's default. A job that hangs, for example in a collective
+    that one rank never joins, is billed until then.
     """
     return shared.no_limit(subject, "SageMaker's default")
 
@@ -39,8 +39,8 @@ rule("SM413", Level.WARNING)(shared.budget_without_price)
 def warm_pool_costs(subject: Subject) -> Iterator[Fault]:
     """The warm pool is billed.
 
-    Instances that wait for the next job cost as much as instances that train, until another job takes them over or
-    the time is up.
+    Instances that wait for the next job cost as much as instances that train. You pay until another job takes them over
+    or the time is up.
     """
     keep, price = seconds(subject, "KeepAlivePeriodInSeconds"), subject.view.machines(subject).price
     if keep and price is not None:

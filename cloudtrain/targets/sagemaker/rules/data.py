@@ -23,21 +23,21 @@ _PIPE_SETTINGS = {
     "RecordWrapperType": "record_wrapper",
     "ShuffleConfig": "shuffle_seed",
 }
-"""Fields that work on piped data only, and what a job calls them."""
+"""Maps fields that work on piped data only to the job's names for them."""
 
 
 @rule("SM501", Level.ERROR)
 def s3_address(subject: Subject) -> Iterator[Fault]:
     """An S3 address does not hold a bucket.
 
-    An address is `s3://BUCKET/KEY`, with the bucket's name in lower case. The service's own pattern takes nearly any
-    text, so that the job starts, and fails when its data is fetched or its model is stored.
+    An address is `s3://BUCKET/KEY`, with the bucket's name in lower case. The service's own pattern accepts nearly any
+    text. With a wrong address the job starts, and fails when it fetches its data or stores its model.
     """
     own = subject.account.bucket
     region = "" if "region" in subject.account.missing else subject.account.region
     for path, uri in _addresses(subject):
         if ("bucket" in subject.account.missing or not is_bucket(own, region)) and uri.startswith(f"s3://{own}"):
-            continue  # SM101 and SM105 speak of it
+            continue  # SM101 and SM105 report it
         match = _S3.fullmatch(uri)
         bucket = match["bucket"] if match else ""
         if match and uri.startswith("s3://") and not is_bucket(bucket, region) and not bucket.startswith("arn:"):
@@ -95,8 +95,8 @@ def code_overridden(subject: Subject) -> Iterator[Fault]:
 def pipe_is_no_folder(subject: Subject) -> Iterator[Fault]:
     """An input is a pipe, and scripts expect a folder.
 
-    In Pipe mode there is no file at `/opt/ml/input/data/NAME`: each epoch is a FIFO `NAME_0`, `NAME_1` that can be
-    read once, from its beginning. Scripts that open files need `mode: mount`, which reads on demand too.
+    In Pipe mode `/opt/ml/input/data/NAME` is missing. Each epoch is a FIFO `NAME_0`, `NAME_1` that can be read once,
+    from its beginning. Scripts that open files need `mode: mount`, which also reads on demand.
     """
     for name, channel in _channels(subject):
         if _mode_of(subject, channel) == _PIPE and mode(subject) != "image":
@@ -126,10 +126,10 @@ def only_in_pipe_mode(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM506", Level.ERROR)
 def augmented_manifest_needs_pipe(subject: Subject) -> Iterator[Fault]:
-    """An augmented manifest is not read as a pipe, or without its attributes.
+    """An augmented manifest needs Pipe mode and the names of its attributes.
 
-    `AugmentedManifestFile` works in Pipe mode only, and needs the names of the attributes to read; these mean nothing
-    for other data (API reference, S3DataSource).
+    `AugmentedManifestFile` works in Pipe mode only, and needs the names of the attributes to read. With other
+    data these names have no meaning (API reference, S3DataSource).
     """
     for name, channel in _channels(subject):
         source = mapping_at(channel, "DataSource", "S3DataSource")
@@ -149,7 +149,7 @@ def augmented_manifest_needs_pipe(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM507", Level.WARNING)
 def file_system_ignores(subject: Subject) -> Iterator[Fault]:
-    """A file system is mounted as it is, and ignores how the input asks to be read.
+    """A file system is mounted unchanged, and ignores the input's settings for reading.
 
     FSx and EFS have no sharding, no manifests, no compression and no modes: every instance sees all files. With
     `shard` each instance would train on all of the data instead of its part.
@@ -169,7 +169,7 @@ def file_system_ignores(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM508", Level.ERROR)
 def file_system_without_network(subject: Subject) -> Iterator[Fault]:
-    """A file system is read without a network to reach it.
+    """The job reads a file system, but has no network to reach it.
 
     FSx and EFS are in a VPC, and an instance reaches them only from its subnets.
     """
@@ -190,8 +190,8 @@ def file_system_without_network(subject: Subject) -> Iterator[Fault]:
 def one_object_sharded(subject: Subject) -> Iterator[Fault]:
     """A single file is sharded over several instances.
 
-    `shard` deals out whole objects. Of one object, the first instance gets everything and the others an empty folder,
-    for which one pays as well.
+    `shard` distributes whole objects. With one object, the first instance gets everything and the others, which you
+    also pay for, get an empty folder.
     """
     count = cluster(subject).spanned_count
     for name, item in subject.job.inputs.items():
@@ -207,7 +207,7 @@ def one_object_sharded(subject: Subject) -> Iterator[Fault]:
 def sharded_for_one(subject: Subject) -> Iterator[Fault]:
     """An input is sharded over one instance.
 
-    Its part is everything. The setting does no harm, and becomes right with more instances.
+    The only instance gets all files. The setting is harmless, and takes effect with more instances.
     """
     machines = cluster(subject)
     if machines.count != 1:
@@ -222,7 +222,7 @@ def sharded_for_one(subject: Subject) -> Iterator[Fault]:
 
 
 def _channels(subject: Subject) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The job's channels by name, without the one that brings the code."""
+    """Yield the job's channels by name, except the channel that brings the code."""
     for channel in mappings(subject, "InputDataConfig"):
         name = channel.get("ChannelName")
         if isinstance(name, str) and (name != CODE_CHANNEL or name in subject.job.inputs):
@@ -230,7 +230,7 @@ def _channels(subject: Subject) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _mode_of(subject: Subject, channel: Mapping[str, Any]) -> str:
-    """`File`, `FastFile` or `Pipe`: the channel's own mode, or the job's."""
+    """Return `File`, `FastFile` or `Pipe`: the channel's own mode, or the job's."""
     return str(channel.get("InputMode") or text(subject, "AlgorithmSpecification", "TrainingInputMode") or "File")
 
 
@@ -241,7 +241,7 @@ def _input_path(subject: Subject, name: str, *field: str) -> Path:
 
 
 def _addresses(subject: Subject) -> Iterator[tuple[Path, str]]:
-    """Every address in S3 of the request that the user wrote, and where."""
+    """Yield every S3 address of the request that the user wrote, and its place in the job."""
     for name, channel in _channels(subject):
         uri = value_at(channel, "DataSource", "S3DataSource", "S3Uri")
         if isinstance(uri, str):

@@ -1,4 +1,4 @@
-"""Rules about distributions on SageMaker: versions that know them, and what the toolkit makes of their settings."""
+"""Rules about distributions on SageMaker: required versions, and settings that the toolkit treats in a special way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIRST_TORCHRUN = {"gpu": "1.13.1", "cpu": "1.13.1", "neuron": "1.11.0"}
 """The first PyTorch images whose toolkit starts torchrun: sagemaker 2.257.7, fw_utils.py."""
 
 _FIRST_MULTI_WORKER = "2.9"
-"""The first TensorFlow images whose toolkit writes TF_CONFIG for workers: the same file."""
+"""The first TensorFlow images whose toolkit writes TF_CONFIG for workers: sagemaker 2.257.7, fw_utils.py."""
 
 
 @rule("SM321", Level.ERROR)
@@ -69,8 +69,8 @@ def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
 def not_on_trainium(subject: Subject) -> Iterator[Fault]:
     """This distribution does not run on Trainium.
 
-    Trainium is driven by torchrun and torch-neuronx: SMDDP, SMP, DeepSpeed, Horovod, MPI and TensorFlow's strategies
-    are for GPUs and CPUs (the SageMaker SDK refuses all but `torch_distributed` there).
+    Trainium needs torchrun and torch-neuronx. SMDDP, SMP, DeepSpeed, Horovod, MPI and TensorFlow's strategies are for
+    GPUs and CPUs (on Trainium the SageMaker SDK refuses all but `torch_distributed`).
     """
     distribution = subject.effective.distribution.type
     if distribution in ("torch", "none"):
@@ -109,14 +109,14 @@ def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
 def idle_instances(subject: Subject) -> Iterator[Fault]:
     """There are fewer workers and parameter servers than instances.
 
-    cloudtrain's launcher deals the workers out over the instances, one on each, and the servers likewise. Instances
-    that are left without either are paid for, and do nothing.
+    cloudtrain's launcher places one worker on each instance, and one parameter server likewise. You pay for instances
+    that get neither, and they stay idle.
     """
     distribution, count = subject.effective.distribution, cluster(subject).spanned_count
     if mode(subject) != "entrypoint" or not isinstance(distribution, TensorFlow):
         return
     workers = distribution.workers or count
-    if distribution.strategy == "parameter_server":  # a chief, and one more to work
+    if distribution.strategy == "parameter_server":  # a chief, and at least one worker
         workers = max(workers, 2, distribution.parameter_servers or 1)
     if workers < count:
         yield Fault(
@@ -130,8 +130,8 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
 def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
     """A TensorFlow strategy for several instances runs on one.
 
-    The toolkit starts parameter servers only with two or more instances, and a plain script otherwise; one worker of
-    MultiWorkerMirroredStrategy is MirroredStrategy with a detour.
+    The toolkit starts parameter servers only with two or more instances, and a plain script otherwise. On one instance,
+    MultiWorkerMirroredStrategy does the same as MirroredStrategy.
     """
     distribution = subject.effective.distribution
     if isinstance(distribution, TensorFlow) and mode(subject) == "toolkit" and cluster(subject).spanned_count == 1:
@@ -146,8 +146,8 @@ def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
 def torch_without_gpu(subject: Subject) -> Iterator[Fault]:
     """torchrun starts on instances without GPUs.
 
-    It works, with the gloo backend (`cloudtrain.runtime` chooses it by itself), with one process on each instance
-    unless `processes_per_instance` says more. The SageMaker SDK refuses it.
+    Training works, with the gloo backend (`cloudtrain.runtime` chooses it by itself). torchrun starts one process on
+    each instance if `processes_per_instance` does not ask for more. The SageMaker SDK refuses such a job.
     """
     machines = cluster(subject)
     if subject.effective.distribution.type == "torch" and {group.device for group in machines.spanned} == {"cpu"}:
@@ -163,8 +163,8 @@ def torch_without_gpu(subject: Subject) -> Iterator[Fault]:
 def smp_arguments(subject: Subject) -> Iterator[Fault]:
     """The script gets the library's parameters as an argument.
 
-    The toolkit passes `--mp_parameters KEY=VALUE,...` to the script along with the hyperparameters, and a parser that
-    does not know it ends the script.
+    The toolkit passes `--mp_parameters KEY=VALUE,...` to the script along with the hyperparameters. An argument parser
+    that does not know this option ends the script.
     """
     distribution = subject.effective.distribution
     if isinstance(distribution, SMP) and distribution.parameters:

@@ -24,24 +24,27 @@ from cloudtrain.targets.sagemaker.rules.view import (
 )
 
 _LAST_UNPATCHED = {"pytorch": ("2.5", "2025-10-29")}
-"""Framework to the newest line whose patches have ended, and when (aws/deep-learning-containers, legacy support)."""
+"""The newest line of each framework whose patches have ended, and the date.
+
+Source: aws/deep-learning-containers, legacy support.
+"""
 
 _HOROVOD_ENDS = {"pytorch": (2, 0), "tensorflow": (2, 12)}
-"""The first images without Horovod: its installation is commented out, or gone, in their Dockerfile.gpu."""
+"""The first images without Horovod: their Dockerfile.gpu comments out its installation, or lacks it."""
 
 _BLIND = {("gpu", "cpu"), ("neuron", "cpu"), ("neuron", "gpu")}
-"""What an instance has, and an image that cannot use it."""
+"""Pairs of an instance's device and an image that cannot use it."""
 
 _DEVICES = {"gpu": "GPUs", "neuron": "Trainium", "cpu": "CPUs"}
 
 
 @rule("SM305", Level.ERROR)
 def image_in_doubt(subject: Subject) -> Iterator[Fault]:
-    """The image almost surely does not exist, or cannot train.
+    """The image probably does not exist, or cannot train.
 
-    The address follows the rules by which addresses are made, and AWS has published no such image: for example the
-    SageMaker SDK takes versions of the SMP library for versions of PyTorch, and builds an address from them. The job
-    would wait for its instances and then fail to pull it.
+    The address follows the naming rules, but AWS has published no such image. For example, the SageMaker SDK mistakes
+    versions of the SMP library for versions of PyTorch, and builds an address from them. The job would wait for its
+    instances and then fail to pull the image.
     """
     found = image(subject)
     if found is not None and found.doubt is not None:
@@ -52,9 +55,9 @@ def image_in_doubt(subject: Subject) -> Iterator[Fault]:
 def image_for_other_device(subject: Subject) -> Iterator[Fault]:
     """The image cannot use the accelerators of the instance type.
 
-    A CPU image sees no GPU, so that the job trains on the processor of an expensive machine; a GPU image cannot
-    drive Trainium, and an image for Trainium nothing else. The SageMaker SDK chooses a CPU image in silence for an
-    instance type that it does not know.
+    A CPU image sees no GPU, so the job trains on the processor of an expensive machine. A GPU image cannot drive
+    Trainium, and an image for Trainium can drive nothing else. For an unknown instance type, the SageMaker SDK silently
+    chooses a CPU image.
     """
     found = image(subject)
     if found is None:
@@ -74,7 +77,7 @@ def image_for_other_device(subject: Subject) -> Iterator[Fault]:
 def gpu_image_without_gpu(subject: Subject) -> Iterator[Fault]:
     """The image is for GPUs, and no instance has one.
 
-    It works, and every start pulls several gigabytes of CUDA libraries that nothing uses.
+    The job works, but every start pulls several gigabytes of CUDA libraries that nothing uses.
     """
     found, devices = image(subject), {group.device for group in cluster(subject).groups}
     if found is not None and found.device == "gpu" and devices == {"cpu"}:
@@ -87,10 +90,10 @@ def gpu_image_without_gpu(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM308", Level.ERROR)
 def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
-    """The image is for another processor than the instance type has.
+    """The image and the instance type are for different processors.
 
-    Grace-Blackwell machines (p6e-gb200) have ARM processors. AWS's training images are for x86-64, unless their
-    address says `arm64`; started on ARM they end at once with "exec format error".
+    Grace-Blackwell machines (p6e-gb200) have ARM processors. AWS's training images are for x86-64, except those whose
+    address says `arm64`. On ARM an x86-64 image ends at once with "exec format error".
     """
     found = image(subject)
     for group in cluster(subject).groups if found else ():
@@ -106,12 +109,12 @@ def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM309", Level.NOTICE)
 def image_unpatched(subject: Subject) -> Iterator[Fault]:
-    """The image gets no more security patches.
+    """The image no longer gets security patches.
 
     AWS patches the images of a version for about a year after its release. The old ones stay available.
     """
     found = image(subject)
-    if found is None or found.device == "neuron" or found.smp == 2:  # they have ends of their own
+    if found is None or found.device == "neuron" or found.smp == 2:  # these images have their own end dates
         return
     framework, version = found.engine
     last, date = _LAST_UNPATCHED.get(framework, ("", ""))
@@ -119,18 +122,18 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
         message = f"the image of {image_name(found)} is no longer patched: support up to {last} ended on {date}"
         newer = next((one for one in versions(framework, found.device) if numbers(one)[:2] > numbers(last)), "")
         hint = f"use version `{newer}` or newer, if the script allows"
-        if subject.effective.distribution.type in ("horovod", "smddp", "smp"):  # which newer images do not have
+        if subject.effective.distribution.type in ("horovod", "smddp", "smp"):  # newer images lack these
             hint = f"write `distribution: {{type: torch}}`, and {hint}"
         yield Fault(message, hint, image_path(subject))
 
 
 @rule("SM310", Level.WARNING)
 def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
-    """The image is to start the script by its training toolkit, and may have none.
+    """The image may lack the training toolkit that would start the script.
 
-    `launch = "toolkit"` leaves the start to sagemaker-training inside the image. An image without it has nothing that
-    fetches the code and runs the script: its own entry point runs, with the argument `train`. `smddp` and `smp` need
-    an image that is derived from one of AWS's: its Dockerfile begins with `FROM` and AWS's address.
+    With `launch = "toolkit"`, sagemaker-training inside the image fetches the code and runs the script. An image
+    without it runs its own entry point instead, with the argument `train`. `smddp` and `smp` need an image that is
+    derived from one of AWS's: its Dockerfile begins with `FROM` and AWS's address.
     """
     found = image(subject)
     if mode(subject) == "toolkit" and (found is None or found.toolkit is None):
@@ -151,8 +154,8 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
 def image_without_horovod(subject: Subject) -> Iterator[Fault]:
     """The image does not have Horovod.
 
-    AWS's images have none from PyTorch 2.0 and TensorFlow 2.12 on (their Dockerfiles in
-    aws/deep-learning-containers), so that `import horovod` fails on every rank.
+    AWS's images lack Horovod from PyTorch 2.0 and TensorFlow 2.12 on (their Dockerfiles in
+    aws/deep-learning-containers), so `import horovod` fails on every rank.
     """
     found = image(subject)
     if subject.effective.distribution.type != "horovod" or found is None or subject.job.environment.requirements:
@@ -170,10 +173,10 @@ def image_without_horovod(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM312", Level.ERROR)
 def image_of_another_framework(subject: Subject) -> Iterator[Fault]:
-    """The image is made for another framework than the job.
+    """The image and the job have different frameworks.
 
-    AWS's TensorFlow images have no PyTorch, and the other way round: torchrun is missing, or the script ends at its
-    first import. Where an image is named, `framework` beside it chooses nothing, so that the two must agree.
+    AWS's TensorFlow images lack PyTorch, and the other way round: torchrun is missing, or the script ends at its first
+    import. If the job names an image, `framework` no longer chooses one, so the two must agree.
     """
     found = image(subject)
     needed = missing_framework(subject, found.engine[0] if found else None)
@@ -186,8 +189,8 @@ def image_of_another_framework(subject: Subject) -> Iterator[Fault]:
 def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
     """The name of the image says that it is made for something else.
 
-    Nothing is known of what is in an image of your own but its name. One that says `tensorflow` will hardly have
-    torchrun, and one that says `cpu` will hardly see a GPU.
+    cloudtrain knows only the name of your own image. An image called `tensorflow` probably lacks torchrun, and one
+    called `cpu` probably cannot use a GPU.
     """
     name = text(subject, "AlgorithmSpecification", "TrainingImage")
     if image(subject) is not None or not name:
@@ -210,7 +213,7 @@ def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
 
 
 def _instead(subject: Subject, framework: str) -> str:
-    """An image of the framework that is needed; the one that is named may be right, and `framework` wrong."""
+    """Return a hint with an image of the needed framework; the named image may be right, and `framework` wrong."""
     given = subject.job.environment
     if given.image is not None and given.framework is not None:
         return f"remove `image`, so that `framework: {given.framework}` chooses one, or remove `framework`"
@@ -218,9 +221,9 @@ def _instead(subject: Subject, framework: str) -> str:
 
 
 def _by_framework(subject: Subject, framework: str) -> str:
-    """How to leave the choice of the image to cloudtrain."""
+    """Return a hint that leaves the choice of the image to cloudtrain."""
     path, wanted = image_path(subject), f"write `environment: {{framework: {framework}}}`"
-    if path[-1:] == ("version",):  # which is one of another framework
+    if path[-1:] == ("version",):  # the version belongs to another framework
         device = cluster(subject).groups[0].device or "cpu"
         newest = next(reversed(versions(framework, device) or versions(framework)))
         return f'write `environment: {{framework: {framework}, version: "{newest}"}}`'

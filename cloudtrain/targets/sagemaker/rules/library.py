@@ -1,4 +1,4 @@
-"""Rules about SageMaker's own libraries, SMDDP and SMP: which image and which instance type has them."""
+"""Rules about SageMaker's own libraries, SMDDP and SMP: the images and instance types that support them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ _IGNORED = {
     ("pytorch", "tensorflow"),
     ("tensorflow", "torchrun"),
 }  # fmt: skip
-"""Toolkit, and the launcher or library that it does not know. Measured with sagemaker-training 5.1.1 and 5.1.4,
-sagemaker-pytorch-training 3.0.0 and sagemaker-tensorflow-training 20.5.0."""
+"""Pairs of a toolkit and the launcher or library that it does not know.
+
+They were measured with sagemaker-training 5.1.1 and 5.1.4, sagemaker-pytorch-training 3.0.0 and
+sagemaker-tensorflow-training 20.5.0.
+"""
 
 
 @rule("SM301", Level.ERROR)
 def image_without_smddp(subject: Subject) -> Iterator[Fault]:
     """The image does not have the SMDDP library.
 
-    SMDDP ships in the images of PyTorch up to 2.5 and of TensorFlow up to 2.11. In a newer one the toolkit prints a
+    SMDDP ships in the images of PyTorch up to 2.5 and of TensorFlow up to 2.11. In a newer image the toolkit prints a
     warning, drops `smddprun` and starts plain mpirun; the script then fails at `init_process_group("smddp")`. The
-    SageMaker SDK does not look when the image is given by its address (tried with 2.257.7).
+    SageMaker SDK skips this check if the image is given by its address (tried with 2.257.7).
     """
     found = image(subject)
     if subject.effective.distribution.type == "smddp" and found is not None and not found.smddp:
@@ -52,8 +55,8 @@ def type_without_smddp(subject: Subject) -> Iterator[Fault]:
     """The SMDDP library does not run on this instance type.
 
     AWS supports it on p4d and p4de (developer guide, data parallel library), and its older versions on p3.16xlarge and
-    p3dn. The SageMaker SDK has a list of types that it never reads: it accepts `ml.g5` and `ml.p5en`, and refuses only
-    `ml.p5.48xlarge`, and that not always (2.257.7).
+    p3dn. The SageMaker SDK has a list of types but never reads it: it accepts `ml.g5` and `ml.p5en`, and refuses only
+    `ml.p5.48xlarge`, and even that only sometimes (2.257.7).
     """
     if subject.effective.distribution.type != "smddp":
         return
@@ -70,12 +73,12 @@ def type_without_smddp(subject: Subject) -> Iterator[Fault]:
 def distribution_ignored(subject: Subject) -> Iterator[Fault]:
     """The image's toolkit does not know this distribution, and ignores it.
 
-    Nothing fails: every instance runs the script once, in one process, alone, and the job trains the same model on
-    one GPU of each. So it is with parameter servers on PyTorch, with torchrun on TensorFlow, and with anything but
-    MPI in an image of your own that has the training toolkit but not a framework's, which the variable
-    SAGEMAKER_TRAINING_MODULE names. With `smddp` and `smp` your own image is taken to be derived from one of AWS's,
-    which nothing else can stand in for: SM310 says so. A job without a script hands an image over to
-    itself, with no distribution at all; the SDK's `Estimator` swallows the argument.
+    The job does not fail. Every instance runs the script once, in one process, alone, so that each trains the same
+    model on one GPU. This happens with parameter servers on PyTorch, and with torchrun on TensorFlow. It also happens
+    with anything but MPI in an image of your own that has the training toolkit but not a framework's toolkit, which the
+    variable SAGEMAKER_TRAINING_MODULE names. With `smddp` and `smp`, cloudtrain assumes that your own image is derived
+    from one of AWS's, as SM310 explains. A job without a script starts the image's own entry point without any
+    distribution; the SDK's `Estimator` silently drops the argument.
     """
     yield from _no_script(subject)
     kind, distribution = toolkit(subject), subject.effective.distribution.type
@@ -95,8 +98,9 @@ def distribution_ignored(subject: Subject) -> Iterator[Fault]:
 def image_without_smp(subject: Subject) -> Iterator[Fault]:
     """The image does not have this version of SageMaker's model parallelism library.
 
-    Version 1 is in the images of PyTorch 1.6 to 2.0.0 and TensorFlow 2.3 to 2.6; version 2 is in images of its own,
-    which framework and version lead to. `import smdistributed.modelparallel`, or `torch.sagemaker`, fails elsewhere.
+    Version 1 is in the images of PyTorch 1.6 to 2.0.0 and TensorFlow 2.3 to 2.6. Version 2 has separate images, which
+    cloudtrain selects by framework and version. In other images, `import smdistributed.modelparallel` or
+    `torch.sagemaker` fails.
     """
     distribution, found = subject.effective.distribution, image(subject)
     if not isinstance(distribution, SMP) or found is None or found.smp == distribution.version:
@@ -118,7 +122,10 @@ def _no_script(subject: Subject) -> Iterator[Fault]:
 
 
 def _instead_of_smddp(subject: Subject) -> str:
-    """The same training without the library: the script asks for a backend, unless `cloudtrain.runtime` does."""
+    """Return a hint for the same training without the library.
+
+    The script itself chooses a backend, except if it uses `cloudtrain.runtime`.
+    """
     found = image(subject)
     framework = found.engine[0] if found is not None else subject.job.environment.framework
     if framework == "tensorflow":

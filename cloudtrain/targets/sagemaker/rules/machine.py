@@ -1,4 +1,4 @@
-"""Rules about the instance types of a SageMaker job: that they exist, and that they are what the job describes."""
+"""Rules about the instance types of a SageMaker job: whether they exist, and whether they fit the job's description."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from cloudtrain.targets.sagemaker.rules.view import cluster, image, launcher, ma
 
 _NEVER = (99,)
 _FINDS_EFA = {"pytorch": (2, 6)}
-"""The first images whose plugin of NCCL needs no variable: docker/2.6/py3/cu126/Dockerfile.gpu of PyTorch in
-aws/deep-learning-containers."""
+"""The first images whose NCCL plugin needs no variable.
+
+Source: docker/2.6/py3/cu126/Dockerfile.gpu of PyTorch in aws/deep-learning-containers.
+"""
 
 _GB_PER_GIB = 2**30 / 10**9
 
@@ -30,8 +32,8 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
     """The instance type does not exist.
 
     The catalogue has all 225 types that CreateTrainingJob takes (botocore 1.44.5). The SageMaker SDK accepts any text
-    of the right shape, and takes a CPU image for a family that it does not know. A type that is newer than the
-    catalogue is added in `instances.toml`.
+    of the right shape, and takes a CPU image for an unknown family. Add a type that is newer than the catalogue to
+    `instances.toml`.
     """
     for group in cluster(subject).groups:
         name = group.instance_type
@@ -46,7 +48,7 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
 def type_without_prefix(subject: Subject) -> Iterator[Fault]:
     """The instance type is written as EC2 writes it.
 
-    SageMaker's names begin with `ml.`: `ml.g5.xlarge` is a `g5.xlarge` with SageMaker on it.
+    SageMaker's names begin with `ml.`: the EC2 type `g5.xlarge` is called `ml.g5.xlarge`.
     """
     for group in cluster(subject).groups:
         name = group.instance_type
@@ -56,10 +58,10 @@ def type_without_prefix(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM203", Level.WARNING)
 def retired_type(subject: Subject) -> Iterator[Fault]:
-    """The instance type is, or will be, no longer offered.
+    """The instance type is retired, or will be.
 
-    A job on a retired type fails at once, or waits for capacity that does not come. The date is the catalogue's, or
-    that of your own `instances.toml`.
+    A job on a retired type fails at once, or waits for capacity that never comes. The date is the catalogue's, or the
+    one in your own `instances.toml`.
     """
     return shared.retired_type(subject)
 
@@ -68,10 +70,10 @@ def retired_type(subject: Subject) -> Iterator[Fault]:
 def without_efa(subject: Subject) -> Iterator[Fault]:
     """Several instances with GPUs work together without EFA.
 
-    Gradients then travel over TCP, and the GPUs wait for them: beyond small models a second instance can make
-    training slower. Types with EFA (`cloudtrain instances --interconnect rdma`) let NCCL pass by the kernel. One
-    larger instance with as many GPUs needs no network at all. A job that is meant to use Ethernet says so with
-    `interconnect: ethernet` under `resources`.
+    Gradients then travel over TCP, and the GPUs wait for them: beyond small models a second instance can make training
+    slower. Types with EFA (`cloudtrain instances --interconnect rdma`) let NCCL bypass the kernel. One larger instance
+    with as many GPUs needs no network at all. If you mean to use Ethernet, write `interconnect: ethernet` under
+    `resources`.
     """
     return over_ethernet(subject, "SM204")
 
@@ -83,12 +85,12 @@ rule("SM205", Level.ERROR)(shared.type_is_not_as_described)
 def efa_left_off(subject: Subject) -> Iterator[Fault]:
     """The image's toolkit does not switch on the EFA of this instance type.
 
-    The training toolkit sets `FI_PROVIDER=efa`, and `FI_EFA_USE_DEVICE_RDMA=1`, only on types of a list of its own
-    (sagemaker-training 5.1.4), which lacks p5en, p6, g6, g6e, trn1n and trn2, and before 5.1.2 lacks RDMA on p5.
-    Plugins of NCCL before aws-ofi-nccl 1.7.0 need them, and fall back to TCP without, which is several times slower;
-    newer ones find EFA by themselves (its doc/efa-env-var.md). AWS's images of PyTorch have a newer one from 2.6 on,
-    where EFA's installer 1.38.0 brings it. To set the variables is right in both cases; cloudtrain's own launcher does
-    it (`launch = "entrypoint"`).
+    The training toolkit has a list of instance types (sagemaker-training 5.1.4), and sets `FI_PROVIDER=efa` and
+    `FI_EFA_USE_DEVICE_RDMA=1` only on those. The list lacks p5en, p6, g6, g6e, trn1n and trn2; before 5.1.2 it lacks
+    RDMA on p5. NCCL plugins before aws-ofi-nccl 1.7.0 need these variables; without them they fall back to TCP, which
+    is several times slower. Newer plugins find EFA by themselves (aws-ofi-nccl's doc/efa-env-var.md). AWS's PyTorch
+    images have a newer plugin from 2.6 on, where EFA's installer 1.38.0 brings it. Setting the variables is right in
+    both cases; cloudtrain's own launcher sets them (`launch = "entrypoint"`).
     """
     machines = cluster(subject)
     if mode(subject) != "toolkit" or machines.spanned_count < 2 or launcher(subject) in ("none", "tensorflow"):
@@ -104,8 +106,8 @@ def efa_left_off(subject: Subject) -> Iterator[Fault]:
 def fixed_disk_too_small(subject: Subject) -> Iterator[Fault]:
     """The instance type's fixed disk is smaller than the volume that the job asks for.
 
-    Types with local NVMe disks give a job these and no other: `volume_size` is ignored there (API reference,
-    ResourceConfig). Data that does not fit ends the job while it is downloaded.
+    On types with local NVMe disks, a job gets only these disks: the service ignores `volume_size` there (API reference,
+    ResourceConfig). If the data does not fit, the job fails during the download.
     """
     asked = mapping(subject, "ResourceConfig").get("VolumeSizeInGB")
     if not isinstance(asked, int):
@@ -125,10 +127,10 @@ def fixed_disk_too_small(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM208", Level.ERROR)
 def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
-    """A volume key is given for an instance type with local disks.
+    """The job has a volume key, and an instance type with local disks.
 
-    Local NVMe disks are encrypted by the machine itself, with a key of its own, and the API refuses a
-    `VolumeKmsKeyId` for them (API reference, ResourceConfig).
+    The machine itself encrypts local NVMe disks, with its own key. The API refuses a `VolumeKmsKeyId` for them (API
+    reference, ResourceConfig).
     """
     if not text(subject, "ResourceConfig", "VolumeKmsKeyId"):
         return
@@ -143,7 +145,10 @@ def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
 
 
 def _nearest(name: str) -> str | None:
-    """The type of the nearest family, and in it of the nearest size. Whole names are all alike: `ml.`, `xlarge`."""
+    """Return the type of the nearest family, and in it of the nearest size.
+
+    Family and size are compared separately, because all names share `ml.` and most share `xlarge`.
+    """
     family, _, size = name.lower().removeprefix("ml.").rpartition(".")
     sizes: dict[str, list[str]] = {}
     for row in instance_types("sagemaker"):
@@ -155,7 +160,7 @@ def _nearest(name: str) -> str | None:
 
 
 def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
-    """`FI_PROVIDER=efa` and its like, where the type has EFA and neither job nor toolkit sets them."""
+    """Return `FI_PROVIDER=efa` and similar variables if the type has EFA and neither job nor toolkit sets them."""
     known, found = group.known, image(subject)
     if known is None or known.interconnect != "rdma" or not (known.gpus or known.neuron_cores):
         return []
@@ -166,7 +171,7 @@ def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
 
 
 def _is_set(subject: Subject, name: str) -> bool:
-    """Whether the job says it, or the launch view shows it in some process."""
+    """Return whether the job sets the variable, or the launch view shows it in some process."""
     if name in mapping(subject, "Environment"):
         return True
     return any(
@@ -176,7 +181,7 @@ def _is_set(subject: Subject, name: str) -> bool:
 
 
 def _how_to_set(subject: Subject, missing: list[str]) -> str:
-    """mpirun passes on only what it is told to."""
+    """Return a hint that says how to set the variables; mpirun passes on only variables that it is told to."""
     distribution = subject.effective.distribution
     if launcher(subject) == "mpirun":
         field = "options" if distribution.type in ("mpi", "horovod") else "mpi_options"

@@ -1,4 +1,4 @@
-"""Rules about the network of a SageMaker job: VPC, isolation, encryption; and what watches it."""
+"""Rules about the network of a SageMaker job: VPC, isolation, encryption; and about the profiler."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def half_a_network(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM702", Level.ERROR)
 def install_without_network(subject: Subject) -> Iterator[Fault]:
-    """Packages are to be installed in a container without network.
+    """The job would install packages in a container without network.
 
-    With network isolation no call leaves the container, so `pip install -r` fails, and the job with it. Packages
-    belong into the image then, or as wheels into the bundle, with `--no-index` in the requirements file.
+    With network isolation no call leaves the container, so `pip install -r` fails, and the job with it. Put the
+    packages into the image, or as wheels into the bundle, with `--no-index` in the requirements file.
     """
     if not subject.plan.request.get("EnableNetworkIsolation") or mode(subject) == "image":
         return
     file = subject.job.environment.requirements
     if file is None and mode(subject) == "toolkit":
-        file = REQUIREMENTS  # which the toolkit installs wherever it finds it
+        file = REQUIREMENTS  # the toolkit installs this file wherever it finds it
     text = _text(subject, file)
     if text and "--no-index" not in text:
         yield Fault(
@@ -51,9 +51,9 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM703", Level.WARNING)
 def address_without_network(subject: Subject) -> Iterator[Fault]:
-    """The script gets the address of something that it cannot reach.
+    """The script gets an address that it cannot reach.
 
-    With network isolation the container cannot call S3, nor anything else: inputs come through channels, models and
+    With network isolation the container cannot call S3 or any other service: inputs come through channels, models and
     checkpoints leave through their folders.
     """
     if not subject.plan.request.get("EnableNetworkIsolation"):
@@ -69,9 +69,9 @@ def address_without_network(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM704", Level.WARNING)
 def profiler_on_trainium(subject: Subject) -> Iterator[Fault]:
-    """SageMaker's profiler does not know Trainium.
+    """SageMaker's profiler does not support Trainium.
 
-    The SageMaker SDK switches it off on `ml.trn` types. Neuron has tools of its own.
+    The SageMaker SDK switches it off on `ml.trn` types. Neuron has its own tools.
     """
     profiling = mapping(subject, "ProfilerConfig").get("DisableProfiler") is False
     for group in cluster(subject).groups:
@@ -82,9 +82,10 @@ def profiler_on_trainium(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM705", Level.NOTICE)
 def nothing_to_encrypt(subject: Subject) -> Iterator[Fault]:
-    """Traffic between instances is encrypted, and there is one instance.
+    """Traffic between instances is encrypted, but the job has only one instance.
 
-    The setting has no effect until there are more. Then it makes training slower, as much as the instances talk.
+    The setting takes effect with two or more instances. It then slows training down, more so with more traffic between
+    instances.
     """
     wanted = subject.plan.request.get("EnableInterContainerTrafficEncryption")
     if wanted and cluster(subject).count == 1:
@@ -95,11 +96,11 @@ def nothing_to_encrypt(subject: Subject) -> Iterator[Fault]:
 
 
 def _text(subject: Subject, file: str | None) -> str:
-    """What is in a file of the bundle; empty where it is not there, which CT102 says."""
+    """Return the text of a file in the bundle; empty if the file is missing, which CT102 reports."""
     for entry in subject.tree.entries:
         if entry.path == file:
             try:
                 return read_bytes(subject.tree.location(entry)).decode("utf-8", "replace")
-            except OSError:  # too large for a script, or changed since
+            except OSError:  # the file is too large for a script, or has changed
                 return ""
     return ""

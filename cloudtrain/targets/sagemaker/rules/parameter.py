@@ -21,13 +21,13 @@ _OVERWRITTEN = {
     "tensorflow": (),
     "generic": (),
 }
-"""What each toolkit writes over the job's own variables: sagemaker-pytorch-training 3.0.0, training.py."""
+"""Variables of the job that each toolkit overwrites: sagemaker-pytorch-training 3.0.0, training.py."""
 
 _NEWEST = "5.1.4"
-"""What sagemaker-training a user's own image is taken to have."""
+"""The sagemaker-training version assumed in a user's own image."""
 
 _ALWAYS = ("CURRENT_HOST", "SAGEMAKER_JOB_NAME", "SAGEMAKER_REGION", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
-"""What SageMaker and all toolkits set."""
+"""Variables that SageMaker and all toolkits set."""
 
 
 @rule("SM601", Level.ERROR)
@@ -57,10 +57,10 @@ def broken_by_shell(subject: Subject) -> Iterator[Fault]:
 def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
     """A hyperparameter is short for an option of torchrun.
 
-    torchrun looks at every word of its command line, those behind the script too, and stops at one that could be short
+    torchrun parses every word of its command line, even those behind the script. It stops at a word that could be short
     for several of its options: `--log`, `--run`, `--max`, `--node`, `--local`, `--start`, `--master`, `--rdzv`
-    ("ambiguous option", torch 2.13 on Python 3.11). cloudtrain writes `--` before such a script wherever it starts
-    torchrun itself; the image's toolkit does not.
+    ("ambiguous option", torch 2.13 on Python 3.11). Wherever cloudtrain itself starts torchrun, it writes `--` before
+    such a script; the image's toolkit does not.
     """
     if mode(subject) != "toolkit" or launcher(subject) != "torchrun":
         return
@@ -77,9 +77,9 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
 def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
     """The options for mpirun do not arrive as they are written.
 
-    The toolkit splits them at blanks, whatever quotes there are, and up to sagemaker-training 5.1.2 hands mpirun's
-    whole line to `/bin/sh`: what stands behind a `;` or in `$(...)` is executed, and ends the line. Newer toolkits and
-    cloudtrain's own launcher start mpirun without a shell, which then takes a `;` for the program.
+    The toolkit splits them at blanks and ignores quotes. Up to sagemaker-training 5.1.2 it passes mpirun's whole line
+    to `/bin/sh`, which ends the line at a `;` and executes the text behind it, or in `$(...)`. Newer toolkits and
+    cloudtrain's own launcher start mpirun without a shell, so that mpirun takes a `;` for the program.
     """
     distribution = subject.effective.distribution
     field = "mpi_options" if distribution.type in ("smddp", "smp") else "options"
@@ -115,8 +115,8 @@ def _options_arrive(subject: Subject, options: str) -> bool:
 def reserved_parameter(subject: Subject) -> Iterator[Fault]:
     """A hyperparameter has a name that tells the launcher what to do.
 
-    Names that begin with `sagemaker_` and `cloudtrain_` are read by the toolkit and by cloudtrain's launcher, and do
-    not reach the script; some would change how the job is started. `mp_parameters` holds those of `smp`.
+    The toolkit and cloudtrain's launcher read names that begin with `sagemaker_` and `cloudtrain_`, and do not pass
+    them to the script; some would change how the job starts. `mp_parameters` holds the parameters of `smp`.
     """
     for name in subject.effective.hyperparameters:
         if name.startswith(("sagemaker_", "cloudtrain_")):
@@ -131,9 +131,9 @@ def reserved_parameter(subject: Subject) -> Iterator[Fault]:
 def overwritten_variable(subject: Subject) -> Iterator[Fault]:
     """An environment variable is overwritten before the script starts.
 
-    The PyTorch toolkit writes its own `NCCL_DEBUG=WARN`, `NCCL_SOCKET_IFNAME` and `NCCL_IB_DISABLE=1` over what the
-    job says (sagemaker-pytorch-training 3.0.0), torchrun's start sets `NCCL_PROTO=simple`, and SageMaker sets the
-    job's name and host. cloudtrain's own launcher leaves NCCL's variables as the job says them.
+    The PyTorch toolkit overwrites `NCCL_DEBUG` (with `WARN`), `NCCL_SOCKET_IFNAME` and `NCCL_IB_DISABLE` (with `1`)
+    (sagemaker-pytorch-training 3.0.0). The start of torchrun sets `NCCL_PROTO=simple`, and SageMaker sets the job's
+    name and host. cloudtrain's own launcher keeps the job's NCCL variables.
     """
     names = list(_ALWAYS)
     if mode(subject) == "toolkit":
@@ -152,8 +152,8 @@ def overwritten_variable(subject: Subject) -> Iterator[Fault]:
 def shell_mode_arguments(subject: Subject) -> Iterator[Fault]:
     """The job passes hyperparameters to an image's own entry point, which gets no command line.
 
-    Without `entry_point` and `command` the image runs by itself. It finds the hyperparameters, as text, in
-    `/opt/ml/input/config/hyperparameters.json`: lists and mappings as Python writes them.
+    Without `entry_point` and `command` the image runs by itself. It finds the hyperparameters in
+    `/opt/ml/input/config/hyperparameters.json`, as text: lists and mappings are in Python's notation.
     """
     if mode(subject) != "image":
         return

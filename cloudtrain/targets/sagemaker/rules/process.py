@@ -1,4 +1,4 @@
-"""Rules about the number of processes against GPUs: what the container will really run, seen before it is paid for."""
+"""Rules about the number of processes against GPUs. They count what the container will really run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cloudtrain.targets.sagemaker.rules.library import distribution_ignored
 def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     """An instance has more GPUs than processes.
 
-    One process uses one GPU unless the script does more itself, so the others are paid for and idle. The count is
-    what the container will really start, overrides and the toolkit's own rules included.
+    One process uses one GPU if the script itself does not use more. You pay for the other GPUs, and they stay idle. The
+    count is what the container will really start, overrides and the toolkit's own rules included.
     """
     if not any(distribution_ignored(subject)):
         yield from shared.fewer_processes_than_gpus(subject)
@@ -25,7 +25,7 @@ def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     """More processes than GPUs on an instance.
 
-    Two ranks on one GPU make NCCL fail at start ("Duplicate GPU detected"), after the machines were paid for. On
+    Two ranks on one GPU make NCCL fail at start ("Duplicate GPU detected"), when you already pay for the machines. On
     Trainium each process takes a Neuron core.
     """
     return shared.more_processes_than_gpus(subject)
@@ -38,7 +38,7 @@ rule("SM333", Level.WARNING)(shared.more_ranks_than_gpus)
 def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     """mpirun starts a single process.
 
-    Without `processes_per_instance` there is one process for each GPU, and one on an instance without GPUs: on one
-    instance with at most one GPU, nothing is distributed. The SageMaker SDK starts it without a word.
+    Without `processes_per_instance` mpirun starts one process for each GPU, and one on an instance without GPUs. One
+    instance with at most one GPU therefore distributes nothing. The SageMaker SDK starts such a job without a warning.
     """
     return shared.mpi_with_one_process(subject)

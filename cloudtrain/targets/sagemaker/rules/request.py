@@ -1,4 +1,4 @@
-"""Rules about the request as a whole: what the service's own model forbids, and what must not be overridden."""
+"""Rules about the request as a whole: parts that the service's own model forbids, and overrides that break a run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from cloudtrain.targets.sagemaker.rules.view import Path, image_path, mappings
 from cloudtrain.targets.sagemaker.tags import RUN_TAG
 
 _NAMES = {"CreateTrainingJob": "TrainingJobName", "CreateProcessingJob": "ProcessingJobName"}
-"""Operation to the field with the job's name."""
+"""Maps each operation to the field with the job's name."""
 
 
 @rule("SM110", Level.ERROR)
 def refused_by_service(subject: Subject) -> Iterator[Fault]:
     """The service would refuse a part of the request.
 
-    Unknown fields, wrong types, missing fields, too long, too many, too few, a wrong pattern, an unknown word: all
-    that the model of CreateTrainingJob in botocore says. The SDKs and boto3 check only a part of it, and not maxima,
-    patterns and enums, so that such a job fails after its code was uploaded. Other rules speak of instance types and
-    of the role.
+    This rule checks the whole model of CreateTrainingJob in botocore: unknown and missing fields, types, lengths and
+    counts, patterns, and enums. The SDKs and boto3 skip maxima, patterns and enums, so that such a job fails after
+    its code was uploaded. Other rules check instance types and the role.
     """
     operation = _operation(subject)
     for violation in violations(subject.plan.request, operation):
@@ -36,8 +35,8 @@ def refused_by_service(subject: Subject) -> Iterator[Fault]:
 def identity_overridden(subject: Subject) -> Iterator[Fault]:
     """`sagemaker_overrides` change the job's name or remove its tag.
 
-    cloudtrain finds its own job by that name and that tag. Without them a submission that was interrupted could be
-    sent twice, and the run could not be followed, stopped or downloaded.
+    cloudtrain finds its job by this name and this tag. Without them it could send an interrupted submission twice, and
+    you could not follow, stop or download the run.
     """
     name, field = subject.plan.run_name, _NAMES[_operation(subject)]
     written = subject.plan.request.get(field)
@@ -57,10 +56,10 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM112", Level.ERROR)
 def reserved_tag(subject: Subject) -> Iterator[Fault]:
-    """A tag has a reserved or a repeated key.
+    """The key of a tag is reserved or repeated.
 
-    AWS keeps keys that begin with `aws:` to itself and refuses them; `cloudtrain:run` holds the run's name; and no
-    key may come twice.
+    AWS reserves keys that begin with `aws:` and refuses them. `cloudtrain:run` holds the run's name. Each key may
+    appear only once.
     """
     for key in subject.job.tags:
         if key == RUN_TAG:
@@ -78,8 +77,8 @@ def reserved_tag(subject: Subject) -> Iterator[Fault]:
 def without_effect(subject: Subject) -> Iterator[Fault]:
     """A field of the job has no effect on SageMaker.
 
-    CreateTrainingJob has no field for the size of `/dev/shm`: SageMaker gives a container a part of the instance's
-    memory as shared memory by itself. (Nor has it one for a description; that stays with the job.)
+    CreateTrainingJob has no field for the size of `/dev/shm`: SageMaker itself gives a container a part of the
+    instance's memory as shared memory. The API also has no field for a description, which stays with the job.
     """
     if subject.job.resources.shm_size is not None:
         message = "SageMaker decides the size of `/dev/shm`, so `shm_size` is not sent"
@@ -91,17 +90,20 @@ def _operation(subject: Subject) -> str:
 
 
 def _has_rule_of_its_own(violation: Violation, operation: str) -> bool:
-    """SM102 knows more about roles, SM701 about networks, SM201 about the instance types of training jobs."""
+    """Return whether another rule reports the violation.
+
+    SM102 knows more about roles, SM701 about networks, SM201 about the instance types of training jobs.
+    """
     if violation.path == ("RoleArn",) or (violation.path[0] == "VpcConfig" and violation.kind in ("min", "missing")):
         return True
     return operation == "CreateTrainingJob" and violation.path[-1:] == ("InstanceType",) and violation.kind == "enum"
 
 
 def _place(subject: Subject, violation: Violation) -> Path:
-    """The place in the job that a place in the request comes from; empty for one that the target's settings give."""
+    """Return the place in the job that a place in the request comes from; empty if the target's settings set it."""
     path = violation.path
     written = _in_overrides(overrides_of(subject.job, "sagemaker"), path)
-    if not written and violation.kind == "missing":  # what is not there is missing where it should be
+    if not written and violation.kind == "missing":  # a missing field is reported at its own place
         written = _in_overrides(overrides_of(subject.job, "sagemaker"), path[:-1])
     if written:
         return ("sagemaker_overrides", *written)
@@ -112,7 +114,7 @@ def _place(subject: Subject, violation: Violation) -> Path:
 
 
 def _in_overrides(overrides: Mapping[str, Any], path: Path) -> Path:
-    """As much of a request's path as the overrides hold, if they write its end or something around it."""
+    """Return the part of a request's path that the overrides hold, if they write its end or something around it."""
     value: Any = overrides
     for length, key in enumerate(path):
         if not isinstance(value, Mapping):
@@ -124,11 +126,11 @@ def _in_overrides(overrides: Mapping[str, Any], path: Path) -> Path:
 
 
 _PlaceOf = Callable[[Subject, Path], Path]
-"""From the rest of a request's path to the place in the job."""
+"""Turns the rest of a request's path into the place in the job."""
 
 
 def _by_name(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _PlaceOf:
-    """The place of an element of a list by the name that the element has in the request."""
+    """Find an element of a list in the job by the name that the element has in the request."""
 
     def place(subject: Subject, rest: Path) -> Path:
         elements = value_at(subject.plan.request, *section)
@@ -146,7 +148,7 @@ def _always(*field: str) -> _PlaceOf:
 
 
 def _hyperparameter(subject: Subject, rest: Path) -> Path:
-    """The distribution writes hyperparameters too."""
+    """Return the place of a hyperparameter, which may come from the distribution."""
     if rest and rest[0] not in subject.job.hyperparameters:
         return ("distribution",)
     return ("hyperparameters", *rest[:1])
@@ -174,4 +176,4 @@ _PLACES: dict[tuple[str, ...], _PlaceOf] = {
     ("StoppingCondition", "MaxWaitTimeInSeconds"): _always("spot", "max_wait"),
     ("TrainingJobName",): _always("name"),
 }
-"""The beginning of a place in the request to the place in the job that it comes from."""
+"""Maps the beginning of a place in the request to the place in the job that it comes from."""

@@ -12,9 +12,11 @@ from cloudtrain.targets.sagemaker.launch import keys
 
 
 def distribution_in(written: Distribution, parameters: Mapping[str, Any]) -> Distribution:
-    """What the hyperparameters of a request ask for; `written`, with another number, where they ask for that.
+    """Return the distribution that the request's hyperparameters ask for: `written`, with another number if they set
+    one.
 
-    Nothing is validated: the overrides may have asked for anything."""
+    Nothing is validated, because the overrides may have asked for anything.
+    """
     launch = parameters.get(LAUNCH_KEY)
     if isinstance(launch, Mapping):
         return as_written(written, _of_our_launcher(launch))

@@ -1,4 +1,4 @@
-"""What rules for all targets read out of a CreateTrainingJob or CreateProcessingJob request."""
+"""Read CreateTrainingJob and CreateProcessingJob requests for the rules that serve all targets."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ _OVERRIDDEN: dict[Path, KeysOf] = {
 
 
 class SageMakerView(RequestView):
-    """How SageMaker's requests are read."""
+    """Reads SageMaker's requests."""
 
     distribution_key = "HyperParameters"
     overridden_by = _OVERRIDDEN
 
     def change_script(self, subject: Subject) -> dict[str, Any]:
-        """Variables and hyperparameters with those of the overrides."""
+        """Return the variables and hyperparameters with the overrides applied."""
         environment = changed_variables(subject.job, self.overrides(subject).get("Environment"))
         return {"hyperparameters": self.parameters(subject), "environment": environment}
 
     def parameters(self, subject: Subject) -> dict[str, Any]:
-        """The script's hyperparameters, without those of launchers."""
+        """Return the script's hyperparameters, without those of launchers."""
         written = self.overrides(subject).get("HyperParameters")
         if not isinstance(written, Mapping):
             return subject.job.hyperparameters
@@ -66,7 +66,7 @@ class SageMakerView(RequestView):
         return merged(subject.job.hyperparameters, {**own, **given})
 
     def change(self, subject: Subject) -> dict[str, Any]:
-        """What the overrides make of the job's fields."""
+        """Return the job's fields with the overrides applied."""
         request, written = subject.plan.request, self.overrides(subject)
         found = self.change_script(subject)
         config = mapping_at(request, "ResourceConfig") or mapping_at(request, "ProcessingResources", "ClusterConfig")
@@ -98,20 +98,20 @@ class SageMakerView(RequestView):
         return found
 
     def machines(self, subject: Subject) -> Machines:
-        """Those of the request; none of a serverless job."""
+        """Return the machines of the request; none for a serverless job."""
         return Machines(()) if "ServerlessJobConfig" in subject.plan.request else cluster(subject)
 
     def longest_run(self, subject: Subject) -> int:
-        """The limit of the request, or the service's default."""
+        """Return the time limit of the request, or the service's default."""
         return seconds(subject, "MaxRuntimeInSeconds") or DEFAULT_MAX_RUNTIME
 
     def framework(self, subject: Subject) -> str | None:
-        """That of the image in the catalogue, or of the name of the user's own."""
+        """Return the framework of the image, by the catalogue, or by the name of the user's own image."""
         found = image(subject)
         return found.engine[0] if found else framework_of(text(subject, "AlgorithmSpecification", "TrainingImage"))
 
     def places(self, subject: Subject) -> Iterator[DataPlace]:
-        """Where the request reads and writes."""
+        """Yield the locations that the request reads and writes."""
         request = subject.plan.request
         for item in rows_at(request, "InputDataConfig") if subject.processing is None else ():
             name = str(item.get("ChannelName"))
@@ -140,7 +140,7 @@ class SageMakerView(RequestView):
             yield data_place("output", "model", whole, split_uri(whole), path)
 
     def images(self, subject: Subject) -> Iterator[tuple[str, Path]]:
-        """The request's image, where the job or the overrides name it."""
+        """Yield the request's image, if the job or the overrides name it."""
         given = subject.job.environment.image
         algorithm = subject.plan.request.get("AlgorithmSpecification", subject.plan.request.get("AppSpecification"))
         found = algorithm if isinstance(algorithm, dict) else {}
@@ -154,7 +154,7 @@ class SageMakerView(RequestView):
 
 
 def _count_of(config: Mapping[str, Any]) -> int | None:
-    """Instances in all; of preferences those of the first."""
+    """Return the number of all instances; for preferences, the number of the first."""
     for key in ("InstanceGroups", "InstancePreferences"):
         rows = config.get(key)
         counts = [

@@ -1,4 +1,4 @@
-"""Rules about the script, and how the training toolkit starts it."""
+"""Rules about the script, and about its start by the training toolkit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from cloudtrain.targets.sagemaker.rules.view import add_entrypoint_hint, launche
 def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
     """Nothing in the container can look up the job's secrets.
 
-    `environment.secrets` are looked up by the runtime in the bundle, over the network. An image that runs its own entry
-    point has no bundle, and with network isolation a container reaches nothing.
+    The runtime in the bundle looks up `environment.secrets`, over the network. An image that runs its own entry point
+    has no bundle, and network isolation cuts a container off.
     """
     if not subject.job.environment.secrets:
         return
@@ -38,8 +38,8 @@ def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
 def secrets_left_to_the_script(subject: Subject) -> Iterator[Fault]:
     """The image's toolkit starts the script, and does not look up the job's secrets.
 
-    cloudtrain's own launcher does, and starts a job with secrets wherever it can. A script that only the toolkit can
-    start (`smddp`, `smp`, MPI between instances) looks them up itself, with `runtime.load_secrets()`.
+    cloudtrain's own launcher looks them up, and starts a job with secrets wherever it can. A script that only the
+    toolkit can start (`smddp`, `smp`, MPI between instances) looks them up itself, with `runtime.load_secrets()`.
     """
     if subject.job.environment.secrets and mode(subject) == "toolkit":
         message = "the image's toolkit starts this job, and does not look up its secrets"
@@ -49,10 +49,10 @@ def secrets_left_to_the_script(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM341", Level.ERROR)
 def shell_script_under_torchrun(subject: Subject) -> Iterator[Fault]:
-    """A shell script is to be started by the toolkit's torchrun.
+    """The toolkit's torchrun would start a shell script.
 
-    The toolkit hands its torchrun Python scripts only ("Please use a python script"); cloudtrain's own launcher
-    starts others with `--no_python`.
+    The toolkit passes only Python scripts to torchrun ("Please use a python script"); cloudtrain's own launcher starts
+    other scripts with `--no_python`.
     """
     script = subject.job.entry_point or ""
     if mode(subject) == "toolkit" and launcher(subject) == "torchrun" and not script.endswith(".py"):
@@ -67,9 +67,9 @@ def shell_script_under_torchrun(subject: Subject) -> Iterator[Fault]:
 def package_under_torchrun(subject: Subject) -> Iterator[Fault]:
     """There is a `setup.py` beside the script, and the toolkit's torchrun refuses packages.
 
-    With a `setup.py` in the code the toolkit installs it and runs the entry point as a module (`python -m`), which
-    its torchrun does not support. Unless the target says `launch = "toolkit"`, or the job needs the toolkit,
-    cloudtrain's own launcher starts such a job.
+    With a `setup.py` in the code the toolkit installs the package and runs the entry point as a module (`python -m`),
+    which its torchrun does not support. cloudtrain's own launcher starts such a job, except if the target says
+    `launch = "toolkit"` or the job needs the toolkit.
     """
     if mode(subject) == "toolkit" and launcher(subject) == "torchrun" and "setup.py" in _files(subject):
         yield Fault(
@@ -83,8 +83,8 @@ def package_under_torchrun(subject: Subject) -> Iterator[Fault]:
 def entry_point_refused(subject: Subject) -> Iterator[Fault]:
     """The toolkit refuses the name of the entry point.
 
-    Newer toolkits take letters, digits and `. _ + -` (sagemaker-training 5.1.4); older ones hand the name to a shell,
-    which splits it at blanks and runs what stands behind a `;`.
+    Newer toolkits take letters, digits and `. _ + -` (sagemaker-training 5.1.4). Older ones pass the name to a shell,
+    which splits it at blanks and runs the text behind a `;`.
     """
     script = subject.job.entry_point or ""
     name = normpath(script)
@@ -99,8 +99,8 @@ def entry_point_refused(subject: Subject) -> Iterator[Fault]:
 def requirements_not_installed(subject: Subject) -> Iterator[Fault]:
     """A `requirements.txt` is in the bundle, and nothing installs it.
 
-    The toolkit installs a file of that name whether the job names it or not. cloudtrain's own launcher installs what
-    `environment.requirements` names, as on every target.
+    The toolkit installs a file of that name even if the job does not name it. cloudtrain's own launcher installs only
+    the file that `environment.requirements` names, as on every target.
     """
     if (
         mode(subject) == "entrypoint"
@@ -118,8 +118,8 @@ def requirements_not_installed(subject: Subject) -> Iterator[Fault]:
 def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
     """A `requirements.txt` is in the bundle, and the toolkit installs it although the job does not name it.
 
-    On the other targets, and with cloudtrain's own launcher, only what `environment.requirements` names is installed,
-    so that the same job would run with other packages.
+    The other targets, and cloudtrain's own launcher, install only the file that `environment.requirements` names, so
+    the same job would run there with other packages.
     """
     if mode(subject) == "toolkit" and _has_unnamed_requirements(subject):
         yield Fault(
@@ -133,8 +133,8 @@ def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
 def package_not_installed(subject: Subject) -> Iterator[Fault]:
     """A `setup.py` is beside the script, and nothing installs the package.
 
-    Only the toolkit installs it, with what it needs, and its torchrun then refuses to start it. cloudtrain's own
-    launcher runs the script in its folder, where it can import the package as it lies there.
+    Only the toolkit installs the package and its dependencies, and its torchrun then refuses to start it. cloudtrain's
+    own launcher runs the script in its folder, from which it can import the package.
     """
     names = _files(subject)
     if mode(subject) == "entrypoint" and "setup.py" in names and subject.job.environment.requirements is None:

@@ -12,7 +12,7 @@ from cloudtrain.rules.shared import cost as shared
 from cloudtrain.targets.sagemaker.rules.view import cluster, seconds, text
 
 _LONGEST_RUN = 28 * 86_400
-"""Seconds: API reference, StoppingCondition. The service's model does not have it."""
+"""Seconds: API reference, StoppingCondition. The limit is missing from the service's model."""
 
 _LONGEST_POOL_OF_GUIDE = 3600
 """Seconds: developer guide, managed warm pools; the service's model has 21,600."""
@@ -20,10 +20,10 @@ _LONGEST_POOL_OF_GUIDE = 3600
 
 @rule("SM401", Level.ERROR)
 def spot_without_limit(subject: Subject) -> Iterator[Fault]:
-    """A spot job does not say how long it may wait.
+    """A spot job has no limit for its wait.
 
-    A spot job needs `MaxWaitTimeInSeconds`: the time for waiting and running together. The SageMaker SDK sends a job
-    without it (2.257.7), and the service refuses it.
+    A spot job needs `MaxWaitTimeInSeconds`, which covers waiting and running together. The SageMaker SDK sends a job
+    without it (2.257.7), and the service refuses the job.
     """
     if _spot(subject) and seconds(subject, "MaxWaitTimeInSeconds") is None:
         run = seconds(subject, "MaxRuntimeInSeconds") or 0
@@ -33,9 +33,10 @@ def spot_without_limit(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM402", Level.ERROR)
 def spot_with_warm_pool(subject: Subject) -> Iterator[Fault]:
-    """A warm pool is asked for on spot capacity.
+    """The job asks for a warm pool on spot capacity.
 
-    Spot capacity cannot be kept, and the service refuses the two together (developer guide, managed warm pools).
+    A warm pool cannot keep spot capacity, and the service refuses the two together (developer guide, managed warm
+    pools).
     """
     if _spot(subject) and seconds(subject, "KeepAlivePeriodInSeconds"):
         yield Fault(
@@ -49,12 +50,12 @@ def spot_with_warm_pool(subject: Subject) -> Iterator[Fault]:
 def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
     """The wait for spot capacity is shorter than the run may be.
 
-    `spot.max_wait` covers waiting and running together, so it cannot be less than `max_runtime`, which is one day
-    unless the job says otherwise. The service refuses such a job; the SageMaker SDK sends it.
+    `spot.max_wait` covers waiting and running together, so it cannot be less than `max_runtime`, whose default is one
+    day. The service refuses such a job; the SageMaker SDK sends it.
     """
     wait, run = seconds(subject, "MaxWaitTimeInSeconds"), seconds(subject, "MaxRuntimeInSeconds")
     if any(wait_shorter_than_run(subject)):
-        return  # CT402 has told it
+        return  # CT402 reports it
     if wait is not None and run is not None and wait < run:
         default = ", the default" if subject.job.max_runtime is None else ""
         hint = f"set `max_runtime` to at most `{exact_duration(wait)}`"
@@ -63,7 +64,7 @@ def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM404", Level.ERROR)
 def warm_pool_of_groups(subject: Subject) -> Iterator[Fault]:
-    """A warm pool is asked for on a heterogeneous cluster.
+    """The job asks for a warm pool on a heterogeneous cluster.
 
     Warm pools keep equal instances only: `KeepAlivePeriodInSeconds` and `InstanceGroups` exclude each other
     (developer guide, managed warm pools).
@@ -78,10 +79,10 @@ def warm_pool_of_groups(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM405", Level.WARNING)
 def spot_with_training_plan(subject: Subject) -> Iterator[Fault]:
-    """A training plan is used on spot capacity.
+    """The job uses a training plan on spot capacity.
 
-    A training plan is capacity that was reserved and paid for in advance. On spot capacity the job would wait for
-    machines that cost extra, while the reserved ones stand idle.
+    A training plan is capacity that you reserved and paid for in advance. On spot capacity the job would wait for
+    machines that cost extra, while the reserved ones stay idle.
     """
     if _spot(subject) and text(subject, "ResourceConfig", "TrainingPlanArn"):
         yield Fault(
@@ -104,8 +105,8 @@ def run_too_long(subject: Subject) -> Iterator[Fault]:
 def warm_pool_long(subject: Subject) -> Iterator[Fault]:
     """A warm pool is kept for more than an hour.
 
-    The developer guide allows one hour, the API's model six. Where the account's limit is the lower one the job is
-    refused; everywhere the idle instances are billed like a running job.
+    The developer guide allows one hour, the API's model six. In accounts with the lower limit the service refuses the
+    job; in all accounts the idle instances are billed like a running job.
     """
     keep = seconds(subject, "KeepAlivePeriodInSeconds") or 0
     if keep > _LONGEST_POOL_OF_GUIDE:
@@ -117,7 +118,7 @@ def warm_pool_long(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM408", Level.NOTICE)
 def pending_limit_without_effect(subject: Subject) -> Iterator[Fault]:
-    """The limit for pending has no effect on instances without accelerators.
+    """The limit for the pending time has no effect on instances without accelerators.
 
     `MaxPendingTimeInSeconds` works on `ml.p`, `ml.g` and `ml.trn` types only (API reference, StoppingCondition).
     """

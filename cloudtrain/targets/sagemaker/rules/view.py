@@ -1,7 +1,7 @@
-"""What the SageMaker rules look at: read from the finished request, so that the user's own overrides count.
+"""Read the finished request for the SageMaker rules, so that the user's own overrides count.
 
-A request with overrides may hold anything. These functions see what has the right type and leave the rest out; SM110
-says what is wrong with it.
+A request with overrides may hold anything. These functions read values of the right type and skip the others, which
+SM110 reports.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ Mode = Literal["toolkit", "entrypoint", "image"]
 Toolkit = Literal["pytorch", "tensorflow", "generic"]
 
 TRAINING_MODULE = "SAGEMAKER_TRAINING_MODULE"
-"""The variable that makes the toolkit hand over to a framework's own one."""
+"""The variable that makes the generic toolkit start a framework's toolkit."""
 
 
 def mapping(subject: Subject, *keys: str) -> Mapping[str, Any]:
-    """A structure of the request; empty where there is none."""
+    """Return a structure of the request; empty if it is missing."""
     return mapping_at(subject.plan.request, *keys)
 
 
 def mappings(subject: Subject, *keys: str) -> list[Mapping[str, Any]]:
-    """A list of structures of the request; empty where there is none."""
+    """Return a list of structures of the request; empty if it is missing."""
     return rows_at(subject.plan.request, *keys)
 
 
 def text(subject: Subject, *keys: str) -> str:
-    """A text of the request; empty where there is none."""
+    """Return a text of the request; empty if it is missing."""
     return text_at(subject.plan.request, *keys)
 
 
 def seconds(subject: Subject, name: str) -> int | None:
-    """A time of `StoppingCondition` or `ResourceConfig`."""
+    """Return a time of `StoppingCondition` or `ResourceConfig`."""
     for section in ("StoppingCondition", "ResourceConfig"):
         value = value_at(subject.plan.request, section, name)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -59,19 +59,22 @@ def seconds(subject: Subject, name: str) -> int | None:
 
 
 def overridden(subject: Subject, *keys: str) -> Path | None:
-    """The place under `sagemaker_overrides` that writes this part of the request, if the job has one."""
+    """Return the place under `sagemaker_overrides` that writes this part of the request, if the job has one."""
     return ("sagemaker_overrides", *keys) if is_written(overrides_of(subject.job, "sagemaker"), *keys) else None
 
 
 def cluster(subject: Subject) -> Machines:
-    """The machines of the request, and the places in the job that ask for them."""
+    """Return the machines of the request, and the places in the job that ask for them."""
     found = machines_in(mapping(subject, *_config(subject)), subject.account)
     groups = tuple(replace(group, path=_type_path(subject, found.kind, at)) for at, group in enumerate(found.groups))
     return replace(found, groups=groups, spans=_spans(subject) if found.kind == "groups" else ())
 
 
 def _spans(subject: Subject) -> tuple[str, ...]:
-    """The groups that the request's launcher spans. A job without a launcher names them for nobody."""
+    """Return the groups that the request's launcher spans.
+
+    Without a launcher, these are the groups that the job names, which then have no effect.
+    """
     parameters = decode_hyperparameters({name: str(text) for name, text in mapping(subject, "HyperParameters").items()})
     found = value_at(parameters, LAUNCH_KEY, "instance_groups") or parameters.get(GROUPS)
     if mode(subject) == "image":
@@ -80,12 +83,12 @@ def _spans(subject: Subject) -> tuple[str, ...]:
 
 
 def _config(subject: Subject) -> tuple[str, ...]:
-    """Where the request has its machines; each kind of job has a place of its own."""
+    """Return the place of the machines in the request, which depends on the kind of job."""
     return ("ResourceConfig",) if subject.processing is None else ("ProcessingResources", "ClusterConfig")
 
 
 def _type_path(subject: Subject, kind: str, index: int) -> Path:
-    """Where the job names the type of a group."""
+    """Return the place where the job names the type of a group."""
     if kind == "type":
         field = "instance_type" if subject.job.resources.instance_type else "gpu"
         return overridden(subject, *_config(subject), "InstanceType") or ("resources", field)
@@ -98,7 +101,7 @@ def _type_path(subject: Subject, kind: str, index: int) -> Path:
 
 
 def mode(subject: Subject) -> Mode:
-    """Who starts the processes: see `cloudtrain.targets.sagemaker.compile.modes`."""
+    """Return the mode, which says what starts the processes: see `cloudtrain.targets.sagemaker.compile.modes`."""
     entrypoint = value_at(subject.plan.request, "AlgorithmSpecification", "ContainerEntrypoint")
     parameters = mapping(subject, "HyperParameters")
     if LAUNCH_KEY in parameters and entrypoint == list(CONTAINER_ENTRYPOINT):
@@ -107,15 +110,15 @@ def mode(subject: Subject) -> Mode:
 
 
 def image(subject: Subject) -> Image | None:
-    """What the catalogue knows of the image; None for a user's own."""
+    """Return the image's entry in the catalogue; None for a user's own image."""
     return _image_of(text(subject, "AlgorithmSpecification", "TrainingImage"))
 
 
-_image_of = lru_cache(maxsize=8)(image_of_uri)  # many rules ask, of the same image
+_image_of = lru_cache(maxsize=8)(image_of_uri)  # many rules read the same image
 
 
 def image_path(subject: Subject) -> Path:
-    """Where the job names its image, or the version that led to it."""
+    """Return the place where the job names its image, or the version that led to it."""
     if path := overridden(subject, "AlgorithmSpecification", "TrainingImage"):
         return path
     environment = subject.job.environment
@@ -124,13 +127,16 @@ def image_path(subject: Subject) -> Path:
 
 
 def image_name(found: Image) -> str:
-    """`PyTorch 2.8.0`, for a person."""
+    """Return the image's name for messages: `PyTorch 2.8.0`."""
     return f"{TITLES[found.framework]} {found.version}"
 
 
 def toolkit(subject: Subject) -> Toolkit:
-    """The training toolkit that will read the request. A user's own image says it with a variable, or is derived from
-    AWS's because the job uses a library that only these have, or has the generic one, which knows MPI and one process.
+    """Return the training toolkit that will read the request.
+
+    A user's own image can name its toolkit with a variable. If the job uses a library that only AWS's images have, the
+    image counts as derived from one of them. Otherwise it counts as one with the generic toolkit, which knows MPI and
+    one process.
     """
     module = mapping(subject, "Environment").get(TRAINING_MODULE)
     if isinstance(module, str):
@@ -144,13 +150,16 @@ def toolkit(subject: Subject) -> Toolkit:
 
 
 def launcher(subject: Subject) -> Launcher:
-    """What is asked to start the ranks."""
+    """Return the launcher that the job asks for."""
     return launcher_of(subject.effective.distribution)
 
 
 def add_entrypoint_hint(subject: Subject, hint: str) -> str:
-    """A hint, and beside it the way around the image's toolkit, where there is one: SMDDP, SMP and MPI between
-    instances need the toolkit, and so does an image whose Python is too old for our own launcher."""
+    """Add to a hint how to avoid the image's toolkit, if the job can do without it.
+
+    SMDDP, SMP and MPI between instances need the toolkit, and so does an image whose Python is too old for our own
+    launcher.
+    """
     bound = subject.effective.distribution.type in ("smddp", "smp") or python_too_old(image(subject)) is not None
     if bound or (launcher(subject) == "mpirun" and cluster(subject).spanned_count > 1):
         return hint

@@ -1,5 +1,4 @@
-"""A training job of the account for `cloudtrain adopt`: its description, its tags, and its code as far as it can be
-read."""
+"""Read a training job of the account for `cloudtrain adopt`: its description, its tags, and its code if readable."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ from cloudtrain.targets.sagemaker.s3_uri import S3Uri
 from cloudtrain.targets.sagemaker.service.clients import Clients
 
 _MOST = 256 << 20
-"""Bytes of code: more is data, and stays where it is."""
+"""Largest code archive in bytes; anything larger is treated as data and left in S3."""
 
 
 def fetch_original(clients: Clients, name: str) -> Original:
-    """The job with its code. Where the code cannot be read, the job file says where it lies.
+    """Return the job with its code. If the code cannot be read, the job file names its location.
 
     Raises:
         UsageError: the account has no training job of that name.
-        TargetError: it cannot be asked.
+        TargetError: the account cannot be asked.
     """
     try:
         described = clients.call("sagemaker", "describe_training_job", TrainingJobName=name)
@@ -43,7 +42,7 @@ def fetch_original(clients: Clients, name: str) -> Original:
 
 
 def _objects(clients: Clients, request: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """The objects that hold code: the archive, or the folders of version 3."""
+    """Yield the objects that hold code: the archive, or the folders of version 3."""
     drivers = place_of(request, DRIVERS)
     places = [drivers, place_of(request, CODE)] if drivers else [code_uri(request)]
     left = _MOST
@@ -58,7 +57,7 @@ def _objects(clients: Clients, request: Mapping[str, Any]) -> Iterator[tuple[str
                     return
                 yield f"s3://{where.bucket}/{key}", _content(clients, where.bucket, key)
         except TargetError:
-            continue  # the code is gone, or not the caller's to read
+            continue  # the code is gone, or the caller may not read it
 
 
 def _keys(clients: Clients, where: S3Uri) -> Iterator[tuple[str, int]]:

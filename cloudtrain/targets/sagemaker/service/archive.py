@@ -1,7 +1,8 @@
-"""What the service packed (`model.tar.gz`, `output.tar.gz`), unpacked without leaving the folder.
+"""Unpack the service's archives (`model.tar.gz`, `output.tar.gz`) without leaving the folder.
 
-Whoever can write to the bucket decides what is in the archive, so nothing in it is trusted. Names and links are judged
-by `cloudtrain.system.staging`; devices and pipes are refused here, and of a damaged or hostile archive nothing appears.
+Anybody who can write to the bucket decides what is in the archive, so cloudtrain trusts nothing in it.
+`cloudtrain.system.staging` checks names and links. This module refuses devices and pipes, and writes nothing from a
+damaged or hostile archive.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from cloudtrain.targets.common.landing import landing
 _COPY = 1 << 20
 
 Rename = Callable[[str], str | None]
-"""From a name in the archive to the name on disk; None leaves it out."""
+"""Turns a name in the archive into the name on disk; None leaves it out."""
 
 
 def extract(archive: Path, destination: Path, rename: Rename) -> list[Path]:
-    """Unpack what `rename` wants into `destination`, which is made; the paths written, in the archive's order.
+    """Unpack the members that `rename` selects into `destination`, and return the written paths in the archive's order.
 
-    All of it appears, or nothing; a file of the same name is replaced.
+    Creates `destination`. Either all files appear, or none; a file of the same name is replaced.
 
     Raises:
-        TargetError: the archive is damaged, or holds what must not be unpacked.
-        OSError: the disk is full, say.
+        TargetError: the archive is damaged, or holds members that must not be unpacked.
+        OSError: for example, the disk is full.
     """
     with landing(destination) as staging:
         stage(archive, staging, rename)
@@ -38,10 +39,10 @@ def extract(archive: Path, destination: Path, rename: Rename) -> list[Path]:
 
 
 def stage(archive: Path, staging: Staging, rename: Rename) -> None:
-    """Write what `rename` wants of an archive where it is moved from.
+    """Write the members that `rename` selects into the staging folder.
 
     Raises:
-        TargetError: the archive is damaged, or holds what must not be unpacked.
+        TargetError: the archive is damaged, or holds members that must not be unpacked.
     """
     with _open(archive) as tar, _about(archive):
         for member in tar:
@@ -63,7 +64,7 @@ def stage(archive: Path, staging: Staging, rename: Rename) -> None:
 
 
 def names_in(archive: Path) -> list[str]:
-    """The names of everything in the archive but folders, without a leading `./`.
+    """Return the names of everything in the archive but folders, without a leading `./`.
 
     Raises:
         TargetError: the archive is damaged, or a name in it leads outside.
@@ -74,10 +75,10 @@ def names_in(archive: Path) -> list[str]:
 
 @contextmanager
 def _open(archive: Path) -> Iterator[tarfile.TarFile]:
-    """The archive, to be read.
+    """Open the archive for reading.
 
     Raises:
-        TargetError: it is damaged. What the system refuses has a number, and is none of the archive's faults.
+        TargetError: the archive is damaged. An error of the system has a number and passes through.
     """
     try:
         with tarfile.open(archive, "r:*") as tar:
@@ -97,10 +98,10 @@ def _about(archive: Path) -> Iterator[None]:
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
-    """A regular file, or a hard link to one, which becomes a copy."""
+    """Write a regular file, or a hard link to one, which becomes a copy."""
     try:
         source = tar.extractfile(member)
-    except (KeyError, RecursionError):  # no such member; links that lead to each other, which tarfile follows for ever
+    except (KeyError, RecursionError):  # a missing member; circular links, which tarfile follows forever
         source = None
     if source is None:
         raise Unsafe(member.name, "is a link to nothing")

@@ -14,19 +14,22 @@ from cloudtrain.targets.sagemaker.account_ref import AccountRef
 from cloudtrain.targets.sagemaker.service.provider_errors import Call, translate_error
 
 _ATTEMPTS = 8
-"""Tries of one request, with growing pauses in between (about a minute in all). AWS_MAX_ATTEMPTS overrides."""
+"""Tries of one request, with growing pauses in between (about a minute in all).
+
+AWS_MAX_ATTEMPTS overrides the number.
+"""
 
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 60
-"""Seconds."""
+"""Timeouts in seconds."""
 
 _ABOUT = (
     "TrainingJobName", "ProcessingJobName", "ResourceArn", "logGroupName", "RoleName", "Bucket", "ServiceCode",
 )  # fmt: skip
-"""Arguments that name what a request is about, for messages."""
+"""Arguments that name the object of a request, for messages."""
 
 
 class Clients:
-    """The services of AWS at one place. A client is made when it is first used, and made anew by `renew`."""
+    """The services of AWS at one place. Clients are made on first use; `renew` discards them."""
 
     def __init__(self, place: AccountRef, environ: Mapping[str, str]) -> None:
         self.place = place
@@ -36,9 +39,9 @@ class Clients:
         self._lock = Lock()
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """The answer of an operation, named as boto3 names it.
+        """Return the answer of an operation, named as boto3 names it.
 
-        Credentials that have expired are read again, once: somebody may have logged in meanwhile.
+        If the credentials have expired, they are read again once, because the user may have logged in meanwhile.
 
         Raises:
             TargetError: see `provider_errors`.
@@ -50,7 +53,7 @@ class Clients:
         return answer
 
     def attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
-        """`use(client)`, twice where credentials have expired, with botocore's errors translated."""
+        """Call `use(client)`, again if credentials have expired, and translate botocore's errors."""
         try:
             return self._attempt(service, operation, arguments, use)
         except Expired:
@@ -60,7 +63,7 @@ class Clients:
     def pages(
         self, service: str, operation: str, *, token: str = "NextToken", next_token: str | None = None, **arguments: Any
     ) -> Iterator[dict[str, Any]]:
-        """Every page of an answer."""
+        """Yield every page of an answer."""
         more: dict[str, Any] = {}
         while True:
             page = self.call(service, operation, **arguments, **more)
@@ -77,7 +80,7 @@ class Clients:
             self._made.clear()
 
     def region(self) -> str | None:
-        """The region that requests go to."""
+        """Return the region that requests go to."""
         return self.place.region or (self._session.region_name if self._session is not None else None)
 
     def _attempt(self, service: str, operation: str, arguments: Mapping[str, Any], use: Any) -> Any:
@@ -88,7 +91,7 @@ class Clients:
             raise translate_error(error, call) from error
 
     def _client(self, service: str) -> Any:
-        with self._lock:  # clients may be shared between threads, and sessions, which make them, may not
+        with self._lock:  # threads may share clients, but not the session that makes them
             if service not in self._made:
                 if self._session is None:
                     boto3 = require("boto3", extra="sagemaker")
@@ -97,7 +100,7 @@ class Clients:
             return self._made[service]
 
     def _new_client(self, service: str) -> Any:
-        """boto3's own errors about a client are translated elsewhere; about a URL it has none."""
+        """Make a client. boto3 has no error type for a bad URL, so that error is translated here."""
         try:
             return self._session.client(service, config=self._config())
         except _errors():
@@ -107,7 +110,7 @@ class Clients:
             raise SettingsError(f"boto3 cannot talk to {service}: {error}", hint=hint, code="CT915") from error
 
     def _region_name(self) -> str | None:
-        """boto3 itself looks at AWS_DEFAULT_REGION alone."""
+        """Return the region's name. boto3 itself reads only AWS_DEFAULT_REGION."""
         return self.place.region or self._environ.get("AWS_REGION")
 
     def _config(self) -> Any:
@@ -125,7 +128,7 @@ class Clients:
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """What boto3 raises; its parts have no common base."""
+    """Return the exceptions that boto3 raises; its packages share no base class."""
     exceptions = require("botocore.exceptions", extra="sagemaker")
     parsers = require("botocore.parsers", extra="sagemaker")
     transfer = require("s3transfer.exceptions", extra="sagemaker")
@@ -138,7 +141,7 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _camel(operation: str) -> str:
-    """`create_training_job` as the service and its policies write it."""
+    """Return `create_training_job` as the service and its policies write it."""
     return "".join(word.capitalize() for word in operation.split("_"))
 
 

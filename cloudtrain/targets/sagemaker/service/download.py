@@ -1,7 +1,7 @@
-"""Copies of what a job wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything.
+"""Copy what a job wrote: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or everything.
 
-The service packs `/opt/ml/model` into `model.tar.gz` and `/opt/ml/output/data` into `output.tar.gz`, or with
-`compress_output: false` keeps both as files under `output/model/` and `output/data/`.
+The service packs `/opt/ml/model` into `model.tar.gz` and `/opt/ml/output/data` into `output.tar.gz`. With
+`compress_output: false` it keeps both as files under `output/model/` and `output/data/`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def download(
     destination: Path,
     lines: Callable[[], Iterable[LogLine]],
 ) -> list[Path]:
-    """Copy what is under `path` into `destination`, which is made, and return the files written.
+    """Copy everything under `path` into `destination`, which is created, and return the written files.
 
-    A folder's content comes directly into `destination`; with an empty path every place gets a folder of its own
-    there. `model/weights.pt` is one file.
+    A folder's content goes directly into `destination`. With an empty path, every location gets its own folder there.
+    `model/weights.pt` is one file.
 
     Raises:
-        UsageError: there is no such place; the hint names those that exist.
+        UsageError: there is no such location; the hint names those that exist.
         TargetError: the run has written nothing there, or an archive must not be unpacked.
     """
     wanted = path.strip("/")
@@ -60,7 +60,7 @@ def download(
 
 
 def _find(wanted: str, places: Places) -> tuple[str, str]:
-    """The place that is meant, and what is wanted below it."""
+    """Split a path into the location and the path below it."""
     known = (*places, LOGS)
     for name in known:
         rest = wanted.removeprefix(name)
@@ -70,7 +70,7 @@ def _find(wanted: str, places: Places) -> tuple[str, str]:
 
 
 def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Staging, prefix: str) -> None:
-    """Write what is under a place, or below it, where it is moved from; `prefix` comes before each name."""
+    """Write everything under a location, or below a path in it, into the staging folder; `prefix` precedes names."""
     where = places[name]
     if where.key.endswith(".tar.gz"):
         _stage_archive(clients, where, rest, staging, prefix, may_hold_more=name == "outputs")
@@ -81,7 +81,10 @@ def _stage(clients: Clients, places: Places, name: str, rest: str, staging: Stag
 def _stage_archive(
     clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str, *, may_hold_more: bool
 ) -> None:  # fmt: skip
-    """Through a file beside the results: an archive may be larger than the disk of temporary files."""
+    """Download an archive to a file beside the results, and unpack it.
+
+    The folder of temporary files may be too small for the archive.
+    """
     archive = staging.scratch(Path(where.key).name)
     try:
         fetch(clients, where.bucket, where.key, archive)
@@ -98,8 +101,10 @@ def _stage_archive(
 
 
 def _is_output_folder(names: list[str], rest: str) -> bool:
-    """Whether the archive holds the whole `/opt/ml/output`, of which `data/` is the script's: beside it lies the word
-    on how the job ended. Not where what is wanted is there as it is named.
+    """Return whether the archive holds the whole `/opt/ml/output`, where the script's files are under `data/`.
+
+    Such an archive also holds the file that says how the job ended. Returns False if the wanted path exists in the
+    archive under its own name.
     """
     others = {name for name in names if not name.startswith("data/")}
     named = rest and any(_below(name, "", rest) is not None for name in names)
@@ -107,7 +112,7 @@ def _is_output_folder(names: list[str], rest: str) -> bool:
 
 
 def _below(name: str, inner: str, rest: str) -> str | None:
-    """The part of a name that comes after the wanted folder; a wanted file keeps its own name."""
+    """Return the part of a name after the wanted folder; a wanted file keeps its own name."""
     if not name.startswith(inner):
         return None
     name = name.removeprefix(inner)
@@ -119,7 +124,7 @@ def _below(name: str, inner: str, rest: str) -> str | None:
 
 
 def _stage_folder(clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str) -> None:
-    """Every name is looked at before the first object is copied."""
+    """Check every name, and then copy the objects."""
     pages = clients.pages(
         "s3",
         "list_objects_v2",
@@ -150,7 +155,7 @@ def fetch(clients: Clients, bucket: str, key: str, target: Path) -> None:
 
 
 def _stage_logs(lines: Iterable[LogLine], rest: str, staging: Staging, prefix: str) -> None:
-    """One file for each instance, `algo-1.log`, as its container wrote it."""
+    """Write one file for each instance, `algo-1.log`, as its container wrote it."""
     texts: dict[str, list[str]] = {}
     for line in lines:
         tag = f"[rank {line.rank}] " if line.rank is not None else ""

@@ -1,4 +1,4 @@
-"""Why a job failed, in one line: what the service says, without its ceremony, and which rank it was."""
+"""Tell in one line why a job failed, and on which rank, from the service's message without its boilerplate."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 from cloudtrain.targets.common.tracebacks import error_in, shorten_line
 
 _USER_SCRIPT = re.compile(r'ErrorMessage "(?P<message>.*?)"\s*(?:Command|$)', re.DOTALL)
-"""The toolkit's form: `ExecuteUserScriptError:\\nExitCode 1\\nErrorMessage "..."\\nCommand "..."`."""
+r"""The toolkit's form: `ExecuteUserScriptError:\nExitCode 1\nErrorMessage "..."\nCommand "..."`."""
 
 _EXIT_CODE = re.compile(r"(?:exit code:?|ExitCode)\s*(-?\d+)", re.IGNORECASE)
 _ENDED = re.compile(r"\b(?:failed with exit code|was killed by) ")
-"""How our own launchers begin: `the script on algo-2 failed with exit code 1: ValueError: ...`."""
+"""The beginning of our own launchers' messages: `the script on algo-2 failed with exit code 1: ValueError: ...`."""
 
 _RANK = re.compile(r"\brank (\d+)\b")
 _KIND = re.compile(r"^(?P<kind>[A-Za-z]+(?:Error|Exception)): *")
@@ -20,7 +20,7 @@ _LAST_EXIT_CODE = re.compile(r",? *exit code: *-?\d+\s*$")
 
 
 class Reason(NamedTuple):
-    """One line, what of it can be said in fields, and the lines that explain it."""
+    """The reason in one line, the fields that it contains, and the lines that explain it."""
 
     text: str
     details: tuple[str, ...]
@@ -29,10 +29,10 @@ class Reason(NamedTuple):
 
 
 def reason_of(said: str) -> Reason:
-    """`FailureReason`, which may hold a traceback, as one line.
+    """Return `FailureReason`, which may hold a traceback, as one line.
 
-    The first word is kept where it tells whose fault it was (`ClientError`, `CapacityError`); the script's own
-    failures are all `AlgorithmError`, which says nothing.
+    The first word stays if it tells whose fault it was (`ClientError`, `CapacityError`). All failures of the script
+    itself begin with `AlgorithmError`, which adds nothing and is dropped.
     """
     head, body = _split(said.strip())
     script = _USER_SCRIPT.search(body)
@@ -52,7 +52,7 @@ def reason_of(said: str) -> Reason:
 
 
 def _split(said: str) -> tuple[str, str]:
-    """What stands before the reason, and the reason."""
+    """Split a message into the text before the reason, and the reason."""
     match = _KIND.match(said)
     if match is None:
         return "", said

@@ -1,4 +1,4 @@
-"""One event of CloudWatch as lines, and which rank wrote them, where its launcher says so."""
+"""Turn one event of CloudWatch into lines, with the rank that wrote them if its launcher names it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from cloudtrain.core.states import LogLine
 
 _MPI = re.compile(r"\[(?:\d+|(?P<name>[^\],]+)),(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:(?(name) ?)")
 """mpirun's `--tag-output`: the job's number and the rank in Open MPI 4 (`[1,3]<stdout>:text`), the job's name and a
-blank behind the tag in 5 (`[prterun-algo-1-7@1,3]<stdout>: text`)."""
+blank behind the tag in 5 (`[prterun-algo-1-7@1,3]<stdout>: text`).
+"""
 
 _RANK = re.compile(r"\[rank ?(?P<rank>\d+)\]:? ?")
 """PyTorch's own prefix of tracebacks (`[rank3]: `), and cloudtrain's (`[rank 3] `)."""
@@ -20,8 +21,10 @@ _LOCAL = re.compile(r"\[default(?P<local>\d+)\]: ?")
 
 
 class Writer(NamedTuple):
-    """Who wrote the lines of a stream: the instance from whose container they come (of an MPI job, the first one),
-    and the ranks of that instance, where they are known.
+    """The writer of a stream's lines.
+
+    It has the instance whose container sends the lines (for an MPI job, the first one), and the ranks of that instance,
+    if known.
     """
 
     instance: int
@@ -29,7 +32,7 @@ class Writer(NamedTuple):
 
 
 def lines_of(message: str, time: float, writer: Writer) -> Iterator[LogLine]:
-    """The lines of one event. Of a progress bar, which goes back to the start of its line, the last state is kept."""
+    """Yield the lines of one event. A progress bar returns to the start of its line; only its last state is kept."""
     for line in message.rstrip("\r\n").split("\n"):
         yield _line(line.rstrip("\r").rpartition("\r")[2], time, writer)
 

@@ -1,9 +1,9 @@
-"""A job's output from CloudWatch Logs: every stream, every page, merged by time, read on from where it stopped.
+"""Read a job's output from CloudWatch Logs: every stream, every page, merged by time, continued from where it stopped.
 
-Each container writes a stream `JOB/algo-1-EPOCH`; one that is started again after an interruption writes another. A
-stream appears with its first line, minutes after the job, and CloudWatch may hold lines back for some seconds. What is
-read is kept until it is handed on, so that an error in between loses nothing, and each stream's own token says where
-to go on, so that nothing comes twice.
+Each container writes a stream `JOB/algo-1-EPOCH`; a container that restarts after an interruption writes another. A
+stream appears with its first line, minutes after the job, and CloudWatch may delay lines for some seconds. Events are
+kept until they are handed on, so that an error in between loses nothing. Each stream's own token says where to
+continue, so that nothing comes twice.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ class Stream:
 
     @property
     def instance(self) -> int:
-        """`algo-1` is instance 0."""
+        """Return the instance's index: `algo-1` is instance 0."""
         match = _HOST.search(self.name)
         return int(match["number"]) - 1 if match else 0
 
     def next_time(self) -> int | None:
-        """When the next event happened, in milliseconds since the epoch; None when there is none yet."""
+        """Return the time of the next event in milliseconds since the epoch; None if there is no event yet."""
         while not self._read:
             token = {"nextToken": self._token} if self._token else {}
             page = self._clients.call("logs", "get_log_events", **self._where, startFromHead=True, **token)
             following = page["nextForwardToken"]
-            if following == self._token:  # the service's way to say that this is the end for now
+            if following == self._token:  # an unchanged token means that no more events exist yet
                 return None
             self._read.extend(page["events"])
             self._token = following
         return int(self._read[0]["timestamp"])
 
     def take(self) -> dict[str, Any]:
-        """The next event, which `next_time` has seen."""
+        """Return the next event, which `next_time` has seen."""
         return self._read.popleft()
 
     def tail(self, count: int) -> list[str]:
-        """The messages of the last events."""
+        """Return the messages of the last events."""
         page = self._clients.call("logs", "get_log_events", **self._where, startFromHead=False, limit=count)
         return [event["message"] for event in page["events"]]
 
 
 class JobLog:
-    """All streams of one job. `new_lines` yields what came since it was last called."""
+    """All streams of one job. `new_lines` yields the lines that arrived since its last call."""
 
     def __init__(
         self, clients: Clients, group: str, job: str, *, ranks: Mapping[int, range], instance: int | None = None
@@ -75,15 +75,15 @@ class JobLog:
 
     @property
     def streams(self) -> list[Stream]:
-        """The streams that are known so far."""
+        """Return the streams that are known so far."""
         return list(self._streams.values())
 
     def tail(self, stream: Stream, count: int) -> list[LogLine]:
-        """The lines of a stream's last events."""
+        """Return the lines of a stream's last events."""
         return [line for text in stream.tail(count) for line in lines_of(text, 0, self._writer(stream))]
 
     def discover(self) -> None:
-        """Look for streams that have appeared. Before the account's first job there is not even a group."""
+        """Look for new streams. Before the account's first job even the log group is missing."""
         pages = self._clients.pages(
             "logs",
             "describe_log_streams",
@@ -99,7 +99,7 @@ class JobLog:
             return
 
     def new_lines(self) -> Iterator[LogLine]:
-        """The lines since the last call, in the order of their times."""
+        """Yield the lines since the last call, in the order of their times."""
         self.discover()
         streams = self.streams
         heap = [(time, number) for number, item in enumerate(streams) if (time := item.next_time()) is not None]

@@ -1,4 +1,4 @@
-"""Checks that ask the account. What may not be looked at is a warning, never a crash; nothing is changed anywhere."""
+"""Checks that ask the account. Missing permissions cause a warning and never a crash; the checks change nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Asked:
-    """What the checks look at."""
+    """The data that the checks read."""
 
     clients: Clients
     plan: Plan
@@ -35,7 +35,7 @@ class Asked:
 
     @property
     def request(self) -> Mapping[str, Any]:
-        """The request that would be sent."""
+        """Return the request that would be sent."""
         return self.plan.request
 
 
@@ -43,15 +43,18 @@ Check = Callable[[Asked], Iterator[Finding]]
 
 
 def check(clients: Clients, plan: Plan) -> list[Finding]:
-    """What the account says about a plan. First whether it answers at all, then everything else at once."""
-    require("boto3", extra="sagemaker")  # its import is not the account's time
+    """Return the account's findings about a plan.
+
+    The first question is whether the account answers; all others run at once.
+    """
+    require("boto3", extra="sagemaker")  # import it before the deadline starts
     deadline: Deadline[Any] = Deadline(check_timeout())
     try:
         answers = deadline.answers([lambda: clients.call("sts", "get_caller_identity")])
     except TargetUnreachable as error:
         return [_finding("SM902", f"the account could not be asked: {error.message}", error.hint)]
     except MissingExtra:
-        raise  # which no `--ignore` helps against
+        raise  # `--ignore` cannot help here
     except CloudtrainError as error:
         return [_finding("SM901", error.message, error.hint)]
     if not answers:
@@ -70,7 +73,7 @@ def _cut(what: str, deadline: Deadline[Any]) -> Finding:
 
 
 def _checks(plan: Plan) -> list[Check]:
-    """One function for each thing to ask, so that they can be asked at once."""
+    """Return one function for each question, so that all can run at once."""
     checks: list[Check] = [_role, _quota]
     checks += [_secret_check(name, place) for name, place in references(plan.request.get("Environment", {})).items()]
     checks += [_bucket_check(uri, path) for uri, path in _buckets(plan).items()]
@@ -82,7 +85,7 @@ def _checks(plan: Plan) -> list[Check]:
 
 
 def _inputs(request: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and address of what the job reads from S3."""
+    """Yield name and address of each input that the job reads from S3."""
     named = [
         (item["ChannelName"], item.get("DataSource", {}).get("S3DataSource"))
         for item in request.get("InputDataConfig", ())
@@ -133,7 +136,7 @@ def _trusts_sagemaker(policy: Mapping[str, Any]) -> bool:
 
 
 def _buckets(plan: Plan) -> dict[str, Path]:
-    """Every bucket that the job reads or writes, and where it stands in the job, if it does."""
+    """Map every bucket that the job reads or writes to its place in the job, if it has one."""
     request = plan.request
     found: dict[str, Path] = {}
     for upload in plan.uploads:
@@ -190,7 +193,7 @@ _READ = {
     "secretsmanager": ("secretsmanager:GetSecretValue", "secretsmanager:{region}:{account}:secret:{name}-??????"),
     "ssm": ("ssm:GetParameter", "ssm:{region}:{account}:parameter/{name}"),
 }
-"""What reads a secret, and how it is called in a policy."""
+"""Maps each service that holds secrets to the action and the resource that a policy needs."""
 
 
 def _secret_check(name: str, place: str) -> Check:
@@ -232,7 +235,7 @@ def _quota(asked: Asked) -> Iterator[Finding]:
 
 
 def _quotas_needed(request: Mapping[str, Any]) -> dict[str, int]:
-    """Name of a quota, as Service Quotas spells it, to the instances that the job counts against it."""
+    """Map each quota, named as in Service Quotas, to the number of instances that the job counts against it."""
     use = "spot training job usage" if request.get("EnableManagedSpotTraining") else "training job usage"
     resources = request.get("ResourceConfig")
     if resources is None:

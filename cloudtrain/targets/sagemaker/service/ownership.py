@@ -1,4 +1,4 @@
-"""Whether a job of a name that we chose is ours: a tag says so, and where tags may not be read, the job itself."""
+"""Find out whether we made a job of a given name: by its tag, or by its content if the tags may not be read."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from cloudtrain.targets.sagemaker.service.clients import Clients
 from cloudtrain.targets.sagemaker.tags import RUN_TAG
 
 _COMPARED = ("RoleArn", "HyperParameters", "OutputDataConfig", "StoppingCondition", "Environment")
-"""What a description repeats of a request as it was. The hyperparameters hold the place of the bundle, which holds
-its hash."""
+"""Fields that a description repeats unchanged from the request.
+
+The hyperparameters contain the bundle's address, which contains its hash.
+"""
 
 
 def is_ours(
     clients: Clients, kind: JobKind, description: Mapping[str, Any], request: Mapping[str, Any] | None = None
 ) -> bool:
-    """Whether the described job was made by a submission of that run name.
+    """Return whether the described job was made by a submission of that run name.
 
-    Where its tags may not be read, it is compared with the request, if there is one. A command that mends a broken
-    submission has none; the name, which holds a hash of the plan and of its submitter, must do then.
+    If its tags may not be read, the job is compared with the request. A command that repairs a broken submission has no
+    request: then the name, which contains a hash of the plan and of its submitter, decides.
     """
     name = description[kind.name]
     try:
@@ -35,7 +37,7 @@ def is_ours(
 
 
 def _is_tagged(request: Mapping[str, Any]) -> bool:
-    """Whether the request asks for our tag; overrides can take it away."""
+    """Return whether the request asks for our tag; overrides can remove it."""
     return any(tag["Key"] == RUN_TAG for tag in request.get("Tags", ()))
 
 
@@ -44,7 +46,7 @@ def _same(description: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
 
 
 def _contains(described: Any, asked: Any) -> bool:
-    """Whether a description repeats what was asked; the service may add defaults of its own."""
+    """Return whether a description repeats the requested values; the service may add defaults."""
     if isinstance(asked, Mapping):
         return isinstance(described, Mapping) and all(_contains(described.get(key), asked[key]) for key in asked)
     return bool(described == asked)

@@ -1,7 +1,7 @@
-"""A refresh of the catalogue: what a training instance costs in a region, from AWS's price list.
+"""Refresh the catalogue with the prices of training instances in a region, from AWS's price list.
 
-What GetProducts answers was not seen from the service. Its fields are those of AWS's public price list, in which the
-usage type of a training instance is `USE1-Train:ml.g5.2xlarge`.
+The answers of GetProducts have not been tested against the real service. The fields are those of AWS's public price
+list, in which the usage type of a training instance is `USE1-Train:ml.g5.2xlarge`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _TRAINING = re.compile(r"(?:[A-Z0-9]+-)?Train:(ml\.[a-z0-9-]+\.[a-z0-9-]+)")
 
 
 def pricing_region(region: str) -> str:
-    """Where a region's price list is asked for: China has its own."""
+    """Return the region that serves a region's price list: China has its own."""
     return "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
 
 
 class Reader(Protocol):
-    """What is needed of `clients.Clients`."""
+    """The part of `clients.Clients` that this module needs."""
 
     def pages(self, service: str, operation: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        """Every page of an answer."""
+        """Yield every page of an answer."""
         ...
 
 
@@ -70,7 +70,7 @@ def refresh(reader: Reader, region: str, *, folder: Path, date: str) -> Refreshe
 
 
 def _price(text: Any) -> tuple[str, float] | None:
-    """The type and its price in US dollars an hour; None for what is no training instance that can be had at once."""
+    """Return the type and its price in US dollars an hour; None for everything but on-demand training instances."""
     try:
         entry = json.loads(text)
         match = _TRAINING.fullmatch(entry["product"]["attributes"]["usagetype"])

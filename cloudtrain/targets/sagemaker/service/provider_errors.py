@@ -1,4 +1,4 @@
-"""What AWS says when it says no, in our words. One table for error codes, one for what never reached the service."""
+"""Translate AWS's errors into ours. One table is for error codes, one for requests that never reached the service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudtrain.targets.common.provider_errors import Denied, Expired, NotThere
 
 @dataclass(frozen=True)
 class Call:
-    """What was asked when AWS said no: `sagemaker`, `CreateTrainingJob`, about `cifar10-3f9a1c22-1`."""
+    """A request that AWS refused: `sagemaker`, `CreateTrainingJob`, about `cifar10-3f9a1c22-1`."""
 
     service: str
     operation: str
@@ -22,12 +22,12 @@ class Call:
 
     @property
     def action(self) -> str:
-        """As a policy writes it."""
+        """Return the action's name as a policy writes it."""
         return f"{_POLICY_NAMES.get(self.service, self.service)}:{self.operation}"
 
     @property
     def login(self) -> str:
-        """What to type for new credentials."""
+        """Return the command that gets new credentials."""
         return f"`aws sso login{f' --profile {self.profile}' if self.profile else ''}`"
 
 
@@ -38,7 +38,7 @@ Kind = type[TargetError] | type[SettingsError]
 
 @dataclass(frozen=True)
 class ErrorTemplate:
-    """An error of ours for one of theirs. The texts may hold the names that `translate_error` fills in."""
+    """Our error for one of AWS's. The texts may contain names that `translate_error` fills in."""
 
     kind: Kind
     message: str
@@ -138,8 +138,11 @@ CODES: dict[str, ErrorTemplate] = {
     "503": _BROKEN,
     "504": _BROKEN,
 }
-"""Error code to our error: those of SageMaker, CloudWatch Logs, S3, STS, IAM and Service Quotas that a user can meet.
-A number is what S3 says to HEAD, which has no body."""
+"""Maps error codes to our errors.
+
+The codes are those of SageMaker, CloudWatch Logs, S3, STS, IAM and Service Quotas that a user can meet. The numbers are
+S3's answers to HEAD, which have no body.
+"""
 
 _LOGIN = ErrorTemplate(
     TargetError, "there are no usable AWS credentials: {said}", "log in: {login}, or `aws configure`"
@@ -183,16 +186,18 @@ EXCEPTIONS: dict[str, ErrorTemplate] = {
     "ResponseParserError": _BROKEN,
     "BotoCoreError": ErrorTemplate(TargetError, "boto3 cannot do `{action}`: {said}"),
 }
-"""Class of botocore, or its nearest base that is named here, to our error. Timeouts and
-closed connections are `HTTPClientError`, refused ones `ConnectionError`, a download that broke off too often is
-s3transfer's `RetriesExceededError`."""
+"""Maps botocore's classes, or their nearest listed bases, to our errors.
+
+Timeouts and closed connections are `HTTPClientError`, refused ones `ConnectionError`. A download that broke off too
+often is s3transfer's `RetriesExceededError`.
+"""
 
 _NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGNORECASE)
-"""What SageMaker says, as a ValidationException, about a job that does not exist."""
+"""SageMaker's text for a job that does not exist, in a ValidationException."""
 
 
 def translate_error(error: Exception, call: Call) -> TargetError | SettingsError:
-    """Our error for one of botocore's."""
+    """Return our error for one of botocore's."""
     template, said = _template_of(error)
     values = {
         "said": _one_line(said) or "it gives no reason",
@@ -222,7 +227,7 @@ def _template_of(error: Exception) -> tuple[ErrorTemplate, str]:
 
 
 def _unknown(code: str, response: dict[str, Any]) -> ErrorTemplate:
-    """A code that no table can foresee; the HTTP status says whether trying again may help."""
+    """Return the error for an unlisted code; the HTTP status says whether trying again may help."""
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
         return _BROKEN
@@ -230,7 +235,7 @@ def _unknown(code: str, response: dict[str, Any]) -> ErrorTemplate:
 
 
 def _quota(said: str) -> str:
-    """The limit that SageMaker names: `ml.p4d.24xlarge for training job usage`."""
+    """Return the limit that SageMaker names: `ml.p4d.24xlarge for training job usage`."""
     match = re.search(r"service limit '([^']+)'", said)
     return f"`{match[1]}`" if match else "it"
 
@@ -240,7 +245,7 @@ def _one_line(text: str) -> str:
 
 
 def not_found(name: str, region: str | None) -> RunNotFound:
-    """The error for a run that the account does not have."""
+    """Return the error for a run that the account does not have."""
     where = f" in `{region}`" if region else ""
     return RunNotFound(f"SageMaker has no run `{name}`{where}", hint="`cloudtrain ps --target sagemaker` lists them")
 

@@ -1,5 +1,4 @@
-"""What is asked of AWS: each method is one or a few requests; what they mean is in the modules
-beside this one."""
+"""The requests to AWS: each method sends one or a few; the modules beside this one interpret the answers."""
 
 from __future__ import annotations
 
@@ -37,11 +36,11 @@ if TYPE_CHECKING:
     from cloudtrain.catalogue.refreshed import Refreshed
 
 _TAIL_STREAMS, _TAIL_EVENTS = 4, 40
-"""How much of a failed job's output is read for its reason: the last events of the first streams."""
+"""The part of a failed job's output that is searched for the reason: the last events of the first streams."""
 
 
 class SageMakerService:
-    """The service of one process. A run is a training job (or a processing job) of the run's name."""
+    """SageMaker, for one process. A run is a training job (or a processing job) of the run's name."""
 
     in_flight = 60.0
     names_are_unique = True
@@ -53,13 +52,13 @@ class SageMakerService:
         self._clients: dict[str, Clients] = {}
 
     def can_check(self, settings: SageMaker) -> bool:
-        """Whether there seem to be credentials."""
+        """Return whether this machine seems to have credentials."""
         from cloudtrain.targets.sagemaker.account import credentials_in_sight
 
         return credentials_in_sight(settings, self._environ)
 
     def check(self, job: TrainingJob, settings: SageMaker, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
-        """Role, buckets, inputs and quota, as far as the credentials may look."""
+        """Check role, buckets, inputs and quota, as far as the credentials allow it."""
         from cloudtrain.targets.sagemaker.service.online import check
 
         return check(self._at(plan.place), plan)
@@ -68,7 +67,7 @@ class SageMakerService:
         """Read the prices of the region into a file beside the user's own corrections.
 
         Raises:
-            SettingsError: nothing says which region.
+            SettingsError: no region is configured.
         """
         from datetime import datetime, timezone
 
@@ -86,7 +85,7 @@ class SageMakerService:
         return refresh(clients, account.region, folder=folder, date=today.isoformat())
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Put bundle and data where the plan says; False when they are there already, or the plan needs none."""
+        """Upload bundle and data to the plan's addresses; return False if all are there already or none are needed."""
         from cloudtrain.targets.sagemaker.service.upload import upload, upload_data
 
         clients = self._at(plan.place)
@@ -105,8 +104,8 @@ class SageMakerService:
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Send the request.
 
-        SageMaker refuses a second job of a name. Where botocore had to repeat the request, or an earlier process sent
-        it (`again`), the job that is there may be the one that this request made.
+        SageMaker refuses a second job of the same name. If botocore had to repeat the request, or an earlier process
+        sent it (`again`), the existing job may be the result of this request.
 
         Raises:
             NameTaken: the account has another job of that name.
@@ -120,25 +119,25 @@ class SageMakerService:
                 raise
             self._ours(plan.ref, kind, plan.request)
         except TargetUnreachable:
-            # The answer is lost, and the job may exist all the same.
+            # The answer is lost, but the job may exist.
             if not self.has(plan.ref):
                 raise
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Whether SageMaker has that run, and we made it.
+        """Return whether SageMaker has that run, and we made it.
 
         Raises:
-            NameTaken: it has one of that name that somebody else made.
+            NameTaken: the account has a run of that name that another tool or user made.
         """
         return any(self._ours(ref, kind) for kind in KINDS)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Whether SageMaker has no such run: what was on its way is there, or lost."""
+        """Return whether SageMaker has no such run; a request that was on its way has arrived by now, or is lost."""
         return not self.has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Where the job is now; for a failed one, with the last lines that it wrote."""
+        """Return the job's current status; for a failed job, with the last lines that it wrote."""
         kind, description = self._find_job(ref)
         status = self._status(kind, description)
         return self._explain(ref, kind, description, status) if status.state is RunState.FAILED else status
@@ -152,14 +151,14 @@ class SageMakerService:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """The output so far; with `follow`, until the job has ended and its log is silent."""
+        """Yield the output so far; with `follow`, until the job has ended and its log is silent."""
         kind, description = self._find_job(ref)
         log = self._log(ref, kind, description, instance)
         lines = self._follow(ref, kind, log, on_status) if follow else self._so_far(ref, log, on_status)
         return lines if rank is None else _of_rank(lines, rank)
 
     def stop(self, ref: RunRef) -> None:
-        """Ask the job to stop: SIGTERM, and SIGKILL after two minutes. Nothing for a job that has ended."""
+        """Ask the job to stop: SIGTERM, and SIGKILL after two minutes. Does nothing if the job has ended."""
         kind, description = self._find_job(ref)
         state = job_state(description, kind)
         if state.is_final or state is RunState.STOPPING:
@@ -173,7 +172,7 @@ class SageMakerService:
                 raise
 
     def runs(self, place: str) -> Iterator[ListedRun]:
-        """The account's training and processing jobs, newest first, a hundred of each at a time."""
+        """Yield the account's training and processing jobs, newest first, reading a hundred of each at a time."""
         lists = [self._list(place, kind) for kind in KINDS]
         return merge(*lists, key=lambda item: item.status.created or 0.0, reverse=True)
 
@@ -185,11 +184,11 @@ class SageMakerService:
                 for summary in page[kind.summaries]:
                     yield ListedRun(RunRef("sagemaker", place, summary[kind.name]), listed_status(summary, kind))
         except Denied:
-            if kind is TRAINING:  # who may not have processing jobs has none to list
+            if kind is TRAINING:  # users without permission for processing jobs have none to list
                 raise
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """The archive that was uploaded."""
+        """Yield the archive that was uploaded."""
         from cloudtrain.targets.common.archives import unpacked
         from cloudtrain.targets.sagemaker.service.download import fetch
 
@@ -219,15 +218,15 @@ class SageMakerService:
         except NotThere:
             return None
         except Denied:
-            if kind is TRAINING:  # whoever may not look at processing jobs has made none
+            if kind is TRAINING:  # users without permission for processing jobs have made none
                 raise
             return None
 
     def _find_job(self, ref: RunRef) -> tuple[JobKind, dict[str, Any]]:
-        """The job of a reference, of whatever kind.
+        """Return the job of a reference, and its kind.
 
         Raises:
-            RunNotFound: there is none.
+            RunNotFound: there is no such job.
         """
         for kind in KINDS:
             description = self._describe(ref, kind)
@@ -243,10 +242,10 @@ class SageMakerService:
         return status_of(description, kind, hourly_price(description, self._overlay()), time.time())
 
     def _ours(self, ref: RunRef, kind: JobKind, request: Mapping[str, Any] | None = None) -> bool:
-        """Whether there is such a job; it must be ours then.
+        """Return whether there is such a job, which must then be ours.
 
         Raises:
-            NameTaken: somebody else made it.
+            NameTaken: another tool or user made the job.
         """
         description = self._describe(ref, kind)
         if description is None:
@@ -282,7 +281,7 @@ class SageMakerService:
     def _explain(
         self, ref: RunRef, kind: JobKind, description: Mapping[str, Any], status: RunStatus
     ) -> RunStatus:  # fmt: skip
-        """A failed job with what its output says, where the service itself says little."""
+        """Add the reason from a failed job's output to its status, if the service itself says little."""
         if status.details:
             return status
         log = self._log(ref, kind, description, None)
@@ -294,15 +293,15 @@ class SageMakerService:
                 if error is not None:
                     return _with_output(status, lines, error)
         except TargetError:
-            return status  # logs that may not be read do not hide the reason
+            return status  # unreadable logs must not hide the reason
         return status
 
 
 def _of_rank(lines: Iterator[LogLine], rank: int) -> Iterator[LogLine]:
-    """The lines of one rank.
+    """Yield the lines of one rank.
 
     Raises:
-        UsageError: there are lines, and none of them says whose it is.
+        UsageError: there are lines, but none of them names its rank.
     """
     marked = unmarked = False
     for line in lines:

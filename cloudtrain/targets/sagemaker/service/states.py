@@ -1,4 +1,4 @@
-"""What the service says about a job as a `RunStatus`: states, reasons, phases, times, metrics and money."""
+"""Turn the service's description of a job into a `RunStatus`: states, reasons, phases, times, metrics and money."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRIMARY: dict[str, RunState | None] = {
     "Stopped": RunState.STOPPED,
     "Deleting": RunState.LOST,
 }
-"""`TrainingJobStatus` and `ProcessingJobStatus`. None: the secondary status says more."""
+"""Maps `TrainingJobStatus` and `ProcessingJobStatus` to states. None: the secondary status says more."""
 
 SECONDARY: dict[str, RunState] = {
     "Pending": RunState.PENDING,
@@ -43,31 +43,31 @@ SECONDARY: dict[str, RunState] = {
     "Completed": RunState.SUCCEEDED,
     "Failed": RunState.FAILED,
 }
-"""`SecondaryStatus` of a job that is `InProgress`."""
+"""Maps `SecondaryStatus` of a job that is `InProgress` to states."""
 
 _BILLED_FROM = ("Downloading", "DownloadingTrainingImage", "Training")
-"""The first of these phases starts the meter; while instances are looked for it stands still."""
+"""Billing starts with the first of these phases; looking for instances is free."""
 
 
 def state_of(primary: str, secondary: str | None) -> RunState:
-    """The state of a job; words that a newer service may add mean that it goes on."""
+    """Return the state of a job. An unknown word, from a newer service, means that the job continues."""
     state = PRIMARY.get(primary)
     return state if state is not None else SECONDARY.get(secondary or "", RunState.RUNNING)
 
 
 def job_state(description: Mapping[str, Any], kind: JobKind) -> RunState:
-    """The state of a described, or of a listed job."""
+    """Return the state of a described or listed job."""
     return state_of(description[kind.status], description.get("SecondaryStatus"))
 
 
 def status_of(description: Mapping[str, Any], kind: JobKind, rate: float | None, now: float) -> RunStatus:
-    """The status of a described job.
+    """Return the status of a described job.
 
     Args:
-        description: what the service says.
-        kind: of what kind the job is.
-        rate: US dollars an hour for all its instances; None where that is unknown.
-        now: seconds since the epoch, for what has not ended yet.
+        description: the service's answer.
+        kind: the kind of the job.
+        rate: US dollars an hour for all its instances; None if unknown.
+        now: seconds since the epoch, for jobs and phases that have not ended yet.
     """
     state = job_state(description, kind)
     status = RunStatus(
@@ -84,7 +84,7 @@ def status_of(description: Mapping[str, Any], kind: JobKind, rate: float | None,
 
 
 def listed_status(summary: Mapping[str, Any], kind: JobKind) -> RunStatus:
-    """What a list of jobs tells about one of them."""
+    """Return the status that a list of jobs tells about one of them."""
     state = job_state(summary, kind)
     created = seconds(summary.get("CreationTime"))
     ended = seconds(summary.get(kind.ended)) if state.is_final else None
@@ -117,8 +117,10 @@ def _with_failure(status: RunStatus, description: Mapping[str, Any]) -> RunStatu
 
 
 def _failure_reason(description: Mapping[str, Any]) -> str | None:
-    """The reason of the service, or where that only says that the script failed, what a processing job's containers
-    left as their message."""
+    """Return the service's reason for a failure.
+
+    If that only says that the script failed, return the message that a processing job's containers left.
+    """
     reason, message = description.get("FailureReason"), description.get("ExitMessage")
     return message if message and (not reason or reason.startswith("AlgorithmError")) else reason
 
@@ -135,8 +137,10 @@ def _with_money(status: RunStatus, description: Mapping[str, Any], rate: float |
 
 
 def hourly_price(description: Mapping[str, Any], overlay: Overlay) -> float | None:
-    """US dollars an hour for all instances of the job, by the user's own prices (`overlay`) and the catalogue's; None
-    where one is unknown."""
+    """Return US dollars an hour for all instances of the job, by the user's prices (`overlay`) and the catalogue's.
+
+    Returns None if a price is unknown.
+    """
     resources = description.get("ResourceConfig") or description.get("ProcessingResources", {}).get("ClusterConfig", {})
     groups = resources.get("InstanceGroups") or [resources]
     return hourly(
@@ -146,7 +150,7 @@ def hourly_price(description: Mapping[str, Any], overlay: Overlay) -> float | No
 
 
 def _metered_seconds(status: RunStatus, now: float) -> float | None:
-    """Seconds since the meter started, for a job of which the service does not say them yet."""
+    """Return the seconds since billing started, for a job whose billed seconds the service does not report yet."""
     start = next((item.started for item in status.transitions if item.phase in _BILLED_FROM), None)
     if start is None:
         return None
@@ -158,7 +162,7 @@ def _is_spot(description: Mapping[str, Any]) -> bool:
 
 
 def _end_time(description: Mapping[str, Any], kind: JobKind, state: RunState) -> float | None:
-    """A job that never started has no end of its own; the last change is it."""
+    """Return the end of a job. A job that never started ends with its last change."""
     if not state.is_final:
         return None
     return seconds(description.get(kind.ended) or description.get("LastModifiedTime"))

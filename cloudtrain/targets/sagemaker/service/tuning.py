@@ -39,23 +39,23 @@ STATES: dict[str, RunState] = {
     "Deleting": RunState.LOST,
     "DeleteFailed": RunState.LOST,
 }
-"""`HyperParameterTuningJobStatus`."""
+"""Maps `HyperParameterTuningJobStatus` to states."""
 
 
 class SageMakerTuner(SageMakerService):
-    """The tuner. Requests, retries and credentials are those of the training jobs."""
+    """The tuner. It shares requests, retries and credentials with the service of training jobs."""
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """As for one of its training jobs."""
+        """Upload the bundle, as for one of the tuner's training jobs."""
         training = {**plan.request["TrainingJobDefinition"], TRAINING.name: plan.run_name}
         return super().upload(replace(plan, request=training), bundle, on_bytes=on_bytes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Send the request; as for a training job.
+        """Send the request, as for a training job.
 
         Raises:
             NameTaken: the account has another tuning job of that name.
-            TargetError: SageMaker refuses it.
+            TargetError: SageMaker refuses the job.
         """
         try:
             self._at(plan.place).call("sagemaker", TUNING.create, **plan.request)
@@ -69,15 +69,15 @@ class SageMakerTuner(SageMakerService):
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Whether SageMaker has that tuning job, and we made it.
+        """Return whether SageMaker has that tuning job, and we made it.
 
         Raises:
-            NameTaken: it has one of that name that somebody else made.
+            NameTaken: the account has a tuning job of that name that another tool or user made.
         """
         return self._ours(ref, TUNING)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Where the tuning job is; its best trial and the counts of its trials are its metrics."""
+        """Return the tuning job's current status; its metrics are its best trial and the counts of its trials."""
         found = self._tuning(ref)
         state = STATES.get(found[TUNING.status], RunState.RUNNING)
         counts = found.get("TrainingJobStatusCounters", {})
@@ -105,17 +105,17 @@ class SageMakerTuner(SageMakerService):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """A line for each trial that started or ended; their own output is under their own names."""
+        """Yield a line for each trial that started or ended; the trials' own output is under their own names."""
         refuse_rank(ref, rank, instance)
         return trial_lines(self, ref, every=self._pace.every, follow=follow, on_status=on_status)
 
     def stop(self, ref: RunRef) -> None:
-        """Ask the tuner to stop, and every trial that runs. Nothing for one that has ended."""
+        """Ask the tuner and every running trial to stop. Does nothing if the tuning job has ended."""
         if STATES.get(self._tuning(ref)[TUNING.status]) is RunState.RUNNING:
             self._at(ref.place).call("sagemaker", TUNING.stop, **{TUNING.name: ref.name})
 
     def trials(self, ref: RunRef) -> list[Trial]:
-        """The training jobs of the tuning job, by the number in their names."""
+        """Return the training jobs of the tuning job, by the number in their names."""
         pages = self._at(ref.place).pages(
             "sagemaker",
             "list_training_jobs_for_hyper_parameter_tuning_job",
@@ -128,7 +128,7 @@ class SageMakerTuner(SageMakerService):
         return [_trial(number, row) for number, row in enumerate(rows, 1)]
 
     def objective(self, ref: RunRef) -> Objective | None:
-        """What the tuning job is after."""
+        """Return the tuning job's objective."""
         config = self._tuning(ref)["HyperParameterTuningJobConfig"].get("HyperParameterTuningJobObjective")
         if config is None:
             return None

@@ -1,8 +1,9 @@
-"""The bundle to S3, and data of this machine. Its place holds its hash, so what is there already is the same and is not
-sent again.
+"""Upload the bundle, and data of this machine, to S3. Addresses contain the content's hash, so existing content is
+skipped.
 
-S3 takes an object whole or not at all, and checks the SHA-256 of each part on its way in. What is there is ours, and
-whole, when it says which content it is, has the size that it says, and S3 keeps the checksum for it that it says.
+S3 stores an object whole or not at all, and checks the SHA-256 of each part on arrival. An existing object counts as
+ours, and whole, if three things in its metadata are right: the hash of the content, the size, and the checksum that S3
+keeps for it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from cloudtrain.targets.sagemaker.s3_uri import S3Uri
 from cloudtrain.targets.sagemaker.service.clients import Clients
 
 _PART = 16 << 20
-"""Bytes of one part; what is larger goes up in several at once."""
+"""Size of one part in bytes; larger files are uploaded in several parts at once."""
 
 _TYPE = "ContentType"
 
@@ -43,11 +44,11 @@ def upload(
     kms_key: str | None,
     on_bytes: ByteProgress | None,
 ) -> bool:
-    """Put the bundle at its destination; False when it is there already.
+    """Upload the bundle to its destination; return False if it is already there.
 
     Args:
         owner: the account that the bucket must belong to; a bucket of that name in another account is refused.
-        kms_key: the key that the object is encrypted with, instead of the bucket's default.
+        kms_key: the key that encrypts the object, instead of the bucket's default.
 
     Raises:
         TargetError: the bucket does not exist, is in another region, or may not be written.
@@ -68,7 +69,10 @@ def upload(
 def upload_data(
     clients: Clients, item: Upload, *, owner: str | None, kms_key: str | None, on_bytes: ByteProgress | None
 ) -> bool:
-    """Put data of this machine into its folder; False when all of it is there already. The rest is as for `upload`."""
+    """Upload data of this machine into its folder; return False if all of it is already there.
+
+    Arguments and errors are those of `upload`.
+    """
     where = S3Uri.parse(item.destination)
     bucket = {"Bucket": where.bucket} | ({"ExpectedBucketOwner": owner} if owner else {})
     extras = {name: value for name, value in _extras({}, owner, kms_key).items() if name not in ("Metadata", _TYPE)}
@@ -91,9 +95,10 @@ def upload_data(
 
 
 def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
-    """Whether the very content is there, whole. Who may write a bucket and not read it sends it again.
+    """Return whether this content is already there, whole.
 
-    S3 tells the checksum of an object under a KMS key only to who may use the key; then the size has to do.
+    Credentials that may write the bucket but not read it always upload again. For an object under a KMS key, S3 reports
+    the checksum only to users of the key; without it, the size decides.
     """
     found = None
     for options in ({"ChecksumMode": "ENABLED"}, {}):
@@ -107,13 +112,13 @@ def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
     if found is None:
         return False
     said, checksum = found["Metadata"], found.get("ChecksumSHA256")
-    checksum = checksum and checksum.partition("-")[0]  # behind it may stand how many parts there are
+    checksum = checksum and checksum.partition("-")[0]  # the number of parts may follow it
     is_whole = said.get(_SIZE) == str(found["ContentLength"]) and checksum in (None, said.get(_CHECKSUM))
     return bool(said.get(_MARK) == sha256 and is_whole)
 
 
 def _checksum(archive: Path) -> str:
-    """What S3 calls the SHA-256 of the archive: of one that goes up in parts it is that of the parts' hashes."""
+    """Return S3's SHA-256 of the archive; for an upload in parts this is the hash of the parts' hashes."""
     with archive.open("rb") as file:
         digests = [hashlib.sha256(part).digest() for part in iter(partial(file.read, _PART), b"")]
     is_one_part = archive.stat().st_size < _PART
@@ -164,7 +169,7 @@ def _counting(total: int, on_bytes: ByteProgress) -> Callable[[int], None]:
     def count(amount: int) -> None:
         nonlocal sent
         with lock:  # parts go up in several threads
-            sent = min(total, max(0, sent + amount))  # one that is sent again counts backwards first
+            sent = min(total, max(0, sent + amount))  # a repeated part first counts backwards
             on_bytes(sent, total)
 
     return count

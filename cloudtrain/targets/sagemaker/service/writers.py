@@ -1,4 +1,4 @@
-"""Which ranks each instance of a job has, from the service's description of the job."""
+"""Find the ranks of each instance of a job, from the service's description of the job."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ Settings = Mapping[str, Any]
 
 
 def ranks_of(description: Mapping[str, Any], overlay: Overlay) -> dict[int, range]:
-    """Instance to its ranks, in the order in which launchers number hosts: by name, so `algo-10` before `algo-2`.
+    """Map each instance to its ranks, in the order in which launchers number hosts: by name, so `algo-10` before
+    `algo-2`.
 
-    An instance is left out where the job does not say how many ranks it has. `overlay` has the user's own types.
+    An instance is left out if the job does not tell its number of ranks. `overlay` has the user's own types.
     """
     given = _settings(description)
     if given is None or "ResourceConfig" not in description:
@@ -36,7 +37,10 @@ def ranks_of(description: Mapping[str, Any], overlay: Overlay) -> dict[int, rang
 
 
 def _settings(description: Mapping[str, Any]) -> Settings | None:
-    """What says how a script starts; None for a job that runs an image's own program, or is no training job."""
+    """Return the hyperparameters that say how a script starts.
+
+    Returns None for a job that runs an image's own program, and for a processing job.
+    """
     given = decode_hyperparameters(hyperparameters_file(description))
     if not isinstance(given.get(LAUNCH_KEY), dict):
         given.pop(LAUNCH_KEY, None)
@@ -44,7 +48,7 @@ def _settings(description: Mapping[str, Any]) -> Settings | None:
 
 
 def _count(given: Settings, host: Host, overlay: Overlay) -> int | None:
-    """How many ranks a host has."""
+    """Return the number of ranks on a host."""
     if launch := given.get(LAUNCH_KEY):
         alone, asked = launch.get("launcher") == "single", launch.get("processes_per_instance")
     else:
@@ -59,10 +63,10 @@ def _asks_for_launcher(given: Settings) -> bool:
 
 
 def _worlds(given: Settings, everyone: Iterable[Host]) -> list[list[Host]]:
-    """The hosts that number their ranks together, in the order of their ranks.
+    """Return the sets of hosts that number their ranks together, in the order of their ranks.
 
-    Without instance groups for the distribution, the toolkit starts each group for itself, and our launcher one
-    world of all groups.
+    Without instance groups in the distribution, the toolkit starts each group separately, and our launcher numbers the
+    ranks of all groups together.
     """
     in_order = list(everyone)
     groups: dict[str, list[Host]] = {host.group: [] for host in sorted(in_order, key=lambda host: host.index)}
@@ -82,7 +86,7 @@ def _worlds(given: Settings, everyone: Iterable[Host]) -> list[list[Host]]:
 
 
 def _number(value: Any) -> int | None:
-    """The toolkit takes a number in quotes, too."""
+    """Return the number in a value; like the toolkit, it accepts quotes."""
     try:
         return int(value)
     except (TypeError, ValueError):
