@@ -54,6 +54,7 @@ class Kept:
         hidden: the ways to the values of the job that are hidden.
         hourly: US dollars for an hour of all instances; None where that is not known.
         rerun_of: the run that this one repeats.
+        trial: of a sweep: US dollars for an hour of a trial's instances, and the seconds that a trial takes at most.
     """
 
     version: str
@@ -74,6 +75,7 @@ class Kept:
     hidden: tuple[str, ...] = ()
     hourly: float | None = None
     rerun_of: str | None = None
+    trial: tuple[float | None, int | None] = (None, None)
 
 
 def keep(db: Connection, name: str, kept: Kept) -> None:
@@ -141,7 +143,7 @@ def money(db: Connection) -> dict[str, Money]:
     return {name: Money(*rest) for name, *rest in db.execute("SELECT name, hourly, billable_seconds, cost FROM money")}
 
 
-_IN_CONTENT = ("job", "prepared", "kind", "text", "overrides", "settings", "plan", "hidden", "rerun_of")
+_IN_CONTENT = ("job", "prepared", "kind", "text", "overrides", "settings", "plan", "hidden", "rerun_of", "trial")
 """Fields of `Kept` that have no column of their own."""
 
 

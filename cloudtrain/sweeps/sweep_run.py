@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from cloudtrain.core.plan import Plan
+    from cloudtrain.core.states import RunStatus
+    from cloudtrain.sweeps.money import SweepCost
     from cloudtrain.targets.base import ByteProgress
 
 
@@ -55,6 +57,14 @@ class SweepRun(Run):
     def best(self) -> Trial | None:
         """The trial with the best value; None where none has one yet."""
         return best_of(self.trials(), self.objective)
+
+    def cost(self, status: RunStatus | None = None, trials: Sequence[Trial] | None = None) -> SweepCost | None:
+        """What it has spent so far and the most that is left, at list prices; None where the target takes no money, or
+        where a price is not known. `status` and `trials` are asked for unless given."""
+        from cloudtrain.sweeps.money import cost_of_sweep
+
+        status = status or self.status()
+        return cost_of_sweep(self, self._settings, status, self.trials() if trials is None else trials)
 
     def trial(self, number: int) -> Run:
         """The run of one trial.

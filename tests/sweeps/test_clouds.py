@@ -118,6 +118,10 @@ def test_a_sweep_that_is_driven_from_here(
         (names[1], 0.1, 0.75),
         (names[2], 0.2, 0.5),
     ]
+    cost = run.cost()
+    assert cost is not None
+    assert cost.spent >= 0
+    assert cost.left == 0
     given = next(iter(cloud.job["checkpoint"].values()))
     assert cloud.places == {name: f"{given}/{name}" for name in names}
     assert len({run.trial(number).written["model"] for number in (1, 2, 3)}) == 3

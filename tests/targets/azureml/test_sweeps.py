@@ -84,6 +84,8 @@ def test_its_trials(run: SweepRun, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "3 of 4 ended, 1 running, 1 failed" in said
     assert "trial 2: acc=0.75" in said
+    assert " so far, " in said
+    assert " at list prices" in said
 
 
 def test_its_log(fake: FakeAzure, run: SweepRun) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,31 @@ def test_its_trials(fake: FakeAws, submitted: SweepRun, capsys: pytest.CaptureFi
     assert [line.text for line in submitted.logs()][-1] == "trial 3 failed: AlgorithmError: no data"
     assert run_command(["trials", submitted.name]) == 0
     assert "2*     succeeded  0.75" in capsys.readouterr().out
+
+
+def test_its_money(fake: FakeAws, sweep: ct.Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+    """Spent by its trials at the list price of an hour, and the most that is left."""
+    job = sweep.job.model_copy(update={"max_runtime": 7200})
+    target = ct.SageMaker(region="eu-west-1", role=ROLE)
+    run = sweep_of(ct.submit(sweep.model_copy(update={"job": job}), target, online=False))
+    now = time.time()
+    price = 1.41  # an hour of ml.g5.xlarge
+    fake.jobs.trials[run.name] = [
+        trial("t-001", "Completed", 0.5, TrainingStartTime=now - 7200, TrainingEndTime=now - 3600),
+        trial("t-002", "InProgress", None),  # waits for capacity
+    ]
+    cost = run.cost()
+    assert cost == pytest.approx((price, 4 * price), rel=1e-3)
+    assert run_command(["status", run.name]) == 0
+    assert "$1.41 so far, up to $5.64 more, at list prices" in capsys.readouterr().out
+    assert run_command(["status", run.name, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["cost"], found["cost_left"]) == pytest.approx(cost, rel=1e-3)
+    fake.jobs.trials[run.name].pop()
+    fake.jobs[run.name].end("Stopped")
+    assert run.cost() == pytest.approx((price, 0.0))
+    assert run_command(["status", run.name]) == 0
+    assert "$1.41 at list prices" in capsys.readouterr().out
 
 
 def test_the_log_and_the_model_of_a_trial(
