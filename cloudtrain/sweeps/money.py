@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.catalogue.cost import over
-from cloudtrain.core.states import RunStatus
+from cloudtrain.core.states import RunRef, RunStatus
 from cloudtrain.core.trial import Trial
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.store.store import read_store
@@ -17,7 +17,6 @@ from cloudtrain.targets.registry import target_of
 
 if TYPE_CHECKING:
     from cloudtrain.settings import Settings
-    from cloudtrain.sweeps.sweep_run import SweepRun
 
 
 class SweepCost(NamedTuple):
@@ -39,17 +38,26 @@ class _Part(NamedTuple):
     is_over: bool
 
 
-def cost_of_sweep(run: SweepRun, settings: Settings, status: RunStatus, trials: Sequence[Trial]) -> SweepCost | None:
-    """What a sweep costs; None where the target takes no money, or a price is not known.
+def cost_of_sweep(
+    ref: RunRef,
+    settings: Settings,
+    status: RunStatus,
+    trials: Sequence[Trial],
+    *,
+    is_driven: bool,
+    more: int = 0,
+) -> SweepCost | None:
+    """What a sweep costs; None where the target takes no money, or a price is not known. With `more` trials, what it
+    would cost if it went on with them.
 
-    Trials of our driver that go on are asked what they were billed.
+    Trials of our driver (`is_driven`) that go on are asked what they were billed.
     """
-    if not target_of(run.target).is_paid:
+    if not target_of(ref.target).is_paid:
         return None
     with read_store(settings.state_dir) as store:
-        kept = None if store is None else store.kept(run.name)
+        kept = None if store is None else store.kept(ref.name)
     hourly, longest = (None, None) if kept is None else kept.trial
-    parts = list(_driven(run, settings) if run.is_driven else _tuned(trials, hourly))
+    parts = list(_driven(ref.name, settings) if is_driven else _tuned(trials, hourly))
     spent = [part.spent for part in parts if part.spent is not None]
     if hourly is None or len(spent) < len(parts):
         return None
@@ -57,18 +65,19 @@ def cost_of_sweep(run: SweepRun, settings: Settings, status: RunStatus, trials: 
         return SweepCost(sum(spent), 0.0 if status.state.is_final and all(part.is_over for part in parts) else None)
     each = over(hourly, longest)
     total, started = int(status.metrics.get("trials", len(trials))), sum(bool(trial.run) for trial in trials)
-    left = 0.0 if status.state.is_final else max(0, total - started) * each
+    rest = max(0, total - started) if not status.state.is_final or (more and is_driven) else 0
+    left = (rest + more) * each
     left += sum(max(0.0, each - (part.spent or 0.0)) for part in parts if not part.is_over)
     return SweepCost(sum(spent), left)
 
 
-def _driven(run: SweepRun, settings: Settings) -> Iterator[_Part]:
+def _driven(name: str, settings: Settings) -> Iterator[_Part]:
     """Every run of our driver, those that `rerun` has given up among them."""
     from cloudtrain.lifecycle.costs import cost_of
     from cloudtrain.lifecycle.run import Run
 
     with read_store(settings.state_dir) as store:
-        rows = [] if store is None else store.of_sweep(trials_key(run.name))
+        rows = [] if store is None else store.of_sweep(trials_key(name))
         money = {} if store is None else store.money()
     for trial in (Run(row, settings) for row in rows if row.stage in ("accepted", "reported")):
         status = trial.last_status

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from cloudtrain.core.plan import Bundle, CompileContext
 from cloudtrain.core.sweep import Sweep
 from cloudtrain.targets.sagemaker.account import SageMakerAccount
 from cloudtrain.targets.sagemaker.compile.sweep import compile_tuning
+from cloudtrain.targets.sagemaker.compile.warm_start import continued
 from cloudtrain.targets.sagemaker.settings import SageMaker
 from tests.parity.conftest import session_of
 from tests.parity.jobs import BASE, KEY, OWN, ROLE, SMDDP_IMAGE, TENSORFLOW, TRANSFORMERS, Case, machine, plan_of
@@ -143,6 +144,38 @@ def test_the_tuner_sends_the_plan(name: str, wire: Wire) -> None:
     context = CompileContext(trial.run_name, Bundle("ab" * 32, 1000, 3), account)
     plan = compile_tuning(sweep, SageMaker(**case.target), context)
     assert as_ours(sent(case, trial, wire)) == plan.request
+
+
+WARM = {
+    "bayesian": Tuned({"search": ALL, "strategy": "bayesian"}, {"strategy": "Bayesian"}, ranges="all"),
+    "random": Tuned({"parallel": 3}, {"max_parallel_jobs": 3}),
+    "fewer_than_at_a_time": Tuned({"parallel": 10}, {"max_parallel_jobs": 5}),
+    "seed": Tuned({"seed": 7}, {"random_seed": 7 + 20}),  # the same one would draw the same values once more
+    "stop_early": Tuned({"stop_early": {"median": {}}, "max_runtime": "12h"},
+                        {"early_stopping_type": "Auto", "max_runtime_in_seconds": 43_200}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WARM)
+def test_a_sweep_that_goes_on(name: str, wire: Wire) -> None:
+    """With a warm start from the parents, as the SDK writes it; the SDK has them in any order."""
+    from sagemaker.tuner import WarmStartConfig, WarmStartTypes
+
+    case = WARM[name]
+    trial = plan_of(Case(LOSS, case.target))
+    settings = {"resources": machine("ml.p4d.24xlarge", 2)} | BASE | LOSS
+    fields: dict[str, Any] = {"search": RATE, "objective": {"minimize": "loss"}, "trials": 15, **case.sweep}
+    account = SageMakerAccount(region="us-west-2", role=ROLE, bucket="my-bucket")
+    context = CompileContext(trial.run_name, Bundle("ab" * 32, 1000, 3), account)
+    plan = compile_tuning(Sweep(name="parity", job=settings, **fields), SageMaker(**case.target), context)
+    second = continued(plan.request, "first-1", 5, 15)
+    third = continued(second, "second-1", 5, 20)
+    warm = WarmStartConfig(WarmStartTypes.IDENTICAL_DATA_AND_ALGORITHM, {"first-1", "second-1"})
+    theirs = as_ours(sent(replace(case, tuner={"max_jobs": 5, "warm_start_config": warm, **case.tuner}), trial, wire))
+    theirs["WarmStartConfig"]["ParentHyperParameterTuningJobs"].sort(key=lambda row: row["HyperParameterTuningJobName"])
+    if name == "seed":
+        third["HyperParameterTuningJobConfig"]["RandomSeed"] -= 15  # after two times
+    assert theirs == third
 
 
 def sent(case: Tuned, trial: Any, wire: Wire) -> dict[str, Any]:

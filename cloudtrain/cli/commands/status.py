@@ -34,8 +34,9 @@ def command(name: options.RunName, json: options.Json = False) -> None:
             money = {"cost": None, "cost_left": None} if cost is None else {"cost": cost.spent, "cost_left": cost.left}
             print_json(status_json(run, status) | money)
             return
-        more = {"sweep": run.job_name} | ({"folder": str(run.directory)} if run.directory is not None else {})
-        show(sweep_document(run.name, str(run.ref), status, trials, sweep.objective, more, cost), sys.stdout)
+        more = {"sweep": run.job_name, "continues": sweep.continues, "folder": run.directory}
+        rows = {name: str(value) for name, value in more.items() if value is not None}
+        show(sweep_document(run.name, str(run.ref), status, trials, sweep.objective, rows, cost), sys.stdout)
         return
     if json:
         print_json(status_json(run, status))
