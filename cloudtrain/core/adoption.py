@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cloudtrain.core.differences import Path
 
@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
 UNREAD = "0" * 64
 """In the place of the hash of data of this machine, which an adoption does not read."""
+
+
+class Search(NamedTuple):
+    """The search that a tuner makes: the fields of a sweep beside its job, and what is lost where only the job can be
+    adopted."""
+
+    fields: Mapping[str, Any]
+    lost: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,8 @@ class Original:
     """What the job starts, where files beside the request say it; the target compares it instead of what starts it."""
     lost: Mapping[str, str] = field(default_factory=dict)
     """What the source says and no request can hold, with the reason."""
+    search: Search | None = None
+    """Where it is a search over many trials of the job."""
 
 
 @dataclass
@@ -55,6 +65,8 @@ class Draft:
     """Whether it counts only where no draft before it is equal."""
     settings_head: tuple[str, ...] = ()
     """What to write above the settings."""
+    sweep: Mapping[str, Any] | None = None
+    """The fields of a sweep beside the job, where the file is to hold one."""
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloudtrain.adoption.proof import adopt_original
 from cloudtrain.core.plan import Bundle, CompileContext
 from cloudtrain.core.sweep import Sweep
 from cloudtrain.targets.sagemaker.account import SageMakerAccount
+from cloudtrain.targets.sagemaker.adopt.documents import originals_in
 from cloudtrain.targets.sagemaker.compile.sweep import compile_tuning
 from cloudtrain.targets.sagemaker.compile.warm_start import continued
 from cloudtrain.targets.sagemaker.settings import SageMaker
@@ -132,8 +135,9 @@ def test_there_are_enough_cases() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_tuner_sends_the_plan(name: str, wire: Wire) -> None:
-    """The request that reaches CreateHyperParameterTuningJob is the plan's, field for field."""
+def test_the_tuner_sends_the_plan(name: str, wire: Wire, tmp_path: Path) -> None:
+    """The request that reaches CreateHyperParameterTuningJob is the plan's, field for field; adopted it is a sweep whose
+    plan is equal."""
     case = CASES[name]
     job = {**LOSS, **case.job}
     trial = plan_of(Case(job, case.target))
@@ -143,7 +147,11 @@ def test_the_tuner_sends_the_plan(name: str, wire: Wire) -> None:
     account = SageMakerAccount(region="us-west-2", role=ROLE, bucket="my-bucket")
     context = CompileContext(trial.run_name, Bundle("ab" * 32, 1000, 3), account)
     plan = compile_tuning(sweep, SageMaker(**case.target), context)
-    assert as_ours(sent(case, trial, wire)) == plan.request
+    theirs = sent(case, trial, wire)
+    adopted = adopt_original(originals_in(theirs, None)[0], tmp_path)
+    assert adopted.sweep is not None
+    assert adopted.equal, [vars(item) for item in adopted.differences]
+    assert as_ours(theirs) == plan.request
 
 
 WARM = {
