@@ -82,12 +82,13 @@ def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: 
 
 
 def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
-    """How long the rest will take, at the pace so far."""
-    ended = [trial for trial in trials if trial.state.is_final and trial.ended is not None]
-    if not ended or status.state.is_final or status.started is None:
+    """How long the rest will take, at the pace so far; trials of a sweep that this one continues say nothing of it."""
+    left, started = total - sum(trial.state.is_final for trial in trials), status.started
+    if left <= 0 or status.state.is_final or started is None:
         return ""
-    pace = (max(trial.ended or 0.0 for trial in ended) - status.started) / len(ended)
-    return f"about {format_duration(max(1, int(pace * (total - len(ended)))))}" if total > len(ended) else ""
+    ends = [trial.ended for trial in trials if trial.state.is_final and (trial.ended or 0.0) > started]
+    pace = (max(end or 0.0 for end in ends) - started) / len(ends) if ends else None
+    return "" if pace is None else f"about {format_duration(max(1, int(pace * left)))}"
 
 
 def _cost_text(cost: SweepCost, status: RunStatus) -> str:
