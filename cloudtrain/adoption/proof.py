@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from cloudtrain.core.targets import DEFAULT_TARGET
 from cloudtrain.documents.archives import unpack
 from cloudtrain.documents.document import read_document
 from cloudtrain.errors import JobError, Problem, UsageError
-from cloudtrain.jobfile import parse_job
+from cloudtrain.jobfile import parse, parse_job
 from cloudtrain.targets.base import Target
 from cloudtrain.targets.registry import target_of
 
@@ -54,6 +54,8 @@ class Adoption:
     """Other files that the job needs, by their names beside the job file."""
     code: bytes | None = None
     """An archive (tar, gzip) of the code, which the job file expects in the folder `code`."""
+    sweep: Mapping[str, Any] | None = None
+    """The fields of the file, where it holds a sweep; `job` is the sweep's then."""
     is_draft: bool = False
     """Whether it was read from the text of a script, and compared with nothing."""
 
@@ -74,7 +76,7 @@ class Adoption:
             "differences": [vars(item) for item in self.differences],
             "target": self.target,
             "source": self.kind,
-            "job": dict(self.fields),
+            "job": dict(self.fields if self.sweep is None else self.sweep),
             "settings": {self.target: dict(self.settings)} if self.settings else {},
             "renewed": [{"path": path, "reason": reason} for path, reason in self.comparison.renewed],
         }
@@ -86,6 +88,15 @@ def adopt_original(original: Original, place: Path) -> Adoption:
     Raises:
         UsageError: no draft of it compiles.
     """
+    if original.search is not None:
+        try:
+            return _best(original, place)
+        except UsageError:
+            original = replace(original, search=None, lost={**original.lost, **original.search.lost})
+    return _best(original, place)
+
+
+def _best(original: Original, place: Path) -> Adoption:
     target = target_of(original.target)
     adopter = target.adopter()
     assert adopter is not None, "the original is the adopter's own"
@@ -129,7 +140,8 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
     conda = job.get("environment", {}).get("conda_file")
     if conda in original.files:
         job["environment"]["conda_file"] = os.path.relpath(conda, job.get("source_dir") or ".")
-    return Draft(job, deepcopy(draft.settings), dict(draft.comments), draft.last_resort, draft.settings_head)
+    sweep = None if original.search is None else original.search.fields
+    return Draft(job, deepcopy(draft.settings), dict(draft.comments), draft.last_resort, draft.settings_head, sweep)
 
 
 def settled(draft: Draft) -> TrainingJob:
@@ -196,11 +208,12 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
         parse_job(_text(draft), format="yaml", file="job.yaml"),  # type: ignore[arg-type]  # drafts are training jobs
         draft.settings,
         Comparison(tuple(differences), tuple(dict.fromkeys((*theirs.renewed, *ours.renewed)))),
-        job_yaml(draft.job, draft.comments, head),
+        job_yaml(*_written(draft), head),
         settings_toml(target.name, draft.settings, draft.settings_head) if draft.settings else "",
         draft.job,
         original.files,
         original.code,
+        sweep=None if draft.sweep is None else _written(draft)[0],
     )
 
 
@@ -252,7 +265,8 @@ def _mended(target: Target, adopter: Adopter, original: Original, draft: Draft) 
 def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str]) -> bool:
     """Remove what each problem names; where nothing of that is there, what would hold it. False where nothing of that
     is there either."""
-    ways = [(tuple(part for part in problem.path if isinstance(part, str)), problem) for problem in error.problems]
+    paths = [(item.path[1:] if item.path[:1] == ("job",) else item.path, item) for item in error.problems]  # of a sweep
+    ways = [(tuple(part for part in path if isinstance(part, str)), problem) for path, problem in paths]
     found = [(way, problem) for way, problem in ways if _holder(fields, way) is not None]
     found = found or [(way[:1], problem) for way, problem in ways if len(way) > 1 and way[0] in fields]
     for way, problem in found:
@@ -276,7 +290,16 @@ def _holder(fields: Any, way: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _text(draft: Draft) -> str:
-    return job_yaml(draft.job, draft.comments)
+    return job_yaml(*_written(draft))
+
+
+def _written(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
+    """The fields of the file and their comments: those of the job, or of a sweep with the job inside."""
+    if draft.sweep is None:
+        return draft.job, draft.comments
+    job = {name: value for name, value in draft.job.items() if name != "name"}  # which is the sweep's
+    comments = {path if path[0] == "" else ("job", *path): text for path, text in draft.comments.items()}
+    return {"kind": "sweep", "name": draft.sweep["name"], "job": job, **draft.sweep}, comments
 
 
 def _compiled(target: Target, draft: Draft, settings: Any, context: CompileContext) -> Plan:
@@ -286,10 +309,13 @@ def _compiled(target: Target, draft: Draft, settings: Any, context: CompileConte
         JobError: the job, or the target's compile, refuses something.
     """
     text = _text(draft)
-    assert read_document(text, "yaml").data == draft.job, "the job file says what was drafted"
-    job = parse_job(text, format="yaml", file="job.yaml")
-    assert isinstance(job, TrainingJob)
-    return target.compile(_with_places(job, target, settings, context), settings, context)
+    assert read_document(text, "yaml").data == _written(draft)[0], "the file says what was drafted"
+    found = parse(text, format="yaml", file="job.yaml")
+    assert isinstance(found.job, TrainingJob)
+    job = _with_places(found.job, target, settings, context)
+    if found.sweep is None:
+        return target.compile(job, settings, context)
+    return target.compile_sweep(found.sweep.model_copy(update={"job": job}), settings, context)
 
 
 def _with_places(job: TrainingJob, target: Target, settings: Any, context: CompileContext) -> TrainingJob:
@@ -311,7 +337,7 @@ def write_adoption(found: Adoption, folder: Path, *, force: bool = False) -> lis
     Raises:
         UsageError: one of them exists, or the folder cannot be written.
     """
-    texts = {"job.yaml": found.job_text, **dict(found.files)}
+    texts = {"job.yaml" if found.sweep is None else "sweep.yaml": found.job_text, **dict(found.files)}
     if found.settings_text:
         texts["cloudtrain.toml"] = found.settings_text
     existing = [str(folder / name) for name in texts if (folder / name).exists()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cloudtrain.core.differences import Path
 
@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
 UNREAD = "0" * 64
 """Placeholder for the hash of data on this machine. An adoption does not read that data."""
+
+
+class Search(NamedTuple):
+    """The search that a tuner makes: the fields of a sweep beside its job, and what is lost where only the job can be
+    adopted."""
+
+    fields: Mapping[str, Any]
+    lost: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,8 @@ class Original:
     command."""
     lost: Mapping[str, str] = field(default_factory=dict)
     """Parts of the source that no request can express, each with the reason."""
+    search: Search | None = None
+    """The search, if the job is searched with many trials."""
 
 
 @dataclass
@@ -55,6 +65,8 @@ class Draft:
     """Whether to use this draft only if no earlier draft compiles to the same request."""
     settings_head: tuple[str, ...] = ()
     """Comment lines to write above the settings."""
+    sweep: Mapping[str, Any] | None = None
+    """The fields of a sweep beside the job; None unless the file holds a sweep."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.core.fields import SWEEP
 from cloudtrain.core.states import RunRef
 from cloudtrain.errors import RunNotFound
 from cloudtrain.store.history import Kept
@@ -114,7 +115,7 @@ class Sent:
         if kept.overrides:
             yield "overrides", "\n".join(kept.overrides)
         if kept.rerun_of:
-            yield "repeats", kept.rerun_of
+            yield "repeats" if kept.kind != SWEEP else "continues", kept.rerun_of
         settings = {key: value for key, value in kept.settings.items() if key != "type"}
         yield "target", self.ref.target + (f", with {json.dumps(settings, ensure_ascii=False)}" if settings else "")
         yield "source", "\n".join(self._source()) or "in no git repository"

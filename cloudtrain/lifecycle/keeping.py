@@ -101,6 +101,7 @@ def keep_plan(
         difference=commit.difference,
         hidden=tuple(dict.fromkeys(_hidden_ways(raw, secrets))),
         hourly=prepared.hourly_price(plan) if kind != SWEEP else None,
+        trial=prepared.rate_and_limit() if kind == SWEEP else (None, None),
     )
 
 

@@ -239,6 +239,15 @@ class PreparedJob:
         price = subject.view.machines(subject).price
         return price.hourly if price is not None and price.exact else None
 
+    def rate_and_limit(self, plan: Plan | None = None) -> tuple[float | None, int | None]:
+        """US dollars for an hour of all instances, and the seconds that the job can run at most; None for what is not
+        known, and for both where the target takes no money."""
+        if not self.where.is_paid:
+            return None, None
+        plan = plan or self._compile(_NAMELESS)
+        subject = self._subject(plan)
+        return self.hourly_price(plan), subject.view.longest_run(subject)
+
     def check_online(self, plan: Plan, *, ask: bool = True) -> Plan:
         """Return the plan with findings of the target about the plan and about the runs that the job reads from. With
         `ask=False`, only the runs are checked. A plan with errors is returned unchanged."""

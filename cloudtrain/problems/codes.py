@@ -283,6 +283,13 @@ _SWEEPS = (
         "need matplotlib. `grid`, `random` and `hyperband` need no package, and neither does a target's own tuner.",
     ),
     ErrorCode(
+        "CT064",
+        "The service's tuner cannot continue the sweep.",
+        "On SageMaker `cloudtrain continue SWEEP --trials N` starts a tuning job that learns from the earlier ones: of "
+        "a bayesian or random search, and up to five times. Azure ML's sweeps have nothing like it. A sweep with "
+        "`driver: cloudtrain` goes on everywhere.",
+    ),
+    ErrorCode(
         "CT067",
         "The sweep has no trial that can run again like this.",
         "`cloudtrain rerun SWEEP` runs the trials again that failed or were cut off, as they were. Other values are "
@@ -568,8 +575,8 @@ _PLACES = (
     ErrorCode(
         "CT993",
         "The sweep cannot go on.",
-        "A grid ends when every combination was tried, and the tuner of a service when its trials are used up: "
-        "submit another sweep then. A sweep that goes on needs no `continue`.",
+        "A grid ends when every combination was tried: submit another sweep with more values then. A sweep that goes "
+        "on needs no `continue`.",
     ),
     ErrorCode(
         "CT994",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.core.states import RunState, RunStatus
 from cloudtrain.core.sweep import Objective
@@ -12,6 +12,9 @@ from cloudtrain.core.trial import Trial, best_of
 from cloudtrain.core.units import format_duration
 from cloudtrain.render.document import Block, Document, Heading, Table
 from cloudtrain.render.status import run_document, state_cell
+
+if TYPE_CHECKING:
+    from cloudtrain.sweeps.money import SweepCost
 
 _SHOWN = 5
 """Number of the best trials that a status shows."""
@@ -24,6 +27,7 @@ def sweep_document(
     trials: Sequence[Trial],
     objective: Objective | None,
     more: Mapping[str, str],
+    cost: SweepCost | None = None,
 ) -> Document:
     """Return what is known about a sweep: its progress and its best trials."""
     ended = sum(trial.state.is_final for trial in trials)
@@ -38,6 +42,7 @@ def sweep_document(
         rows["best"] = f"trial {best.number}: {objective.metric}={_shown(best.value)}"
     left = _time_left(trials, total, status)
     rows |= {"left": left} if left else {}
+    rows |= {"cost": _cost_text(cost, status)} if cost is not None else {}
     blocks: list[Block] = list(run_document(name, ref, replace(status, metrics={}), {**more, **rows}).blocks)
     shown = ranked(trials, objective)[:_SHOWN] if objective is not None else list(trials)[-_SHOWN:]
     if shown:
@@ -77,12 +82,24 @@ def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: 
 
 
 def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
-    """Return how long the remaining trials will take at the pace so far."""
-    ended = [trial for trial in trials if trial.state.is_final and trial.ended is not None]
-    if not ended or status.state.is_final or status.started is None:
+    """Return how long the remaining trials will take at the pace so far.
+
+    The pace leaves out trials of a sweep that this one continues.
+    """
+    left, started = total - sum(trial.state.is_final for trial in trials), status.started
+    if left <= 0 or status.state.is_final or started is None:
         return ""
-    pace = (max(trial.ended or 0.0 for trial in ended) - status.started) / len(ended)
-    return f"about {format_duration(max(1, int(pace * (total - len(ended)))))}" if total > len(ended) else ""
+    ends = [trial.ended for trial in trials if trial.state.is_final and (trial.ended or 0.0) > started]
+    pace = (max(end or 0.0 for end in ends) - started) / len(ends) if ends else None
+    return "" if pace is None else f"about {format_duration(max(1, int(pace * left)))}"
+
+
+def _cost_text(cost: SweepCost, status: RunStatus) -> str:
+    """`$1.20 so far, up to $3.40 more, at list prices`."""
+    words = [f"${cost.spent:,.2f}" + ("" if status.state.is_final and not cost.left else " so far")]
+    words += ["no limit to what is left"] if cost.left is None else []
+    words += [f"up to ${cost.left:,.2f} more"] if cost.left else []
+    return ", ".join([*words, "at list prices"] if len(words) > 1 else [f"{words[0]} at list prices"])
 
 
 def _took(trial: Trial) -> str:

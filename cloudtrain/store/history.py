@@ -55,6 +55,7 @@ class Kept:
         hidden: the paths of the job's hidden values.
         hourly: the price in US dollars of an hour of all instances; None if unknown.
         rerun_of: the run that this one repeats.
+        trial: of a sweep: US dollars for an hour of a trial's instances, and the seconds that a trial takes at most.
     """
 
     version: str
@@ -75,6 +76,7 @@ class Kept:
     hidden: tuple[str, ...] = ()
     hourly: float | None = None
     rerun_of: str | None = None
+    trial: tuple[float | None, int | None] = (None, None)
 
 
 def keep(db: Connection, name: str, kept: Kept) -> None:
@@ -142,7 +144,7 @@ def money(db: Connection) -> dict[str, Money]:
     return {name: Money(*rest) for name, *rest in db.execute("SELECT name, hourly, billable_seconds, cost FROM money")}
 
 
-_IN_CONTENT = ("job", "prepared", "kind", "text", "overrides", "settings", "plan", "hidden", "rerun_of")
+_IN_CONTENT = ("job", "prepared", "kind", "text", "overrides", "settings", "plan", "hidden", "rerun_of", "trial")
 """Fields of `Kept` that have no database column."""
 
 

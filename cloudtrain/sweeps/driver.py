@@ -16,11 +16,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.core.plan import Plan
-from cloudtrain.core.states import Metrics, RunRef, RunState, RunStatus
+from cloudtrain.core.states import LogLine, Metrics, RunRef, RunState, RunStatus
 from cloudtrain.core.trial import Trial, best_of
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
 from cloudtrain.sweeps.folder import SweepFolder
@@ -30,6 +31,7 @@ from cloudtrain.sweeps.stopping import reason_to_stop
 from cloudtrain.sweeps.strategies import propose
 from cloudtrain.sweeps.study import Journal, told
 from cloudtrain.system.lock import ProcessLock
+from cloudtrain.system.patterns import MetricPatterns
 from cloudtrain.targets.base import Service
 from cloudtrain.targets.registry import service_of
 
@@ -133,6 +135,9 @@ class Driver:
         self._service: Service = service_of(specification.where.name, self._context)
         self._journal = Journal(folder.path)
         self._reports: dict[int, tuple[float, ...]] = {}
+        metric = "" if self._sweep.objective is None else self._sweep.objective.metric
+        pattern = self._sweep.job.metrics.get(metric)
+        self._patterns = None if pattern is None else MetricPatterns({metric: pattern})
         self._names = ""
         self._said = ""
         self._to_stop: dict[int, str] = {}
@@ -306,8 +311,6 @@ class Driver:
         return True
 
     def _with_reports(self, trial: Trial) -> Trial:
-        from dataclasses import replace
-
         seen = self._reports.get(trial.number, ())  # of a trial that has ended since, the journal has more
         return replace(trial, reports=max(seen, trial.reports, key=len))
 
@@ -316,9 +319,15 @@ class Driver:
         if self._sweep.objective is None:
             return ()
         metric = self._sweep.objective.metric
-        found = Metrics().every(self._service.logs(ref))
+        found = Metrics().every(map(self._searched, self._service.logs(ref)))
         self._names = ", ".join(sorted({f"`{name}`" for values in found for name in values}))
         return tuple(values[metric] for values in found if metric in values)
+
+    def _searched(self, line: LogLine) -> LogLine:
+        """The line with what the job's `metrics` find of the objective in it; many targets do not look."""
+        if self._patterns is None or line.values is not None or line.is_metrics:
+            return line
+        return replace(line, values=self._patterns.read(line.text))
 
     def _outcome(self, trial: Trial, status: RunStatus, reports: tuple[float, ...]) -> dict[str, Any]:
         """How a trial ended: a run that succeeded without a value that can be compared has failed as a trial."""

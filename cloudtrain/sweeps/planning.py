@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.catalogue.cost import over
 from cloudtrain.core.plan import Finding, Plan
 from cloudtrain.core.sweep import MAX_TRIALS, Sweep
 from cloudtrain.core.units import format_duration
@@ -247,11 +248,8 @@ class PreparedSweep:
         """US dollars that all trials cost at most; None where a price or the longest run is not known."""
         if not self.prepared.where.is_paid:
             return 0.0
-        subject = self.prepared._subject(first)
-        price, seconds = subject.view.machines(subject).price, subject.view.longest_run(subject)
-        if price is None or not price.exact or seconds is None:
-            return None
-        return price.over(seconds) * self.sweep.trial_count
+        hourly, seconds = self.prepared.rate_and_limit(first)
+        return None if hourly is None or seconds is None else over(hourly, seconds) * self.sweep.trial_count
 
     def _keep_budget(self, cost: float | None) -> None:
         budget, count = self.sweep.max_cost, self.sweep.trial_count

@@ -198,7 +198,8 @@ class SweepService(Tuner):
                 journal = Journal(folder.path)
                 journal.write("again" if again else "extended", trials=failed if again else more)
                 journal.close()
-            folder.write_status(RunState.PENDING, None, started=before.get("started") or time.time())
+            metrics = {**(before.get("metrics") or {}), "trials": total + more}
+            folder.write_status(RunState.PENDING, None, started=before.get("started") or time.time(), metrics=metrics)
         except OSError as error:
             raise self._unwritable(error) from error
         finally:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from cloudtrain.core.plan import Plan
+    from cloudtrain.core.states import RunStatus
+    from cloudtrain.sweeps.money import SweepCost
     from cloudtrain.targets.base import ByteProgress
 
 
@@ -43,6 +45,13 @@ class SweepRun(Run):
         """What the sweep is after; None of an array, and of a tuner's sweep that was submitted elsewhere."""
         return self._tuner.objective(self.ref)
 
+    @property
+    def continues(self) -> str | None:
+        """The name of the run that it goes on after, of a service's tuner; None of others."""
+        with read_store(self._settings.state_dir) as store:
+            kept = None if store is None else store.kept(self.name)
+        return None if kept is None else kept.rerun_of
+
     def trials(self) -> list[Trial]:
         """Every trial that was started, by number, with its values and what came of it."""
         return self._tuner.trials(self.ref)
@@ -55,6 +64,15 @@ class SweepRun(Run):
     def best(self) -> Trial | None:
         """The trial with the best value; None where none has one yet."""
         return best_of(self.trials(), self.objective)
+
+    def cost(self, status: RunStatus | None = None, trials: Sequence[Trial] | None = None) -> SweepCost | None:
+        """What it has spent so far and the most that is left, at list prices; None where the target takes no money, or
+        where a price is not known. `status` and `trials` are asked for unless given."""
+        from cloudtrain.sweeps.money import cost_of_sweep
+
+        status = status or self.status()
+        trials = self.trials() if trials is None else trials
+        return cost_of_sweep(self.ref, self._settings, status, trials, is_driven=self.is_driven)
 
     def trial(self, number: int) -> Run:
         """The run of one trial.
@@ -78,17 +96,56 @@ class SweepRun(Run):
         )
         return Run.attached(listed, self._settings)
 
-    def resume(self, trials: int = 0) -> None:
+    def resume(self, trials: int = 0, *, on_run: Callable[[SweepRun], None] | None = None) -> SweepRun:
         """Go on with a sweep that has ended, or whose driver is gone, with so many more trials.
 
+        Our driver goes on under the same name. A tuner that can learn from an earlier sweep starts a new one: the run
+        that is returned, whose trials are those of both. `on_run` tells the user about it, as of `submit`.
+
         Raises:
-            UsageError: it goes on, or cannot have more.
+            UsageError: it goes on, cannot have more, or could cost more than `max_cost`.
+            TargetError: the target refused or could not be reached.
         """
-        if not isinstance(self._service, SweepService):
-            hint = "submit the sweep again with more `trials`"
-            raise UsageError("the tuner of a service does not take more trials", hint=hint, code="CT993")
-        self._service.resume(self.ref, trials)
-        self.status()
+        self._keep_budget(trials)
+        if isinstance(self._service, SweepService):
+            self._service.resume(self.ref, trials)
+            self.status()
+            if on_run is not None:
+                on_run(self)
+            return self
+        if not self.status().state.is_final:
+            hint = f"wait for it: `cloudtrain wait {self.name}`"
+            raise UsageError(f"`{self.name}` goes on", hint=hint, code="CT993")
+        if not trials:
+            hint = f"`cloudtrain continue {self.name} --trials 10` adds ten"
+            raise UsageError(f"all trials of `{self.name}` have ended", hint=hint, code="CT993")
+        from cloudtrain.lifecycle.submission import Submitted
+        from cloudtrain.sweeps.warm_start import continue_sweep
+
+        def run_of(submitted: Submitted) -> SweepRun:
+            names = tuple(record.name for record in submitted.unreported)
+            return SweepRun(submitted.record, self._settings, adopted=submitted.adopted, unreported=names)
+
+        def report(submitted: Submitted) -> None:
+            if on_run is not None:
+                on_run(run_of(submitted))
+
+        return run_of(continue_sweep(self._row, self.show().kept, self._settings, self._service, trials, report))
+
+    def _keep_budget(self, more: int) -> None:
+        with read_store(self._settings.state_dir) as store:
+            kept = None if store is None else store.kept(self.name)
+        budget = None if kept is None else kept.job.get("max_cost")
+        if kept is None or budget is None or not more or None in kept.trial:
+            return
+        from cloudtrain.sweeps.money import cost_of_sweep
+
+        seen = self.status(), self.trials()
+        cost = cost_of_sweep(self.ref, self._settings, *seen, is_driven=self.is_driven, more=more)
+        if cost is not None and cost.left is not None and cost.spent + cost.left > budget:
+            most = cost.spent + cost.left
+            message = f"with {more} more trials the sweep can cost ${most:,.2f}, and `max_cost` is ${budget:,.2f}"
+            raise UsageError(message, hint="add fewer, or submit another sweep", code="CT062")
 
     def rerun(
         self,

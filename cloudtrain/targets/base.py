@@ -208,6 +208,16 @@ class Tuner(Service, Protocol):
         """What the sweep is after; None where it runs every combination."""
         ...
 
+    def continued(self, request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
+        """The request of the sweep that goes on after that of `name`, which had this request and started so many
+        trials, with so many more. Pure. A tuner without a warm start has none.
+
+        Raises:
+            UsageError: the tuner cannot go on with it, with the alternative (`CT064`).
+        """
+        hint = f"submit a sweep with `driver: cloudtrain`, which goes on; or one with `trials: {started + trials}`"
+        raise UsageError(f"the tuner that drives `{name}` does not continue a sweep", hint=hint, code="CT064")
+
 
 class Target(ABC):
     """One place where jobs run. Importing it costs nothing: SDKs are its service's.

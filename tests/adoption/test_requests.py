@@ -11,6 +11,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.adoption.writing import job_yaml, settings_toml
+from cloudtrain.cli.app import run_command
 from cloudtrain.documents.document import read_document
 from cloudtrain.jobfile import parse_job
 
@@ -123,6 +124,84 @@ def test_what_an_event_hides_is_said(adopted: Callable[..., ct.Adoption]) -> Non
     found = adopted(record)
     assert [item.path for item in found.differences] == ["Environment"]
     assert "describe-training-job" in found.differences[0].reason
+
+
+def tuning(**config: Any) -> dict[str, Any]:
+    """A tuning job as version 2 of the SDK asks for it."""
+    definition = {name: value for name, value in FULL.items() if name in OF_DEFINITION}
+    of_machines = ("InstanceType", "InstanceCount", "VolumeSizeInGB", "VolumeKmsKeyId")
+    machines = {name: value for name, value in FULL["ResourceConfig"].items() if name in of_machines}
+    definition["AlgorithmSpecification"] = {
+        **{name: FULL["AlgorithmSpecification"][name] for name in ("TrainingImage", "TrainingInputMode")},
+        "MetricDefinitions": [{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
+    }
+    continuous = [{"Name": "lr", "MinValue": "0.001", "MaxValue": "0.1", "ScalingType": "Logarithmic"}]
+    return {
+        "HyperParameterTuningJobName": "pytorch-training-251122-1015",
+        "HyperParameterTuningJobConfig": {
+            "Strategy": "Bayesian",
+            "HyperParameterTuningJobObjective": {"Type": "Minimize", "MetricName": "loss"},
+            "ResourceLimits": {"MaxNumberOfTrainingJobs": 20, "MaxParallelTrainingJobs": 2},
+            "ParameterRanges": {
+                "ContinuousParameterRanges": continuous,
+                "CategoricalParameterRanges": [{"Name": "bs", "Values": ['"16"', '"32"']}],
+                "IntegerParameterRanges": [
+                    {"Name": "depth", "MinValue": "2", "MaxValue": "8", "ScalingType": "Linear"}
+                ],
+            },
+            "TrainingJobEarlyStoppingType": "Auto",
+            **config,
+        },
+        "TrainingJobDefinition": {
+            **definition,
+            "StaticHyperParameters": FULL["HyperParameters"],
+            "HyperParameterTuningResourceConfig": machines,
+        },
+    }
+
+
+OF_DEFINITION = (
+    "RoleArn", "InputDataConfig", "VpcConfig", "OutputDataConfig", "StoppingCondition", "EnableNetworkIsolation",
+    "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining", "RetryStrategy", "Environment",
+)  # fmt: skip
+
+
+def test_a_tuning_job_is_adopted_as_a_sweep(
+    adopted: Callable[..., ct.Adoption], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whose plan sends the request; its file can be read."""
+    found = adopted(tuning(RandomSeed=7))
+    assert found.equal, [vars(item) for item in found.differences]
+    (tmp_path / "request.json").write_text(json.dumps(tuning(RandomSeed=7)))
+    assert run_command(["adopt", str(tmp_path / "request.json"), "--write", str(tmp_path / "out")]) == 0
+    assert "equal: the job sends the same request" in capsys.readouterr().err
+    sweep = ct.load_sweep(tmp_path / "out" / "sweep.yaml")
+    assert (sweep.name, sweep.strategy, sweep.trials, sweep.parallel, sweep.seed) == (
+        "pytorch-training", "bayesian", 20, 2, 7
+    )  # fmt: skip
+    assert sweep.search["bs"].choice == ("16", "32")
+    assert sweep.objective == ct.Objective(minimize="loss")
+
+
+def test_what_a_sweep_cannot_say(adopted: Callable[..., ct.Adoption]) -> None:
+    """Of a search each difference with its reason; where nothing of it can be said, the trial's job."""
+    document = tuning(Autotune={"Mode": "Enabled"})
+    document["WarmStartConfig"] = {"WarmStartType": "TransferLearning", "ParentHyperParameterTuningJobs": []}
+    document["TrainingJobDefinition"]["CheckpointConfig"] = {"S3Uri": "s3://b/c"}
+    rows = document["HyperParameterTuningJobConfig"]["ParameterRanges"]
+    rows["IntegerParameterRanges"][0]["ScalingType"] = "Auto"
+    found = adopted(document)
+    assert found.sweep is not None
+    assert sorted(item.path for item in found.differences) == [
+        "CheckpointConfig",
+        "HyperParameterTuningJobConfig.Autotune",
+        "HyperParameterTuningJobConfig.ParameterRanges.IntegerParameterRanges",
+        "WarmStartConfig",
+    ]
+    rows["ContinuousParameterRanges"][0]["ScalingType"] = "ReverseLogarithmic"
+    found = adopted(document)
+    assert found.sweep is None
+    assert {"HyperParameterTuningJobConfig", "ParameterRanges"} <= {item.path for item in found.differences}
 
 
 def test_a_tuning_job_is_adopted_without_its_search(adopted: Callable[..., ct.Adoption]) -> None:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloudtrain.adoption.proof import adopt_original
 from cloudtrain.core.plan import Bundle, CompileContext
 from cloudtrain.core.sweep import Sweep
 from cloudtrain.targets.sagemaker.account import SageMakerAccount
+from cloudtrain.targets.sagemaker.adopt.documents import originals_in
 from cloudtrain.targets.sagemaker.compile.sweep import compile_tuning
+from cloudtrain.targets.sagemaker.compile.warm_start import continued
 from cloudtrain.targets.sagemaker.settings import SageMaker
 from tests.parity.conftest import session_of
 from tests.parity.jobs import BASE, KEY, OWN, ROLE, SMDDP_IMAGE, TENSORFLOW, TRANSFORMERS, Case, machine, plan_of
@@ -131,8 +135,9 @@ def test_there_are_enough_cases() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_tuner_sends_the_plan(name: str, wire: Wire) -> None:
-    """The request that reaches CreateHyperParameterTuningJob is the plan's, field for field."""
+def test_the_tuner_sends_the_plan(name: str, wire: Wire, tmp_path: Path) -> None:
+    """The request that reaches CreateHyperParameterTuningJob is the plan's, field for field; adopted it is a sweep whose
+    plan is equal."""
     case = CASES[name]
     job = {**LOSS, **case.job}
     trial = plan_of(Case(job, case.target))
@@ -142,7 +147,43 @@ def test_the_tuner_sends_the_plan(name: str, wire: Wire) -> None:
     account = SageMakerAccount(region="us-west-2", role=ROLE, bucket="my-bucket")
     context = CompileContext(trial.run_name, Bundle("ab" * 32, 1000, 3), account)
     plan = compile_tuning(sweep, SageMaker(**case.target), context)
-    assert as_ours(sent(case, trial, wire)) == plan.request
+    theirs = sent(case, trial, wire)
+    adopted = adopt_original(originals_in(theirs, None)[0], tmp_path)
+    assert adopted.sweep is not None
+    assert adopted.equal, [vars(item) for item in adopted.differences]
+    assert as_ours(theirs) == plan.request
+
+
+WARM = {
+    "bayesian": Tuned({"search": ALL, "strategy": "bayesian"}, {"strategy": "Bayesian"}, ranges="all"),
+    "random": Tuned({"parallel": 3}, {"max_parallel_jobs": 3}),
+    "fewer_than_at_a_time": Tuned({"parallel": 10}, {"max_parallel_jobs": 5}),
+    "seed": Tuned({"seed": 7}, {"random_seed": 7 + 20}),  # the same one would draw the same values once more
+    "stop_early": Tuned({"stop_early": {"median": {}}, "max_runtime": "12h"},
+                        {"early_stopping_type": "Auto", "max_runtime_in_seconds": 43_200}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WARM)
+def test_a_sweep_that_goes_on(name: str, wire: Wire) -> None:
+    """With a warm start from the parents, as the SDK writes it; the SDK has them in any order."""
+    from sagemaker.tuner import WarmStartConfig, WarmStartTypes
+
+    case = WARM[name]
+    trial = plan_of(Case(LOSS, case.target))
+    settings = {"resources": machine("ml.p4d.24xlarge", 2)} | BASE | LOSS
+    fields: dict[str, Any] = {"search": RATE, "objective": {"minimize": "loss"}, "trials": 15, **case.sweep}
+    account = SageMakerAccount(region="us-west-2", role=ROLE, bucket="my-bucket")
+    context = CompileContext(trial.run_name, Bundle("ab" * 32, 1000, 3), account)
+    plan = compile_tuning(Sweep(name="parity", job=settings, **fields), SageMaker(**case.target), context)
+    second = continued(plan.request, "first-1", 5, 15)
+    third = continued(second, "second-1", 5, 20)
+    warm = WarmStartConfig(WarmStartTypes.IDENTICAL_DATA_AND_ALGORITHM, {"first-1", "second-1"})
+    theirs = as_ours(sent(replace(case, tuner={"max_jobs": 5, "warm_start_config": warm, **case.tuner}), trial, wire))
+    theirs["WarmStartConfig"]["ParentHyperParameterTuningJobs"].sort(key=lambda row: row["HyperParameterTuningJobName"])
+    if name == "seed":
+        third["HyperParameterTuningJobConfig"]["RandomSeed"] -= 15  # after two times
+    assert theirs == third
 
 
 def sent(case: Tuned, trial: Any, wire: Wire) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def sagemaker(folder: Path) -> Iterator[Cloud]:
             rate = json.loads(job.request["HyperParameters"]["lr"])
             places[job.name] = job.request["CheckpointConfig"]["S3Uri"]
             job.enter("Training")
-            fake.logs.write(f"{job.name}/algo-1-1700000000", f"[metrics] step=1 acc={RATES[str(rate)]}")
+            fake.logs.write(f"{job.name}/algo-1-1700000000", f"epoch 1: acc={RATES[str(rate)]}")
             uri = f"{job.request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{job.name}/output/model.tar.gz"
             (folder / job.name).mkdir()
             (folder / job.name / "rate.txt").write_text(str(rate))
@@ -56,8 +56,8 @@ def sagemaker(folder: Path) -> Iterator[Cloud]:
             job.end("Completed", ModelArtifacts={"S3ModelArtifacts": uri})
 
         fake.jobs.on_create = live
-        place = {"checkpoint": {"sagemaker": "s3://data/ckpt"}}
-        yield Cloud(SAGEMAKER, {**fake.environ, "AWS_MAX_ATTEMPTS": "3"}, "ml.g5.xlarge", place, places)
+        job = {"checkpoint": {"sagemaker": "s3://data/ckpt"}, "metrics": {"acc": "acc=([0-9.]+)"}}
+        yield Cloud(SAGEMAKER, {**fake.environ, "AWS_MAX_ATTEMPTS": "3"}, "ml.g5.xlarge", job, places)
 
 
 def azureml(folder: Path) -> Iterator[Cloud]:
@@ -118,6 +118,10 @@ def test_a_sweep_that_is_driven_from_here(
         (names[1], 0.1, 0.75),
         (names[2], 0.2, 0.5),
     ]
+    cost = run.cost()
+    assert cost is not None
+    assert cost.spent >= 0
+    assert cost.left == 0
     given = next(iter(cloud.job["checkpoint"].values()))
     assert cloud.places == {name: f"{given}/{name}" for name in names}
     assert len({run.trial(number).written["model"] for number in (1, 2, 3)}) == 3

@@ -182,6 +182,7 @@ def test_more_trials(make_sweep: MakeSweep) -> None:
     with pytest.raises(UsageError, match="all 2 trials"):
         run.resume()
     run.resume(2)
+    assert run.status().metrics["trials"] == 4
     assert run.wait(120).state is ct.RunState.SUCCEEDED
     assert len(run.trials()) == 4
 

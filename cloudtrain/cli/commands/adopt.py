@@ -29,7 +29,7 @@ def command(
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option("--write", metavar="DIR", help="Write job.yaml and cloudtrain.toml into this folder."),
+        typer.Option("--write", metavar="DIR", help="Write job.yaml (or sweep.yaml) and cloudtrain.toml there."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="With --write: replace files that exist.")] = False,
     python: Annotated[

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cloudtrain.cli import options
+
+if TYPE_CHECKING:
+    from cloudtrain.sweeps.sweep_run import SweepRun
 
 
 def command(
@@ -17,22 +20,32 @@ def command(
     For a sweep that was stopped or has ended, and for one whose driver was killed. Trials that have ended stay as they
     are, and new ones learn from them.
 
+    On SageMaker's own tuner the sweep goes on as a new tuning job with a name of its own and a warm start. Its trials
+    and its best one are those of both. Azure ML's tuner cannot go on.
+
     \b
     Examples:
       cloudtrain continue digits-lr-3f9a --trials 20
       cloudtrain continue last
     """
     from cloudtrain.cli import inputs
-    from cloudtrain.cli.terminal import say, typed
+    from cloudtrain.cli.commands.submit import print_detached
+    from cloudtrain.cli.terminal import say
     from cloudtrain.sweeps.sweep_run import sweep_of
 
     run = inputs.run(name)
     inputs.may("continue", run)
-    sweep = sweep_of(run)
-    sweep.resume(trials)
-    if detach:
-        say(f"`{sweep.name}` goes on; follow it with {typed('cloudtrain', 'logs', sweep.name, '-f')}")
-        return
-    from cloudtrain.cli.follow import follow
 
-    raise typer.Exit(follow(sweep))
+    def tell(sweep: SweepRun) -> None:
+        if sweep.name != run.name:
+            say(f"`{sweep.name}` continues `{run.name}`")
+        if detach:
+            print_detached(as_json=False)(sweep)
+        else:
+            say(f"`{sweep.name}` goes on; Ctrl-C leaves it running", "")
+
+    sweep = sweep_of(run).resume(trials, on_run=tell)
+    if not detach:
+        from cloudtrain.cli.follow import follow
+
+        raise typer.Exit(follow(sweep))

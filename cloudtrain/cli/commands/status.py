@@ -23,16 +23,23 @@ def command(name: options.RunName, json: options.Json = False) -> None:
 
     run = inputs.run(name)
     status = run.status()
-    if json:
-        print_json(status_json(run, status))
-        return
     if run.is_sweep:
         from cloudtrain.render.sweeps import sweep_document
         from cloudtrain.sweeps.sweep_run import sweep_of
 
         sweep = sweep_of(run)
-        more = {"sweep": run.job_name} | ({"folder": str(run.directory)} if run.directory is not None else {})
-        show(sweep_document(run.name, str(run.ref), status, sweep.trials(), sweep.objective, more), sys.stdout)
+        trials = sweep.trials()
+        cost = sweep.cost(status, trials)
+        if json:
+            money = {"cost": None, "cost_left": None} if cost is None else {"cost": cost.spent, "cost_left": cost.left}
+            print_json(status_json(run, status) | money)
+            return
+        more = {"sweep": run.job_name, "continues": sweep.continues, "folder": run.directory}
+        rows = {name: str(value) for name, value in more.items() if value is not None}
+        show(sweep_document(run.name, str(run.ref), status, trials, sweep.objective, rows, cost), sys.stdout)
+        return
+    if json:
+        print_json(status_json(run, status))
         return
     folder = {"folder": str(run.directory)} if run.directory is not None else {}
     show(run_document(run.name, str(run.ref), status, {"job": run.job_name} | folder), sys.stdout)

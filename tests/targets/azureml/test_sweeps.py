@@ -84,6 +84,8 @@ def test_its_trials(run: SweepRun, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "3 of 4 ended, 1 running, 1 failed" in said
     assert "trial 2: acc=0.75" in said
+    assert " so far, " in said
+    assert " at list prices" in said
 
 
 def test_its_log(fake: FakeAzure, run: SweepRun) -> None:
@@ -122,7 +124,7 @@ def test_a_metric_that_is_never_reported_or_no_number(fake: FakeAzure, submitted
     assert run_command(["download", submitted.name]) == 2
 
 
-def test_the_end(fake: FakeAzure, run: SweepRun) -> None:
+def test_the_end(fake: FakeAzure, run: SweepRun, capsys: pytest.CaptureFixture[str]) -> None:
     """Asked to stop, once, and waited for; a sweep costs nothing itself, and takes no more trials."""
     fake.jobs.cancel_lingers = True
     run.stop()
@@ -133,6 +135,9 @@ def test_the_end(fake: FakeAzure, run: SweepRun) -> None:
     status = run.wait(120)
     assert (status.state, status.cost, status.billable_seconds) == (ct.RunState.STOPPED, None, None)
     assert run_command(["continue", run.name, "--trials", "3"]) == 2
+    said = capsys.readouterr().err
+    assert "CT064" in said
+    assert "`driver: cloudtrain`" in said
 
 
 def test_a_sweep_without_a_trial_yet(submitted: SweepRun, capsys: pytest.CaptureFixture[str]) -> None:

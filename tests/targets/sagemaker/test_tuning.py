@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,33 @@ def test_its_trials(fake: FakeAws, submitted: SweepRun, capsys: pytest.CaptureFi
     assert "2*     succeeded  0.75" in capsys.readouterr().out
 
 
+def test_its_money(fake: FakeAws, sweep: ct.Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+    """Spent by its trials at the list price of an hour, and the most that is left."""
+    job = sweep.job.model_copy(update={"max_runtime": 7200})
+    target = ct.SageMaker(region="eu-west-1", role=ROLE)
+    run = sweep_of(ct.submit(sweep.model_copy(update={"job": job}), target, online=False))
+    now = time.time()
+    price = 1.41  # an hour of ml.g5.xlarge
+    fake.jobs.trials[run.name] = [
+        trial("t-001", "Completed", 0.5, TrainingStartTime=now - 7200, TrainingEndTime=now - 3600),
+        trial("t-002", "InProgress", None),  # waits for capacity
+    ]
+    cost = run.cost()
+    assert cost == pytest.approx((price, 4 * price), rel=1e-3)
+    assert run_command(["status", run.name]) == 0
+    said = capsys.readouterr().out
+    assert "$1.41 so far, up to $5.64 more, at list prices" in said
+    assert "about" not in said  # what ended before it started says nothing of its pace
+    assert run_command(["status", run.name, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["cost"], found["cost_left"]) == pytest.approx(cost, rel=1e-3)
+    fake.jobs.trials[run.name].pop()
+    fake.jobs[run.name].end("Stopped")
+    assert run.cost() == pytest.approx((price, 0.0))
+    assert run_command(["status", run.name]) == 0
+    assert "$1.41 at list prices" in capsys.readouterr().out
+
+
 def test_the_log_and_the_model_of_a_trial(
     fake: FakeAws, submitted: SweepRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,7 +145,7 @@ def test_the_log_and_the_model_of_a_trial(
 
 
 def test_the_end(fake: FakeAws, submitted: SweepRun) -> None:
-    """Asked to stop, and waited for; it does not take more trials."""
+    """Asked to stop, and waited for."""
     submitted.stop()
     assert fake.operations("StopHyperParameterTuningJob")
     assert submitted.status().state is ct.RunState.STOPPING
@@ -124,4 +153,79 @@ def test_the_end(fake: FakeAws, submitted: SweepRun) -> None:
     assert len(fake.operations("StopHyperParameterTuningJob")) == 1
     fake.jobs[submitted.name].end("Stopped")
     assert submitted.wait(120).state is ct.RunState.STOPPED
-    assert run_command(["continue", submitted.name, "--trials", "3"]) == 2
+
+
+def ended(fake: FakeAws, run: SweepRun, *values: float) -> None:
+    """The tuning job has ended after trials with these values."""
+    found = [trial(f"{run.name}-{number:03d}-abcd", "Completed", value) for number, value in enumerate(values, 1)]
+    fake.jobs.trials[run.name] = found
+    counts = {"Completed": len(values), "InProgress": 0, "NonRetryableError": 0, "Stopped": 0, "RetryableError": 0}
+    fake.jobs[run.name].end("Completed", TrainingJobStatusCounters=counts)
+
+
+def test_it_goes_on_as_a_tuning_job_with_a_warm_start(
+    fake: FakeAws, submitted: SweepRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of its own name, with the same code; each names all before it, and has their trials and its own."""
+    assert run_command(["continue", submitted.name, "--trials", "2"]) == 2  # it has not ended
+    ended(fake, submitted, 0.5, 0.75, 0.25)
+    assert run_command(["continue", submitted.name]) == 2
+    assert f"`cloudtrain continue {submitted.name} --trials 10` adds ten" in capsys.readouterr().err
+    assert run_command(["continue", submitted.name, "--trials", "2", "--detach"]) == 0
+    said = capsys.readouterr()
+    second = sweep_of(ct.run(said.out.strip()))
+    assert f"`{second.name}` continues `{submitted.name}`" in said.err
+    first, sent = (deepcopy(item.body) for item in fake.operations("CreateHyperParameterTuningJob"))
+    assert sent.pop("WarmStartConfig") == {
+        "ParentHyperParameterTuningJobs": [{"HyperParameterTuningJobName": submitted.name}],
+        "WarmStartType": "IdenticalDataAndAlgorithm",
+    }
+    limits = sent["HyperParameterTuningJobConfig"]["ResourceLimits"]
+    assert limits == {"MaxNumberOfTrainingJobs": 2, "MaxParallelTrainingJobs": 1}
+    limits["MaxNumberOfTrainingJobs"] = 3
+    assert json.loads(json.dumps(sent).replace(second.name, submitted.name)) == first
+    ended(fake, second, 0.6)
+    assert [(item.number, item.value) for item in second.trials()] == [(1, 0.5), (2, 0.75), (3, 0.25), (4, 0.6)]
+    assert second.best is not None
+    assert second.best.number == 2
+    assert second.status().metrics == {"trials": 5.0, "ended": 4.0}
+    assert run_command(["status", second.name]) == 0
+    assert "4 of 5 ended" in capsys.readouterr().out
+    assert f"continues   {submitted.name}" in second.show().to_text()
+    third = second.resume(4)
+    sent = fake.operations("CreateHyperParameterTuningJob")[-1].body
+    names = [item["HyperParameterTuningJobName"] for item in sent["WarmStartConfig"]["ParentHyperParameterTuningJobs"]]
+    assert names == [submitted.name, second.name]
+    del fake.jobs.by_name[submitted.name]  # a parent that was deleted
+    assert [item.value for item in third.trials()] == [0.6]
+
+
+def test_it_goes_on_once(fake: FakeAws, submitted: SweepRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that dies after the request has left: the next one finds its run and starts none."""
+    ended(fake, submitted, 0.5)
+
+    def die(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        submitted.resume(2, on_run=die)
+    again = submitted.resume(2)
+    assert again.adopted
+    assert len(fake.operations("CreateHyperParameterTuningJob")) == 2
+    assert submitted.resume(2).name != again.name
+
+
+def test_it_cannot_go_on(fake: FakeAws, sweep: ct.Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+    """A grid; for more money than it may cost."""
+    target = ct.SageMaker(region="eu-west-1", role=ROLE)
+    grid = {"strategy": "grid", "trials": None, "search": {"lr": {"choice": [0.1, 0.2]}}}
+    run = sweep_of(ct.submit(ct.Sweep(**{**sweep.model_dump(exclude_unset=True), **grid}), target, online=False))
+    ended(fake, run, 0.5, 0.75)
+    assert run_command(["continue", run.name, "--trials", "3"]) == 2
+    assert "this is `grid`" in capsys.readouterr().err
+    job = sweep.job.model_copy(update={"max_runtime": 3600})
+    run = sweep_of(ct.submit(sweep.model_copy(update={"job": job, "max_cost": 5.0}), target, online=False))
+    ended(fake, run, 0.5, 0.75, 0.25)
+    assert run_command(["continue", run.name, "--trials", "4"]) == 2
+    assert "with 4 more trials the sweep can cost $5.64, and `max_cost` is $5.00" in capsys.readouterr().err
+    assert len(fake.operations("CreateHyperParameterTuningJob")) == 2

@@ -19,6 +19,7 @@ from cloudtrain.targets.azureml.service.failure import reason_of
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from cloudtrain.targets.azureml.service.states import seconds, state_of, status_of
 from cloudtrain.targets.azureml.service.versions import SWEEP
+from cloudtrain.targets.base import Tuner
 from cloudtrain.targets.common.provider_errors import NotThere
 from cloudtrain.targets.common.trials import own_value, refuse_rank, trial_lines
 
@@ -28,7 +29,7 @@ _NOT_A_TRIAL = "_preparation"
 _PAGE = 1000
 
 
-class AzureMLTuner(AzureMLService):
+class AzureMLTuner(AzureMLService, Tuner):
     """The tuner."""
 
     submit_version = SWEEP

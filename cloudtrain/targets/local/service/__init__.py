@@ -14,8 +14,8 @@
                     failures.py       which ranks ended badly; verdict.py: whose fault it was, in one line
                     summaries.py      what torchrun and mpirun say about it
                     output.py         the files that processes write to, followed into one journal
-                    sources.py        which files these are; lines.py: bytes to lines
-                    patterns.py       what the job's metrics find in them
+                    sources.py        which files these are; lines.py: bytes to lines; what the job's metrics
+                                      find in them: `cloudtrain.system.patterns`
                     guard.py          outlives a killed supervisor just long enough to kill its processes
                     killing.py        kill every process of a run
                     proc.py           the process table: /proc, or psutil where there is none

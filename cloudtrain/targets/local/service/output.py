@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cloudtrain.launch.specification import LaunchSpecification
+    from cloudtrain.system.patterns import MetricPatterns
     from cloudtrain.targets.local.service.folder import RunFolder
-    from cloudtrain.targets.local.service.patterns import MetricPatterns
     from cloudtrain.targets.local.service.sources import RankOf
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -63,7 +63,7 @@ class Output:
         self._lowest: dict[str, int] = {}
         self._patterns: MetricPatterns | None = None
         if spec.metrics:
-            from cloudtrain.targets.local.service.patterns import MetricPatterns
+            from cloudtrain.system.patterns import MetricPatterns
 
             self._patterns = MetricPatterns(spec.metrics)
         self._journal = open_private(folder.journal, _APPEND)

@@ -14,6 +14,7 @@ from cloudtrain.targets.sagemaker.account import account_of
 from cloudtrain.targets.sagemaker.adopt.documents import originals_in
 from cloudtrain.targets.sagemaker.adopt.jobs import drafts_of
 from cloudtrain.targets.sagemaker.adopt.scripts import originals_of_script
+from cloudtrain.targets.sagemaker.adopt.searches import OF_SEARCH, flat
 from cloudtrain.targets.sagemaker.adopt.trainers import RENEWED_BY_START, START, WHY_STARTED, started_by_us, with_start
 from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
 from cloudtrain.targets.sagemaker.launch import keys
@@ -51,7 +52,9 @@ class SageMakerAdopter:
         The form leaves out the run's tag and replaces the location of the code with one fixed word. If version 3's
         drivers start the original, it holds what they start instead of how they start it.
         """
-        found = json.loads(json.dumps(request, default=str))
+        found = json.loads(json.dumps(flat(request) if "TrainingJobDefinition" in request else request, default=str))
+        if original.search is None:
+            found = {name: value for name, value in found.items() if name not in OF_SEARCH}
         renewed = [("TrainingJobName", "every run gets a name of its own; the original's stands in for it here")]
         tags = [row for row in found.get("Tags", ()) if row.get("Key") != RUN_TAG]
         found.pop("Tags", None)
@@ -64,6 +67,8 @@ class SageMakerAdopter:
             found = with_start(found, start)
             renewed += [(name, WHY_STARTED) for name in RENEWED_BY_START]
         parameters = found.get("HyperParameters", {})
+        if original.search is not None and parameters.pop(keys.JOB_NAME, None):
+            renewed.append(("HyperParameters.sagemaker_job_name", "it is the name of the run"))
         where = str(parameters.get(keys.SUBMIT_DIRECTORY, "")).strip('"')
         if where.startswith("s3://"):
             parameters[keys.SUBMIT_DIRECTORY] = _CODE
@@ -81,7 +86,8 @@ class SageMakerAdopter:
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
         """Return all differences as overrides, except those that would remove the run's tag or its code."""
         found = overrides_between(ours, theirs)
-        found.pop("Tags", None)
+        for name in ("Tags", *OF_SEARCH):
+            found.pop(name, None)
         drivers = found.pop(START, None) or START in theirs
         if drivers or _CODE in json.dumps(found.get("InputDataConfig")):
             found.pop("InputDataConfig", None)
@@ -104,6 +110,8 @@ class SageMakerAdopter:
 
     def reason(self, path: Path) -> str:
         """Explain why a field differs although overrides can set nearly every field."""
+        if "ParameterRanges" in path:
+            return "a range of a sweep names its scale: `uniform` and `int` are linear, not `Auto`"
         return _REASONS.get(str(path[0]) if path else "", "a job cannot say this")
 
 
@@ -124,6 +132,9 @@ def _drop_defaults(request: dict[str, Any]) -> None:
 _WHY_CODE = "cloudtrain uploads the code under the hash of its content"
 
 _REASONS = {
+    OF_SEARCH[0]: "a sweep has no field for it",
+    OF_SEARCH[1]: "`cloudtrain continue` goes on with a sweep of its own",
+    "CheckpointConfig": "all trials would share the place, and resume from each other's checkpoints",
     START: "the job starts something else than version 3's drivers do",
     "Tags": "a job's tags have each key once, and an override of the list would lose the tag of the run",
     "InputDataConfig": "an override of the list would name the code's old place",

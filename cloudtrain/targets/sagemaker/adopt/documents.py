@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from cloudtrain.core.adoption import Original
+from cloudtrain.core.adoption import Original, Search
 from cloudtrain.errors import UsageError
+from cloudtrain.targets.sagemaker.adopt.searches import flat, sweep_fields
 from cloudtrain.targets.sagemaker.catalogue.shapes import members_of
 
 _OPERATION = "CreateTrainingJob"
@@ -103,7 +105,10 @@ def _camel(name: str) -> str:
 
 
 def _tuning(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
-    """Yield the training jobs of a tuning job, without the fields that the tuner adds."""
+    """Yield the training jobs of a tuning job, without the fields that the tuner adds.
+
+    If the tuning job has a single definition, its search comes along.
+    """
     definitions = data.get("TrainingJobDefinitions") or [data["TrainingJobDefinition"]]
     name = str(data.get("HyperParameterTuningJobName", "tuning"))
     for definition in definitions:
@@ -117,7 +122,14 @@ def _tuning(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
         lost = {"HyperParameterTuningJobConfig": "a job is one training; the search over it is not part of a job"}
         if searched:
             lost["ParameterRanges"] = f"the tuner gives these values to each job: {', '.join(searched)}"
-        yield _original(request, f"a training job of the tuning job {name}", folder, lost=lost)
+        fields = sweep_fields(data) if "TrainingJobDefinition" in data else None
+        if fields is None:
+            yield _original(request, f"a training job of the tuning job {name}", folder, lost=lost)
+        else:
+            found = _original(flat(data), f"the tuning job {name}", folder)
+            region = _region_of(data.get("HyperParameterTuningJobArn"))
+            settings = {**found.settings, **({"region": region} if region else {})}
+            yield replace(found, settings=settings, search=Search(fields, lost))
 
 
 _OF_TUNER = {"StaticHyperParameters", "HyperParameterRanges", "TuningObjective", "DefinitionName"}

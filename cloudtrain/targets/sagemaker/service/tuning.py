@@ -12,7 +12,10 @@ from cloudtrain.core.sweep import Objective
 from cloudtrain.core.trial import Trial
 from cloudtrain.errors import NameTaken, TargetUnreachable
 from cloudtrain.targets.base import BundleWriter, ByteProgress
+from cloudtrain.targets.common.following import Pace
+from cloudtrain.targets.common.provider_errors import NotThere
 from cloudtrain.targets.common.trials import own_value, refuse_rank, trial_lines
+from cloudtrain.targets.sagemaker.compile.warm_start import continued, parents_of
 from cloudtrain.targets.sagemaker.jobs import TRAINING, JobKind
 from cloudtrain.targets.sagemaker.service.provider_errors import not_found, was_repeated
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
@@ -44,6 +47,10 @@ STATES: dict[str, RunState] = {
 
 class SageMakerTuner(SageMakerService):
     """The tuner. It shares requests, retries and credentials with the service of training jobs."""
+
+    def __init__(self, environ: Mapping[str, str], pace: Pace | None = None) -> None:
+        super().__init__(environ, pace)
+        self._ended: dict[RunRef, int] = {}
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
         """Upload the bundle, as for one of the tuner's training jobs."""
@@ -83,8 +90,11 @@ class SageMakerTuner(SageMakerService):
         counts = found.get("TrainingJobStatusCounters", {})
         ended = sum(counts.get(name, 0) for name in ("Completed", "NonRetryableError", "Stopped"))
         limits = found["HyperParameterTuningJobConfig"].get("ResourceLimits", {})
-        metrics = {"trials": float(limits.get("MaxNumberOfTrainingJobs", 0)), "ended": float(ended)}
-        best = found.get("BestTrainingJob", {}).get("FinalHyperParameterTuningJobObjectiveMetric")
+        earlier = sum(self._trials_of(ref._replace(name=name)) for name in parents_of(found))
+        total = limits.get("MaxNumberOfTrainingJobs", 0) + earlier
+        metrics = {"trials": float(total), "ended": float(ended + earlier)}
+        best_job = found.get("OverallBestTrainingJob") or found.get("BestTrainingJob") or {}
+        best = best_job.get("FinalHyperParameterTuningJobObjectiveMetric")
         if best is not None:
             metrics[best["MetricName"]] = float(best["Value"])
         return RunStatus(
@@ -115,16 +125,8 @@ class SageMakerTuner(SageMakerService):
             self._at(ref.place).call("sagemaker", TUNING.stop, **{TUNING.name: ref.name})
 
     def trials(self, ref: RunRef) -> list[Trial]:
-        """Return the training jobs of the tuning job, by the number in their names."""
-        pages = self._at(ref.place).pages(
-            "sagemaker",
-            "list_training_jobs_for_hyper_parameter_tuning_job",
-            **{TUNING.name: ref.name},
-            SortBy="CreationTime",
-            SortOrder="Ascending",
-            MaxResults=100,
-        )
-        rows = [row for page in pages for row in page["TrainingJobSummaries"]]
+        """Return the training jobs of this tuning job and of those that it continues, in the order of their start."""
+        rows = [row for name in [*parents_of(self._tuning(ref)), ref.name] for row in self._rows(ref, name)]
         return [_trial(number, row) for number, row in enumerate(rows, 1)]
 
     def objective(self, ref: RunRef) -> Objective | None:
@@ -134,6 +136,33 @@ class SageMakerTuner(SageMakerService):
             return None
         word = "maximize" if config["Type"] == "Maximize" else "minimize"
         return Objective.model_construct(**{word: config["MetricName"]})
+
+    def continued(self, request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
+        """A warm start from that tuning job and from those that it continued."""
+        return continued(request, name, trials, started)
+
+    def _rows(self, ref: RunRef, name: str) -> Iterator[dict[str, Any]]:
+        """The training jobs of one tuning job; of one that was deleted none."""
+        pages = self._at(ref.place).pages(
+            "sagemaker",
+            "list_training_jobs_for_hyper_parameter_tuning_job",
+            **{TUNING.name: name},
+            SortBy="CreationTime",
+            SortOrder="Ascending",
+            MaxResults=100,
+        )
+        try:
+            yield from (row for page in pages for row in page["TrainingJobSummaries"])
+        except NotThere:
+            if name == ref.name:
+                raise
+
+    def _trials_of(self, parent: RunRef) -> int:
+        """How many trials a tuning job started that has ended."""
+        if parent not in self._ended:
+            found = self._describe(parent, TUNING) or {}
+            self._ended[parent] = sum(found.get("TrainingJobStatusCounters", {}).values())
+        return self._ended[parent]
 
     def _tuning(self, ref: RunRef) -> dict[str, Any]:
         found = self._describe(ref, TUNING)

@@ -1,4 +1,5 @@
-"""The job's `metrics`: what regular expressions find in the lines of a run. Only its supervisor reads them.
+"""The job's `metrics`: what regular expressions find in the lines of a run. Its supervisor here, and the driver of its
+sweep, read them.
 
 They are the user's, and one that backtracks may need longer than the run. So each search has a limit of processor time,
 which does not count what others take of a busy machine, and a pattern that meets it is read no more.

@@ -1,0 +1,96 @@
+"""What a sweep has cost so far, and the most that it can still cost, at list prices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from cloudtrain.catalogue.cost import over
+from cloudtrain.core.states import RunRef, RunStatus
+from cloudtrain.core.trial import Trial
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.store.store import read_store
+from cloudtrain.sweeps.names import trials_key
+from cloudtrain.targets.registry import target_of
+
+if TYPE_CHECKING:
+    from cloudtrain.settings import Settings
+
+
+class SweepCost(NamedTuple):
+    """US dollars at list prices.
+
+    Attributes:
+        spent: of all trials, those that go on among them.
+        left: the most that the others and the rest of these can cost; None where a trial has no limit.
+    """
+
+    spent: float
+    left: float | None
+
+
+class _Part(NamedTuple):
+    """What one trial has cost; None where nobody knows."""
+
+    spent: float | None
+    is_over: bool
+
+
+def cost_of_sweep(
+    ref: RunRef,
+    settings: Settings,
+    status: RunStatus,
+    trials: Sequence[Trial],
+    *,
+    is_driven: bool,
+    more: int = 0,
+) -> SweepCost | None:
+    """What a sweep costs; None where the target takes no money, or a price is not known. With `more` trials, what it
+    would cost if it went on with them.
+
+    Trials of our driver (`is_driven`) that go on are asked what they were billed.
+    """
+    if not target_of(ref.target).is_paid:
+        return None
+    with read_store(settings.state_dir) as store:
+        kept = None if store is None else store.kept(ref.name)
+    hourly, longest = (None, None) if kept is None else kept.trial
+    parts = list(_driven(ref.name, settings) if is_driven else _tuned(trials, hourly))
+    spent = [part.spent for part in parts if part.spent is not None]
+    if hourly is None or len(spent) < len(parts):
+        return None
+    if longest is None:
+        return SweepCost(sum(spent), 0.0 if status.state.is_final and all(part.is_over for part in parts) else None)
+    each = over(hourly, longest)
+    total, started = int(status.metrics.get("trials", len(trials))), sum(bool(trial.run) for trial in trials)
+    rest = max(0, total - started) if not status.state.is_final or (more and is_driven) else 0
+    left = (rest + more) * each
+    left += sum(max(0.0, each - (part.spent or 0.0)) for part in parts if not part.is_over)
+    return SweepCost(sum(spent), left)
+
+
+def _driven(name: str, settings: Settings) -> Iterator[_Part]:
+    """Every run of our driver, those that `rerun` has given up among them."""
+    from cloudtrain.lifecycle.costs import cost_of
+    from cloudtrain.lifecycle.run import Run
+
+    with read_store(settings.state_dir) as store:
+        rows = [] if store is None else store.of_sweep(trials_key(name))
+        money = {} if store is None else store.money()
+    for trial in (Run(row, settings) for row in rows if row.stage in ("accepted", "reported")):
+        status = trial.last_status
+        if not status.state.is_final:
+            with suppress(CloudtrainError):  # what is known here has to do
+                status = trial.status()
+        cost = cost_of(trial, status, money.get(trial.name), None, time.time())
+        yield _Part(cost.billed if cost.billed is not None else cost.estimated, status.state.is_final)
+
+
+def _tuned(trials: Sequence[Trial], hourly: float | None) -> Iterator[_Part]:
+    """The trials of a service's tuner, which lists when they started and ended, and no bills."""
+    for trial in trials:
+        ended = trial.ended if trial.ended is not None else time.time()
+        lasted = 0.0 if trial.started is None else max(0.0, ended - trial.started)
+        yield _Part(None if hourly is None else over(hourly, lasted), trial.state.is_final)
