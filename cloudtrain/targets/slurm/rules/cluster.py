@@ -1,4 +1,4 @@
-"""Rules about the settings: the folder, the partition and what a node is to give."""
+"""Rules about the settings: the shared folder, the partition and what each node provides."""
 
 from __future__ import annotations
 

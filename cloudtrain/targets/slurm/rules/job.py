@@ -1,4 +1,4 @@
-"""Rules about the job: GPUs, time, and what a cluster does not install."""
+"""Rules about the job: GPUs, time, and packages that a cluster does not install."""
 
 from __future__ import annotations
 
