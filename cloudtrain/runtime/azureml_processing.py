@@ -86,7 +86,7 @@ def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     while options:
         name, equals, path = options[1].partition("=") if len(options) > 1 else ("", "", "")
         if options[0] != "--shard" or not (name and equals and path):
-            raise SetupError(f"`{' '.join(options)}` is no `--shard NAME=PATH`")
+            raise SetupError(f"`{' '.join(options)}` is not `--shard NAME=PATH`")
         shards[name] = path.rstrip("/") or "/"
         del options[:2]
     return shards, list(arguments[end + 1 :])

@@ -60,7 +60,7 @@ class Checkpoints:
         self.directory = Path(directory) if directory is not None else checkpoint_dir()
         self.keep = keep if keep is not None else _keep_from_environment()
         if self.keep < 1:
-            raise SetupError(f"`keep` is {self.keep}, so no checkpoint would stay", hint="keep at least 1")
+            raise SetupError(f"`keep` is {self.keep}, so no checkpoint would be kept", hint="keep at least 1")
 
     def save(self, state: Any, step: SupportsIndex) -> Path | None:
         """Write `state` on rank 0; the other ranks return at once, with None.
@@ -151,8 +151,8 @@ class Checkpoints:
             notice(f"skipped the checkpoint `{self.directory / name}`: torn or missing")
         if torn:
             raise SetupError(
-                f"no checkpoint in `{self.directory}` is whole, and parts of a torn one were read before that was seen",
-                hint="remove them to start from the beginning",
+                f"no checkpoint in `{self.directory}` is whole, and parts of a torn one were loaded already",
+                hint="remove the checkpoints to start from the beginning",
             )
         return None
 

@@ -64,7 +64,7 @@ def deepspeed_argv(arguments: Sequence[str], variables: Mapping[str, str], *, gp
     if count > 1 and "--autotuning" in options:
         raise SetupError(
             f"DeepSpeed's autotuning reaches other instances through ssh, and this job has {count} instances",
-            hint="tune on one instance (`instance_count: 1`), then train on several with what it found",
+            hint="tune on one instance (`instance_count: 1`), then train on several with the result",
         )
     if count == 1:
         chosen = [] if any(name in options for name in CHOICES) else ["--num_gpus", _slots(options, variables, gpus)]

@@ -91,8 +91,8 @@ def _raise_missing(store: Any, environment: Environment, patience: float) -> Non
     raise SetupError(
         f"{word} within {patience:g} s; {len(came)} of {environment.world_size} processes are here, on "
         f"{', '.join(hosts[:8])}",
-        hint="look at the logs of the ranks named: one that fails while it starts never comes; "
-        "`CLOUDTRAIN_PATIENCE` is how many seconds they have",
+        hint="read the logs of these ranks: they may have failed while starting; "
+        "`CLOUDTRAIN_PATIENCE` sets how many seconds to wait",
     )
 
 

@@ -182,7 +182,7 @@ def _of_workspace(name: str) -> str:
     try:
         from azureml.core import Run  # type: ignore[import-not-found]  # no extra of ours has it
     except ImportError:
-        raise SetupError("azureml-core is not installed here, which knows the workspace's vault", hint=hint) from None
+        raise SetupError("azureml-core, which reads the workspace's vault, is not installed here", hint=hint) from None
     try:
         return str(Run.get_context().get_secret(name) or "")
     except Exception as error:  # noqa: BLE001 - the package has no base class for its errors

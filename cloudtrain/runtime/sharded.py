@@ -179,7 +179,7 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
             try:
                 plain = torch.load(value, weights_only=True)
             except pickle.UnpicklingError:
-                raise _forgery_error(folder, f"`{read_item.dest_index.fqn}` is no plain data") from None
+                raise _forgery_error(folder, f"`{read_item.dest_index.fqn}` is not plain data") from None
             clean = io.BytesIO()
             torch.save(plain, clean)  # what torch now reads without care is what was just read with care
             clean.seek(0)
@@ -278,7 +278,7 @@ def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> Non
             try:
                 tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             except pickle.UnpicklingError:
-                raise _forgery_error(folder, f"`{item.dest_index.fqn}` is no tensor") from None
+                raise _forgery_error(folder, f"`{item.dest_index.fqn}` is not a tensor") from None
         piece = narrow_tensor_by_index(tensor, item.storage_offsets, item.lengths)
         target = planner.resolve_tensor(item).detach()
         target.copy_(piece)
@@ -322,6 +322,6 @@ class _Unpickler(pickle.Unpickler):
 
 def _forgery_error(folder: Path, what: str) -> SetupError:
     return SetupError(
-        f"the checkpoint `{folder}` holds what no checkpoint of this script holds: {what}",
+        f"the checkpoint `{folder}` holds data that this script never saves: {what}",
         hint="do not load it: it may have been made to run code; remove it, and resume from another one",
     )

@@ -66,5 +66,7 @@ def _task(written: Mapping[str, Any]) -> dict[str, Any]:
         try:
             task["index"] = int(task["index"])
         except (TypeError, ValueError):
-            raise SetupError(f"the task in `TF_CONFIG` has the index `{task['index']}`, which is no number") from None
+            raise SetupError(
+                f"the task in `TF_CONFIG` has the index `{task['index']}`, which is not a number"
+            ) from None
     return task

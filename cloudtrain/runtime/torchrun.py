@@ -112,7 +112,7 @@ class Rendezvous:
             if self.is_closed():
                 raise RendezvousClosedError("another agent has left")
             if time.monotonic() > deadline:
-                raise RendezvousTimeoutError(f"not every agent has come within {_PATIENCE:.0f} s")
+                raise RendezvousTimeoutError(f"not every agent arrived within {_PATIENCE:.0f} s")
             time.sleep(_LOOK_EVERY)
 
 

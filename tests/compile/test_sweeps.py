@@ -165,7 +165,7 @@ COMMON = [
         ({"stop_early": {"bandit": {"slack": 0.1}}}, "has no bandit rule"),
         ({"search": {"lr": ["plain", "two words; and $more"]}}, "would break the value `two words; and $more`"),
         ({"search": {"sagemaker_x": [1, 2]}}, "a word of SageMaker's own"),
-        ({"search": {"lr": [None, 1]}, "job": IMAGE}, "values that are no text or number"),
+        ({"search": {"lr": [None, 1]}, "job": IMAGE}, "values that are neither text nor numbers"),
         ({"search": {"lr": ["x" * 300, "y"]}}, "a value of over 256 letters"),
         ({"max_runtime": "1m"}, "a tuning job's limit is at least 2m"),
         ({"parallel": 101}, "at most 100 trials at once, and `parallel` is 101"),

@@ -80,8 +80,8 @@ def test_every_mistake_is_said_at_once(folder: Path) -> None:
     ("change", "message"),
     [
         ({"strategy": "grid"}, "a grid cannot try every value of `x`, which has a continuous range"),
-        ({"trials": None}, "`random` has no end of its own"),
-        ({"objective": None}, "`random` needs to know what is best"),
+        ({"trials": None}, "`random` never ends by itself"),
+        ({"objective": None}, "`random` needs an objective"),
         ({"strategy": "hyperband"}, "hyperband needs to know how many reports a trial makes at most"),
         ({"search": {}}, "`search` has no ranges"),
         ({"search": {"x": []}}, "the list has no values"),

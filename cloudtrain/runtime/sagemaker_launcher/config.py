@@ -26,5 +26,5 @@ def read_config(path: Path) -> Mapping[str, Any]:
             f"`{path}` cannot be read: {error}", hint="SageMaker writes it; is this a container?"
         ) from None
     if not isinstance(found, dict):
-        raise SetupError(f"`{path}` holds no JSON object")
+        raise SetupError(f"`{path}` does not hold a JSON object")
     return found

@@ -62,7 +62,7 @@ def read_launch(reserved: Mapping[str, Any]) -> Launch:
     given = reserved.get(LAUNCH_KEY)
     if not isinstance(given, dict):
         message = (
-            f"the hyperparameter `{LAUNCH_KEY}` is missing" if given is None else f"`{LAUNCH_KEY}` is no JSON object"
+            f"the hyperparameter `{LAUNCH_KEY}` is missing" if given is None else f"`{LAUNCH_KEY}` is not a JSON object"
         )
         raise SetupError(message, hint="submit the job with cloudtrain, which writes it")
     unknown = sorted(set(given) - {field.name for field in fields(Launch)})

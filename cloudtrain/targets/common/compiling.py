@@ -88,7 +88,7 @@ def option_problems(job: TrainingJob) -> list[Problem]:
         try:
             split(getattr(job.distribution, field, ""))
         except ValueError as error:
-            message = f"`{field}` is no shell line: {str(error).lower()}"
+            message = f"`{field}` is not valid shell syntax: {str(error).lower()}"
             return [Problem(("distribution", field), message, "close the quotes", code="CT018")]
     return []
 

@@ -96,7 +96,7 @@ def _is_text(name: str) -> bool:
 
 
 def _changed(item: Upload) -> UnreadableData:
-    message = f"the data in `{escape_path(str(item.source))}` is not what it was when the job was planned"
+    message = f"the data in `{escape_path(str(item.source))}` has changed since the job was planned"
     return UnreadableData(message, hint="submit the job again when nothing writes to it")
 
 

@@ -47,7 +47,7 @@ def refuse_rank(ref: RunRef, rank: int | None, instance: int | None) -> None:
     """
     if rank is not None or instance is not None:
         hint = f"name the trial: `cloudtrain logs {ref.name} --trial 1`"
-        raise UsageError("a sweep has no ranks and instances, its trials have", hint=hint, code="CT937")
+        raise UsageError("a sweep has no ranks or instances; its trials have", hint=hint, code="CT937")
 
 
 def own_value(text: Any) -> Any:

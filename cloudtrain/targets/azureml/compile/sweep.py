@@ -31,7 +31,7 @@ _MOST_TRIALS = 1000
 
 _TRIAL = ("codeId", "environmentId", "distribution", "environmentVariables", "resources")
 _DROPPED = ("services", "notificationSetting")
-_ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a job of its own"
+_ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate job"
 
 
 def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext) -> Plan:

@@ -163,7 +163,7 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
         ),
         (
             given.python is not None and given.framework is not None,
-            f"the curated environment has a Python of its own, so `python: {given.python}` is not asked for",
+            f"the curated environment has its own Python, so `python: {given.python}` is not asked for",
             "name an environment with `azureml`, or an `image`, to choose it",
             ("environment", "python"),
         ),

@@ -38,7 +38,7 @@ neither has ended: the API's documentation says that a paused one may go on, and
 back to any state."""
 
 _WHY = {
-    "Paused": "somebody paused the run; it can be resumed in the studio",
+    "Paused": "the run was paused; it can be resumed in the studio",
     "NotResponding": "the run gives no sign of life; it may come back",
 }
 

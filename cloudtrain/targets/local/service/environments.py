@@ -177,6 +177,6 @@ def _run(argv: Sequence[str], folder: Path, environ: Mapping[str, str], log: Tex
         log_name = f"{wanted.folder}.log"
         raise TargetError(
             f"the environment of `{wanted.requirements}` cannot be built: {last or f'exit code {code}'}",
-            hint=f"mend the file, or run without `build_environment`; `{log_name}` has all that was said",
+            hint=f"fix the file, or run without `build_environment`; `{log_name}` has the full output",
             code="CT953",
         )

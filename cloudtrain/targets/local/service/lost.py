@@ -45,7 +45,7 @@ def finish(run_dir: str, known: Iterable[int] = ()) -> None:
             try:
                 _complete_output(folder)
             except (OSError, ValueError, LookupError, TargetError) as error:  # of the disk, the journal, or launch.json
-                reason += f"; its output is not whole: {getattr(error, 'message', error)}"
+                reason += f"; its output is incomplete: {getattr(error, 'message', error)}"
             folder.write_status({**status, "state": "lost", "ended": time.time(), "reason": reason})
     finally:
         lock.release()

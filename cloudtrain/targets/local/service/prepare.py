@@ -163,5 +163,5 @@ def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
         from cloudtrain.errors import UsageError
 
         archive.unlink(missing_ok=True)
-        raise UsageError(f"{error}; it was removed", hint="submit the job again, which writes it anew") from None
+        raise UsageError(f"{error}; it was removed", hint="submit the job again, which writes a new one") from None
     os.close(open_private(unpacked, os.O_WRONLY | os.O_CREAT))

@@ -409,7 +409,7 @@ class Supervisor:
                 self.output.drain()
                 changes.update(metrics=self.output.metrics, restarts=self.output.restarts)
         except OSError as error:
-            _say(f"the output is not whole: {error}")
+            _say(f"the output is incomplete: {error}")
         self._publish(state=state, ended=time.time(), **changes)
         self._tell_guard("done")
         if self._place is not None:

@@ -68,7 +68,7 @@ def rank_verdict(death: Death, lines: list[str], *, instances: int) -> Verdict:
         if death.exit_code == -signal.SIGABRT and message:  # torch may abort while it takes down what an error left
             reason += f" after {message}"
         if death.exit_code == -signal.SIGKILL:
-            reason += "; if nobody sent it, the machine most likely ran out of memory"
+            reason += "; unless someone sent it, the machine most likely ran out of memory"
     else:
         reason = f"{who} failed with exit code {death.exit_code}" + (f": {message}" if message else "")
     return Verdict(_shorten(reason), details, death.rank, death.exit_code)

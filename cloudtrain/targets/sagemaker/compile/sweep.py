@@ -50,7 +50,7 @@ _TAKEN_APART = {
 _UNSAID = {"ProfilerConfig": {"DisableProfiler": True}}
 """What says in a training job that something is off, which it is in a tuning job anyway."""
 
-_ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a job of its own"
+_ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate job"
 
 
 def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> Plan:
@@ -234,7 +234,7 @@ def _cannot_search(sweep: Sweep, request: Mapping[str, Any]) -> Iterator[tuple[t
             message = f"SageMaker's tuner takes at most {_MOST_VALUES} listed values, and `{name}` has {len(values)}"
             yield ("search", name), message, f"list fewer, use a range without `step`, or {_ALTERNATIVE}"
         elif any(isinstance(value, list | dict) or value is None for value in values):
-            yield ("search", name), f"`{name}` has values that are no text or number", _ALTERNATIVE
+            yield ("search", name), f"`{name}` has values that are neither text nor numbers", _ALTERNATIVE
         elif any(len(_text(value, as_json=True)) > _LONGEST_VALUE for value in values):
             yield (
                 ("search", name),

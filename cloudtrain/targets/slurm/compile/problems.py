@@ -85,5 +85,5 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
 
 def _path_problems(path: tuple[str, ...], place: str | None) -> Iterator[Problem]:
     if place is not None and not place.startswith("/"):
-        message = f"`{place}` is no absolute path, and a Slurm cluster has files and folders only"
+        message = f"`{place}` is not an absolute path, and a Slurm cluster has files and folders only"
         yield Problem(path, message, "write for example `/data/train`, a path that every node sees", code="CT031")

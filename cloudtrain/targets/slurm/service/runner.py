@@ -148,7 +148,7 @@ class Runner:
         if code == _NOT_FOUND or "command not found" in said:
             raise self._unavailable(said or "a command is not there")
         raise CommandFailed(
-            code, said, hint="the message is Slurm's own; `sinfo` and `scontrol` on the cluster tell more"
+            code, said, hint="the message is Slurm's own; `sinfo` and `scontrol` on the cluster show more"
         )
 
     @property
