@@ -54,8 +54,8 @@ def job_or_script(
     if not is_script(job):
         for flag, value in (("--gpu", gpu), ("--save-job", save_job)):
             if value:
-                hint = "a job file says it itself; `--set` changes its fields"
-                raise UsageError(f"`{flag}` is for a script, and `{job}` is a job file", hint=hint, code="CT902")
+                hint = "write it into the job file; `--set` changes its fields"
+                raise UsageError(f"`{flag}` applies to a script, and `{job}` is a job file", hint=hint, code="CT902")
         if arguments:
             first = arguments[0] if re.match(r"[\w.-]+=", arguments[0]) else "hyperparameters.epochs=3"
             hint = f"a field of the job is changed with `--set {first}`"

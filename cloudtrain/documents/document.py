@@ -71,9 +71,9 @@ class Notes:
         self.problems.append(Problem(path, message, hint, line=place.line, column=place.column, code=code))
 
     def duplicate(self, path: Path, place: Place) -> None:
-        """Write down a key that stands twice."""
+        """Write down a key that appears twice."""
         first = self.keys[path]
-        message = f"`{path[-1]}` stands twice; the first is on line {first.line}"
+        message = f"`{path[-1]}` appears twice; the first is on line {first.line}"
         self.problem(path, place, message, "remove one of them", code="CT004")
 
 

@@ -170,7 +170,7 @@ COMMON = [
         ({"max_runtime": "1m"}, "a tuning job's limit is at least 2m"),
         ({"parallel": 101}, "at most 100 trials at once, and `parallel` is 101"),
         ({"strategy": "bayesian", "trials": 751}, "at most 750 trials of `bayesian`, and this 751"),
-        ({"job": {"hyperparameters": {f"p{n}": n for n in range(101)}}}, "at most 100 hyperparameters that stay"),
+        ({"job": {"hyperparameters": {f"p{n}": n for n in range(101)}}}, "at most 100 fixed hyperparameters"),
         ({"job": {"environment": {**JOB["environment"], "variables": {f"V{n}": "" for n in range(49)}}}}, "at most 48"),
     ],
 )

@@ -85,7 +85,7 @@ def test_every_mistake_is_said_at_once(folder: Path) -> None:
         ({"strategy": "hyperband"}, "hyperband needs to know how many reports a trial makes at most"),
         ({"search": {}}, "`search` has no ranges"),
         ({"search": {"x": []}}, "the list has no values"),
-        ({"search": {"x": [1, 1]}}, "`1` stands twice"),
+        ({"search": {"x": [1, 1]}}, "`1` is listed twice"),
         ({"search": {"x": {"uniform": [2, 1]}}}, "the range from 2 to 1 is empty"),
         ({"search": {"x": {"int": [1, 2], "log": [1, 2]}}}, "a range is of one kind"),
         ({"job": {"command": "x"}}, "a sweep sets hyperparameters, which a `command` does not get"),

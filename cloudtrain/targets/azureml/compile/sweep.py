@@ -164,7 +164,7 @@ def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[tuple[str, 
         message = f"Azure ML's Bayesian sampling knows no logarithmic range, and `{name}` has one"
         yield message, f"use `strategy: random`, or {_ALTERNATIVE}"
     if item.kind == "int" and len(item.values or ()) > _MOST_LISTED:
-        message = f"`{name}` has {len(item.values or ()):,} whole numbers, which Azure ML takes as a list alone"
+        message = f"`{name}` has {len(item.values or ()):,} whole numbers, which Azure ML takes only as a list"
         yield message, f"add a `step`, or {_ALTERNATIVE}"
     if item.choice is not None:
         odd: list[object] = [value for value in item.choice if isinstance(value, list | dict) or value is None]

@@ -291,7 +291,7 @@ def data_changes(subject: Subject) -> Iterator[Fault]:
     for name, item in body(subject).inputs.items():
         if found := parse_label(item.get("uri")):
             yield Fault(
-                f"which version input `{name}`, `{found.name}@latest`, means changes; a submit sends the version "
+                f"the version of input `{name}`, `{found.name}@latest`, can change; a submit sends the version "
                 "of that moment",
                 f"write `azureml:{found.name}:VERSION`",
                 place(subject, ("inputs", name, "uri"), ("inputs", name, "azureml")),

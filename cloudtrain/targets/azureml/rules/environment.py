@@ -33,7 +33,7 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
     written = text(subject, "environmentId")
     if found := parse_label(written):
         yield Fault(
-            f"which version `{found.name}@latest` is changes; a submit sends the version of that moment",
+            f"the version of `{found.name}@latest` can change; a submit sends the version of that moment",
             f"write `azureml:{found.name}:VERSION`; `az ml environment list --name {found.name}` lists them",
             environment_path(subject),
         )
@@ -46,7 +46,7 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
             f" --registry-name {registry[1]}`" if registry else "`"
         )
         yield Fault(
-            f"which version `{match['name']}` with the label `{match['label']}` is changes",
+            f"the version of `{match['name']}` with the label `{match['label']}` can change",
             f"write `{start}/versions/VERSION`; {lists} lists them",
             environment_path(subject),
         )

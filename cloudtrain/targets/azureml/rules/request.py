@@ -69,7 +69,7 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
     name, written = subject.plan.run_name, mapping(subject, "properties").get(RUN_PROPERTY)
     if written != name:
         yield Fault(
-            f"the overrides change the property `{RUN_PROPERTY}`, by which cloudtrain knows its own job",
+            f"the overrides change the property `{RUN_PROPERTY}`, by which cloudtrain recognises its own job",
             f"remove `{RUN_PROPERTY}` from `azureml_overrides.properties`",
             place(subject, ("properties", RUN_PROPERTY)) or (OVERRIDES, "properties"),
         )

@@ -38,9 +38,7 @@ def compile_local_processing(job: ProcessingJob, target: Local, context: Compile
     problems, view = Problems(), job.as_training()
     if target.emulate is not None:
         message = f"`--emulate {target.emulate}` rehearses training jobs, and this is a processing job"
-        problems.append(
-            Problem(("kind",), message, "leave it out: each instance gets its shard all the same", code="CT031")
-        )
+        problems.append(Problem(("kind",), message, "leave it out: each instance gets its shard anyway", code="CT031"))
     sharded = [name for name, item in view.inputs.items() if item.shard]
     plain = target.model_copy(update={"emulate": None})
     whole = problems.value(lambda: compile_local(_mark_shards(view), plain, context), None)

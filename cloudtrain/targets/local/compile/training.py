@@ -364,7 +364,7 @@ def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]
         message = "`--launcher fork` runs a Python script in a process that has imported torch, and nothing else"
         yield Problem((field,), message, f"{hint}, or name the script: `entry_point: train.py`", code="CT038")
     if account.machine.gpus:
-        message = f"`--launcher fork` is for CPUs, and the ranks would find GPUs here ({account.machine})"
+        message = f"`--launcher fork` works on CPUs only, and the ranks would find GPUs here ({account.machine})"
         yield Problem((), message, f"{hint}, or hide the GPUs with `CUDA_VISIBLE_DEVICES=` in front", code="CT038")
 
 

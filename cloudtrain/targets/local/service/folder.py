@@ -71,7 +71,7 @@ class RunFolder:
         except (OSError, ValueError) as error:
             from cloudtrain.errors import TargetError
 
-            hint = f"look into `{self.path}` for what the run has left, and submit the job again"
+            hint = f"look into `{self.path}` for the run's files, and submit the job again"
             raise TargetError(f"the launch specification cannot be read: {error}", hint=hint, code="CT952") from error
 
     def read_status(self) -> dict[str, Any] | None:

@@ -132,7 +132,7 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
         yield "nothing is known of a training toolkit in your own image"
         return
     if image.known.toolkit is None:
-        yield "nothing is known of a training toolkit in this image"
+        yield "cloudtrain knows no training toolkit in this image"
         return
     if job.environment.secrets:
         yield "cloudtrain's own launcher looks up the job's secrets"

@@ -207,7 +207,7 @@ def _cannot_search(sweep: Sweep, request: Mapping[str, Any]) -> Iterator[tuple[t
         message = f"SageMaker's tuner searches at most {_MOST_RANGES} hyperparameters, and this sweep {len(ranges)}"
         yield ("search",), message, _ALTERNATIVE
     if len(request.get("HyperParameters", {}).keys() - ranges.keys()) > _MOST_STATIC:
-        message = f"a tuning job has at most {_MOST_STATIC} hyperparameters that stay"
+        message = f"a tuning job has at most {_MOST_STATIC} fixed hyperparameters"
         yield ("job", "hyperparameters"), message, _ALTERNATIVE
     if sweep.strategy == "grid" and sweep.trial_count < sweep.space.grid_size:
         message = f"SageMaker's grid runs all {sweep.space.grid_size} combinations, and `trials` is {sweep.trials}"

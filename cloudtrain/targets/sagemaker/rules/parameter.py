@@ -89,7 +89,7 @@ def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
     if not _options_arrive(subject, options):
         yield Fault(
             f"the container would not read `{field}` as it is written: `{options}`",
-            "write plain words without quotes; what needs a value with blanks belongs into `environment.variables`",
+            "write plain words without quotes; put a value with blanks into `environment.variables`",
             ("distribution", field),
         )
 

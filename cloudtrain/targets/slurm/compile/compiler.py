@@ -94,10 +94,10 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
     problems = []
     for name, value in overrides.items():
         if name in _OURS:
-            message = f"cloudtrain finds the run by `{name}`, so it stays as it is"
+            message = f"cloudtrain finds the run by `{name}`, so it cannot be changed"
             problems.append(Problem((NAME + OVERRIDES, name), message, "leave it out of the overrides", code="CT035"))
         elif not (value is None or isinstance(value, str | int | bool)):
-            message = f"`{name}` must be what stands after `--{name}=`"
+            message = f"`{name}` must be the value after `--{name}=`"
             problems.append(
                 Problem((NAME + OVERRIDES, name), message, "write a text, a number or `true`", code="CT035")
             )

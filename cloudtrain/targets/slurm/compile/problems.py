@@ -53,7 +53,7 @@ def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
     image = job.environment.image
     named = value_for(image, NAME) if image is not None else None
     if named is not None and settings.container is None:
-        message = f"nothing is known that runs the image `{named}` on the cluster"
+        message = f"no setting says what runs the image `{named}` on the cluster"
         hint = '`container = "pyxis"` or `"apptainer"` in `[slurm]` of `cloudtrain.toml`; or leave the image out'
         yield Problem(("environment", "image"), message, hint, code="CT034")
     elif named is not None and is_mpi(job) and not is_plug_in(settings.mpi):
