@@ -1,5 +1,5 @@
-"""Describe an interpreter. This one imports the module; another one, which may be older, runs the file. So it imports
-only the standard library."""
+"""Report the distributions and the platform of an interpreter. cloudtrain imports this module for its own interpreter,
+and runs it as a file with another one, which may be older. So it imports only the standard library."""
 
 from __future__ import annotations
 
