@@ -2,7 +2,7 @@
 
     .venv-azureml/bin/python bench/azure_request.py          (tools/test_parity.py makes the environment)
 
-No network: the client is made, and the body is what its own code makes of a `command(...)` before it asks anybody.
+It uses no network: the client's own code makes the body from a `command(...)` before it would send anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ warnings.simplefilter("ignore")
 
 
 def main() -> None:
-    """One command, compiled by the code that the SDK's client sends jobs with."""
+    """Print one command, compiled by the code with which the SDK's client sends jobs."""
     from azure.ai.ml import Input, MLClient, Output, PyTorchDistribution, command
     from azure.ai.ml._restclient.arm_ml_service._utils.model_base import SdkJSONEncoder
     from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object

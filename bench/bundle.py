@@ -1,4 +1,4 @@
-"""How fast the bundle is, against what the SageMaker SDK does: `python bench/bundle.py [--json FILE]`.
+"""Measure the speed of the bundle against the SageMaker SDK: `python bench/bundle.py [--json FILE]`.
 
 Makes a folder of 5,000 files and 200 MB (source text as Python's own library has it, and one eighth that does not
 compress, as weights and images are), then packs it in every way that comes into question. Each row is the best of
@@ -55,7 +55,8 @@ def machine() -> dict[str, Any]:
 
 
 def make_tree(root: Path, files: int, total: int) -> None:
-    """Files of text and of noise in a hundred folders; sizes vary as those of code do, and add up to `total`."""
+    """Make files of text and of noise in a hundred folders. Their sizes vary like those of code, and add up to
+    `total`."""
     rng = random.Random(7)
     sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     text = b"".join(path.read_bytes() for path in sources)
@@ -68,7 +69,7 @@ def make_tree(root: Path, files: int, total: int) -> None:
 
 
 def cut(text: bytes, rng: random.Random, size: int) -> bytes:
-    """`size` bytes out of the text, from several places, so that no two files are alike."""
+    """Return `size` bytes of the text, from several places, so that no two files are alike."""
     parts, left = [], size
     while left > 0:
         start, length = rng.randrange(len(text)), min(left, 4096)
@@ -78,7 +79,7 @@ def cut(text: bytes, rng: random.Random, size: int) -> bytes:
 
 
 def seconds(work: Callable[[], object], runs: int = RUNS) -> float:
-    """The shortest time of several runs."""
+    """Return the shortest time of several runs."""
     times = []
     for _ in range(runs):
         start = time.perf_counter()
@@ -88,7 +89,7 @@ def seconds(work: Callable[[], object], runs: int = RUNS) -> float:
 
 
 def seconds_cold(work: Callable[[], object], tree: Path) -> float:
-    """The shortest time when the system has first dropped the files from its cache."""
+    """Return the shortest time when the system has first dropped the files from its cache."""
     times = []
     for _ in range(RUNS):
         for path in filter(Path.is_file, tree.rglob("*")):
@@ -112,7 +113,7 @@ def packing_rows(tree: Path, folder: Path) -> Iterator[Row]:
 
 
 def packers(tree: Path, out: Path) -> Iterator[tuple[str, Callable[[], object], int]]:
-    """Name, work and runs. The first is what the others are compared with."""
+    """Yield name, work and runs of each packer. The others are compared with the first."""
     yield "tarfile w:gz, level 9 (SageMaker SDK)", lambda: stdlib(tree, out, 9), 1
     yield "tar | gzip", lambda: shell(tree, out), 1
     yield "tarfile, zlib level 6", lambda: stdlib(tree, out, 6), 1
@@ -138,7 +139,7 @@ def stdlib(tree: Path, out: Path, level: int) -> None:
 
 
 def with_stream(tree: Path, out: Path, opener: Callable[..., Any], level: int, **options: Any) -> Callable[[], None]:
-    """The work of packing with tarfile into a gzip stream of another library."""
+    """Return the work of packing with tarfile into a gzip stream of another library."""
 
     def work() -> None:
         with (
@@ -193,7 +194,7 @@ def print_table(report: dict[str, Any]) -> None:
 
 
 def verdict(rows: list[Row]) -> int:
-    """1 when the budget is not kept: at least three times as fast as the SDK's way, hashing included."""
+    """Return 1 when the budget is not kept: at least three times as fast as the SDK's way, hashing included."""
     ours = next(row for row in rows if row["name"] == "cloudtrain: read, hash and write")
     kept = ours["speedup"] >= 3
     print(f"\nbudget: 3.0 times as fast; reached: {ours['speedup']:.1f} times", "" if kept else "MISSED")

@@ -1,4 +1,4 @@
-"""What a sharded checkpoint costs: saving it beside writing its bytes, loading it beside reading them.
+"""Measure what a sharded checkpoint costs: saving compared with writing its bytes, loading compared with reading them.
 
     python bench/checkpoint.py [--gigabytes 2] [--processes 1] [--rounds 5]
 
@@ -31,14 +31,14 @@ LIMIT = 1.3
 
 
 def together() -> float:
-    """The time when all processes are here."""
+    """Return the time when all processes have arrived."""
     if dist.get_world_size() > 1:
         dist.barrier()
     return time.perf_counter()
 
 
 def write_plainly(tensors: list[torch.Tensor], path: Path) -> None:
-    """The bytes, and nothing else."""
+    """Write only the bytes."""
     with path.open("wb") as file:
         for tensor in tensors:
             file.write(memoryview(tensor.numpy()).cast("B"))
@@ -47,7 +47,7 @@ def write_plainly(tensors: list[torch.Tensor], path: Path) -> None:
 
 
 def kernel_reads() -> int:
-    """Bytes that this process has read, from files, page cache and sockets; 0 without /proc."""
+    """Return the bytes that this process has read, from files, page cache and sockets; 0 without /proc."""
     try:
         return int(Path("/proc/self/io").read_text().split()[1])
     except OSError:
@@ -55,7 +55,7 @@ def kernel_reads() -> int:
 
 
 def count_reads() -> list[int]:
-    """Where the lengths of all blocks go that this process reads from now on."""
+    """Return the list that receives the lengths of all blocks that this process reads from now on."""
     lengths: list[int] = []
     read = blocks._read
 
@@ -69,7 +69,7 @@ def count_reads() -> list[int]:
 
 
 def main() -> int:
-    """Measure in turn, print, judge."""
+    """Measure in turn, print, compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--processes", type=int, default=1)

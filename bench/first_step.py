@@ -1,4 +1,4 @@
-"""The smallest real distributed training: two linear layers under DDP. Writes when its first step was done.
+"""The smallest real distributed training: two linear layers under DDP. It writes the time of its first finished step.
 
 torchrun --nproc-per-node 2 bench/first_step.py --mark FILE
 """

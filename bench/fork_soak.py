@@ -1,4 +1,4 @@
-"""How often a forked job hangs or fails: `--launcher fork`'s own launcher, over and over.
+"""Count how often a forked job hangs or fails, by running `--launcher fork`'s own launcher repeatedly.
 
     python bench/fork_soak.py [--runs N] [--processes N] [--deadline SECONDS] [--also runpy]
 
@@ -65,14 +65,14 @@ fork_launcher.main()
 
 
 def free_port() -> str:
-    """A port of this machine that nobody listens on now."""
+    """Return a port of this machine on which nothing listens now."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return str(held.getsockname()[1])
 
 
 def outcome(launcher: str, way: str, script: Path, processes: int, deadline: float) -> str:
-    """Run once: `ok`, `hung`, or the exit code of the ranks that failed."""
+    """Run once. Return `ok`, `hung`, or the exit code of the ranks that failed."""
     arguments = ["--processes-per-instance", str(processes), "--master-port", free_port(), str(script), way]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
@@ -90,7 +90,7 @@ def outcome(launcher: str, way: str, script: Path, processes: int, deadline: flo
 
 
 def main() -> int:
-    """All ways of leaving in turn, and both launchers, so that the machine's load is the same for all."""
+    """Run all ways of leaving in turn, with both launchers, so that the machine's load is the same for all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--processes", type=int, default=4)

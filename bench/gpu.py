@@ -3,9 +3,9 @@
     python bench/gpu.py [--only PART ...] [--json FILE] [--minutes 9]        (make gpu)
     python bench/gpu.py --rehearse                                           the same, tiny, on the CPU
 
-Needs PyTorch and numpy, one GPU, and nothing from outside. Each part has a process and a time of its own; what
-does not fit into the minutes is not run, and said. Writes bench-gpu.json and bench-gpu-trace.json (a Chrome trace of
-two pipeline stages). Exit code 1 when an expectation is not met.
+It needs PyTorch and numpy, one GPU, and no network. Each part has its own process and time limit. Parts that do not fit
+into the minutes are skipped and listed. Writes bench-gpu.json and bench-gpu-trace.json (a Chrome trace of two pipeline
+stages). Exit code 1 when an expectation is not met.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TRACE = "bench-gpu-trace.json"
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table. `ok` is None where a figure is reported and nothing is expected of it."""
+    """One line of the table. `ok` is None where a figure is only reported."""
 
     name: str
     value: float
@@ -44,7 +44,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Done:
-    """What a command printed."""
+    """The output of a command."""
 
     out: str
     errors: str
@@ -53,7 +53,7 @@ class Done:
 
 
 class Machine:
-    """Where parts run: a folder of their own, the digits without scikit-learn, a deadline."""
+    """Where parts run: a separate folder, the digits without scikit-learn, a deadline."""
 
     def __init__(self, folder: Path, minutes: float, *, rehearsed: bool) -> None:
         self.folder, self.rehearsed = folder, rehearsed
@@ -65,7 +65,7 @@ class Machine:
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """Return the seconds left."""
         return self._end - time.monotonic()
 
     def run(
@@ -109,7 +109,7 @@ class Machine:
 
 
 class _Watchdog:
-    """Kills a command and all that it started when its time is over."""
+    """Kills a command and its descendants when its time is over."""
 
     def __init__(self, process: subprocess.Popen[str], seconds: float) -> None:
         import threading
@@ -118,23 +118,23 @@ class _Watchdog:
         self._timer.start()
 
     def cancel(self) -> None:
-        """The command ended by itself."""
+        """Stop watching, because the command ended by itself."""
         self._timer.cancel()
 
 
 class Failed(Exception):
-    """A part did not come to its figures."""
+    """A part ended without its figures."""
 
 
 def checked(done: Done) -> str:
-    """What it printed, if it ended well."""
+    """Return the output of a command that ended well."""
     if done.exit_code:
         raise Failed(f"exit code {done.exit_code}: {done.errors.strip().splitlines()[-1:] or ['killed: out of time']}")
     return done.out
 
 
 def number(pattern: str, text: str) -> float:
-    """The first group, as a number."""
+    """Return the first group, as a number."""
     found = re.search(pattern, text)
     if found is None:
         raise Failed(f"nothing like {pattern!r} was printed")
@@ -142,12 +142,12 @@ def number(pattern: str, text: str) -> float:
 
 
 def losses(text: str) -> dict[int, str]:
-    """By step, as printed."""
+    """Return the losses by step, as printed."""
     return {int(step): loss for step, loss in re.findall(r"step=(\d+) .*?\bloss=(\S+)", text)}
 
 
 def judged(machine: Machine, is_met: bool) -> bool | None:
-    """A verdict on a GPU; in a rehearsal there is none."""
+    """Return a verdict on a GPU; None in a rehearsal."""
     return None if machine.rehearsed else is_met
 
 
@@ -157,7 +157,7 @@ GPT = SCRIPTS / "gpt_fsdp" / "train.py"
 
 
 def digits(machine: Machine) -> Iterator[Figure]:
-    """DistributedDataParallel over NCCL, and the losses beside those of a CPU."""
+    """Measure DistributedDataParallel over NCCL, and compare the losses with those of a CPU."""
     out = checked(machine.run("digits", DIGITS))
     accuracy = number(r"test accuracy ([\d.]+)", out)
     yield Figure("digits_ddp, test accuracy", accuracy, "", "at least 0.95", accuracy >= 0.95)
@@ -169,7 +169,7 @@ def digits(machine: Machine) -> Iterator[Figure]:
 
 
 def stopped(machine: Machine) -> Iterator[Figure]:
-    """SIGTERM in the middle, resumed: every loss bit for bit that of a run that was never stopped."""
+    """Send SIGTERM in the middle and resume: every loss equals, bit for bit, that of an uninterrupted run."""
     whole = losses(checked(machine.run("whole", DIGITS, "--report_every", "1", "--epochs", "8")))
     slow = ["--report_every", "1", "--epochs", "8", "--step_delay", "0.01"]
     first = machine.run("stopped", DIGITS, *slow, stop_at=60)
@@ -181,7 +181,7 @@ def stopped(machine: Machine) -> Iterator[Figure]:
 
 
 def gpt(machine: Machine) -> Iterator[Figure]:
-    """GPT-2 124M in bf16, compiled: tokens/s, MFU, memory, and what an asynchronous checkpoint costs."""
+    """Measure GPT-2 124M in bf16, compiled: tokens/s, MFU, memory, and the cost of an asynchronous checkpoint."""
     small = "--layers 2 --width 32 --context 32 --steps 30 --report_every 5".split()
     arguments = small if machine.rehearsed else "--preset gpu-124m --layout ddp --steps 60".split()
     out = checked(machine.run("gpt", GPT, *arguments))
@@ -203,16 +203,16 @@ def gpt(machine: Machine) -> Iterator[Figure]:
 
 
 def estimated_mib(*, layers: int, width: int, context: int, vocabulary: int, sequences: int) -> float:
-    """Weights, gradients and AdamW in fp32 with their bf16 casts; activations of a transformer with flash attention, 34
-    bytes for each number of the residual stream and layer (Korthikanti et al., 2022); logits in bf16 and fp32 with the
-    gradients of both."""
+    """Estimate the memory: weights, gradients and AdamW in fp32 with their bf16 casts; activations of a transformer
+    with flash attention, 34 bytes for each number of the residual stream and layer (Korthikanti et al., 2022); logits
+    in bf16 and fp32 with the gradients of both."""
     weights = layers * 12 * width**2 + 2 * vocabulary * width + context * width
     tokens = sequences * context
     return (18 * weights + tokens * (34 * width * layers + 12 * vocabulary)) / 2**20
 
 
 def ddp(machine: Machine) -> Iterator[Figure]:
-    """What DistributedDataParallel costs beside the model itself, in one process."""
+    """Measure what DistributedDataParallel costs beside the model itself, in one process."""
     out = json.loads(checked(machine.run("ddp", PROBES, "ddp", *_size(machine))))
     ratio = out["ddp"] / out["plain"]
     yield Figure(
@@ -221,14 +221,14 @@ def ddp(machine: Machine) -> Iterator[Figure]:
 
 
 def resnet(machine: Machine) -> Iterator[Figure]:
-    """ResNet50 at 224 pixels, bf16, channels_last."""
+    """Measure ResNet50 at 224 pixels, bf16, channels_last."""
     out = json.loads(checked(machine.run("resnet", PROBES, "resnet", *_size(machine))))
     met = judged(machine, out["images_per_s"] >= 2000)
     yield Figure("ResNet50, 224 pixels, bf16, channels_last", out["images_per_s"], "images/s", "A100: 2,470", met)
 
 
 def norms(machine: Machine) -> Iterator[Figure]:
-    """GroupNorm beside BatchNorm, in the CIFAR script."""
+    """Compare GroupNorm with BatchNorm, in the CIFAR script."""
     arguments = "--epochs 1 --width 4".split() if machine.rehearsed else "--epochs 6 --width 64 --blocks 3".split()
     rates = {}
     for norm in ("batch", "group"):
@@ -240,7 +240,7 @@ def norms(machine: Machine) -> Iterator[Figure]:
 
 
 def overlap(machine: Machine) -> Iterator[Figure]:
-    """Two pipeline stages on two streams: kernels of both at the same time, in a Chrome trace."""
+    """Trace two pipeline stages on two streams: kernels of both must run at the same time."""
     out = json.loads(checked(machine.run("overlap", PROBES, "overlap", *_size(machine))))
     shutil.copy(machine.folder / "overlap" / "trace.json", TRACE)
     share = overlapped(json.loads(Path(TRACE).read_text())["traceEvents"])
@@ -249,7 +249,8 @@ def overlap(machine: Machine) -> Iterator[Figure]:
 
 
 def overlapped(events: list[dict[str, object]]) -> float:
-    """The share of the kernels' time in which kernels of more than one stream run. From a trace of torch.profiler."""
+    """Return the share of the kernels' time in which kernels of more than one stream run, from a trace of
+    torch.profiler."""
     spans = []
     for event in events:
         if event.get("cat") == "kernel" and event.get("ph") == "X":
@@ -267,7 +268,7 @@ def overlapped(events: list[dict[str, object]]) -> float:
 
 
 def shared(machine: Machine) -> Iterator[Figure]:
-    """Two processes on one GPU: NCCL refuses that and hangs in places; gloo is taken, and it is said."""
+    """Run two processes on one GPU. NCCL refuses that, or hangs, so gloo must be chosen, with a notice."""
     done = machine.run("shared", DIGITS, "--epochs", "2", processes=2)
     checked(done)
     good = "backend=gloo" in done.out and ("share one GPU" in done.errors or machine.rehearsed)
@@ -285,13 +286,13 @@ def _size(machine: Machine) -> list[str]:
 
 
 def line(figure: Figure) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     verdict = {True: "ok", False: "NOT MET", None: ""}[figure.ok]
     return f"{figure.name:44} {figure.value:>14,.4g} {figure.unit:18} {figure.expected:42} {verdict}".rstrip()
 
 
 def device_words() -> str:
-    """The device, PyTorch and host, for the head of the table."""
+    """Return the device, PyTorch and host, for the head of the table."""
     code = (
         "import torch; print(torch.cuda.get_device_name(0) if torch.cuda.is_available() else 'no GPU', '|', "
         "torch.__version__)"
@@ -301,7 +302,7 @@ def device_words() -> str:
 
 
 def main() -> int:
-    """Measure, print, write; 1 when an expectation is not met."""
+    """Measure, print, write. Return 1 when an expectation is not met."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--json", type=Path, default=Path("bench-gpu.json"), metavar="FILE")

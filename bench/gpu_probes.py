@@ -22,7 +22,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def milliseconds(step: Callable[[], object], rounds: int) -> float:
-    """The median, after a warm-up."""
+    """Return the median, after a warm-up."""
     times = []
     for _ in range(rounds + 3):
         begun = time.perf_counter()
@@ -34,7 +34,7 @@ def milliseconds(step: Callable[[], object], rounds: int) -> float:
 
 
 def ddp() -> dict[str, Any]:
-    """A training step of GPT-2's size, plain and in DistributedDataParallel of one process; in turn."""
+    """Measure a training step of GPT-2's size, plain and in DistributedDataParallel of one process, in turn."""
     sys.path.insert(0, str(SCRIPTS / "pipeline_gpt"))
     from gpt import GPT, Shape, loss_of
 
@@ -68,7 +68,7 @@ def ddp() -> dict[str, Any]:
 
 
 def resnet() -> dict[str, Any]:
-    """Images a second of ResNet50's training step, bf16 and channels_last."""
+    """Measure images a second of ResNet50's training step, bf16 and channels_last."""
     sys.path.insert(0, str(SCRIPTS / "resnet_model_parallel"))
     from resnet import ResNet
 
@@ -89,7 +89,7 @@ def resnet() -> dict[str, Any]:
 
 
 def overlap() -> dict[str, Any]:
-    """A trace of two stages of ResNet50 on two streams of one GPU, in microbatches that leave a part of it free."""
+    """Trace two stages of ResNet50 on two streams of one GPU, in microbatches that leave a part of it free."""
     sys.path.insert(0, str(SCRIPTS / "resnet_model_parallel"))
     from devices import DevicePipeline
     from place import parts_of

@@ -1,4 +1,5 @@
-"""How often a process aborts while leaving, after its training is done: torch's own farewell against the runtime's.
+"""Count how often a process aborts at its exit, after its training is done, with torch's own shutdown and with the
+runtime's.
 
     python bench/leaving.py [--runs N] [--processes N]
 
@@ -41,7 +42,7 @@ else:
 
 
 def failure(way: str, script: Path, processes: int) -> str | None:
-    """Run once; how it failed, or None."""
+    """Run once. Return how it failed, or None."""
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     result = subprocess.run([*argv, str(script), way], capture_output=True, text=True, check=False, env=env)
@@ -53,7 +54,7 @@ def failure(way: str, script: Path, processes: int) -> str | None:
 
 
 def main() -> int:
-    """Both ways in turn, so that the machine's load is the same for both."""
+    """Run both ways in turn, so that the machine's load is the same for both."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runs", type=int, default=25)
     parser.add_argument("--processes", type=int, default=4)

@@ -2,9 +2,9 @@
 
     python bench/local_queue.py [--json FILE] [--runs N] [--seconds S] [--watch S]
 
-Queues N runs of S seconds behind one that holds the only slot, and looks at the processor time that their supervisors
-take while nothing happens. Then the first one ends, and the supervisor of the third is killed with -9 meanwhile. A gap
-is the time from the last line of one script to the first line of the next: everything between them, Python's start too.
+It queues N runs of S seconds behind a run that holds the only slot, and measures the processor time that their
+supervisors take while they wait. Then the first run ends, and the supervisor of the third is killed with -9 meanwhile.
+A gap is the time from the last line of one script to the first line of the next, including Python's start.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ with open(os.environ["TIMES"], "a") as times:
 
 
 def job(name: str, folder: Path, **variables: str) -> ct.TrainingJob:
-    """A job of the script above."""
+    """Return a job of the script above."""
     given = {"TIMES": str(folder / "times"), **variables}
     environment = ct.Environment(variables=given)
     return ct.TrainingJob(name=name, source_dir=str(folder / "src"), entry_point="train.py", environment=environment)
 
 
 def processor_time(pids: list[int]) -> float:
-    """Seconds that processes have run so far; in nanoseconds where the kernel says so."""
+    """Return the seconds that processes have run so far, in nanoseconds' resolution where the kernel gives it."""
     total = 0.0
     for pid in pids:
         try:
@@ -55,7 +55,7 @@ def processor_time(pids: list[int]) -> float:
 
 
 def measure(count: int, seconds: float, watch: float) -> dict[str, Any]:
-    """Queue them, look at them, let them go."""
+    """Queue the runs, watch them, let them start."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["CLOUDTRAIN_STATE_DIR"] = str(folder / "state")

@@ -25,7 +25,7 @@ SCRIPTS = ROOT / "training_scripts"
 
 @dataclass(frozen=True)
 class Promise:
-    """A figure as the script printed it, what it should be, and whether it is."""
+    """A figure as the script printed it, its expected value, and whether it is met."""
 
     name: str
     measured: float
@@ -35,7 +35,7 @@ class Promise:
 
 
 def output_of(processes: int, script: str, *arguments: str) -> str:
-    """What the script prints in so many processes of one thread each, in a folder of its own."""
+    """Return a script's output with this number of processes of one thread each, in a folder of its own."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
@@ -48,7 +48,7 @@ def output_of(processes: int, script: str, *arguments: str) -> str:
 
 
 def cells(output: str, pattern: str) -> Iterator[re.Match[str]]:
-    """The rows of a table. A pattern that fits no row is an error: it reads what is no longer printed."""
+    """Yield the rows of a table. A pattern that fits no row is an error, because the output has changed."""
     found = list(re.finditer(pattern, output, re.MULTILINE))
     if not found:
         sys.exit(f"error: nothing like {pattern!r} was printed\n{output[-2000:]}")
@@ -56,7 +56,8 @@ def cells(output: str, pattern: str) -> Iterator[re.Match[str]]:
 
 
 def ddp() -> Iterator[Promise]:
-    """Data parallel: a GPT in two processes against one; where gradients are large for the work, and `no_sync`."""
+    """Compare data parallel training of a GPT in two processes with one, where gradients are large for the work, and
+    `no_sync`."""
     small = "--layout ddp --steps 25 --layers 6 --width 256 --context 128 --checkpoint_every 0".split()
     speeds: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(3):  # in turn, so that a machine that slows down slows both
@@ -73,7 +74,7 @@ def ddp() -> Iterator[Promise]:
 
 
 def pipeline() -> Iterator[Promise]:
-    """Two stages on two processes against one process, beside 2m / (m + 1)."""
+    """Compare two stages on two processes with one process, beside 2m / (m + 1)."""
     output = output_of(2, "pipeline_gpt/train.py", "--measure", "--experiments", "speed", "--repeat", "7")
     for row in cells(output, r"^ *(\d+) +[\d.]+ +([\w-]+) +[\d.]+ +[\d.]+ +[\d.]+ +(\d+)%$"):
         share = float(row[3])
@@ -81,7 +82,8 @@ def pipeline() -> Iterator[Promise]:
 
 
 def bubble() -> Iterator[Promise]:
-    """Four stages that sleep: the measured bubble beside the formula, or beside the simulation where there is none."""
+    """Compare the measured bubble of four sleeping stages with the formula, or with the simulation where no formula
+    exists."""
     output = output_of(4, "pipeline_gpt/train.py", "--measure", "--experiments", "bubble")
     section = ""
     for row in cells(output, r"^bubbles of .* and (\d+) micro.*$|^([\w-]+) +([\d.]+|-) +([\d.]+) +([\d.]+) +[\d.]+$"):
@@ -93,7 +95,8 @@ def bubble() -> Iterator[Promise]:
 
 
 def split() -> Iterator[Promise]:
-    """ResNet50 over two processes: what splitting alone costs, and what the pipeline gains beside its own limit."""
+    """Split ResNet50 over two processes: what splitting alone costs, and what the pipeline gains beside its own
+    limit."""
     output = output_of(2, "resnet_model_parallel/train.py", "--experiment", "--repeats", "7")
     overhead = float(next(cells(output, r"^split without pipelining: ([+-][\d.]+)%"))[1])
     yield Promise("ResNet50, naive split", overhead, "% more time", "under 5", overhead < 5)
@@ -110,7 +113,7 @@ PROMISES: dict[str, Callable[[], Iterator[Promise]]] = {
 
 
 def main() -> int:
-    """Measure, print, write; 1 when a promise is not kept."""
+    """Measure, print, write. Return 1 when a promise is not kept."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", type=Path, default=ROOT / "bench-parallelism.json", metavar="FILE")
     parser.add_argument("--only", nargs="+", choices=PROMISES, default=list(PROMISES))

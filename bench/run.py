@@ -2,9 +2,9 @@
 
     python bench/run.py [--json FILE] [--only NAME ...] [--runs N]        (make bench)
 
-Prints one row per budget and writes them as JSON (bench.json unless told). Exit code 1 when a budget is exceeded.
-Absolute times depend on the machine; the ratios are what counts. The SageMaker SDK is measured where
-`make test-parity` has installed it, and the peer torchx where it is installed:
+Prints one row per budget and writes them as JSON (default: bench.json). Exit code 1 when a budget is exceeded. Absolute
+times depend on the machine, so only the ratios are compared. The SageMaker SDK is measured where `make test-parity` has
+installed it, and the peer torchx where it is installed:
 
     python -m venv .venv-torchx && .venv-torchx/bin/pip install -r constraints.txt
     .venv-torchx/bin/pip install torchx==0.7.0 numpy
@@ -34,12 +34,12 @@ CIFAR = str(ROOT / "examples" / "torch_cifar10.yaml")
 DIGITS = str(ROOT / "training_scripts" / "digits_ddp" / "job.yaml")
 
 Timed = Callable[[], float]
-"""Does the thing once and returns the seconds that count."""
+"""Runs once and returns the seconds that count."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One budget: median seconds of ours and of the reference, and the limit on what relates them."""
+    """One budget: median seconds of cloudtrain and of the reference, and the limit on their relation."""
 
     name: str
     ours_s: float
@@ -51,12 +51,12 @@ class Result:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This environment, in which Python keeps compiled modules, as it does on a user's machine."""
+    """Return this environment with compiled modules kept, as on a user's machine."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | more
 
 
 def command(*argv: str, **env: str) -> Timed:
-    """Seconds that a command takes as a whole process."""
+    """Return the seconds that a command takes as a whole process."""
 
     def once() -> float:
         start = time.perf_counter()
@@ -67,20 +67,20 @@ def command(*argv: str, **env: str) -> Timed:
 
 
 def medians(ours: Timed, reference: Timed, runs: int) -> tuple[float, float]:
-    """Both in turn, after one warm-up each, so that a machine that slows down slows both."""
+    """Run both in turn, after one warm-up each, so that a machine that slows down slows both."""
     ours(), reference()
     pairs = [(ours(), reference()) for _ in range(runs)]
     return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
 
 
 def at_most(name: str, ours: Timed, reference: Timed, what: str, *, factor: float, runs: int) -> Result:
-    """Ours may take at most `factor` times the reference."""
+    """Allow cloudtrain at most `factor` times the reference."""
     a, b = medians(ours, reference, runs)
     return Result(name, a, what, b, a / b, f"at most {factor:g} x", a <= factor * b)
 
 
 def import_time(runs: int) -> list[Result]:
-    """`import cloudtrain` within 10 ms of bare Python."""
+    """Measure `import cloudtrain`: within 10 ms of bare Python."""
     a, b = medians(command(PYTHON, "-c", "import cloudtrain"), command(PYTHON, "-c", "pass"), runs)
     return [Result("import cloudtrain", a, "bare python", b, a / b, "within 10 ms", a - b <= 0.010)]
 
@@ -89,13 +89,14 @@ REFERENCE = ("-c", "import pydantic, typer")
 
 
 def help_time(runs: int) -> list[Result]:
-    """`cloudtrain --help`."""
+    """Measure `cloudtrain --help`."""
     return [at_most("cloudtrain --help", command(CLOUDTRAIN, "--help"), command(PYTHON, *REFERENCE),
                     "import pydantic, typer", factor=1.5, runs=runs)]  # fmt: skip
 
 
 def plan_time(runs: int) -> list[Result]:
-    """A dry run, as a whole process: on this machine and on both clouds, there also against their SDKs' own way."""
+    """Measure a dry run, as a whole process, on this machine and on both clouds; there also against their SDKs' own
+    way."""
     python = command(PYTHON, *REFERENCE)
     with tempfile.TemporaryDirectory() as state:
         local = command(CLOUDTRAIN, "submit", DIGITS, "--dry-run", CLOUDTRAIN_STATE_DIR=state)
@@ -119,7 +120,8 @@ def plan_time(runs: int) -> list[Result]:
 
 
 def bundle_time(_: int) -> list[Result]:
-    """5,000 files, 200 MB: against the gzip tar of the SageMaker SDK, and hashing again against reading again."""
+    """Measure 5,000 files, 200 MB: against the gzip tar of the SageMaker SDK, and hashing again against reading
+    again."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "bundle.json"
         subprocess.run([PYTHON, "bench/bundle.py", "--json", str(report)], check=False, capture_output=True, cwd=ROOT)
@@ -133,7 +135,7 @@ def bundle_time(_: int) -> list[Result]:
 
 
 def launch_time(runs: int) -> list[Result]:
-    """Until the first training step is done, two processes: `cloudtrain submit` against bare torchrun."""
+    """Measure until the first training step is done, with two processes: `cloudtrain submit` against bare torchrun."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         (work / "src").mkdir()
@@ -170,8 +172,8 @@ def launch_time(runs: int) -> list[Result]:
 
 
 def first_line_time(runs: int) -> list[Result]:
-    """Until the script's first line is on the screen: `cloudtrain submit` against bare torchrun. The minimum of the
-    turns, because another process can only make a line later."""
+    """Measure until the script's first line is on the screen: `cloudtrain submit` against bare torchrun. The minimum of
+    the turns counts, because other processes can only delay a line."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         (work / "src").mkdir()
@@ -201,7 +203,8 @@ def first_line_time(runs: int) -> list[Result]:
 
 
 def fork_time(runs: int) -> list[Result]:
-    """A whole job of two processes on real data, from the command to its exit code: forked ranks against torchrun's."""
+    """Measure a whole job of two processes on real data, from the command to its exit code: forked ranks against
+    torchrun's."""
     with tempfile.TemporaryDirectory() as state:
         argv = (CLOUDTRAIN, "submit", DIGITS, "--processes-per-instance", "2", "--launcher")
         forked, usual = (command(*argv, name, CLOUDTRAIN_STATE_DIR=state) for name in ("fork", "torchrun"))
@@ -209,7 +212,7 @@ def fork_time(runs: int) -> list[Result]:
 
 
 def listing_time(runs: int) -> list[Result]:
-    """`ps` with 10,000 runs in the store against `ps` with 10."""
+    """Measure `ps` with 10,000 runs in the store against `ps` with 10."""
     with tempfile.TemporaryDirectory() as folder:
         stores = {count: Path(folder) / str(count) for count in (10, 10_000)}
         for count, state in stores.items():
@@ -249,7 +252,7 @@ BUDGETS: dict[str, Callable[[int], list[Result]]] = {
 
 
 def main() -> int:
-    """Measure, print, write; 1 when a budget is exceeded."""
+    """Measure, print, write. Return 1 when a budget is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", type=Path, default=ROOT / "bench.json", metavar="FILE")
     parser.add_argument("--only", nargs="+", choices=BUDGETS, default=list(BUDGETS))

@@ -2,7 +2,7 @@
 
     .venv-sagemaker-v2/bin/python bench/sdk_request.py          (tools/test_parity.py makes the environment)
 
-No network: every HTTP request ends below botocore and gets a canned answer, so only the SDK's own time counts.
+It uses no network: every HTTP request ends below botocore and gets a canned answer, so only the SDK's own time counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ os.environ |= {
 
 
 def main() -> None:
-    """One estimator, one fit."""
+    """Print one estimator's request, from one fit."""
     from botocore.httpsession import URLLib3Session
 
     from tests.parity.wire import Wire

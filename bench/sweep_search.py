@@ -2,8 +2,9 @@
 
     python bench/sweep_search.py [--seeds N] [--trials N] [--digits] [--epochs N]
 
-The function has a logarithmic, a whole and a categorical hyperparameter, and no noise. Nothing is started for it. With
-`--digits` two sweeps of `training_scripts/digits_ddp/sweep.yaml` run on this machine, one of each strategy.
+The function has a logarithmic, a whole and a categorical hyperparameter, and no noise. It is computed here, without
+starting any run. With `--digits` two sweeps of `training_scripts/digits_ddp/sweep.yaml` run on this machine, one of
+each strategy.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ DIGITS = Path(__file__).parents[1] / "training_scripts" / "digits_ddp" / "sweep.
 
 
 def loss(values: Any) -> float:
-    """Zero at the best place."""
+    """Return the loss, which is zero at the best place."""
     return abs(log10(values["lr"]) + 3) + abs(values["width"] - 128) / 64 + (values["opt"] != "adam")
 
 
 def best_loss(strategy: Any, seed: int, count: int) -> float:
-    """The least loss of so many trials, one after the other."""
+    """Return the least loss of this number of trials, one after the other."""
     search = {"lr": {"log": [1e-5, 1.0]}, "width": {"int": [8, 256], "step": 8}, "opt": ["adam", "sgd", "lion"]}
     job = ct.TrainingJob(name="s", entry_point="t.py")
     fields: dict[str, Any] = {"objective": {"minimize": "loss"}, "strategy": strategy, "trials": count, "seed": seed}
@@ -41,7 +42,7 @@ def best_loss(strategy: Any, seed: int, count: int) -> float:
 
 
 def best_digits(strategy: str, count: int, epochs: int) -> str:
-    """The best trial of a real sweep."""
+    """Return the best trial of a real sweep."""
     changes = [f"strategy={strategy}", f"trials={count}", f"job.hyperparameters.epochs={epochs}"]
     run = ct.submit(ct.load_sweep(DIGITS, changes), "local")
     assert isinstance(run, ct.SweepRun)

@@ -1,9 +1,9 @@
-"""Measure what a sweep's size costs those who look at it: `ps`, `status` and `trials` of 10 and of 1,000 trials.
+"""Measure how a sweep's size affects `ps`, `status` and `trials`, with 10 and with 1,000 trials.
 
     python bench/sweep_size.py [--json FILE] [--trials N] [--repeat N] [--reports N]
 
-The sweeps have ended, and nothing was run: each trial is a row of the store and three lines of the journal. The figure
-is processor time, the least of several, so that what else runs on the machine does not count.
+The sweeps are made up and have ended: each trial is a row of the store and three lines of the journal. The figure is
+the least processor time of several turns, so that other load on the machine does not count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMMANDS = (["ps"], ["ps", "--trials"], ["status", "last"], ["trials", "last"], 
 
 
 def events(name: str, number: int, reports: int) -> list[dict[str, object]]:
-    """The journal of a trial."""
+    """Return the journal of a trial."""
     at, values = time.time(), [0.5 + (number * step) % 97 / 1000 for step in range(reports)]
     ended = {"state": "succeeded", "value": values[-1], "reports": values, "started": at, "ended": at}
     return [
@@ -40,7 +40,7 @@ def events(name: str, number: int, reports: int) -> list[dict[str, object]]:
 
 
 def make(state_dir: Path, count: int, reports: int) -> None:
-    """A sweep that has ended with so many trials."""
+    """Make an ended sweep with this number of trials."""
 
     def start(_: SweepService, folder: SweepFolder) -> None:
         lines = [event for number in range(1, count + 1) for event in events(folder.name, number, reports)]
@@ -73,7 +73,7 @@ def make(state_dir: Path, count: int, reports: int) -> None:
 
 
 def processor_time(command: list[str], repeat: int) -> float:
-    """Seconds of user and system time of a command, the least of several."""
+    """Return the seconds of user and system time of a command, the least of several."""
     found = []
     for _ in range(repeat):
         process = subprocess.Popen([sys.executable, "-m", "cloudtrain", *command], stdout=subprocess.PIPE)

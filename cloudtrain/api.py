@@ -428,7 +428,7 @@ def runs(
     conditions = [Condition("tag", key, "=", value) for key, value in (tags or {}).items()]
     conditions += [condition_of(text) for text in where]
     if conditions and target is not None:
-        hint = "leave out the target: this machine knows the tags and hyperparameters of what it submitted"
+        hint = "leave out the target: this machine knows the tags and hyperparameters of the runs that it submitted"
         raise UsageError("a target is not asked for tags or hyperparameters", hint=hint, code="CT902")
     settings, limit = load_settings(), None if limit is None else min(limit, sys.maxsize)
     if target is not None:

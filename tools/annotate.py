@@ -2,7 +2,7 @@
 
 Prints what `cloudtrain check` finds as GitHub's workflow commands, which mark the lines in a pull request:
 https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands. The exit code is 1 where a check
-finds an error. FILES, TARGETS and IGNORE are the action's inputs. Standard library alone.
+finds an error. FILES, TARGETS and IGNORE are the action's inputs. It uses the standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 NOT_RUN_HERE = "LO103"
-"""No PyTorch on this machine. It checks jobs, and runs none."""
+"""PyTorch is missing on this machine, which only checks jobs."""
 
 
 def main() -> int:
@@ -33,7 +33,8 @@ def main() -> int:
 
 
 def matching(patterns: list[str]) -> list[str]:
-    """The files that a pattern names, without those in hidden folders; a name without wildcards stays as it is."""
+    """Return the files that match a pattern, without those in hidden folders. A name without wildcards stays
+    unchanged."""
     found: dict[str, None] = {}
     for pattern in patterns:
         paths = sorted(Path().glob(pattern)) if re.search(r"[*?[]", pattern) else [Path(pattern)]
@@ -43,7 +44,8 @@ def matching(patterns: list[str]) -> list[str]:
 
 
 def check(file: str, target: str | None, ignore: list[str], said: set[str]) -> bool:
-    """Check a file and print what is found and not yet `said` for another target; whether it has no error."""
+    """Check a file and print the findings that were not yet `said` for another target. Return whether it has no
+    error."""
     options = [word for code in (NOT_RUN_HERE, *ignore) for word in ("--ignore", code)]
     options += ["--target", target] if target else []
     # -I: the working directory is the repository that is checked, and nothing in it may stand for a module.
@@ -62,7 +64,7 @@ def check(file: str, target: str | None, ignore: list[str], said: set[str]) -> b
 
 
 def annotation(finding: dict[str, Any], file: str) -> str:
-    """The workflow command of a finding: at its own place, else on the job file's first line."""
+    """Return the workflow command of a finding, at its own place, else on the job file's first line."""
     place = re.fullmatch(r"(.+):(\d+):(\d+)", finding["place"] or "")
     if place and Path(place[1]).is_file():
         where = {"file": os.path.relpath(place[1]), "line": place[2], "col": place[3]}
@@ -74,7 +76,7 @@ def annotation(finding: dict[str, Any], file: str) -> str:
 
 
 def command(level: str, text: str, **properties: str) -> str:
-    """A workflow command, escaped as GitHub's own toolkit does it."""
+    """Return a workflow command, escaped as GitHub's own toolkit does it."""
     escaped = {"%": "%25", "\r": "%0D", "\n": "%0A"}
     inner = {**escaped, ":": "%3A", ",": "%2C"}
     shown = ",".join(f"{name}={_escape(value, inner)}" for name, value in properties.items())

@@ -24,7 +24,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def _families() -> dict[str, str]:
-    """Prefix of codes to the title of its section: the portable rules, then the targets in the order of all lists."""
+    """Map prefix of codes to the title of its section: the portable rules, then the targets in the order of all
+    lists."""
     own = {
         target.rule_prefix: f"{target.title[0].upper()}{target.title[1:]} (`{target.name}`)" for target in all_targets()
     }
@@ -32,7 +33,7 @@ def _families() -> dict[str, str]:
 
 
 def rules_page() -> str:
-    """Every rule and every error, by family and code."""
+    """Return every rule and every error, by family and code."""
     lines = [
         "# Preflight rules and errors",
         "",

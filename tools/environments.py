@@ -15,12 +15,12 @@ from test_pythons import interpreter
 ROOT = Path(__file__).parent.parent
 
 PYTHONS = ("3.11", "3.12", "3.10")
-"""All packages have wheels for these; the first that is installed is taken."""
+"""Python versions for which all packages have wheels. The first installed one is used."""
 
 
 def environment(folder: str, made_from: Sequence[Path], *installs: Sequence[str]) -> Path:
-    """The interpreter of an environment in the repository's folder `folder`, made anew when one of the files that it is
-    `made_from` has changed. `installs` are pip's arguments, one call after the other.
+    """Return the interpreter of an environment in the repository's folder `folder`. The environment is made again when
+    one of the files that it is `made_from` has changed. `installs` are pip's arguments, one call after the other.
     """
     place = ROOT / folder
     python, stamp = place / "bin" / "python", place / ".installed"

@@ -37,7 +37,7 @@ ARM = ("GB200", "GB300")
 
 
 def row(size: Mapping[str, str]) -> dict[str, str]:
-    """One size's cells, by column. The unit GB of Azure's pages is GiB, as its API says."""
+    """Return one size's cells, by column. The unit GB of Azure's pages is GiB, as its API says."""
     cells = {
         "name": size["name"],
         "family": size["series"],
@@ -89,7 +89,7 @@ def _lifecycle(size: Mapping[str, str]) -> dict[str, str]:
 
 
 def document() -> str:
-    """The whole table, in the source's order."""
+    """Return the whole table, in the source's order."""
     text = io.StringIO()
     writer = csv.DictWriter(text, HEADER, lineterminator="\n")
     writer.writeheader()

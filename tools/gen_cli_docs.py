@@ -40,7 +40,7 @@ bundled scripts and codes.
 
 
 def document() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [INTRODUCTION + "".join(f"| {code} | {meaning} |\n" for code, meaning in _exit_codes())]
     for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
         parts.append(f"## {section}\n")
@@ -50,7 +50,7 @@ def document() -> str:
 
 
 def _exit_codes() -> Iterator[tuple[str, str]]:
-    """The table in the docstring of `cloudtrain.cli`."""
+    """Yield the table in the docstring of `cloudtrain.cli`."""
     for line in (cloudtrain.cli.__doc__ or "").splitlines():
         code, _, meaning = line.strip().partition(" ")
         if code.isdecimal():

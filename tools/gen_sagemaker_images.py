@@ -3,10 +3,10 @@
 python tools/gen_sagemaker_images.py --v2 VENV --v3 VENV            write it
 python tools/gen_sagemaker_images.py --v2 VENV --v3 VENV --check    exit code 1 when it is out of date
 
-It is cloudtrain/targets/sagemaker/catalogue/data/images.json. VENV is a virtual environment with `sagemaker` 2
-(which brings botocore), and one with `sagemaker-core` 2. What version 2 knows is taken as it is; version 3 adds the
-versions and regions that came after it. Images that have only Python 2 are left out. What neither SDK knows is in
-data/image_facts.json, written by hand.
+It is cloudtrain/targets/sagemaker/catalogue/data/images.json. VENV is a virtual environment with `sagemaker` 2 (which
+brings botocore), and one with `sagemaker-core` 2. Version 2's data is used unchanged; version 3 adds later versions and
+regions. Images that have only Python 2 are left out. Facts that neither SDK has are in data/image_facts.json, written
+by hand.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ LINES = {
     "pytorch-neuron": "pytorch",
     "pytorch-smp": "pytorch-smp",
 }
-"""The SDKs' table to the framework of the catalogue."""
+"""Maps the SDKs' tables to the frameworks of the catalogue."""
 
 NAMES = {"trn": "neuron", "inf": "neuron"}
-"""The SDKs' words for a device to ours. Of Hugging Face's training images they say `inf`, and mean Trainium."""
+"""Maps the SDKs' words for a device to ours. For Hugging Face's training images they say `inf`, but mean Trainium."""
 
 Table = dict[str, Any]
 
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def document(v2: Path, v3: Path) -> str:
-    """The whole file."""
+    """Return the whole file."""
     registries: list[dict[str, str]] = []
     frameworks: dict[str, list[Table]] = {}
     for table, framework in LINES.items():
@@ -81,7 +81,7 @@ def document(v2: Path, v3: Path) -> str:
 
 
 def rows(environment: Path, folder: str, table: str) -> dict[tuple[str, ...], Table]:
-    """Each image of one table of one SDK, by version, base, repository and Pythons."""
+    """Return each image of one table of one SDK, by version, base, repository and Pythons."""
     file = site(environment) / folder / f"{table}.json"
     if not file.exists():
         return {}
@@ -97,14 +97,14 @@ def rows(environment: Path, folder: str, table: str) -> dict[tuple[str, ...], Ta
 
 
 def leaves(entry: Table) -> list[tuple[str, Table]]:
-    """The images of one version: one, or one for each base framework or Python, by that name."""
+    """Return the images of one version: one, or one for each base framework or Python, by that name."""
     if "registries" in entry:
         return [("", entry)]
     return [(key, value) for key, value in entry.items() if isinstance(value, dict) and "registries" in value]
 
 
 def row_of(version: str, inner: str, image: Table, devices: list[str]) -> Table | None:
-    """One row of the catalogue; None for an image that has only Python 2."""
+    """Return one row of the catalogue; None for an image that has only Python 2."""
     by_python = inner.startswith("py") and inner[2:].isdigit()
     pythons = [inner] if by_python else image.get("py_versions", [])
     if pythons and not set(pythons) - {"py2"}:
@@ -124,14 +124,14 @@ def row_of(version: str, inner: str, image: Table, devices: list[str]) -> Table 
 
 
 def index_of(regions: dict[str, str], registries: list[dict[str, str]]) -> int:
-    """The place of a table of accounts in the list of all, added when it is new."""
+    """Return the index of a table of accounts in the list of all. A new table is added."""
     if regions not in registries:
         registries.append(regions)
     return registries.index(regions)
 
 
 def by_account(accounts: dict[str, str]) -> dict[str, str]:
-    """Region to account, turned round: most regions share one account."""
+    """Invert a mapping of region to account, because most regions share one account."""
     found: dict[str, list[str]] = {}
     for region, account in sorted(accounts.items()):
         found.setdefault(account, []).append(region)
@@ -139,7 +139,7 @@ def by_account(accounts: dict[str, str]) -> dict[str, str]:
 
 
 def suffixes(environment: Path, regions: list[str]) -> dict[str, str]:
-    """DNS suffix to regions, for all that are not under `amazonaws.com`, from that environment's botocore."""
+    """Map DNS suffix to regions, for all regions outside `amazonaws.com`, from that environment's botocore."""
     program = (
         "import json, sys; from botocore.loaders import create_loader; from botocore.regions import EndpointResolver;"
         "resolver = EndpointResolver(create_loader().load_data('endpoints'));"
@@ -157,23 +157,23 @@ def suffixes(environment: Path, regions: list[str]) -> dict[str, str]:
 
 
 def site(environment: Path) -> Path:
-    """The environment's folder of installed packages."""
+    """Return the environment's folder of installed packages."""
     return next(environment.glob("lib/python3*/site-packages"))
 
 
 def release(environment: Path, name: str) -> str:
-    """The version of a package installed there."""
+    """Return the version of a package installed there."""
     info = next(site(environment).glob(f"{name}-[0-9]*.dist-info"))
     return info.name.removesuffix(".dist-info").rpartition("-")[2]
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """`2.10.0` as (2, 10, 0), to sort by; letters are left out."""
+    """Return `2.10.0` as (2, 10, 0), to sort by; letters are left out."""
     return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.split("."))
 
 
 def compact(content: Table) -> str:
-    """JSON with one image or table a line, so that a difference can be read."""
+    """Return JSON with one image or table a line, so that a difference is readable."""
     lines = ["{"]
     for key in ("source", "suffixes", "smp_aliases"):
         lines.append(f"{json.dumps(key)}:{json.dumps(content[key])},")

@@ -29,14 +29,16 @@ from cloudtrain.targets.sagemaker.launch.job import Container
 TABLE = DATA / "instances.csv"
 
 TOOLKIT = Container("pytorch", "5.1.4")
-"""Its lists of types with EFA, SM_EFA_NCCL_INSTANCES and SM_EFA_RDMA_INSTANCES, are those that plans show, too."""
+"""The toolkit. Its lists of types with EFA, SM_EFA_NCCL_INSTANCES and SM_EFA_RDMA_INSTANCES, also determine what plans
+show."""
 
 HEADER = [column for column in COLUMNS if column not in ("gpu_slice", "retires", "quota_vcpus")]
-"""The columns of this table; no type of SageMaker's has anything in the others."""
+"""The columns of this table. SageMaker's types have no values in other columns."""
 
 
 def names() -> list[str]:
-    """Every training instance type that botocore knows, without the `ml.`, in the order of families and sizes."""
+    """Return every training instance type that botocore knows, without the `ml.`, in the order of families and
+    sizes."""
     from botocore.loaders import Loader
 
     model = Loader().load_service_model("sagemaker", "service-2")
@@ -44,7 +46,7 @@ def names() -> list[str]:
 
 
 def ec2_types() -> tuple[dict[str, Any], str]:
-    """EC2's description of every type by name, and where it comes from."""
+    """Return EC2's description of every type by name, and its source."""
     spec = importlib.util.find_spec("moto")
     assert spec is not None
     assert spec.origin is not None
@@ -55,7 +57,7 @@ def ec2_types() -> tuple[dict[str, Any], str]:
 
 
 def row(name: str, ec2: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """One type's cells, by column."""
+    """Return one type's cells, by column."""
     if name in facts.SPECS:
         cells: dict[str, Any] = {"architecture": "x86_64", "interconnect": "ethernet", **facts.SPECS[name]}
     else:
@@ -135,7 +137,7 @@ _EMPTY = {"int": 0, "float": 0}
 
 
 def document() -> str:
-    """The whole table."""
+    """Return the whole table."""
     ec2, source = ec2_types()
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

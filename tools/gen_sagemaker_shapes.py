@@ -3,7 +3,7 @@
 python tools/gen_sagemaker_shapes.py            write cloudtrain/targets/sagemaker/catalogue/data/shapes.json
 python tools/gen_sagemaker_shapes.py --check    exit code 1 when that file is not what botocore says
 
-Only the requests that cloudtrain sends, and of them names, types and limits; no documentation.
+It contains only the requests that cloudtrain sends, with names, types and limits, without documentation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LIMITS = ("min", "max", "pattern", "enum")
 
 
 def document() -> str:
-    """The whole file."""
+    """Return the whole file."""
     import botocore
     from botocore.loaders import create_loader
 
@@ -37,7 +37,7 @@ def document() -> str:
 
 
 def collect(model: dict[str, Any], name: str, found: dict[str, Any]) -> None:
-    """Add a shape and all that it refers to."""
+    """Add a shape and all shapes that it refers to."""
     if name in found:
         return
     shape = model[name]

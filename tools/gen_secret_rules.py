@@ -30,14 +30,15 @@ UNCERTAIN = re.compile(
     r"generic-api-key|curl-auth-(header|user)|hashicorp-tf-password|jwt|jwt-base64|"
     r"mapbox-api-token|.*-(client|access)-id|.*-pub(lic)?-key"
 )
-"""Rules that find what is as often no secret: generic ones, tokens that examples show, and identifiers."""
+"""Rules that often match ordinary text: generic ones, tokens that examples show, and identifiers."""
 
 PREFIX = r"[\w.-]{0,50}?"
-"""Begins most rules. It matches nothing that the rest needs, and makes Python's `re` try fifty ways at every letter."""
+"""The beginning of most rules. It matches nothing that the rest needs, and makes Python's `re` try fifty ways at every
+letter."""
 
 
 def document(source: Path, name: str) -> str:
-    """The whole file."""
+    """Return the whole file."""
     found = _toml(source)
     rules = [_rule(rule) for rule in found["rules"] if rule["id"] not in LEFT_OUT]
     allowed = found["allowlist"]
@@ -96,7 +97,7 @@ def _allowed(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _python(expression: str) -> str:
-    """A regular expression of Go's (RE2) as one of Python's: `(?i)` in the middle holds to the end of its group."""
+    """Convert a regular expression of Go (RE2) to Python: `(?i)` in the middle applies to the end of its group."""
     expression = expression.replace(r"\z", r"\Z").replace("[[:alnum:]]", "[a-zA-Z0-9]")
     parts: list[str] = []
     opened = [0]

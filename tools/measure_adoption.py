@@ -1,4 +1,4 @@
-"""Adopt every job below a folder, and print how many are equal, and why the others are not.
+"""Adopt every job below a folder, and print how many are equal, and why the others differ.
 
 python tools/measure_adoption.py azureml-examples                         # its command-job files
 python tools/measure_adoption.py azureml-examples --notebooks PYTHON      # its notebooks that create a command job, run
@@ -18,27 +18,27 @@ from pathlib import Path
 import cloudtrain as ct
 
 SIGN = re.compile(r"commandJob\.schema\.json|\A(?![\s\S]*^\$schema:)(?![\s\S]*^(jobs|trial):)[\s\S]*^command:", re.M)
-"""A file says that it is a command job, or has a command and does not say what it is."""
+"""Matches a file that declares a command job, or has a command without declaring a type."""
 
 CREATES = re.compile(r"\bcommand\([\s\S]*create_or_update\(")
 OTHER_JOBS = re.compile(r"@(dsl\.)?pipeline\b|automl\.|load_component\(")
-"""What makes the first job of a notebook another kind of job."""
+"""Marks that the first job of a notebook is of another kind."""
 
 DISTRIBUTED = (
     r"smdistributed|torch_distributed|pytorchddp|pytorchxla|parameter_server|multi_worker_mirrored|[\"']mpi|Torchrun"
 )
-"""What the code of a distributed notebook has one of."""
+"""Words of which the code of a distributed notebook has one."""
 
 
 def job_files(folder: Path) -> Iterator[Path]:
-    """The files that are command jobs."""
+    """Yield the files that are command jobs."""
     for file in sorted([*folder.rglob("*.yml"), *folder.rglob("*.yaml")]):
         if file.is_file() and SIGN.search(file.read_text(encoding="utf-8", errors="replace")):
             yield file
 
 
 def notebooks(folder: Path, distributed: bool) -> Iterator[Path]:
-    """The distributed notebooks of SageMaker, or those that create a command job of Azure ML."""
+    """Yield the distributed notebooks of SageMaker, or those that create a command job of Azure ML."""
     for file in sorted(folder.rglob("*.ipynb")):
         text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
         if distributed:
@@ -69,7 +69,8 @@ def main() -> int:
 
 
 def outcome_of(file: Path, python: str | None) -> tuple[str, str]:
-    """`equal`, `different`, or `refused`; and why. `no request`: the script creates no training job here."""
+    """Return `equal`, `different`, or `refused`, and the reason. `no request`: the script creates no training job
+    here."""
     try:
         found = ct.adopt(file, execute=python is not None, python=python)
     except ct.CloudtrainError as error:

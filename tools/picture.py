@@ -35,13 +35,13 @@ WORDS = (
     (r"  [\w/]+( \w+)?(?=  )", "dim"),
     (r"\d of \d:", "dim"),
 )
-"""The beginnings of lines that have a colour."""
+"""Beginnings of lines that get a colour."""
 
 LINE, CHARACTER, MARGIN = 20, 8.43, 20  # pixels
 
 
 def picture() -> str:
-    """The SVG."""
+    """Return the SVG."""
     lines = [line for command in COMMANDS for line in (*_shown(PAGE.read_text("utf-8"), command), "")][:-1]
     width = round(max(map(len, lines)) * CHARACTER) + 2 * MARGIN
     height = len(lines) * LINE + 2 * MARGIN
@@ -67,7 +67,7 @@ def picture() -> str:
 
 
 def _shown(page: str, command: str) -> Iterator[str]:
-    """A command and its output, as they stand on the page."""
+    """Yield a command and its output, as they stand on the page."""
     found = re.search(rf"^\$ {re.escape(command)}\n((?!```|\$ ).*\n)*", page, re.MULTILINE)
     if found is None:
         raise SystemExit(f"docs/tutorial.md does not run `{command}`")
@@ -75,7 +75,7 @@ def _shown(page: str, command: str) -> Iterator[str]:
 
 
 def _colored(line: str, color: str) -> str:
-    """A line as SVG text, every character in its column; `color` is that of what no rule colors."""
+    """Return a line as SVG text, every character in its column. `color` applies where no rule colors the text."""
     if line.startswith("$ "):
         return _span("$ ", "dim", 0) + _span(line[2:], "command", 2)
     for pattern, start in WORDS:

@@ -29,7 +29,7 @@ SPECS: dict[str, dict[str, Any]] = {
                            "architecture": "arm64", "interconnect": "rdma", "fabric": "efa", "interfaces": 8,
                            "network": "1600 Gigabit", "network_gbps": 1600, "nvme_gb": 22500, "source": P6E},
 }  # fmt: skip
-"""Types that moto's copy of EC2's DescribeInstanceTypes lacks, whole."""
+"""Complete rows of types that moto's copy of EC2's DescribeInstanceTypes lacks."""
 
 CORRECTIONS: dict[str, dict[str, Any]] = {
     # EC2 says 8 cores and 512 GiB a device. 128 are the physical cores; in the default LNC=2 configuration two act as
@@ -37,7 +37,7 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     # 16 x 512 GiB would be 8 TiB; aws.amazon.com/ec2/instance-types/trn2 says 1.5 TB, which is 96 GiB a device.
     "trn2.48xlarge": {"neuron_cores": 64, "neuron_memory_gib": 96, "source": TRN2},
 }
-"""Cells where EC2's answer is not what a job meets."""
+"""Cells where EC2's answer differs from what a job finds."""
 
 GPU_NAMES: dict[tuple[str, int], str] = {
     ("A100", 40960): "A100-40GB",
@@ -54,7 +54,7 @@ GPU_NAMES: dict[tuple[str, int], str] = {
     ("T4", 16384): "T4-16GB",
     ("V100", 32768): "V100-32GB",
 }
-"""EC2's GPU name and MiB to the name that the maker sells it under, which is what people write."""
+"""Maps EC2's GPU name and MiB to the maker's product name, which people write."""
 
 SMDDP = frozenset({"p4d.24xlarge", "p4de.24xlarge"})
 """AWS's SMDDP documentation: "supports P4 and P4de instances"."""
@@ -64,7 +64,7 @@ SMDDP_IN_SDK = frozenset({"p3.16xlarge", "p3dn.24xlarge", "p4d.24xlarge", "p4de.
 
 
 class Quote(NamedTuple):
-    """US dollars an hour, on demand, as one source had them on one date (empty when it does not say)."""
+    """US dollars an hour, on demand, from one source on one date (empty where the source has none)."""
 
     date: str
     source: str
@@ -93,7 +93,7 @@ PRICES = (
         "p3.16xlarge": 28.152, "p3dn.24xlarge": 35.894,
     }),
 )  # fmt: skip
-"""Of the SageMaker instance. The first quote that has a type gives its price."""
+"""Prices of the SageMaker instance. The first quote that has a type gives its price."""
 
 MACHINE_PRICES = (
     Quote("2026-11-09", "datareceipts/data-receipts 109-gpu-pricing/hyperscalers.json, us-east-1", {
@@ -115,4 +115,4 @@ MACHINE_PRICES = (
         "g6.24xlarge": 6.6752, "g6.48xlarge": 13.3504, "p3.2xlarge": 3.06, "trn1.32xlarge": 21.5,
     }),
 )  # fmt: skip
-"""Of the bare EC2 instance."""
+"""Prices of the bare EC2 instance."""

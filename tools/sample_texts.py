@@ -16,11 +16,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TELLING = {"message", "hint", "title", "explanation", "help"}
-"""Arguments of calls, and names, whose text reaches a user."""
+"""Names of arguments whose text reaches a user."""
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and text of each."""
+    """Yield line and text of each docstring."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             text = ast.get_docstring(node)
@@ -29,7 +29,7 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and text of each: the first argument of what is raised and of findings, and whatever is called a hint."""
+    """Yield line and text of each message: the first argument of raised errors and of findings, and every hint."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))

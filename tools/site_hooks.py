@@ -1,8 +1,8 @@
 """Bring the rest of the repository into the documents' site; `mkdocs.yml` names this file.
 
 README.md is the first page, other READMEs are the pages of their folders, notebooks become pages, and files that a page
-links to are copied. The reference of job files, of Python and of the runtime is made from the code. Links keep leading
-to the same things.
+links to are copied. The reference of job files, of Python and of the runtime is made from the code. Links keep their
+targets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 
 EXECUTED = ROOT / "build" / "notebooks"
-"""Where the tests leave executed notebooks: `python -m pytest -m notebook`."""
+"""Where the tests write executed notebooks: `python -m pytest -m notebook`."""
 
 PLACES = re.compile(
     rf"(?:{re.escape(tempfile.gettempdir())}/(?:pytest-of-[^/]+/pytest-\d+/[^/]+/)?|{re.escape(str(ROOT))}/)"
@@ -54,7 +54,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Make links lead to where `on_files` put things."""
+    """Point links to the places that `on_files` chose."""
     source = _source(page.file.src_uri)
     if source is None:
         return markdown
@@ -68,23 +68,23 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Take from docs/assets what the theme would fetch from the web, so that the search works offline."""
+    """Serve from docs/assets what the theme would fetch from the web, so that the search works offline."""
     return output.replace(SHIM, Path(os.path.relpath(OWN_SHIM, Path(page.file.dest_uri).parent)).as_posix())
 
 
 def on_post_template(output_content: str, **_: Any) -> str:
-    """Do the same for the page of what is not found."""
+    """Do the same for the page that is shown for missing pages."""
     return output_content.replace(SHIM, f"/{OWN_SHIM}")
 
 
 def _linked(source: Path, link: str) -> Path:
-    """What a link of a file leads to: of a folder, its README."""
+    """Return the file that a link of a file leads to; for a folder, its README."""
     target = Path(os.path.normpath(source.parent / link))
     return target / "README.md" if target.is_dir() else target
 
 
 def _place(file: Path) -> str:
-    """Where a file of the repository stands in the site."""
+    """Return the place of a repository's file in the site."""
     path = file.relative_to(ROOT).as_posix().removeprefix("docs/")
     path = re.sub(r"(^|/)README\.md$", r"\1index.md", path)
     return re.sub(r"\.ipynb$", ".md", path)
@@ -92,14 +92,14 @@ def _place(file: Path) -> str:
 
 @cache
 def _source(place: str) -> Path | None:
-    """The file of the repository that a page is made of; None of what is made of code."""
+    """Return the repository's file that a page is made from; None for pages made from code."""
     candidates = [ROOT / "docs" / place, ROOT / place, ROOT / re.sub(r"index\.md$", "README.md", place)]
     candidates.append(ROOT / re.sub(r"\.md$", ".ipynb", place))
     return next((file for file in candidates if file.is_file()), None)
 
 
 def notebook_page(file: Path, executed: Path = EXECUTED) -> str:
-    """A notebook as a page: its texts, its code, and what the code showed when the tests executed it last."""
+    """Return a notebook as a page: its texts, its code, and the outputs of the tests' last execution."""
     cells = _cells(file)
     if (executed / file.name).is_file():
         found = _cells(executed / file.name)
@@ -118,7 +118,7 @@ def _cells(file: Path) -> list[dict[str, Any]]:
 
 
 def _joined(outputs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The outputs; what was printed without anything between as one."""
+    """Join consecutive printed outputs into one."""
     printed: list[str] = []
     for output in outputs:
         if "text" in output:
@@ -133,7 +133,7 @@ def _joined(outputs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _output(output: dict[str, Any]) -> str:
-    """The richest form of one output. Folders of this machine become `~`."""
+    """Return the richest form of one output. Folders of this machine become `~`."""
     data = output.get("data", {})
     if "image/png" in data:
         return f'<img alt="the plot" src="data:image/png;base64,{"".join(data["image/png"].split())}">'
@@ -157,7 +157,7 @@ def _made_of_code() -> dict[str, str]:
 
 
 def _job_reference() -> Iterator[str]:
-    """The fields of a job file, by the JSON Schema."""
+    """Yield the fields of a job file, from the JSON Schema."""
     from cloudtrain.jobfile.schema import job_schema
 
     schema = job_schema()
@@ -181,7 +181,7 @@ def _model(title: str, model: dict[str, Any]) -> Iterator[str]:
 
 
 def _type(field: dict[str, Any]) -> str:
-    """What a field takes, in words."""
+    """Describe in words what a field takes."""
     if kinds := field.get("properties", {}).get("type", {}).get("enum"):
         return "fields of its `type`, below: " + ", ".join(f"`{kind}`" for kind in kinds)
     if "$ref" in field:
@@ -231,7 +231,7 @@ GROUPS = {
 
 
 def _api_reference() -> Iterator[str]:
-    """Every public name of `cloudtrain`."""
+    """Yield every public name of `cloudtrain`."""
     import cloudtrain
 
     rest = sorted({*cloudtrain.__all__} - {name for names in GROUPS.values() for name in names})
@@ -242,7 +242,7 @@ def _api_reference() -> Iterator[str]:
 
 
 def _runtime_reference() -> Iterator[str]:
-    """Every public name of `cloudtrain.runtime`."""
+    """Yield every public name of `cloudtrain.runtime`."""
     from cloudtrain import runtime
 
     yield "# The script's API\n\n`from cloudtrain import runtime`. [The runtime](../runtime.md) says how it is used.\n"

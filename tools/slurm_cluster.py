@@ -1,6 +1,6 @@
-"""A real Slurm cluster on this machine: a controller, nodes, and accounting unless it is left out. For tests, and to
-try the target `slurm` without a cluster of your own. Nothing of it is reached from other machines but the daemons'
-ports, which take requests signed with a key that is made for this cluster alone.
+"""A real Slurm cluster on this machine: a controller, nodes, and optionally accounting. For tests, and to try the
+target `slurm` without your own cluster. Other machines reach only the daemons' ports, which take requests signed with a
+key made for this cluster alone.
 
     python tools/slurm_cluster.py install              Debian's packages, as root; about a minute
     python tools/slurm_cluster.py start DIR [NODES]    starts it and prints `export SLURM_CONF=...`
@@ -97,7 +97,7 @@ PartitionName=short Nodes=n[1-{nodes}] MaxTime=10 State=UP PriorityTier=1
 
 
 def find_missing(*, accounting: bool = True) -> list[str]:
-    """The programs of a cluster that this machine does not have; a cluster needs root, too."""
+    """Return the programs of a cluster that this machine lacks; a cluster needs root, too."""
     wanted = (*PROGRAMS, *(ACCOUNTING if accounting else ()))
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     missing = [name for name in wanted if shutil.which(name, path=path) is None]
@@ -105,7 +105,7 @@ def find_missing(*, accounting: bool = True) -> list[str]:
 
 
 def install() -> None:
-    """Debian's packages."""
+    """Install Debian's packages."""
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *PACKAGES]):
         subprocess.run(["apt-get", *command], env=env, check=True, stdout=subprocess.DEVNULL)
@@ -113,19 +113,19 @@ def install() -> None:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster whose files are all in one folder."""
+    """A cluster with all its files in one folder."""
 
     folder: Path
 
     @property
     def environ(self) -> dict[str, str]:
-        """What Slurm's commands need to find it."""
+        """Return the variables by which Slurm's commands find the cluster."""
         path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
         return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}
 
     @classmethod
     def start(cls, folder: Path, nodes: int = 2, *, accounting: bool = True, min_job_age: int = 30) -> Cluster:
-        """Start every daemon; returns when all nodes are idle."""
+        """Start every daemon. Return when all nodes are idle."""
         cluster = cls(folder.resolve())
         for name in ("state", "spool", "log", "munge", "db"):
             (cluster.folder / name).mkdir(parents=True, exist_ok=True)
@@ -160,23 +160,23 @@ class Cluster:
         return cluster
 
     def run(self, *command: str, check: bool = True, env: Mapping[str, str] = {}) -> subprocess.CompletedProcess[str]:
-        """One of Slurm's commands."""
+        """Run one of Slurm's commands."""
         environ = {**self.environ, **env}
         return subprocess.run(command, env=environ, check=check, capture_output=True, text=True)
 
     def is_idle(self) -> bool:
-        """Whether every node waits for work."""
+        """Return whether every node waits for work."""
         return set(self.run("sinfo", "-h", "-N", "-o", "%T", check=False).stdout.split()) == {"idle"}
 
     def has_daemon(self, node: str) -> bool:
-        """Whether a node's daemon runs. Slurm calls a node idle, too, when the daemon of another one has its port."""
+        """Return whether a node's daemon runs. Slurm also calls a node idle when another node's daemon has its port."""
         try:
             return _runs(self._pid(f"slurmd.{node}.pid"))
         except (OSError, ValueError):
             return False
 
     def kill(self, node: str) -> None:
-        """kill -9 of a node's daemon."""
+        """Kill a node's daemon with kill -9."""
         os.kill(self._pid(f"slurmd.{node}.pid"), signal.SIGKILL)
 
     def revive(self, node: str) -> None:
@@ -184,7 +184,7 @@ class Cluster:
         self.run("slurmd", "-N", node)
 
     def stop(self) -> None:
-        """End what was started, the jobs first."""
+        """Stop everything that was started, the jobs first."""
         self.run("scancel", "--user=root", check=False)
         with suppress(TimeoutError):
             _wait(lambda: not self.run("squeue", "-h", check=False).stdout.strip(), "the end of all jobs")
@@ -197,7 +197,7 @@ class Cluster:
                     _wait(lambda pid=pid: not _runs(pid), name)
 
     def guard(self, pid: int) -> None:
-        """Stop when a process has ended, however it ended, and remove the folder."""
+        """Stop the cluster when a process has ended, however it ended, and remove the folder."""
         with suppress(ProcessLookupError):
             while True:
                 os.kill(pid, 0)
@@ -238,8 +238,8 @@ class Cluster:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on, each another one. They are below the range that Linux takes outgoing connections
-    from (32768 and up), so that none takes the port of a node while its daemon is down; jobs use 20000 and up."""
+    """Return distinct ports on which nothing listens. They are below the range of outgoing connections on Linux (32768
+    and up), so that none takes the port of a node while its daemon is down; jobs use 20000 and up."""
     with ExitStack() as held:
         ports: list[int] = []
         while len(ports) < count:
@@ -251,7 +251,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process runs; one that nobody has waited for yet does not."""
+    """Return whether a process runs. A zombie does not run."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -273,7 +273,7 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["install", "start", "stop", "kill", "revive", "guard"])
     parser.add_argument("folder", nargs="?", type=Path)

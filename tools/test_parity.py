@@ -20,7 +20,7 @@ from environments import ROOT, environment
 
 
 class Sdk(NamedTuple):
-    """An SDK: its environment's folder, what the names of its files in tests/parity end with, a module only it has."""
+    """An SDK: its environment's folder, the suffix of its files in tests/parity, and a module that only it has."""
 
     folder: str
     ending: str
@@ -35,7 +35,7 @@ SDKS = {
 
 
 def interpreter_of(sdk: Sdk) -> Path:
-    """That of the SDK's environment. An SDK that does not import is an error."""
+    """Return the interpreter of the SDK's environment. An SDK that does not import is an error."""
     requirements = ROOT / "tests" / "parity" / f"requirements-{sdk.ending}.txt"
     made_from = (requirements, ROOT / "pyproject.toml")
     python = environment(sdk.folder, made_from, ["-r", str(requirements), "-e", f"{ROOT}[test]"])
@@ -44,7 +44,7 @@ def interpreter_of(sdk: Sdk) -> Path:
 
 
 def run_tests(sdk: Sdk, arguments: list[str]) -> int:
-    """Run what compares with that SDK; the exit code of pytest."""
+    """Run the tests that compare with that SDK. Return pytest's exit code."""
     python = interpreter_of(sdk)
     files = sorted(str(file) for file in (ROOT / "tests" / "parity").glob(f"test_*_{sdk.ending}.py"))
     command = [str(python), "-m", "pytest", "-q", "-n", "2", "--show-capture=no", *files, *arguments]
@@ -52,7 +52,7 @@ def run_tests(sdk: Sdk, arguments: list[str]) -> int:
 
 
 def main() -> int:
-    """The worst exit code of the suites."""
+    """Run the suites. Return their worst exit code."""
     names = [argument for argument in sys.argv[1:] if argument in SDKS] or list(SDKS)
     others = [argument for argument in sys.argv[1:] if argument not in SDKS]
     if others == ["--install"]:

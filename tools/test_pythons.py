@@ -21,7 +21,7 @@ CORE = ("-m", f"not ({ELSEWHERE})")
 
 
 def interpreter(version: str) -> str | None:
-    """An interpreter of that version that really starts, or None."""
+    """Return an interpreter of that version that really starts, or None."""
     shim = shutil.which(f"python{version}")
     roots = [os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), *([Path(shim).parent.parent] if shim else [])]
     installed = [path for root in roots for path in sorted(Path(root, "versions").glob(f"{version}.*/bin/python"))]
@@ -32,7 +32,7 @@ def interpreter(version: str) -> str | None:
 
 
 def run_tests(version: str, python: str, workers: int) -> int:
-    """Install cloudtrain with its test dependencies, and run the core tests; the exit code of pytest."""
+    """Install cloudtrain with its test dependencies, and run the core tests. Return pytest's exit code."""
     environment = ROOT / f".venv-{version}"
     own = str(environment / "bin" / "python")
     if not Path(own).exists():
@@ -43,7 +43,7 @@ def run_tests(version: str, python: str, workers: int) -> int:
 
 
 def main() -> int:
-    """Exit code 1 when one of the suites failed."""
+    """Run the suites. Exit code 1 when one of them failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("-n", "--workers", type=int, default=2)
     parser.add_argument("versions", nargs="*", default=OLDEST_AND_NEWEST)

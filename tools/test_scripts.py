@@ -23,7 +23,7 @@ TESTS = ROOT / "tests" / "training_scripts"
 
 
 class Suite(NamedTuple):
-    """A script's tests: their file, what is installed (one file after the other), and the module that must import."""
+    """A script's tests: their file, the requirements files to install in order, and the module that must import."""
 
     tests: str
     requirements: tuple[Path, ...]
@@ -43,7 +43,8 @@ SUITES = {
 
 
 def interpreter_of(name: str) -> Path:
-    """That of the suite's environment. A package that does not import is an error: the tests would be skipped."""
+    """Return the interpreter of the suite's environment. A package that does not import is an error, because the tests
+    would be skipped."""
     suite = SUITES[name]
     python = environment(f".venv-{name}", suite.requirements, *(["-r", str(path)] for path in suite.requirements))
     subprocess.run([str(python), "-c", f"import {suite.module}"], check=True, capture_output=True)
@@ -51,7 +52,7 @@ def interpreter_of(name: str) -> Path:
 
 
 def run_tests(name: str, arguments: list[str]) -> int:
-    """The exit code of pytest."""
+    """Run a suite. Return pytest's exit code."""
     python = interpreter_of(name)
     extensions = python.parents[1] / "extensions"  # what DeepSpeed compiles at its first start stays there
     variables = {f"CLOUDTRAIN_{name.upper()}_PYTHON": str(python), "TORCH_EXTENSIONS_DIR": str(extensions)}
@@ -60,7 +61,7 @@ def run_tests(name: str, arguments: list[str]) -> int:
 
 
 def main() -> int:
-    """The worst exit code of the suites."""
+    """Run the suites. Return their worst exit code."""
     names = [argument for argument in sys.argv[1:] if argument in SUITES] or list(SUITES)
     others = [argument for argument in sys.argv[1:] if argument not in SUITES]
     if others == ["--install"]:

@@ -6,7 +6,7 @@
     python tools/test_torch.py --install                only make the environments
 
 Each version but this environment's own has an environment beside `.venv`, `.venv-torch-2.8`. A cell either trains, with
-the gradients that it should have, or the script refuses with one sentence; anything else is a failure.
+the gradients that it should have, or the script refuses with one sentence. Any other result is a failure.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ PAGE = ROOT / "docs" / "torch-versions.md"
 REQUIREMENTS = ROOT / "tests" / "training_scripts" / "requirements-torch.txt"
 SCRIPTS = ROOT / "training_scripts"
 VERSIONS = ("2.8.0", "2.11.0", "2.13.0")
-"""The columns of the page: what job files ask the clouds for, what GPU machines often have, what this project pins."""
+"""The columns of the page: the versions that job files ask the clouds for, that GPU machines often have, and that this
+project pins."""
 
 EQUAL, TRAINS = "equal", "trains"
 LIMIT = 1e-4
-"""The largest difference of a gradient that counts as none, as a share of its norm; fp32 keeps 1e-7."""
+"""The largest difference of a gradient that counts as zero, as a share of its norm; fp32 keeps 1e-7."""
 
 DEADLINE = 300
 """Seconds for one run; a run takes a few."""
 
 Reading = Callable[[str], Iterator[tuple[str, str]]]
-"""From a script's output to (way, verdict)."""
+"""Maps a script's output to (way, verdict)."""
 
 
 def trained(way: str) -> Reading:
-    """The run ended well and reported losses."""
+    """Accept runs that ended well and reported losses."""
 
     def read(output: str) -> Iterator[tuple[str, str]]:
         yield way, TRAINS if any("loss" in (parse_metrics(line) or {}) for line in output.splitlines()) else "no loss"
@@ -58,7 +59,7 @@ def trained(way: str) -> Reading:
 
 
 def printed(way: str, pattern: str) -> Reading:
-    """The run ended well and printed something that fits the pattern."""
+    """Accept runs that ended well and printed something that fits the pattern."""
 
     def read(output: str) -> Iterator[tuple[str, str]]:
         yield way, "runs" if re.search(pattern, output) else f"nothing like `{pattern}` was printed"
@@ -67,7 +68,7 @@ def printed(way: str, pattern: str) -> Reading:
 
 
 def compared(pattern: str, limits: Mapping[str, float] = {}) -> Reading:
-    """A table with a row for each way: its name, and the difference of its gradients from one process's."""
+    """Read a table with a row for each way: its name, and the difference of its gradients from one process's."""
 
     def read(output: str) -> Iterator[tuple[str, str]]:
         for match in re.finditer(pattern, output, re.MULTILINE):
@@ -80,14 +81,14 @@ def compared(pattern: str, limits: Mapping[str, float] = {}) -> Reading:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a script in so many processes."""
+    """One run: a script with a number of processes."""
 
     script: str
     processes: int
     arguments: str
     read: Reading
     ways: tuple[str, ...] = ()
-    """What a table has a row for, where the reading does not say it without one."""
+    """Return the names of the table's rows, where the reading does not give them."""
 
 
 SMALL_GPT = "--layers 2 --width 32 --context 32 --steps 4 --report_every 1"
@@ -125,7 +126,7 @@ CELLS = (
 
 
 def interpreter_of(version: str) -> Path:
-    """An interpreter with that PyTorch: this one, or an environment's, made on the first call."""
+    """Return an interpreter with that PyTorch: this one, or an environment's, made on the first call."""
     import importlib.metadata
 
     if importlib.metadata.version("torch").partition("+")[0] == version:
@@ -136,7 +137,7 @@ def interpreter_of(version: str) -> Path:
 
 
 def run(python: Path, cell: Cell) -> dict[tuple[str, str], tuple[str, str]]:
-    """(Script, way) to verdict and output."""
+    """Map (script, way) to verdict and output."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -171,7 +172,7 @@ def run(python: Path, cell: Cell) -> dict[tuple[str, str], tuple[str, str]]:
 
 
 def column(version: str, pool: ThreadPoolExecutor) -> dict[tuple[str, str], str]:
-    """All cells of one version, as many at a time as the pool has threads."""
+    """Return all cells of one version, as many at a time as the pool has threads."""
     python, started = interpreter_of(version), time.monotonic()
     found: dict[tuple[str, str], str] = {}
     for cell, results in zip(CELLS, pool.map(lambda cell: run(python, cell), CELLS), strict=True):
@@ -185,12 +186,12 @@ def column(version: str, pool: ThreadPoolExecutor) -> dict[tuple[str, str], str]
 
 
 def is_good(verdict: str) -> bool:
-    """It did what it is for, or said in a sentence why it does not."""
+    """Return whether the run did its work, or said in one sentence why it cannot."""
     return verdict in (EQUAL, TRAINS, "runs") or verdict.startswith("refuses: ")
 
 
 def page(columns: Mapping[str, Mapping[tuple[str, str], str]]) -> str:
-    """The document."""
+    """Return the document."""
     refusals = list(dict.fromkeys(v for found in columns.values() for v in found.values() if v.startswith("refuses")))
     lines = [
         "# Training scripts and PyTorch versions",
@@ -211,7 +212,7 @@ def page(columns: Mapping[str, Mapping[tuple[str, str], str]]) -> str:
 
 
 def main() -> int:
-    """Exit code 1 when a cell failed, or the page says something else."""
+    """Write or compare the page. Exit code 1 when a cell failed, or the page differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--install", action="store_true")

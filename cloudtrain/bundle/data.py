@@ -99,7 +99,7 @@ def _file(path: str, place: Path) -> DataFile:
     status = place.stat()
     if not place.is_file():
         hint = "remove it, or name another folder"
-        raise UnreadableData(f"`{escape_path(str(place))}` is no plain file", hint=hint)
+        raise UnreadableData(f"`{escape_path(str(place))}` is not a plain file", hint=hint)
     return DataFile(path, place, status.st_size, status.st_mtime_ns)
 
 

@@ -62,7 +62,7 @@ def _secret(code: str, level: Level, message: str, places: list[_Place]) -> Find
         level,
         f"{message} ({what}): `{place}`{more}",
         f"add the line `{ignore_line(path)}` to `{IGNORE_FILE}` in `source_dir`, and let the script read "
-        f"secrets from the service's secret store; if it is no secret, {accept}",
+        f"secrets from the service's secret store; if it is not a secret, {accept}",
         ("source_dir",),
         details=tuple(details),
     )

@@ -104,7 +104,7 @@ def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, descriptor: int | None)
     while left > 0:
         piece = source.read(min(left, _COPY))
         if not piece:
-            raise EOFError(f"`{member.name}` is cut")
+            raise EOFError(f"`{member.name}` is truncated")
         left -= len(piece)
         digest.update(piece)
         if descriptor is not None:

@@ -53,7 +53,7 @@ def read_refreshed(user_folder: Path, target: str) -> Mapping[str, Any]:
         table = None
     if not isinstance(table, dict):
         hint = f"write it again with `cloudtrain instances --refresh --target {target}`, or delete it"
-        raise SettingsError(f"`{file}` is not what a refresh writes", hint=hint, code="CT919")
+        raise SettingsError(f"`{file}` is not a price table that a refresh wrote", hint=hint, code="CT919")
     return table
 
 

@@ -126,8 +126,8 @@ def _in_our_words(error: Any) -> UsageError:
 
 _SAID = {
     r"Value error, ": "",
-    r": Input should be a valid integer.*|: (`.*`) is not a valid int(?:eger)?( range)?$": ": it is no whole number",
-    r": Input should be a valid number.*|: (`.*`) is not a valid float( range)?$": ": it is no number",
+    r": Input should be a valid integer.*|: (`.*`) is not a valid int(?:eger)?( range)?$": ": it is not a whole number",
+    r": Input should be a valid number.*|: (`.*`) is not a valid float( range)?$": ": it is not a number",
     r": Input should be greater than or equal to (\S+)$": r": it must be at least \1",
     r": \S+ is not in the range x>=(\S+)$": r": it must be at least \1",
 }
@@ -145,7 +145,9 @@ def _value_hint(error: Any, text: str) -> str | None:
     least = re.search(r"it must be at least (\S+)$", text)
     if least:
         return f"write `{flag} {least[1]}` or more"
-    return f"write for example `{flag} 1`" if text.endswith(("it is no whole number", "it is no number")) else None
+    return (
+        f"write for example `{flag} 1`" if text.endswith(("it is not a whole number", "it is not a number")) else None
+    )
 
 
 def _options(ctx: Any) -> list[str]:

@@ -54,8 +54,8 @@ def job_or_script(
     if not is_script(job):
         for flag, value in (("--gpu", gpu), ("--save-job", save_job)):
             if value:
-                hint = "a job file says it itself; `--set` changes its fields"
-                raise UsageError(f"`{flag}` is for a script, and `{job}` is a job file", hint=hint, code="CT902")
+                hint = "write it into the job file; `--set` changes its fields"
+                raise UsageError(f"`{flag}` applies to a script, and `{job}` is a job file", hint=hint, code="CT902")
         if arguments:
             first = arguments[0] if re.match(r"[\w.-]+=", arguments[0]) else "hyperparameters.epochs=3"
             hint = f"a field of the job is changed with `--set {first}`"
@@ -85,7 +85,7 @@ def as_array(file: JobFile, each: Sequence[str] | None, parallel: int | None) ->
     if not each:
         if parallel is not None:
             hint = "set `parallel` in the sweep's file, `--set parallel=4`, or add `--each hyperparameters.seed=1,2,3`"
-            raise UsageError("`--parallel` is for `--each`", hint=hint, code="CT902")
+            raise UsageError("`--parallel` needs `--each`", hint=hint, code="CT902")
         return file
     from cloudtrain.jobfile.array import array_of
 
@@ -166,7 +166,9 @@ def target(name: str | None, profile: str | None, *, job: str | None = None, **f
             hint = "add `--target local`"
             if field in _OF_THE_JOB:
                 hint += f", or change the job with `--set {_OF_THE_JOB[field]}={value}`"
-            raise UsageError(f"`{flag}` is for the local target, and this is `{chosen}`", hint=hint, code="CT902")
+            raise UsageError(
+                f"`{flag}` works only on the local target, and this is `{chosen}`", hint=hint, code="CT902"
+            )
     return target_named(name, profile=profile, near=near, **_as_fields(given))
 
 

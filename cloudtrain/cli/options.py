@@ -22,15 +22,15 @@ Job = Annotated[
 ScriptArguments = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[ARGS]...", help="What comes after a script goes to the script, options too.", show_default=False
+        metavar="[ARGS]...", help="Everything after a script goes to the script, options too.", show_default=False
     ),
 ]
 Gpu = Annotated[
     str | None,
-    typer.Option("--gpu", metavar="MODEL[:N]", help="Of a script: the GPU and how many an instance has, H100:8."),
+    typer.Option("--gpu", metavar="MODEL[:N]", help="With a script: the GPU and the number per instance, H100:8."),
 ]
 SaveJob = Annotated[
-    Path | None, typer.Option("--save-job", metavar="FILE", help="Of a script: write its job file too.")
+    Path | None, typer.Option("--save-job", metavar="FILE", help="With a script: also write its job file.")
 ]
 Each = Annotated[
     list[str] | None,
@@ -43,7 +43,7 @@ Each = Annotated[
 ]
 Parallel = Annotated[
     int | None,
-    typer.Option("--parallel", min=1, metavar="N", help="With --each: N runs at a time; 1 unless given."),
+    typer.Option("--parallel", min=1, metavar="N", help="With --each: N runs at a time. Default: 1."),
 ]
 RunName = Annotated[
     str,
@@ -99,7 +99,7 @@ Instances = Annotated[
         "--nnodes",
         min=1,
         metavar="N",
-        help="Local: simulate N instances. Of a script: the instances.",
+        help="Local: simulate N instances. With a script: use N instances.",
         show_default=False,
     ),
 ]
@@ -110,7 +110,7 @@ ProcessesPerInstance = Annotated[
         "--nproc",
         min=1,
         metavar="N",
-        help="Local, or of a script: N processes on each instance.",
+        help="Local, or with a script: N processes on each instance.",
     ),
 ]
 MaxRestarts = Annotated[
@@ -124,7 +124,7 @@ BuildEnvironment = Annotated[
     bool | None,
     typer.Option(
         "--build-environment",
-        help="Local: install the job's requirements into an environment of their own, built once.",
+        help="Local: install the job's requirements into a separate environment, built once.",
         show_default=False,
     ),
 ]
@@ -140,14 +140,14 @@ Launcher = Annotated[
 ]
 GracePeriod = Annotated[
     str | None,
-    typer.Option("--grace-period", metavar="TIME", help="Local: from SIGTERM to SIGKILL, for example 30s or 2m."),
+    typer.Option("--grace-period", metavar="TIME", help="Local: time from SIGTERM to SIGKILL, for example 30s or 2m."),
 ]
 Emulate = Annotated[
     str | None,
     typer.Option(
         "--emulate",
         metavar="SERVICE",
-        help="Local: run it as that target would, for example `sagemaker`: its paths, files and command lines.",
+        help="Local: run the job as that target would, for example `sagemaker`: its paths, files and command lines.",
         autocompletion=complete.emulated,
         show_default=False,
     ),
@@ -163,7 +163,7 @@ Queue = Annotated[
 ]
 Priority = Annotated[
     int | None,
-    typer.Option("--priority", metavar="N", help="Local, with --queue: higher numbers come first; 0 unless given."),
+    typer.Option("--priority", metavar="N", help="Local, with --queue: higher numbers come first. Default: 0."),
 ]
 
 

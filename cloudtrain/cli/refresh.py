@@ -44,7 +44,7 @@ def refresh_types(target: str, profile: str | None) -> Iterator[str]:
     service = service_of(target, settings)
     if not isinstance(service, CanRefresh):
         able = " or ".join(f"`--target {name}`" for name in _able(settings))
-        message = f"the types of `{target}` cannot be asked for: its table comes with cloudtrain"
+        message = f"the types of `{target}` cannot be refreshed: its table comes with cloudtrain"
         raise UsageError(message, hint=f"use {able}" if able else "upgrade cloudtrain: a new version has newer tables")
     done = service.refresh_catalogue(settings.target(target, profile=profile))
     yield f"{done.types} types of {done.location} written to {done.file}"

@@ -98,9 +98,9 @@ def _report_failure(run: Run, status: RunStatus) -> None:
     word = "was lost" if status.state is RunState.LOST else "failed"
     rank = ["--rank", str(status.failed_rank)] if status.failed_rank is not None else []
     reason = f": {status.reason}" if status.reason else ""
-    hint = f"{typed('cloudtrain', 'logs', run.name, *rank)} prints all that it wrote"
+    hint = f"{typed('cloudtrain', 'logs', run.name, *rank)} prints its whole output"
     if run.is_sweep:
-        hint = f"{typed('cloudtrain', 'logs', run.name, '--trial', '1')} prints all that its first trial wrote"
+        hint = f"{typed('cloudtrain', 'logs', run.name, '--trial', '1')} prints the whole output of its first trial"
     message = f"`{run.name}` {word}{_after(status)}{reason}"
     show(Document([Notice("error", message, details=status.details, hint=hint)]), sys.stderr)
 

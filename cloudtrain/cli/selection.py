@@ -97,4 +97,4 @@ def moment_of(text: str) -> float:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc).timestamp()
     except (ValueError, OverflowError, OSError):
         hint = "write how long ago, `10m`, or a time, `2026-11-22T10:00`"
-        raise UsageError(f"`{text}` is not a moment", hint=hint, code="CT901") from None
+        raise UsageError(f"`{text}` is not a time", hint=hint, code="CT901") from None

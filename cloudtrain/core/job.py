@@ -52,7 +52,7 @@ def _environment_rules(environment: Mapping[str, Any]) -> Iterator[Problem]:
         places = {(target,): text for target, text in value.items()} if isinstance(value, Mapping) else {(): value}
         for where, text in places.items():
             if isinstance(text, str) and not _REFERENCE.fullmatch(text):
-                message = f"the secret `{name}` says something else than where its value is"
+                message = f"the secret `{name}` does not name the place of its value"
                 hint = f"write for example `env:{name}` or `file:~/.secrets/{name}`"
                 yield Problem((*path, *where), message, hint, code="CT070")
 

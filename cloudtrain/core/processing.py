@@ -41,7 +41,7 @@ def _input_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
     for name, default in ONLY_TRAINING.items():
         value = data.get(name, default)
         if value != default and not (default == () and not value):
-            message = f"`{name}` is for the inputs of training jobs, and this is a processing job"
+            message = f"`{name}` applies to inputs of training jobs, and this is a processing job"
             yield Problem((name,), message, f"remove `{name}`", code="CT023")
     if data.get("data_type") == "augmented_manifest":
         message = "a processing job cannot read an augmented manifest"

@@ -84,7 +84,7 @@ def _value_problems(inputs: Any) -> Iterator[Problem]:
     """Yield a problem for each reference in a plain value. Azure ML would pass it on unchanged."""
     for path, text in _texts(inputs, ("inputs",)):
         for found in find_references(text) if path[2:] == ("value",) else ():
-            message = f"`{found.text}` stands in a plain value, in which nothing is replaced"
+            message = f"`{found.text}` is in a plain value, where references are not replaced"
             yield Problem(path, message, f"write it where `${{{{inputs.{path[1]}}}}}` is used", code="CT020")
 
 
@@ -92,7 +92,7 @@ def _run_problems(inputs: Any) -> Iterator[Problem]:
     """Yield a problem for each location that starts like an earlier run's and is malformed."""
     for path, text in _texts(inputs, ("inputs",)):
         if is_run_input(text) and path[-1] in target_names() and run_input(text) is None:
-            yield Problem(path, f"`{text}` does not name what a run wrote", _RUN_HINT, code="CT021")
+            yield Problem(path, f"`{text}` does not name an output of a run", _RUN_HINT, code="CT021")
 
 
 class Reference(NamedTuple):

@@ -31,7 +31,7 @@ def _range_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
         return
     kind, value = given[0], data[given[0]]
     if data.get("step") is not None and kind != "int":
-        yield Problem(("step",), f"`step` is for `int`, and this is `{kind}`", "remove it", code="CT018")
+        yield Problem(("step",), f"`step` applies to `int`, and this is `{kind}`", "remove it", code="CT018")
     if kind == "choice":
         yield from _choice_rules(value)
     else:
@@ -47,7 +47,7 @@ def _choice_rules(values: Any) -> Iterator[Problem]:
     for index, value in enumerate(values):
         text = json.dumps(value, sort_keys=True, default=str)
         if text in seen:
-            yield Problem(("choice", index), f"`{value}` stands twice", "remove one of the two", code="CT060")
+            yield Problem(("choice", index), f"`{value}` is listed twice", "remove one of the two", code="CT060")
         seen.add(text)
 
 

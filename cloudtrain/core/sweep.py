@@ -150,13 +150,13 @@ def _sweep_rules(sweep: Mapping[str, Any]) -> Iterator[Problem]:
     if strategy not in get_args(Strategy):
         return
     if strategy != "grid" and sweep.get("trials") is None:
-        yield Problem(("trials",), f"`{strategy}` has no end of its own", "add for example `trials: 20`", code="CT011")
+        yield Problem(("trials",), f"`{strategy}` never ends by itself", "add for example `trials: 20`", code="CT011")
     if strategy != "grid" and sweep.get("objective") is None:
         hint = "add `objective: {maximize: accuracy}`, or use `strategy: grid`, which runs every combination"
-        yield Problem(("objective",), f"`{strategy}` needs to know what is best", hint, code="CT011")
+        yield Problem(("objective",), f"`{strategy}` needs an objective", hint, code="CT011")
     if sweep.get("stop_early") is not None and sweep.get("objective") is None:
         hint = "add `objective: {maximize: accuracy}`"
-        yield Problem(("stop_early",), "`stop_early` compares an objective, and there is none", hint, code="CT018")
+        yield Problem(("stop_early",), "`stop_early` compares an objective, and the sweep has none", hint, code="CT018")
     if sweep.get("stop_early") is not None and strategy == "hyperband":
         message = "hyperband stops trials itself, so `stop_early` contradicts it"
         yield Problem(("stop_early",), message, "remove one of them", code="CT018")
@@ -165,7 +165,9 @@ def _sweep_rules(sweep: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(("hyperband",), message, "add for example `hyperband: {min: 1, max: 27}`", code="CT011")
     if strategy != "hyperband" and sweep.get("hyperband") is not None:
         hint = "write `strategy: hyperband`, or remove it"
-        yield Problem(("hyperband",), f"`hyperband` is for that strategy, and this is `{strategy}`", hint, code="CT018")
+        yield Problem(
+            ("hyperband",), f"`hyperband` applies to that strategy, and this is `{strategy}`", hint, code="CT018"
+        )
     job = sweep.get("job")
     command = job.get("command") if isinstance(job, Mapping) else getattr(job, "command", None)
     if command is not None:

@@ -49,7 +49,7 @@ def find_target(name: str) -> Any:
             if entry.value.startswith(OWN):
                 raise
             message = f"the target `{name}` cannot be loaded from `{entry.value}`: {type(error).__name__}: {error}"
-            raise SettingsError(message, hint="upgrade the package that it is from, or uninstall it") from error
+            raise SettingsError(message, hint="upgrade or uninstall its package") from error
     return LOADED[name]
 
 

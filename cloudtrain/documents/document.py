@@ -74,7 +74,7 @@ class Notes:
     def duplicate(self, path: Path, place: Place) -> None:
         """Record a duplicate key."""
         first = self.keys[path]
-        message = f"`{path[-1]}` stands twice; the first is on line {first.line}"
+        message = f"`{path[-1]}` appears twice; the first is on line {first.line}"
         self.problem(path, place, message, "remove one of them", code="CT004")
 
 

@@ -23,7 +23,7 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
     """
     if file.sweep is not None or not isinstance(file.job, TrainingJob):
         hint = "write the values into `search` of the sweep" if file.sweep is not None else "use a training job"
-        raise UsageError(f"`--each` is for a training job, and `{file.file}` holds none", hint=hint, code="CT902")
+        raise UsageError(f"`--each` works with training jobs, and `{file.file}` holds none", hint=hint, code="CT902")
     search: dict[str, list[Any]] = {}
     for text in each:
         field, equals, values = text.partition("=")

@@ -211,4 +211,4 @@ def _read(kind: "Any", data: "Any", where: str) -> "Any":
     elif isinstance(data, dict):
         needed = (each for each in fields(kind) if each.name in data or each.default is MISSING)
         return kind(**{each.name: _read(each.type, data.get(each.name), f"{where}.{each.name}") for each in needed})
-    raise ValueError(f"`{where[1:]}` is missing or wrong" if where else "it is no JSON object")
+    raise ValueError(f"`{where[1:]}` is missing or wrong" if where else "it is not a JSON object")

@@ -50,7 +50,7 @@ def code_upload(kept: Kept, ref: RunRef) -> Upload:
     """
     uploads = [Upload(**item) for item in kept.plan["uploads"] if item["sha256"] == kept.bundle]
     if not uploads:
-        raise TargetError(f"`{ref.name}` was sent without code", hint="its image has all that it runs", code="CT972")
+        raise TargetError(f"`{ref.name}` was sent without code", hint="its code is in the image", code="CT972")
     return next((item for item in uploads if item.kind == "code"), uploads[0])
 
 

@@ -150,8 +150,8 @@ def sent_of(store: Store | None, row: RunRecord) -> Sent:
     kept = None if store is None else store.kept(row.name)
     if kept is None:
         raise RunNotFound(
-            f"nothing is kept of what was sent for `{row.name}`",
-            hint="it was submitted from another machine, or by a cloudtrain before this version",
+            f"this machine has no record of what was sent for `{row.name}`",
+            hint="it was submitted from another machine, or by an older cloudtrain",
             code="CT971",
         )
     return Sent(row.name, row.ref, row.created, kept)

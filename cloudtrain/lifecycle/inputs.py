@@ -190,7 +190,7 @@ class _Search:
 
 def _unusable(row: RunRecord, why: str) -> CloudtrainError:
     return CloudtrainError(
-        f"the run `{row.name}` {why}, so what it wrote is not whole",
+        f"the run `{row.name}` {why}, so its output is incomplete",
         hint=f"`cloudtrain status {row.name}` says why",
         code="CT021",
     )
@@ -202,7 +202,7 @@ def _place(store: Store | None, row: RunRecord, wanted: RunInput) -> str:
     place = places.get(wanted.what.lower())
     if not places and row.key.startswith((SWEEP, TUNER)):
         hint = f"name its run, `run:RUN/model`: `cloudtrain trials {row.name}` lists them"
-        raise CloudtrainError(f"which trial of the sweep `{row.name}` is best is not known", hint=hint, code="CT021")
+        raise CloudtrainError(f"the best trial of the sweep `{row.name}` is not known", hint=hint, code="CT021")
     if place is None and "outputs" in places:
         raise CloudtrainError(
             f"{target_of(row.target).title} keeps all outputs of the training job `{row.name}` in one archive, "
@@ -220,7 +220,7 @@ def _place(store: Store | None, row: RunRecord, wanted: RunInput) -> str:
         return place
     if place.endswith(".tar.gz"):
         raise CloudtrainError(
-            f"`{place}` is an archive, so nothing lies below it", hint=f"remove `{wanted.below}`", code="CT021"
+            f"`{place}` is an archive, so it has no folders", hint=f"remove `{wanted.below}`", code="CT021"
         )
     return place.rstrip("/") + wanted.below
 

@@ -22,7 +22,7 @@ def queued_settings(target: TargetSettings, queue: bool | None, priority: int | 
     given = {name: value for name, value in (("queue", queue), ("priority", priority)) if value is not None}
     if given and not given.keys() <= type(target).model_fields.keys():
         hint = f"leave out `{next(iter(given))}`: runs wait there by the target's own rules"
-        raise UsageError(f"`{target.type}` has no queue of cloudtrain's", hint=hint, code="CT902")
+        raise UsageError(f"`{target.type}` does not use cloudtrain's queue", hint=hint, code="CT902")
     return target.replace(**given) if given else target
 
 
@@ -35,8 +35,8 @@ def queue_of(target: str, settings: Settings) -> KeepsQueue:
     service = service_of(target, settings)
     if not isinstance(service, KeepsQueue):
         others = " or ".join(f"`cloudtrain queue --target {name}`" for name in _with_queue(settings))
-        hint = f"`cloudtrain ps --target {target}` shows its runs that wait; {others} is a queue of cloudtrain's"
-        raise UsageError(f"`{target}` has no queue of cloudtrain's", hint=hint, code="CT902")
+        hint = f"`cloudtrain ps --target {target}` shows its runs that wait; {others} is cloudtrain's own queue"
+        raise UsageError(f"`{target}` does not use cloudtrain's queue", hint=hint, code="CT902")
     return service
 
 

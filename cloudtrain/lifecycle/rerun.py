@@ -183,7 +183,7 @@ class Again:
         given = " ".join(f"--set {way}=VALUE" for way in dict.fromkeys(ways))
         hint = f"give it again: `cloudtrain rerun {self.row.name} {given}`" if given else "submit the job again"
         return UsageError(
-            f"the store keeps no secrets, and `{self.row.name}` had one in {what}", hint=hint, code="CT973"
+            f"the store does not keep secrets, and `{self.row.name}` had one in {what}", hint=hint, code="CT973"
         )
 
 

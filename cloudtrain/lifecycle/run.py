@@ -267,7 +267,7 @@ class Run:
                 remove_folder(self.directory)
             except OSError as error:
                 message = f"the folder `{self.directory}` cannot be removed: {error.strerror or error}"
-                raise TargetError(message, hint="`cloudtrain prune` tries it again", code="CT936") from error
+                raise TargetError(message, hint="`cloudtrain prune` tries again", code="CT936") from error
 
     @property
     def size(self) -> int | None:

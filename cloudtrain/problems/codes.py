@@ -38,7 +38,7 @@ _FILE = (
     ),
     ErrorCode(
         "CT004",
-        "A key stands twice.",
+        "A key appears twice.",
         "Most readers of YAML and JSON take the last one and forget the first, so a value that you see in the file "
         "would have no effect. Remove one of the two.",
     ),

@@ -161,7 +161,7 @@ def _must_succeed(whole: Run) -> None:
         raise TargetError(
             f"`{whole.name}` did not succeed, so there is nothing to compare with: it {status.state}"
             + (f": {status.reason}" if status.reason else ""),
-            hint=f"`cloudtrain logs {whole.name}` prints what it wrote",
+            hint=f"`cloudtrain logs {whole.name}` prints its output",
             code="CT905",
         )
 
@@ -170,13 +170,13 @@ def _must_be_interrupted(run: Run, *, last_step: int, end: int) -> None:
     status = run.last_status
     if status.state in (RunState.FAILED, RunState.LOST):
         raise TargetError(
-            f"`{run.name}` {status.state} before it could be interrupted: {status.reason or 'it does not say why'}",
-            hint=f"`cloudtrain logs {run.name}` prints what it wrote",
+            f"`{run.name}` {status.state} before it could be interrupted: {status.reason or 'it did not say why'}",
+            hint=f"`cloudtrain logs {run.name}` prints its output",
             code="CT905",
         )
     if last_step >= end:
         raise TargetError(
-            f"`{run.name}` was at its end before SIGTERM reached it",
+            f"`{run.name}` ended before SIGTERM reached it",
             hint="choose an earlier step: `--at-step N`; with `runtime.report` the script waits for the signal there",
             code="CT905",
         )
@@ -262,5 +262,5 @@ def _way_of_leaving(status: RunStatus, saved_at: int | None) -> Left:
 def _cannot_resume(resumed: Run, status: RunStatus) -> Verdict | None:
     if status.state is RunState.SUCCEEDED:
         return None
-    words = f"the resumed run {status.state}: {status.reason or 'it does not say why'}"
+    words = f"the resumed run {status.state}: {status.reason or 'it did not say why'}"
     return Verdict("cannot_resume", words, (f"its output: `cloudtrain logs {resumed.name}`",))

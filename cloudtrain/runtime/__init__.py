@@ -1,9 +1,8 @@
 """The small helper that training scripts import: `from cloudtrain import runtime`.
 
-It answers the same way under torchrun, on SageMaker and on Azure ML: which rank am I, which device, where is my data,
-where do checkpoints go, am I being stopped. It travels inside every bundle, so it needs nothing but Python: standard
-library only, and torch, numpy or tensorflow only inside the functions that work with them. Each name is loaded on
-first use.
+It answers in the same way under torchrun, on SageMaker and on Azure ML: which rank am I, which device, where is my
+data, where do checkpoints go, am I being stopped. Every bundle contains it, so it imports only the standard library;
+torch, numpy and tensorflow are imported inside the functions that work with them. Each name is loaded on first use.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What this process's GPU can do, asked in a way that emulation does not answer."""
+"""What this process's GPU supports natively, without emulation."""
 
 from __future__ import annotations
 
 
 def has_bf16() -> bool:
-    """Whether the current GPU computes in bf16. A T4 or a V100 only emulates it, slower than fp32, and torch counts
-    that as support unless told otherwise."""
+    """Return whether the current GPU computes in bf16. A T4 or a V100 only emulates it, slower than fp32, and torch
+    counts that as support by default."""
     import torch
 
     if not torch.cuda.is_available():
@@ -14,7 +14,7 @@ def has_bf16() -> bool:
 
 
 def has_float8() -> bool:
-    """Whether the current GPU multiplies matrices in float8: Hopper, Ada, Blackwell; MI300."""
+    """Return whether the current GPU multiplies matrices in float8: Hopper, Ada, Blackwell; MI300."""
     import torch
 
     if not torch.cuda.is_available():
@@ -25,8 +25,8 @@ def has_float8() -> bool:
 
 
 def use_tf32(is_used: bool) -> None:
-    """Let fp32 matrix products and convolutions round their factors to 10 bits on GPUs (Ampere and newer): several
-    times as fast, with three digits instead of seven. Without it, products of fp32 are those of fp32."""
+    """Let fp32 matrix products and convolutions round their factors to 10 bits on GPUs (Ampere and newer). They become
+    several times as fast, with three digits instead of seven. Without it, they have the full precision of fp32."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = is_used

@@ -1,4 +1,5 @@
-"""Folders of files that are whole or not there: written aside, synced, renamed, and checked by length and digest."""
+"""Folders of files that are either whole or absent: written aside, synced, renamed, and checked by length and
+digest."""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from typing import Any, BinaryIO, cast
 MANIFEST = "checkpoint.json"
 
 ASIDE = ".writing-"
-"""What the name of a folder begins with that is not whole yet."""
+"""Prefix of the name of a folder that is not whole yet."""
 
 
 BLOCK = 16 << 20
-"""Bytes of the blocks in which large checkpoints are hashed, so that a reader can check the part that it needs."""
+"""Bytes of the blocks in which large checkpoints are hashed, so that a reader can check only the part that it needs."""
 
 
 class BlockHash:
-    """The digests of a file's blocks, from its bytes in order."""
+    """Hashes a file's blocks, from its bytes in order."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -29,7 +30,7 @@ class BlockHash:
         self._hash = hashlib.sha256()
 
     def update(self, data: Any) -> None:
-        """The next bytes."""
+        """Add the next bytes."""
         view = memoryview(data).cast("B")
         while view.nbytes:
             piece = view[: BLOCK - self.size % BLOCK]
@@ -42,13 +43,13 @@ class BlockHash:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The file's line in the manifest, when all of it was seen."""
+        """Return the file's entry in the manifest, once all bytes were added."""
         rest = [self._hash.hexdigest()] if self.size % BLOCK else []
         return {"size": self.size, "block": BLOCK, "sha256": [*self._digests, *rest]}
 
 
 class HashingFile:
-    """A binary file that knows length and digest of what was written, without reading it again."""
+    """A binary file that knows length and digest of the written data without reading it again."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -63,17 +64,17 @@ class HashingFile:
         return self._file.write(view)
 
     def flush(self) -> None:
-        """Hand what is buffered to the operating system."""
+        """Hand buffered data to the operating system."""
         self._file.flush()
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The file's line in the manifest."""
+        """Return the file's entry in the manifest."""
         return {"size": self.size, "sha256": self._hash.hexdigest()}
 
 
 def write_hashed(path: Path, write: Callable[[BinaryIO], None]) -> dict[str, Any]:
-    """Let `write` fill a new file, sync it to disk, and return its line for the manifest."""
+    """Let `write` fill a new file, sync it to disk, and return its entry in the manifest."""
     with path.open("wb") as file:
         hashing = HashingFile(file)
         write(cast(BinaryIO, hashing))
@@ -83,7 +84,7 @@ def write_hashed(path: Path, write: Callable[[BinaryIO], None]) -> dict[str, Any
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Replace a file: afterwards it holds all of `data`, or what it held before."""
+    """Replace a file. At any moment it holds either all of `data` or its earlier content."""
     aside = path.with_name(f".{path.name}.writing")
     write_hashed(aside, lambda file: cast(None, file.write(data)))
     aside.replace(path)
@@ -91,7 +92,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def publish(aside: Path, final: Path, manifest: Mapping[str, Any]) -> None:
-    """Complete the folder `aside` with its manifest and give it its name. Before the rename, `final` is not there."""
+    """Complete the folder `aside` with its manifest and rename it. Before the rename, `final` does not exist."""
     text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
     write_hashed(aside / MANIFEST, lambda file: cast(None, file.write(text.encode())))
     sync_folder(aside)
@@ -100,12 +101,12 @@ def publish(aside: Path, final: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def file_names(folder: Path) -> list[str]:
-    """Every file under `folder`, in one order on all ranks."""
+    """Return every file under `folder`, in the same order on all ranks."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Name to length and digest of these files under `folder`, each synced to disk."""
+    """Sync each of these files under `folder` to disk, and return name to length and digest."""
     found = {}
     for name in names:
         path = folder / name
@@ -120,7 +121,7 @@ def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest, if it is whole and the files that it lists have their lengths; None otherwise."""
+    """Return the manifest, if it is whole and the files that it lists have the right lengths; None otherwise."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         files = manifest["files"]
@@ -131,8 +132,8 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
-    """True when every file has the length and the digests that the manifest says. Of several readers, each checks the
-    lengths of all files and the digests of its share."""
+    """Return whether every file has the length and the digests that the manifest says. Each of several readers checks
+    the lengths of all files and the digests of its share."""
     manifest = read_manifest(folder)
     if manifest is None:
         return False
@@ -150,10 +151,10 @@ def _has_digests(path: Path, entry: Mapping[str, Any]) -> bool:
 
 
 def blocks_of(entry: Mapping[str, Any]) -> tuple[int, list[str]]:
-    """The length of a file's blocks and their digests, from its line in a manifest. A small file is one block.
+    """Return the length of a file's blocks and their digests, from its entry in a manifest. A small file is one block.
 
     Raises:
-        ValueError: the line is none that is written here.
+        ValueError: the entry is not one that this module writes.
     """
     size, digests = entry["size"], entry["sha256"]
     if isinstance(digests, str):
@@ -165,7 +166,8 @@ def blocks_of(entry: Mapping[str, Any]) -> tuple[int, list[str]]:
 
 
 def share_of(files: Mapping[str, Any], reader: int, readers: int) -> dict[str, Any]:
-    """The files that one of several readers takes: the largest first, each to the one who has least so far."""
+    """Return the files that one of several readers takes. The largest files are dealt first, each to the reader with
+    the least so far."""
     loads = [0] * readers
     shares: list[dict[str, Any]] = [{} for _ in range(readers)]
     for name in sorted(files, key=lambda name: (-files[name]["size"], name)):
@@ -184,7 +186,7 @@ def _digest_of_next(file: BinaryIO, length: int) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder last. Mounted object stores refuse it, and keep names in their own way."""
+    """Make renames in a folder durable. Mounted object stores refuse it, and keep names in their own way."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,7 +1,7 @@
-"""The metrics of a trial of Azure ML's sweeps, sent to the workspace: its tuner reads them there and nowhere else.
+"""Send the metrics of a trial to the workspace, because the tuner of Azure ML's sweeps reads them only there.
 
-The service gives every job an MLflow endpoint and a token. Each report is one POST, from a thread of its own, so that
-training does not wait; what could not be sent is said once. Scripts need no package for it.
+The service gives every job an MLflow endpoint and a token. Each report is one POST from a separate thread, so that
+training does not wait. A failure is reported once. Scripts need no extra package.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 WANTED = "CLOUDTRAIN_SEND_METRICS"
-"""Set to `azureml` in the trials of a sweep."""
+"""The variable that is `azureml` in the trials of a sweep."""
 
 _PATIENCE = 30.0
-"""Seconds for one request, and for what is left when the script ends."""
+"""Seconds for one request, and for the remaining requests when the script ends."""
 
 
 def log_batch_address(tracking_uri: str) -> str:
-    """Where metrics are sent: the REST interface behind an `azureml://` tracking URI."""
+    """Return the address that receives metrics: the REST interface behind an `azureml://` tracking URI."""
     address = tracking_uri.replace("azureml://", "https://", 1).partition("?")[0].rstrip("/")
     return address.replace("/mlflow/v1.0/", "/mlflow/v2.0/", 1) + "/api/2.0/mlflow/runs/log-batch"
 
@@ -45,7 +45,7 @@ class Sender:
         self._thread.start()
 
     def put(self, values: dict[str, float]) -> None:
-        """Send these values, soon. `step` is the step of the others."""
+        """Queue these values for sending. `step` is their step."""
         now, step = int(time.time() * 1000), int(values.get("step", values.get("epoch", 0)))
         rows = [
             {"key": name, "value": value, "timestamp": now, "step": step}
@@ -56,7 +56,7 @@ class Sender:
             self._waiting.put(rows)
 
     def close(self) -> None:
-        """Wait until everything is sent, for a while."""
+        """Wait until everything is sent, but only for a limited time."""
         self._waiting.put(None)
         self._thread.join(_PATIENCE)
 
@@ -85,7 +85,7 @@ _sender: Sender | None = None
 
 
 def send(values: dict[str, float]) -> None:
-    """Send what the script reported, where this is a trial of Azure ML's sweep."""
+    """Send what the script reported, if it is a trial of an Azure ML sweep."""
     global _sender
     if _sender is None:
         names = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_TRACKING_TOKEN")

@@ -2,10 +2,10 @@
 
     python -m cloudtrain.runtime.azureml_processing [--shard NAME=PATH]... -- PROGRAM [ARGUMENTS]
 
-Azure ML gives every instance all data, so each makes a folder of links with its share of the files, which stands in
-the arguments and variables of the script where the whole folder stood. The script is one process on its own, as on
-other targets: its instance's number is in `CLOUDTRAIN_INSTANCE` and `CLOUDTRAIN_INSTANCE_COUNT`, and the ranks that
-Azure ML gave, which told the instances apart, are gone.
+Azure ML gives every instance all data, so each instance makes a folder of links to its share of the files. That folder
+replaces the whole one in the arguments and variables of the script. The script is a single process, as on other
+targets. `CLOUDTRAIN_INSTANCE` and `CLOUDTRAIN_INSTANCE_COUNT` hold its instance's number. Azure ML's ranks, which
+distinguished the instances, are removed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ RANKS = frozenset("RANK LOCAL_RANK NODE_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT"
 
 
 def prepare(arguments: Sequence[str], variables: Mapping[str, str], directory: str) -> tuple[list[str], dict[str, str]]:
-    """What to become: argv and environment of the script. Makes the folders of links, below `directory`.
+    """Make the folders of links, below `directory`. Return argv and environment of the script.
 
     Raises:
-        SetupError: the arguments or the variables make no sense, or an input cannot be read.
+        SetupError: the arguments or the variables are not valid, or an input cannot be read.
     """
     shards, argv = _parse(arguments)
     here = detect_environment(variables)
@@ -60,10 +60,10 @@ def prepare(arguments: Sequence[str], variables: Mapping[str, str], directory: s
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Go on as the script.
+    """Replace this process by the script.
 
     Raises:
-        SystemExit: it cannot start; stderr says why.
+        SystemExit: the script cannot start; stderr says why.
     """
     try:
         argv, environment = prepare(arguments, os.environ, tempfile.mkdtemp(prefix="cloudtrain-"))
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Input to path, and the script's argv."""
+    """Return input to path, and the script's argv."""
     if "--" not in arguments[:-1]:
         raise SetupError("nothing to start", hint=f"python -m {MODULE} --shard NAME=PATH -- PROGRAM ARGUMENTS")
     end = list(arguments).index("--")
@@ -86,14 +86,15 @@ def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     while options:
         name, equals, path = options[1].partition("=") if len(options) > 1 else ("", "", "")
         if options[0] != "--shard" or not (name and equals and path):
-            raise SetupError(f"`{' '.join(options)}` is no `--shard NAME=PATH`")
+            raise SetupError(f"`{' '.join(options)}` is not `--shard NAME=PATH`")
         shards[name] = path.rstrip("/") or "/"
         del options[:2]
     return shards, list(arguments[end + 1 :])
 
 
 def _replace_path(word: str, path: str, share: str) -> str:
-    """One argument with the share in the place of the whole, and not in the place of a longer name."""
+    """Return one argument with the share in place of the whole folder. Longer paths that begin with the same text are
+    kept."""
     return re.sub(rf"{re.escape(path)}(?![\w.-])", lambda _: share, word)
 
 

@@ -1,4 +1,4 @@
-"""Which backend carries the collectives: smddp, nccl, gloo or mpi. `auto` takes the fastest that can run."""
+"""Choose the backend of the collectives: smddp, nccl, gloo or mpi. `auto` chooses the fastest that can run."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from .notices import notice
 AUTO = "auto"
 
 NCCL = "cpu:gloo,cuda:nccl"
-"""nccl for GPU tensors, gloo for the small CPU tensors beside them."""
+"""nccl for GPU tensors, and gloo for the small CPU tensors beside them."""
 
 SMDDP_MODULE = "smdistributed.dataparallel.torch.torch_smddp"
-"""Importing it registers the backend `smddp`. It ships in SageMaker's images only."""
+"""The module that registers the backend `smddp` when it is imported. Only SageMaker's images have it."""
 
 
 def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool, sends: bool = False) -> str:
-    """The backend string for torch.distributed.
+    """Return the backend string for torch.distributed.
 
     Args:
         asked: `auto`, or a backend that must be used.
         gpus: GPUs that this process sees.
         folded: two processes share a GPU.
         alone: the job has one process.
-        sends: the script sends tensors from process to process, which smddp cannot.
+        sends: the script sends tensors from process to process, which smddp does not support.
 
     Raises:
         SetupError: the backend asked for cannot run here.
@@ -43,7 +43,7 @@ def choose_backend(asked: str, *, gpus: int, folded: bool, alone: bool, sends: b
 
 
 def _problem(backend: str, *, gpus: int, folded: bool) -> str | None:
-    """Why a backend cannot run here; None when it can."""
+    """Return why a backend cannot run here; None when it can."""
     import torch.distributed as dist
 
     if "nccl" in backend or backend == "smddp":

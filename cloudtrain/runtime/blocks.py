@@ -1,5 +1,5 @@
-"""The bytes of a checkpoint: read once on each instance, checked block by block before they are used, and handed to
-every process there that needs them.
+"""The bytes of a checkpoint: read once on each instance, checked block by block before use, and handed to every process
+there that needs them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _AHEAD = 4
 
 
 class TornError(Exception):
-    """A file does not hold what the manifest says."""
+    """A file differs from what the manifest says."""
 
 
 class Block(NamedTuple):
-    """A block of a file, by its number. They sort as they lie on disk."""
+    """A block of a file, by its number. Blocks sort in the order in which they lie on disk."""
 
     name: str
     number: int
@@ -32,9 +32,9 @@ class Block(NamedTuple):
 def read_blocks(
     folder: Path, files: Mapping[str, Mapping[str, Any]], wanted: Iterable[Block]
 ) -> Iterator[tuple[Block, memoryview | None]]:
-    """The wanted blocks, in order; None for one that is not what the manifest's `files` say.
+    """Yield the wanted blocks, in order; None for a block that differs from the manifest's `files`.
 
-    Every process of the instance must call it and take all that comes, because others may wait for what it reads.
+    Every process of the instance must call it and take all blocks, because others may wait for what it reads.
     """
     group = instance_group()
     users: dict[Block, list[int]] = defaultdict(list)
@@ -59,7 +59,7 @@ def read_blocks(
 
 
 def _share_out(users: Mapping[Block, list[int]]) -> dict[Block, int]:
-    """Who reads each block: of those that need it, the one that reads least so far."""
+    """Return which process reads each block: of those that need it, the one that reads least so far."""
     loads: dict[int, int] = defaultdict(int)
     reader_of = {}
     for block in sorted(users, key=lambda block: (len(users[block]), block)):
@@ -75,7 +75,8 @@ def _length_of(files: Mapping[str, Mapping[str, Any]], block: Block) -> int:
 
 
 def _read(folder: Path, files: Mapping[str, Mapping[str, Any]], block: Block) -> bytearray:
-    """The block, and a byte behind it that is 1 when the block is good: a process that waits for it must hear of it."""
+    """Return the block, followed by a byte that is 1 when the block is good, because a waiting process must learn of a
+    bad block too."""
     length, digests = blocks_of(files[block.name])
     data = bytearray(_length_of(files, block) + 1)
     view = memoryview(data)[:-1]

@@ -5,9 +5,9 @@
             state.pt
             checkpoint.json     step, and length and digest of every file
 
-A save writes into a folder aside, syncs it and renames it, so a name means a finished save; length and digest tell
-what a disk, a crash or a half-done upload broke later. The number in front orders saves, not steps, so that a run
-started afresh in an old folder continues from its own saves. Torn checkpoints are skipped with a notice, never loaded.
+A save writes into a temporary folder, syncs it and renames it, so a final name means a finished save. Length and digest
+reveal damage by a disk, a crash or a half-done upload. The number in front orders saves, not steps, so a run that
+starts afresh in an old folder continues from its own saves. Torn checkpoints are skipped with a notice, never loaded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .steps import whole_step
 
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
 _REFUSED = re.compile(r"Unsupported (?:global: GLOBAL|class) (\S+)")
-"""How torch, since 2.4 and before, names a type that it does not load."""
+"""How torch (from 2.4 on, and before) names a type that it refuses to load."""
 _TORCH, _PICKLE = "state.pt", "state.pickle"
 
 
@@ -53,20 +53,20 @@ class Loaded(NamedTuple):
 class Checkpoints:
     """The newest `keep` checkpoints of a run, in one folder.
 
-    `directory` is `checkpoint_dir()` unless given; `keep` is `CLOUDTRAIN_CHECKPOINT_KEEP`, else 3.
+    The default of `directory` is `checkpoint_dir()`; that of `keep` is `CLOUDTRAIN_CHECKPOINT_KEEP`, else 3.
     """
 
     def __init__(self, directory: str | Path | None = None, keep: int | None = None) -> None:
         self.directory = Path(directory) if directory is not None else checkpoint_dir()
         self.keep = keep if keep is not None else _keep_from_environment()
         if self.keep < 1:
-            raise SetupError(f"`keep` is {self.keep}, so no checkpoint would stay", hint="keep at least 1")
+            raise SetupError(f"`keep` is {self.keep}, so no checkpoint would be kept", hint="keep at least 1")
 
     def save(self, state: Any, step: SupportsIndex) -> Path | None:
         """Write `state` on rank 0; the other ranks return at once, with None.
 
-        With torch loaded the state is what `torch.load(weights_only=True)` reads back: tensors, numbers, texts and
-        containers of them, such as state dicts. Without torch it is the same with numpy arrays.
+        With torch loaded the state may hold what `torch.load(weights_only=True)` reads back: tensors, numbers, texts
+        and containers of them, such as state dicts. Without torch it may hold numpy arrays instead of tensors.
 
         Raises:
             SetupError: the state holds something else, which `load` would refuse; older checkpoints stay.
@@ -81,13 +81,14 @@ class Checkpoints:
         return self._publish(aside, step, files)
 
     def save_sharded(self, write: Callable[[Path], object], step: SupportsIndex) -> Path | None:
-        """Let every rank write its part: `write(folder)` is called on all ranks with one folder that they share.
+        """Let every rank write its part. `write(folder)` is called on all ranks with one shared folder.
 
-        For states that no single process holds, for example with `torch.distributed.checkpoint`. Every rank must call
-        it. Rank 0 returns the path.
+        It is for states that no single process holds, for example with `torch.distributed.checkpoint`. Every rank must
+        call it. Rank 0 returns the path.
 
-        `write` may return name to length and digest of files that it has written, as `sharded.write_shards` does, which
-        hashes while it writes. The ranks share out the other files and read each of them once.
+        `write` may return a mapping of name to length and digest for the files that it has written, as
+        `sharded.write_shards` does, which hashes while it writes. The ranks divide the other files and read each of
+        them once.
         """
         step, environment = whole_step(step), detect_environment()
         aside = self._make_aside(step) if environment.is_main else self.directory / f"{ASIDE}{step}"
@@ -103,7 +104,7 @@ class Checkpoints:
         return path
 
     def latest(self) -> Saved | None:
-        """The newest whole checkpoint, as this process sees it. Torn ones are skipped with a notice."""
+        """Return the newest whole checkpoint, as this process sees it. Torn ones are skipped with a notice."""
         for saved in self._all():
             if is_whole(saved.path):
                 return saved
@@ -111,9 +112,9 @@ class Checkpoints:
         return None
 
     def agree(self) -> Saved | None:
-        """The newest checkpoint that is whole on every rank. Every rank must call it.
+        """Return the newest checkpoint that is whole on every rank. Every rank must call it.
 
-        The ranks of an instance share out its files, so that each instance reads every byte once.
+        The ranks of an instance divide the checkpoint's files, so that each instance reads every byte once.
         """
         names = from_main([saved.path.name for saved in self._all()])
         place = detect_environment()
@@ -127,7 +128,7 @@ class Checkpoints:
         return None
 
     def load_sharded(self, read: Callable[[Path], object]) -> Saved | None:
-        """Let every rank read its part of the newest whole checkpoint, or None where there is no checkpoint.
+        """Let every rank read its part of the newest whole checkpoint. Return None where no checkpoint exists.
 
         `read(folder)` is called on all ranks, and checks what it reads, as `sharded.read_shards` does. Every rank must
         call it.
@@ -150,16 +151,16 @@ class Checkpoints:
             notice(f"skipped the checkpoint `{self.directory / name}`: torn or missing")
         if torn:
             raise SetupError(
-                f"no checkpoint in `{self.directory}` is whole, and parts of a torn one were read before that was seen",
-                hint="remove them to start from the beginning",
+                f"no checkpoint in `{self.directory}` is whole, and parts of a torn one were loaded already",
+                hint="remove the checkpoints to start from the beginning",
             )
         return None
 
     def load(self, map_location: Any = "cpu") -> Loaded | None:
-        """The newest checkpoint that is whole on every rank, or None. Every rank must call it.
+        """Return the newest checkpoint that is whole on every rank, or None. Every rank must call it.
 
         Raises:
-            SetupError: it is whole but holds what cannot be loaded safely, or needs torch and there is none.
+            SetupError: the checkpoint is whole but cannot be loaded safely, or needs torch, which is not installed.
         """
         saved = self.agree()
         if saved is None:
@@ -167,7 +168,7 @@ class Checkpoints:
         return Loaded(_read_state(saved.path, map_location), saved.step)
 
     def _all(self) -> list[Saved]:
-        """What looks like a checkpoint, newest first, whole or not."""
+        """Return everything that looks like a checkpoint, newest first, whole or not."""
         found = [_parse(path) for path in self.directory.iterdir()] if self.directory.is_dir() else []
         return sorted((saved for saved in found if saved is not None), reverse=True)
 
@@ -209,7 +210,8 @@ def _torch_save(state: Any, file: BinaryIO) -> None:
 
 
 def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) -> Any:
-    """The state; to `only_check` that it can be read, the data of tensors is left out where torch can do that."""
+    """Return the state. To `only_check` that it can be read, the data of tensors is left out where torch supports
+    that."""
     if (folder / _PICKLE).exists():
         return plain_pickle.load(folder / _PICKLE)
     try:

@@ -1,4 +1,4 @@
-"""Becomes DeepSpeed's own launcher on each instance of an Azure ML job, which starts one such process on each.
+"""Becomes DeepSpeed's own launcher on an instance of an Azure ML job, which starts one such process on each instance.
 
     python -m cloudtrain.runtime.deepspeed_launcher [OPTIONS OF deepspeed] SCRIPT [ARGUMENTS]
 
@@ -7,8 +7,8 @@
 
 The hosts are those of AZ_BATCH_HOST_LIST, each with as many slots as `--num_gpus` says, or as this instance has GPUs.
 `--no_ssh` (DeepSpeed pull request 5728, July 2024) starts the ranks of its own instance only, so that no instance has
-to log in to another. The user's options come last, and so they win. Autotuning reaches other instances through ssh
-alone: on one instance it runs.
+to log in to another. The user's options come last, so they override ours. Autotuning reaches other instances only
+through ssh, so it works only on one instance.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ FLAGS = frozenset(
     "--module --no_python --no_local_rank --no_ssh --no_ssh_check --force_multi --save_pid --elastic_training "
     "--bind_cores_to_rank -h --help".split()
 )
-"""Options of `deepspeed` without a value (read in its `launcher/runner.py`). All others have one, so the script is what
-follows them."""
+"""Options of `deepspeed` without a value (from its `launcher/runner.py`). All other options have one value, so the
+first word after the options is the script."""
 
 COUNTS = ("--num_gpus", "--num_accelerators")
 
 CHOICES = (*COUNTS, "-i", "--include", "-e", "--exclude")
-"""Options that say which GPUs to use; DeepSpeed takes `--num_gpus` with none of the others."""
+"""Options that choose GPUs. DeepSpeed does not accept `--num_gpus` together with another of them."""
 
 
 def options_of(arguments: Sequence[str]) -> dict[str, str]:
-    """The options of `deepspeed` before the script, without their values where they have none."""
+    """Map each option of `deepspeed` before the script to its value, which is empty for options without one."""
     found, rest = {}, iter(arguments)
     for argument in rest:
         if not argument.startswith("-"):
@@ -53,10 +53,10 @@ def options_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def deepspeed_argv(arguments: Sequence[str], variables: Mapping[str, str], *, gpus: int) -> list[str]:
-    """The command that this instance runs; `gpus` are those of this instance. Writes the hostfile.
+    """Write the hostfile and return the command that this instance runs. `gpus` are those of this instance.
 
     Raises:
-        SetupError: nobody says how many GPUs there are, or where the first instance is; or autotuning needs ssh.
+        SetupError: the number of GPUs or the address of the first instance is unknown, or autotuning needs ssh.
     """
     options = options_of(arguments)
     environment = detect_environment(variables)
@@ -64,7 +64,7 @@ def deepspeed_argv(arguments: Sequence[str], variables: Mapping[str, str], *, gp
     if count > 1 and "--autotuning" in options:
         raise SetupError(
             f"DeepSpeed's autotuning reaches other instances through ssh, and this job has {count} instances",
-            hint="tune on one instance (`instance_count: 1`), then train on several with what it found",
+            hint="tune on one instance (`instance_count: 1`), then train on several with the result",
         )
     if count == 1:
         chosen = [] if any(name in options for name in CHOICES) else ["--num_gpus", _slots(options, variables, gpus)]
@@ -85,10 +85,10 @@ def deepspeed_argv(arguments: Sequence[str], variables: Mapping[str, str], *, gp
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Go on as `deepspeed`.
+    """Replace this process by `deepspeed`.
 
     Raises:
-        SystemExit: it cannot start; stderr says why.
+        SystemExit: `deepspeed` cannot start; stderr says why.
     """
     try:
         argv = deepspeed_argv(arguments, os.environ, gpus=this_machine(os.environ, "").gpus)
@@ -105,7 +105,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _slots(options: Mapping[str, str], variables: Mapping[str, str], gpus: int) -> str:
-    """GPUs that are no NVIDIA ones have no device files that are counted; Azure's variable may know them."""
+    """Return the number of slots. Only NVIDIA GPUs have the device files that are counted; Azure's variable may know
+    others."""
     given = next((options[name] for name in COUNTS if name in options), "")
     text = given or str(gpus or variables.get("AZ_BATCHAI_GPU_COUNT", ""))
     if text.isdecimal() and int(text):
@@ -115,7 +116,7 @@ def _slots(options: Mapping[str, str], variables: Mapping[str, str], gpus: int) 
 
 
 def _hosts(variables: Mapping[str, str], count: int) -> list[str]:
-    """One name for each instance. DeepSpeed only counts them where it uses no ssh, and they must differ."""
+    """Return one name for each instance. Without ssh DeepSpeed only counts the names, which must differ."""
     hosts = [host for host in variables.get("AZ_BATCH_HOST_LIST", "").split(",") if host]
     return hosts if len(set(hosts)) == count else [f"instance-{number}" for number in range(count)]
 

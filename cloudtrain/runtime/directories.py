@@ -1,4 +1,4 @@
-"""Where the data is, and where results go, by name, on every target.
+"""Folders for data and results, by name, on every target.
 
 The launcher's own variables come first, then SageMaker's, then Azure ML's, then a folder under the working directory,
 so that the same line works in a notebook. Folders for results are created; data must be there.
@@ -48,21 +48,22 @@ CHECKPOINT = (
     "AZUREML_OUTPUT_checkpoint",
     "AZUREML_OUTPUT_CHECKPOINT",
 )
-"""Variables that hold a folder, first one set wins. `{name}` is the name as written, `{upper}` in capitals."""
+"""Variables that hold a folder; the first one that is set wins. `{name}` is the name as written, `{upper}` in
+capitals."""
 
 SHARED = frozenset({"SM_OUTPUT_DATA_DIR"})
-"""Folders that all outputs share, so each gets a folder of its name inside."""
+"""Folders that all outputs share. Each output gets a folder of its name inside."""
 
 SAGEMAKER_CHECKPOINTS = "checkpoints"
-"""Beside SM_MODEL_DIR, `/opt/ml/checkpoints` that is. Exists on SageMaker when the job has a checkpoint configuration;
-the service keeps it in step with S3."""
+"""The checkpoint folder beside SM_MODEL_DIR: `/opt/ml/checkpoints`. It exists on SageMaker when the job has a
+checkpoint configuration; the service keeps it in step with S3."""
 
 
 def input_dir(name: str, *, default: str | Path | None = None) -> Path:
-    """The folder (or file) of the input `name`, else `default`, else `data/NAME` under the working directory.
+    """Return the folder (or file) of the input `name`; else `default`; else `data/NAME` under the working directory.
 
     Raises:
-        SetupError: nothing is there.
+        SetupError: the folder does not exist.
     """
     found = _first(INPUTS, name, os.environ)
     usual = Path(default if default is not None else Path("data", name))
@@ -76,17 +77,17 @@ def input_dir(name: str, *, default: str | Path | None = None) -> Path:
 
 
 def output_dir(name: str) -> Path:
-    """The folder of the output `name`, created; `model` is `model_dir()`."""
+    """Create and return the folder of the output `name`; `model` means `model_dir()`."""
     return model_dir() if name == "model" else _create(_first(OUTPUTS, name, os.environ) or _default_folder(name))
 
 
 def model_dir() -> Path:
-    """The folder that the target keeps as the trained model, created."""
+    """Create and return the folder that the target keeps as the trained model."""
     return _create(_first(MODEL, "model", os.environ) or _default_folder("model"))
 
 
 def checkpoint_dir() -> Path:
-    """The folder that outlives the run and is there again when it resumes, created."""
+    """Create and return the folder that outlives the run and is available again when it resumes."""
     found = _first(CHECKPOINT, "checkpoint", os.environ)
     on_sagemaker = Path(os.environ.get("SM_MODEL_DIR") or "/opt/ml/model").parent / SAGEMAKER_CHECKPOINTS
     if found is None and detect_environment().platform == "sagemaker" and on_sagemaker.is_dir():
@@ -95,7 +96,7 @@ def checkpoint_dir() -> Path:
 
 
 def run_dir() -> Path | None:
-    """The folder of the run on this machine; None on the clouds and without cloudtrain."""
+    """Return the folder of the run on this machine; None on the clouds and without cloudtrain."""
     text = os.environ.get("CLOUDTRAIN_RUN_DIR")
     return Path(text) if text else None
 
@@ -109,7 +110,7 @@ def _first(templates: tuple[str, ...], name: str, variables: Variables) -> Path 
 
 
 def _default_folder(name: str) -> Path:
-    """The default folder. Azure ML uploads `outputs/` of the working directory by itself."""
+    """Return the default folder. Azure ML uploads `outputs/` of the working directory by itself."""
     return Path("outputs", name) if detect_environment().platform == "azureml" else Path(name)
 
 

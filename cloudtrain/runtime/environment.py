@@ -1,9 +1,9 @@
-"""Which process am I? Rank, world size and master from the variables of whoever started the processes.
+"""Rank, world size and master of this process, from the variables of the launcher that started it.
 
-Launchers differ in names, not in ideas, so they are rows of a table. The first row whose variables are present wins:
-torchrun's own (SageMaker runs torchrun too), Azure ML's PyTorch flavour, Open MPI (Azure ML's and SageMaker's MPI),
-SLURM, then `TF_CONFIG`; without any of them the process is alone. `MASTER_ADDR` and `MASTER_PORT` decide nothing:
-SageMaker's PyTorch toolkit sets them for a single process as well.
+Launchers differ only in the names of their variables, so each is a row of a table. The first row whose variables are
+present wins: torchrun's own (SageMaker runs torchrun too), Azure ML's PyTorch flavour, Open MPI (Azure ML's and
+SageMaker's MPI), SLURM, then `TF_CONFIG`; without any of them the process is alone. `MASTER_ADDR` and `MASTER_PORT` do
+not identify a launcher, because SageMaker's PyTorch toolkit sets them for a single process as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Environment:
         node_rank: this instance among the instances; tells apart the shards of a processing job, and the copies of a
             job that SageMaker runs on several instances without a distribution: each of them is rank 0 of 1.
         node_count: instances.
-        master_addr: where rank 0 can be reached; None where nothing says so.
+        master_addr: where rank 0 can be reached; None where that is unknown.
         master_port: the port that rank 0 listens on.
         role: `worker`, or TensorFlow's `chief`, `ps`, `evaluator`.
     """
@@ -53,16 +53,17 @@ class Environment:
 
     @property
     def is_main(self) -> bool:
-        """True for the one process that prints, and writes files."""
+        """Return True for the one process that prints and writes files."""
         return self.rank == 0
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """One row: the variables that hold each number, first one present wins. Numbers without a variable are derived.
+    """One row of the table: the variables for each number, of which the first one present wins. Numbers without a
+    variable are derived.
 
-    `tasks_on_node` reads the local world size where it is not a plain number; `is_task` tells a process of the
-    launcher from one that merely inherited its variables.
+    `tasks_on_node` reads the local world size where the variable is not a plain number. `is_task` distinguishes a
+    process of the launcher from one that merely inherited its variables.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Launcher:
     is_task: Callable[[Variables], bool] = lambda _: True
 
     def has_started(self, variables: Variables) -> bool:
-        """True when this launcher started the process."""
+        """Return whether this launcher started the process."""
         return self.rank in variables and any(name in variables for name in self.world_size) and self.is_task(variables)
 
 
@@ -122,11 +123,11 @@ PLATFORMS = (
     ("sagemaker", ("SM_HOSTS", "SM_CURRENT_HOST", "SM_MODEL_DIR")),
     ("azureml", ("AZUREML_RUN_ID", "AZUREML_EXPERIMENT_ID", "AZUREML_NODE_COUNT")),
 )
-"""Variables that give a platform away."""
+"""Variables that identify a platform."""
 
 
 def detect_environment(variables: Variables | None = None) -> Environment:
-    """The environment of this process, from `os.environ` unless other variables are given.
+    """Return the environment of this process, from `os.environ` or the given variables.
 
     Raises:
         SetupError: a variable is not a number, or the numbers contradict each other.
@@ -166,7 +167,7 @@ def _of_launcher(launcher: Launcher, variables: Variables, platform: str) -> Env
 
 
 def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world_size: int, local_rank: int) -> int:
-    """The variable where there is one, else what the other numbers leave."""
+    """Return the variable's number where it is set; otherwise derive it from the other numbers."""
     given = _number(variables, launcher.local_world_size, 0) or launcher.tasks_on_node(variables)
     if given:
         return given
@@ -180,8 +181,8 @@ def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world
 
 
 def _of_instance(variables: Variables, platform: str) -> Environment:
-    """A process that works alone. In a processing job, or on SageMaker without a distribution, it is one of several,
-    each on an instance of its own."""
+    """Return the environment of a process that works alone. In a processing job, or on SageMaker without a
+    distribution, it is one of several, each on its own instance."""
     number, count = sagemaker_hosts.place(variables)
     number = _number(variables, ("CLOUDTRAIN_INSTANCE",), number)
     count = _number(variables, ("CLOUDTRAIN_INSTANCE_COUNT",), count)
@@ -189,7 +190,8 @@ def _of_instance(variables: Variables, platform: str) -> Environment:
 
 
 def _of_tensorflow(variables: Variables, platform: str) -> Environment | None:
-    """Chief first, then workers; they are the world. Other roles rank behind it. None without a cluster."""
+    """Return the environment of a TensorFlow task. The world is the chief, then the workers; other roles rank behind
+    it. None without a cluster."""
     config = read_tf_config(variables)
     cluster = (config or {}).get("cluster") or {}
     if not cluster:

@@ -1,4 +1,4 @@
-"""The one error of the runtime. It stands apart from `cloudtrain.errors`, which is not in the bundle."""
+"""The runtime's one error. It is separate from `cloudtrain.errors`, which the bundle does not contain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 class SetupError(Exception):
-    """The process cannot train as it was started or asked. `hint` says what to type or to set."""
+    """The process cannot train as it was started or asked to. `hint` says what to type or to set."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -17,5 +17,5 @@ class SetupError(Exception):
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
 
     def tell(self) -> None:
-        """Write it to stderr for a person."""
+        """Write the error to stderr for a person."""
         sys.stderr.write(f"error: {self.message}\n" + (f"\nhint: {self.hint}\n" if self.hint else ""))

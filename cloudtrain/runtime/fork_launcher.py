@@ -2,21 +2,21 @@
 
     python -u -m cloudtrain.runtime.fork_launcher --processes-per-instance 2 [OPTIONS] train.py [ARGUMENTS]
 
-torchrun starts an interpreter for every rank. Each imports torch (about a second), makes its first optimizer (another
-second: that imports the compiler), and is taken down again in the end. Here all of that happens once, before the fork.
-Three things make a forked rank as good as a started one:
+torchrun starts an interpreter for every rank. Each interpreter imports torch (about a second), makes its first
+optimizer (another second, because that imports the compiler), and is torn down at the end. Here all of that happens
+once, before the fork. Three measures make a forked rank equivalent to a started one:
 
-* Nothing that a fork would lose exists yet. Importing torch starts no thread pool and touches no GPU; the first
-  operation would, so there is none before the fork. A job that has GPUs is not started this way.
+* At the fork, nothing exists that a fork would lose. Importing torch starts no thread pool and touches no GPU; the
+first operation would, so none runs before the fork. A job with GPUs is not started this way.
 * The script runs as `__main__` in a module that is never taken down, and the rank leaves through `os._exit`, after
   waiting for threads and running exit handlers as an interpreter does. The interpreter's own end would destroy the
   reducer of DistributedDataParallel, whose destructor waits for gloo's threads: with torch 2.13 for ever in 10 of 27
   runs of 4 ranks.
-* What would be equal in all ranks and must not be, is made new: numpy's global random numbers.
+* numpy's global random numbers are seeded again, because they would be equal in all ranks.
 
-A rank finds the variables that torchrun sets. Its output goes to the files that torchrun writes, below `--log-dir`:
-`instance_<i>/fork/attempt_<n>/<local rank>/stdout.log` and `stderr.log`. Beside them `rank.json` says who it is, since
-the process table shows the environment that the launcher was started with.
+A rank has the variables that torchrun sets. Its output goes to the files that torchrun would write, below `--log-dir`:
+`instance_<i>/fork/attempt_<n>/<local rank>/stdout.log` and `stderr.log`. Beside them `rank.json` identifies the rank,
+because the process table shows only the launcher's environment.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 PRELOADED = ("torch", "torch.distributed", "torch._dynamo")
-"""Imported before the fork. The last one is the compiler, which the first optimizer of every rank would import."""
+"""Modules that are imported before the fork. The last one is the compiler, which the first optimizer of every rank
+would import."""
 
 RANK_FILE = "rank.json"
 
@@ -50,10 +51,10 @@ RANK_FILE = "rank.json"
 def rank_environment(
     rank: int, *, instances: int, processes_per_instance: int, master_port: str, max_restarts: int = 0, attempt: int = 0
 ) -> dict[str, str]:
-    """What torchrun (torch 2.13) puts into the environment of a rank; ranks follow the instances.
+    """Return what torchrun (torch 2.13) puts into the environment of a rank. Ranks follow the instances.
 
-    Without the agent's store: rank 0 makes a store of its own, on loopback and new with every attempt, so that no rank
-    that was started again can read the address of a dead one.
+    The agent's store is not used. Rank 0 opens a new store on loopback with every attempt, so that no restarted rank
+    can read the address of a dead one.
     """
     instance, local_rank = divmod(rank, processes_per_instance)
     world_size = str(instances * processes_per_instance)
@@ -78,16 +79,17 @@ def rank_environment(
 
 
 class Launcher:
-    """All ranks of all simulated instances: children of this process."""
+    """All ranks of all simulated instances, as children of this process."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._alive: dict[int, int] = {}
-        """Process id to rank."""
+        """Maps process id to rank."""
         self._is_stopping = False
 
     def run(self) -> int:
-        """Start the ranks, and start them all again when one dies, as often as allowed. The exit code: 0 or 1."""
+        """Start the ranks. When one dies, start all of them again, as often as allowed. Return the exit code, 0 or
+        1."""
         signal.signal(signal.SIGTERM, self._pass_on)
         signal.signal(signal.SIGALRM, self._kill)
         for attempt in range(self._options.max_restarts + 1):
@@ -101,7 +103,8 @@ class Launcher:
         return 1 if failed else 0
 
     def _attempt(self, attempt: int) -> Iterator[tuple[int, int]]:
-        """Ranks and exit codes of those that end badly, in order. The first one makes the others leave."""
+        """Run the ranks once. Return rank and exit code of those that end badly, in order. The first one makes the
+        others leave."""
         for rank in range(self._options.instances * self._options.processes_per_instance):
             self._start(rank, attempt)
         is_ending = False
@@ -163,14 +166,15 @@ class Launcher:
 
 
 def _fork() -> int:
-    """Python 3.12 warns when there is any other thread; ours is OpenBLAS's, which minds forks itself."""
+    """Fork. Python 3.12 warns when another thread exists; the only one here is OpenBLAS's, which handles forks
+    itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
 def _become(environment: Mapping[str, str], folder: Path | None, program: Sequence[str]) -> NoReturn:
-    """From here on this process is a rank."""
+    """Become this rank; never return."""
     exit_code = 1
     try:
         for number in (signal.SIGTERM, signal.SIGALRM):
@@ -189,7 +193,8 @@ def _become(environment: Mapping[str, str], folder: Path | None, program: Sequen
 
 
 def _run_script(program: Sequence[str]) -> int:
-    """Run the script as `python script arguments` would. Its module stays alive, with all that the script made."""
+    """Run the script as `python script arguments` would. Its module stays alive, with everything that the script
+    created."""
     path = os.path.abspath(program[0])  # noqa: PTH100 - as Python writes `__file__`
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
@@ -220,7 +225,7 @@ def _exit_code_of(main: types.ModuleType, path: str) -> int:
 
 
 def _finish() -> None:
-    """What an interpreter does before it takes itself down: wait for threads, run exit handlers, flush."""
+    """Do what an interpreter does before it tears itself down: wait for threads, run exit handlers, flush."""
     import atexit
     import threading
 
@@ -252,7 +257,7 @@ def _preload() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the job; leaves as quickly as its ranks do."""
+    """Run the job. Exit as quickly as the ranks do."""
     parser = argparse.ArgumentParser(prog="fork_launcher", allow_abbrev=False)
     parser.add_argument("--instances", type=int, default=1)
     parser.add_argument("--processes-per-instance", type=int, default=1)

@@ -1,8 +1,8 @@
-"""Standing still at a chosen step, so that a rehearsed SIGTERM comes there and not hundreds of quick steps later.
+"""Stand still at a chosen step, so that a rehearsed SIGTERM arrives there and not hundreds of quick steps later.
 
 `cloudtrain rehearse` sets CLOUDTRAIN_HOLD_AT_STEP. Rank 0 reports that step and waits in `report` for the signal; the
-other ranks wait for it in their next collective. Whatever the script's own handler does with the signal, it does. A
-script that ignores signals stands still until it is killed.
+other ranks wait for it in their next collective. The script's own handler handles the signal as usual. A script that
+ignores signals stands still until it is killed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import time
 VARIABLE = "CLOUDTRAIN_HOLD_AT_STEP"
 
 _PATIENCE = 600.0
-"""Seconds after which nobody is expected to send the signal any more."""
+"""Seconds after which the signal is no longer expected."""
 
 
 def hold_at(step: float) -> None:
-    """Wait for SIGTERM if the step is the one to hold at, or the first one reported after it. Once per process."""
+    """Wait for SIGTERM at the step to hold at, or at the first later step that is reported. Once per process."""
     wanted = os.environ.get(VARIABLE, "")
     if not wanted.isdecimal() or step < int(wanted):
         return

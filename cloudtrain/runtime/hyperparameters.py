@@ -1,8 +1,8 @@
 """A script's hyperparameters with their types, from one block of defaults at the top of the script.
 
 Every target passes hyperparameters as `--key value` (`-k value` for one letter). SageMaker writes booleans as `True`
-and `False`, a list as Python text, a dict as `a=1,b=2` and None as an empty text, and keeps the same values as JSON
-in `SM_HPS`. What is on the command line wins over `SM_HPS`, which wins over the defaults.
+and `False`, a list as Python text, a dict as `a=1,b=2` and None as an empty text, and keeps the same values as JSON in
+`SM_HPS`. The command line overrides `SM_HPS`, which overrides the defaults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from .values import CONTAINERS, SEQUENCES, convert, is_one_of, kind_of
 T = TypeVar("T")
 
 Least = Mapping[str, float]
-"""Hyperparameter to the smallest value that it may have, in a list each of them. None is no number, and passes."""
+"""Maps a hyperparameter to its smallest allowed value. In a list, the bound applies to each element. None always
+passes."""
 
 NO_BOUNDS: Least = {}
 
@@ -40,14 +41,14 @@ def arguments(defaults: type[T], argv: Sequence[str] | None = None, *, at_least:
 @overload
 def arguments(defaults: T, argv: Sequence[str] | None = None, *, at_least: Least = NO_BOUNDS) -> T: ...
 def arguments(defaults: Any, argv: Sequence[str] | None = None, *, at_least: Least = NO_BOUNDS) -> Any:
-    """The hyperparameters: `defaults` with what the command line and `SM_HPS` say instead.
+    """Return the hyperparameters: `defaults`, overridden by `SM_HPS` and the command line.
 
-    `defaults` is a dataclass (the class or an instance; its annotations are the types) or a mapping (its values are
-    the types). Arguments that it does not have are ignored with a notice, because platforms add their own, such as
+    `defaults` is a dataclass (the class or an instance; its annotations are the types) or a mapping (its values are the
+    types). Arguments that `defaults` does not have are ignored with a notice, because platforms add their own, such as
     `--mp_parameters`. A wrong value, or one below its bound in `at_least`, ends the process with exit code 2 and names
-    every mistake; `--help` or `-h` at the end lists what there is.
+    every mistake; `--help` or `-h` at the end lists the hyperparameters.
 
-    From here on a SetupError that the script does not catch ends it with its words instead of a traceback.
+    From here on, an uncaught SetupError ends the script with its message instead of a traceback.
     """
     tell_setup_errors()
     argv = sys.argv[1:] if argv is None else argv
@@ -68,7 +69,7 @@ def arguments(defaults: Any, argv: Sequence[str] | None = None, *, at_least: Lea
 def read_arguments(
     defaults: Any, argv: Sequence[str], sm_hps: str = "", at_least: Least = NO_BOUNDS
 ) -> tuple[Any, dict[str, str | None]]:
-    """The hyperparameters, and the arguments that `defaults` does not have, each with a hint or None.
+    """Return the hyperparameters, and the arguments that `defaults` does not have, each with a hint or None.
 
     Raises:
         SetupError: naming every value that does not fit.
@@ -109,7 +110,7 @@ def read_arguments(
 
 
 def _declarations(defaults: Any) -> dict[str, tuple[Any, Any]]:
-    """Name to type and default."""
+    """Map name to type and default."""
     if isinstance(defaults, Mapping):
         return {name: (kind_of(value), value) for name, value in defaults.items()}
     if not is_dataclass(defaults):
@@ -133,7 +134,8 @@ def _fill(defaults: Any, values: dict[str, Any]) -> Any:
 
 
 def _split(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Each key with the tokens behind it; `--key=value` has one. Tokens before the first key stand alone."""
+    """Return each key with the tokens behind it; `--key=value` has one. Each token before the first key stands
+    alone."""
     found: list[tuple[str, list[str]]] = []
     open_key = False
     for token in argv:
@@ -149,14 +151,14 @@ def _split(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def _is_key(token: str) -> bool:
-    """`--key`, `-k`, and not `-1`, `-.5`."""
+    """Return whether a token is a key: `--key` and `-k`, but not `-1` or `-.5`."""
     if token.startswith("--"):
         return len(token) > 2
     return len(token) >= 2 and token[0] == "-" and token[1].isalpha() and (len(token) == 2 or token[2] == "=")
 
 
 def _text_of(texts: list[str], kind: Any) -> str:
-    """The text of one value. `--key a b c` is a list, as `--key a,b,c` is."""
+    """Return the text of one value. `--key a b c` is a list, as `--key a,b,c` is."""
     if not texts:
         return "True" if kind is bool else _empty(kind)
     if len(texts) > 1 and not is_one_of(kind, CONTAINERS):
@@ -167,7 +169,8 @@ def _text_of(texts: list[str], kind: Any) -> str:
 
 
 def _empty(kind: Any) -> str:
-    """An empty value vanishes in a shell, so a key without a value is one, where the type has such a thing."""
+    """Return the empty value of a type, where it has one. A shell drops an empty value, so a key without a value stands
+    for it."""
     try:
         convert("", kind)
     except ValueError:
@@ -197,7 +200,8 @@ def _nearest(key: str, declared: Mapping[str, Any]) -> str | None:
 
 
 def _asks_for_help(defaults: Any, argv: Sequence[str]) -> bool:
-    """`-h 3` is the hyperparameter `h`, as every target passes it, and so is `-h` where the script declares it."""
+    """Return whether the arguments ask for help. `-h 3` is the hyperparameter `h`, as every target passes it, and so is
+    `-h` where the script declares it."""
     last = argv[-1] if argv else ""
     return last in ("-h", "--help") and last.lstrip("-") not in _declarations(defaults)
 

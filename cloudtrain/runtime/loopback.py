@@ -1,8 +1,8 @@
 """torch's TCPStore on loopback alone, for ranks that are all on one machine.
 
-A TCPStore asks nobody for a password, and listens on every interface of the machine: whoever reaches its port reads
-and writes what the ranks tell each other. It listens elsewhere only on a socket that it is handed. A server that is
-open to other tenants serves every later TCPStore of the same process and port, that of `init_process_group` too.
+A TCPStore has no password and listens on every interface of the machine, so anybody who reaches its port can read and
+write the ranks' messages. Only a socket that it is handed makes it listen elsewhere. A server that is open to other
+tenants of the store serves every later TCPStore of the same process and port, including that of `init_process_group`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 ADDRESS = "127.0.0.1"
 
 _LIBUV_TAKES_SOCKETS = (2, 8)
-"""The first torch whose newer server can be handed a socket (pytorch pull request 150215)."""
+"""The first torch whose newer server accepts a socket (pytorch pull request 150215)."""
 
 
 def open_store(port: int = 0) -> Any:
-    """The server of a TCPStore that only this machine reaches; a free port where none is named.
+    """Return the server of a TCPStore that only this machine reaches, on a free port where none is given.
 
     Raises:
         OSError: the port is taken.
@@ -49,11 +49,11 @@ def open_store(port: int = 0) -> Any:
 
 
 def hold_master_store(variables: Mapping[str, str] = os.environ) -> Any:
-    """Open the store that rank 0 would open on every interface, if it is rank 0 that does, and all ranks are here.
+    """Open the store that rank 0 would open on every interface, on rank 0 and only if all ranks are on this machine.
 
-    It serves as long as what this returns is kept, or any store that was made meanwhile. None where there is nothing to
-    do: on other ranks, under torchrun, whose agent has the store, with a master elsewhere, or a port that is taken,
-    about which torch has its own words.
+    The store serves as long as the returned object, or any store made meanwhile, is kept. The result is None where
+    another store is used: on other ranks, under torchrun, whose agent holds the store, or with a master elsewhere. It
+    is also None where the port is taken; torch reports that itself.
     """
     port = variables.get("MASTER_PORT", "")
     agents = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

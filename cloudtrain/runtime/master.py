@@ -1,4 +1,4 @@
-"""Where rank 0 listens. Only torchrun and Azure ML's PyTorch flavour say so; elsewhere it is worked out.
+"""The address of rank 0. Only torchrun and Azure ML's PyTorch flavour provide it; under other launchers it is derived.
 
 Azure ML under MPI sets neither `MASTER_ADDR` nor `RANK`; it names the master in `AZ_BATCH_MASTER_NODE`
 (`10.0.0.4:6000`, more than one node; the port belongs to Batch) or in `AZ_BATCHAI_MPI_MASTER_NODE` (`localhost` on
@@ -26,11 +26,13 @@ MASTERS: tuple[tuple[Callable[[Variables], str | None], Callable[[Variables], in
     (sagemaker_hosts.first_host, sagemaker_hosts.port),
     (slurm.first_node, slurm.port),
 )
-"""Who knows the address, and the port where `MASTER_PORT` does not say it. The first that knows wins."""
+"""The launchers that know the address, and the port to use where `MASTER_PORT` is not set. The first one that knows
+wins."""
 
 
 def find_master(variables: Variables, *, one_node: bool) -> tuple[str | None, int]:
-    """Address and port of rank 0. On one node it is this machine; the address is None where nobody knows it."""
+    """Return address and port of rank 0. On one node the address is this machine; it is None where no variable tells
+    it."""
     for address_of, port_of in MASTERS:
         address = address_of(variables)
         if address is not None:
@@ -44,6 +46,7 @@ def _port(variables: Variables, default: int) -> int:
 
 
 def _port_of_mpirun(variables: Variables) -> int:
-    """The same for all processes of one `mpirun`, another for the next, so that two can share a machine."""
+    """Return a port that is the same for all processes of one `mpirun` and differs for the next, so that two can share
+    a machine."""
     name = variables.get("PMIX_NAMESPACE") or variables.get("OMPI_MCA_ess_base_jobid")
     return 20000 + zlib.crc32(name.encode()) % 10000 if name else 29500

@@ -1,7 +1,7 @@
-"""How the processes of a job meet before their first collective, and who is named when one does not come.
+"""How the processes of a job meet before their first collective, and how missing ones are named.
 
-A collective that waits for a process which never started says after minutes that it timed out, and not for whom. Here
-every process leaves its name in the store first, and the others read who is missing.
+A collective that waits for a process which never started times out after minutes, without naming that process. Here
+every process first writes its name into the store, so the others can tell who is missing.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _MOST_NAMED = 16
 
 
 def seconds_from(variable: str, default: float) -> float:
-    """The number in an environment variable.
+    """Return the number in an environment variable.
 
     Raises:
-        SetupError: it is not a number of seconds.
+        SetupError: the value is not a number of seconds.
     """
     text = os.environ.get(variable, "")
     try:
@@ -38,10 +38,10 @@ def seconds_from(variable: str, default: float) -> float:
 
 
 def find_store(environment: Environment, patience: float) -> Any:
-    """The store of `MASTER_ADDR` and `MASTER_PORT`: torchrun's agent has it, else rank 0 makes it.
+    """Return the store of `MASTER_ADDR` and `MASTER_PORT`. torchrun's agent holds it; otherwise rank 0 opens it.
 
     Raises:
-        SetupError: nobody answers there.
+        SetupError: the address does not answer.
     """
     import torch.distributed as dist
 
@@ -65,10 +65,10 @@ def find_store(environment: Environment, patience: float) -> Any:
 
 
 def meet(store: Any, environment: Environment, patience: float) -> None:
-    """Return when all processes are here.
+    """Return when all processes have arrived.
 
     Raises:
-        SetupError: some did not come; they are named.
+        SetupError: some processes did not arrive; the message names them.
     """
     if environment.world_size == 1:
         return
@@ -91,8 +91,8 @@ def _raise_missing(store: Any, environment: Environment, patience: float) -> Non
     raise SetupError(
         f"{word} within {patience:g} s; {len(came)} of {environment.world_size} processes are here, on "
         f"{', '.join(hosts[:8])}",
-        hint="look at the logs of the ranks named: one that fails while it starts never comes; "
-        "`CLOUDTRAIN_PATIENCE` is how many seconds they have",
+        hint="read the logs of these ranks: they may have failed while starting; "
+        "`CLOUDTRAIN_PATIENCE` sets how many seconds to wait",
     )
 
 

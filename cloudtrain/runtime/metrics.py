@@ -16,11 +16,11 @@ _LINE = re.compile(re.escape(PREFIX) + r"((?: [A-Za-z_][A-Za-z0-9_./-]*=[^\s=]+)
 def report(**values: SupportsFloat) -> None:
     """Print one metric line, flushed, on rank 0 only. Tensors and numpy scalars are numbers too.
 
-    Call it on every rank: in a run on this machine, those who follow it see which rank falls behind.
-    With `total`, the last step, also `seconds_left`: `cloudtrain status` shows both as progress.
+    Call it on every rank, so that a follower of a run on this machine sees which rank falls behind. With `total`, the
+    last step, the line also has `seconds_left`; `cloudtrain status` shows both as progress.
 
     Raises:
-        ValueError: a name would not survive the way there and back.
+        ValueError: a name cannot be written as a metric line and read back.
     """
     from .environment import detect_environment
 
@@ -48,10 +48,10 @@ def report(**values: SupportsFloat) -> None:
 
 
 def format_metrics(values: dict[str, SupportsFloat]) -> str:
-    """The line for `values`, in their order. Whole numbers exact; others with 7 digits, which is what float32 has.
+    """Return the line for `values`, in their order. Whole numbers are exact; others have 7 digits, like float32.
 
     Raises:
-        ValueError: a name has a character that the line cannot carry, or there is no value.
+        ValueError: a name has a character that the line cannot carry, or `values` is empty.
     """
     for name in values:
         if not _NAME.fullmatch(name):
@@ -62,7 +62,7 @@ def format_metrics(values: dict[str, SupportsFloat]) -> str:
 
 
 def parse_metrics(line: str) -> dict[str, float] | None:
-    """The values of a metric line, whatever a launcher put in front of it; None for any other line."""
+    """Return the values of a metric line, whatever prefix a launcher added; None for any other line."""
     match = _LINE.search(line)
     if match is None:
         return None

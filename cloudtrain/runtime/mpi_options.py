@@ -1,6 +1,6 @@
 """The options of mpirun for ranks on one machine, in the spelling that Open MPI 4 and 5 share.
 
-Two things that version 4 reads and version 5 does not (seen with 4.1.4, 4.1.8 and 5.0.11):
+Version 4 accepts two things that version 5 does not (seen with 4.1.4, 4.1.8 and 5.0.11):
 
     -bind-to none           a long option with one dash: 5 takes `none` for the program, or refuses the option
     -x A=1 -x A=2           an option twice: in 4 the last one counts, in 5 the first one, or it is an error
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _ONCE = ("-np", "--bind-to", "--map-by", "--rank-by")
-"""Options with one value, of which the last counts."""
+"""Options with one value. If an option is repeated, its last value counts."""
 
 _PROCESSES = ("-n", "--n", "-c", "--np")
 """Other names of `-np`."""
@@ -27,7 +27,7 @@ _VALUES = {
     **dict.fromkeys("--path --prefix --tune --wdir".split(), 1),
     **dict.fromkeys("-mca --mca -gmca --gmca".split(), 2),
 }
-"""How many words follow an option, as far as it is known; none follow the others."""
+"""How many words follow an option, where that is known. No word follows the other options."""
 
 _FLAGS = (
     "--bycore --bynode --byslot --display-allocation --display-map --display-topo --merge-stderr-to-stdout --nolocal "
@@ -35,11 +35,11 @@ _FLAGS = (
 ).split()
 
 _LONG = {name[1:]: name for name in (*_VALUES, *_FLAGS) if name.startswith("--") and name[1:] not in _VALUES}
-"""Long options by their spelling with one dash, but for `-mca`, which both versions read."""
+"""Long options by their spelling with one dash, except `-mca`, which both versions accept."""
 
 
 def mpirun_options(processes: int, options: str) -> list[str]:
-    """What stands between `mpirun` and the program: ours, and then the job's own.
+    """Return the words between `mpirun` and the program: cloudtrain's options, then the job's.
 
     Raises:
         ValueError: a quotation mark of the job's options is not closed.
@@ -49,7 +49,7 @@ def mpirun_options(processes: int, options: str) -> list[str]:
 
 
 def portable(words: Sequence[str]) -> list[str]:
-    """The same options for Open MPI 4 and 5. Words of options that are not known stay as they are."""
+    """Return options that Open MPI 4 and 5 both accept. Words of unknown options are kept."""
     last: dict[str, tuple[str, ...]] = {}
     for number, option in enumerate(_options(words)):
         key = _key(option) or str(number)
@@ -59,7 +59,7 @@ def portable(words: Sequence[str]) -> list[str]:
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Each option with its values."""
+    """Yield each option with its values."""
     rest = iter(words)
     for word in rest:
         name = "-np" if word in _PROCESSES else _LONG.get(word, word)
@@ -67,7 +67,8 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _key(option: tuple[str, ...]) -> str | None:
-    """What the last one replaces the others of: an option that counts once, or a variable."""
+    """Return the key under which a later option replaces earlier ones: the name of a single-valued option, or a
+    variable."""
     if option[0] == "-x" and len(option) > 1:
         return f"-x {option[1].partition('=')[0]}"
     return option[0] if option[0] in _ONCE else None

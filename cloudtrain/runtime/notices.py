@@ -1,4 +1,5 @@
-"""What the runtime tells a person: one line on stderr, so that stdout keeps the script's own output and metrics."""
+"""Messages from the runtime to a person: one line on stderr, so that stdout holds only the script's own output and
+metrics."""
 
 from __future__ import annotations
 

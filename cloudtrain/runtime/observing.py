@@ -1,5 +1,5 @@
-"""What is needed when something goes wrong or slow on GPUs: NCCL's last messages, memory at the moment it ran out, a
-trace of some steps. All files go into one folder of the run, which the target keeps."""
+"""Diagnostics for failures and slow steps on GPUs: NCCL's last messages, memory at the moment it ran out, and a trace
+of some steps. All files go into one folder of the run, which the target keeps."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ RECORDER_NAMES = (
     ((2, 8), "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"),
     ((0, 0), "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
 )
-"""From which torch on, how many entries NCCL's flight recorder keeps, and where it writes them: torch puts the rank
-behind it. https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html"""
+"""For each torch version from which it applies: the variables for the size of NCCL's flight recorder and for its file,
+to which torch appends the rank. https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html"""
 
 ENTRIES = "2000"
 
 
 def diagnostics_dir() -> Path:
-    """The folder `diagnostics` of the run on this machine, else of what the target keeps."""
+    """Return the run's folder `diagnostics` on this machine; elsewhere a folder that the target keeps."""
     run = run_dir()
     folder = output_dir(FOLDER) if run is None else run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def diagnostics_dir() -> Path:
 
 
 def record_flights() -> None:
-    """Switch NCCL's flight recorder on, unless its variables say otherwise. Before the process group exists."""
+    """Switch NCCL's flight recorder on, unless its variables say otherwise. Call it before the process group exists."""
     import torch
 
     version = tuple(map(int, torch.__version__.split(".")[:2]))
@@ -51,9 +51,10 @@ def record_flights() -> None:
 
 
 def watch_memory() -> None:
-    """Write what holds the memory of this process's GPU when it runs out: a file for https://pytorch.org/memory_viz.
+    """Record what holds the memory of this process's GPU when it runs out, in a file for
+    https://pytorch.org/memory_viz.
 
-    `CLOUDTRAIN_MEMORY_HISTORY=0` switches it off. Remembering allocations costs the host about a microsecond each.
+    `CLOUDTRAIN_MEMORY_HISTORY=0` switches the recording off. It costs the host about a microsecond for each allocation.
     """
     if os.environ.get(MEMORY, "1") == "0":
         return
@@ -85,7 +86,8 @@ class StepProfile:
         ...
     profile.end()
 
-    Without a text, `CLOUDTRAIN_PROFILE` says it; without that nothing is recorded. The file is a Chrome trace.
+    Without an argument, `CLOUDTRAIN_PROFILE` chooses the steps. If that is not set either, nothing is recorded. The
+    file is a Chrome trace.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -105,7 +107,7 @@ class StepProfile:
             raise SetupError(f"`{text}` ends before it begins", hint="write the smaller step first")
 
     def begin(self, step: int) -> None:
-        """The step `step` begins. Call it before every step, also of those that are not recorded."""
+        """Note that `step` begins. Call it before every step, including those that are not recorded."""
         if not self.is_on:
             return
         if self._profiler is None and self.first <= step <= self.last:
@@ -114,7 +116,7 @@ class StepProfile:
             self.end()
 
     def end(self) -> None:
-        """Write what was recorded, if something was."""
+        """Write the recorded trace, if there is one."""
         if self._profiler is None:
             return
         profiler, self._profiler, self.is_on = self._profiler, None, False

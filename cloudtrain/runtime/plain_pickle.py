@@ -1,4 +1,4 @@
-"""Plain data and numpy arrays to and from a file, for scripts without torch. Reading one never runs code."""
+"""Plain data and numpy arrays to and from a file, for scripts without torch. Reading a file never runs code."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def dump(state: Any, file: BinaryIO) -> None:
 
 
 def load(path: Path) -> Any:
-    """Read what `dump` wrote.
+    """Read a file that `dump` wrote.
 
     Raises:
-        SetupError: it holds an object of a type that is not plain data.
+        SetupError: the file holds an object whose type is not plain data.
     """
     with path.open("rb") as file:
         return _Unpickler(file).load()

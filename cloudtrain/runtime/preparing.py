@@ -1,9 +1,9 @@
-"""Data that is prepared once on every instance, by whichever of its processes comes first; the others wait for it.
+"""Data that is prepared once on every instance, by the first of its processes that arrives. The others wait.
 
     folder = runtime.prepared(Path("/tmp/tokens"), lambda aside: tokenise(text, aside))
 
-A lock of the operating system keeps the others waiting. It goes away with its process, so that after a kill the next
-one prepares. The folder gets its name when all of it is there.
+A lock of the operating system makes the others wait. The lock ends with its process, so after a kill the next process
+prepares the data. The folder gets its name when its content is complete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def prepared(folder: str | Path, make: Callable[[Path], object]) -> Path:
-    """The folder, made by `make(aside)` unless it is there; its processes need no group to share it."""
+    """Return the folder, which `make(aside)` fills if it is missing. The processes need no process group to share
+    it."""
     import fcntl
 
     folder = Path(folder)

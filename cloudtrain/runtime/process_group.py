@@ -1,4 +1,4 @@
-"""torch.distributed, set up the same way everywhere: environment found, backend chosen, store made fresh."""
+"""Set up torch.distributed in the same way everywhere: find the environment, choose the backend, make a fresh store."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ class ProcessGroup:
 
     @property
     def rank(self) -> int:
-        """0 to `world_size - 1`."""
+        """Return this process's rank, from 0 to `world_size - 1`."""
         return self.environment.rank
 
     @property
     def world_size(self) -> int:
-        """Processes of the job, on all instances."""
+        """Return the number of the job's processes, on all instances."""
         return self.environment.world_size
 
     @property
     def local_rank(self) -> int:
-        """This process among those of its instance."""
+        """Return this process's rank among those of its instance."""
         return self.environment.local_rank
 
     @property
     def is_main(self) -> bool:
-        """True for the one process that prints, and writes files."""
+        """Return True for the one process that prints and writes files."""
         return self.environment.is_main
 
 
 def init_process_group(
     backend: str = AUTO, *, timeout: float | None = None, patience: float | None = None, sends: bool = False
 ) -> ProcessGroup:
-    """Join the processes of this job; one process alone gets a group of one, so that a script has one path.
+    """Join the processes of this job. A single process gets a group of one, so that a script has one path.
 
     `auto` takes smddp where its library is installed, nccl where every process has a GPU of its own (with gloo for CPU
     tensors), else gloo. On GPUs the process's device becomes the current one.
@@ -60,12 +60,14 @@ def init_process_group(
     Args:
         backend: `auto`, or one that must be used.
         timeout: seconds after which a collective fails that not all processes joined; `CLOUDTRAIN_TIMEOUT`, else 1800.
-        patience: seconds that all processes have to come; `CLOUDTRAIN_PATIENCE`, else 300. A process that does not come
-            is named, where a collective would only time out.
-        sends: the script sends tensors from process to process, as pipelines do. smddp cannot, so `auto` takes nccl.
+        patience: seconds in which all processes must arrive; `CLOUDTRAIN_PATIENCE`, else 300. The error names the
+        missing processes, while a collective would only time out.
+        sends: the script sends tensors from process to process, as pipelines do. smddp does not support that, so `auto`
+        takes nccl.
 
     Raises:
-        SetupError: the backend asked for cannot run here, nobody says where rank 0 is, or not all processes came.
+        SetupError: the backend asked for cannot run here, the address of rank 0 is unknown, or not all processes
+        arrived.
     """
     import torch
 
@@ -94,7 +96,8 @@ def init_process_group(
 
 
 def destroy_process_group() -> None:
-    """Wait for all processes, then leave together; without a group, nothing. A process that failed must not call it."""
+    """Wait for all processes, then leave together; do nothing without a group. A process that failed must not call
+    it."""
     dist = _active_group()
     if dist is not None:
         _barrier_to_the_end()
@@ -102,7 +105,8 @@ def destroy_process_group() -> None:
 
 
 def any_rank(flag: bool) -> bool:
-    """True on every rank when it is true on one. Every rank must call it; without a group it is the flag itself."""
+    """Return True on every rank when the flag is true on any rank. Every rank must call it; without a group it returns
+    the flag."""
     dist = _active_group()
     if dist is None or dist.get_world_size() == 1:
         return flag
@@ -114,7 +118,7 @@ def any_rank(flag: bool) -> bool:
 
 
 def from_main(value: Any) -> Any:
-    """Rank 0's value, on every rank. Every rank must call it."""
+    """Return rank 0's value, on every rank. Every rank must call it."""
     dist = _active_group()
     if dist is None or dist.get_world_size() == 1:
         return value
@@ -124,7 +128,7 @@ def from_main(value: Any) -> Any:
 
 
 def from_every(value: Any) -> list[Any]:
-    """Every rank's value, in the order of the ranks, on every rank. Every rank must call it."""
+    """Return every rank's value, in the order of the ranks, on every rank. Every rank must call it."""
     dist = _active_group()
     if dist is None or dist.get_world_size() == 1:
         return [value]
@@ -134,17 +138,17 @@ def from_every(value: Any) -> list[Any]:
 
 
 def wait_for_all() -> None:
-    """A barrier; without a group, nothing."""
+    """Wait until all ranks have called it; do nothing without a group."""
     any_rank(False)
 
 
 def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
-    """Barriers that end when gloo's own threads have let go of their tensors, too.
+    """Run barriers until gloo's own threads, too, have released their tensors.
 
     A thread of gloo drops its reference to a tensor some time after the collective returned, and needs the
-    interpreter's lock for that. An interpreter that leaves meanwhile takes the process with it: "terminate called
-    without an active exception", SIGABRT, after the training was done (torch 2.13; `bench/leaving.py` counts).
-    The thread's reference shows in the reference count. Three rounds, because earlier collectives may be late, too.
+    interpreter's lock for that. If the interpreter exits meanwhile, the process aborts: "terminate called without an
+    active exception", SIGABRT, after the training was done (torch 2.13; `bench/leaving.py` counts). The thread's
+    reference shows in the reference count. There are three rounds, because earlier collectives may be late, too.
     """
     import sys
     import time
@@ -161,12 +165,12 @@ def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
 
 
 _beside: dict[int, Any] = {}
-"""The group of CPU tensors beside a group that knows only GPUs, by the id of that group."""
+"""Maps the id of a group that handles only GPUs to the group for CPU tensors beside it."""
 
 
 def control_group() -> Any:
-    """The group for small CPU tensors that all ranks agree on: the process group itself, or one of gloo beside it where
-    it knows only GPUs. An agreement on a GPU would wait for all that the GPU has been given to do."""
+    """Return the group for small CPU tensors: the process group itself, or a gloo group beside it where it handles only
+    GPUs. Agreeing through the GPU would wait for all of the GPU's queued work."""
     dist = _torch_distributed()
     if str(dist.get_backend()) not in ("nccl", "cuda:nccl", "smddp"):
         return None
@@ -178,14 +182,14 @@ def control_group() -> Any:
 
 @dataclass(frozen=True)
 class InstanceGroup:
-    """The processes of this instance, for bytes in host memory. Each is named by its place among `ranks`."""
+    """The processes of this instance, for bytes in host memory. Each is identified by its position in `ranks`."""
 
     ranks: tuple[int, ...]
     local_rank: int
     group: Any
 
     def gather(self, value: Any) -> list[Any]:
-        """Every process's value, in their order. Every process of the instance must call it."""
+        """Return every process's value, in their order. Every process of the instance must call it."""
         if len(self.ranks) == 1:
             return [value]
         values: list[Any] = [None] * len(self.ranks)
@@ -193,7 +197,7 @@ class InstanceGroup:
         return values
 
     def send(self, data: bytearray, users: list[int]) -> None:
-        """To each of these, which must `receive` it."""
+        """Send data to each of these processes, which must call `receive`."""
         if users:
             sent = _as_tensor(data)
             sending = [_torch_distributed().isend(sent, self.ranks[user], group=self.group) for user in users]
@@ -212,11 +216,12 @@ def _as_tensor(data: bytearray) -> Any:
 
 
 _instance: dict[int, InstanceGroup] = {}
-"""By the id of the process group. A second one would meet in the store under the keys of the first."""
+"""Caches the instance group by the id of the process group. A second group would meet in the store under the keys of
+the first."""
 
 
 def instance_group() -> InstanceGroup:
-    """Every rank must call it."""
+    """Return the processes of this instance as a group. Every rank must call it."""
     dist = _active_group()
     if dist is None or dist.get_world_size() == 1:
         return InstanceGroup((0,), 0, None)
@@ -232,21 +237,22 @@ def instance_group() -> InstanceGroup:
 
 
 def torch_cpu() -> torch.device:
-    """The device of what is agreed on."""
+    """Return the device for the tensors of agreements."""
     import torch
 
     return torch.device("cpu")
 
 
 def _torch_distributed() -> Any:
-    """torch.distributed, untyped: its stores and `rendezvous` are public but not exported in its type hints."""
+    """Return torch.distributed, untyped: its stores and `rendezvous` are public but not exported in its type hints."""
     import torch.distributed
 
     return torch.distributed
 
 
 def _active_group() -> Any:
-    """The module when a process group exists. A script that never imported torch has none, so torch stays out."""
+    """Return the module when a process group exists. It does not import torch, because a script without torch has no
+    group."""
     import sys
 
     if "torch" not in sys.modules:
@@ -256,7 +262,7 @@ def _active_group() -> Any:
 
 
 def _fresh_store(environment: Environment, timeout: timedelta, patience: float) -> Any:
-    """The store through which ranks meet, without keys of an earlier attempt.
+    """Return the store through which ranks meet, without keys of an earlier attempt.
 
     torchrun restarts ranks into the store of the first attempt (pytorch issue 135712), where gloo would read the
     addresses of dead processes. On one node the restart count names the attempt; on several it differs between
@@ -284,7 +290,8 @@ def _fresh_store(environment: Environment, timeout: timedelta, patience: float) 
 
 
 def _gpu_is_shared(environment: Environment, store: Any, index: int) -> bool:
-    """True on every rank when two ranks of the job use the same GPU, which NCCL refuses. One round over the store."""
+    """Return True on every rank when two ranks of the job use the same GPU, which NCCL refuses. It takes one round over
+    the store."""
     import socket
 
     import torch

@@ -1,5 +1,5 @@
-"""How far a training is: `report(step=10, total=460)` adds how many seconds are left, from the pace of this process,
-and notes the step of every rank in the folder of a run on this machine."""
+"""The progress of a training. `report(step=10, total=460)` adds the seconds that are left, from the pace of this
+process, and notes the step of every rank in the folder of a run on this machine."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import time
 from .directories import run_dir
 
 STEPS = "steps"
-"""The folder of a run on this machine where each rank notes its newest step, in a file named by its number."""
+"""The folder, inside a run on this machine, where each rank notes its newest step. Each file is named after its
+rank."""
 
 LEFT = "seconds_left"
-"""The name of the value that is added."""
+"""The name of the added value."""
 
 _began: list[tuple[float, float]] = []  # step and moment of the first report, which warm-up and compiling precede
 
 
 def seconds_left(step: float, total: float) -> float | None:
-    """From the steps since the first report; None at the first one, when nothing is known."""
+    """Estimate the seconds left from the steps since the first report. None at the first report, when the pace is
+    unknown."""
     now = time.monotonic()
     if not _began or step < _began[0][0]:
         _began[:] = [(step, now)]
@@ -29,7 +31,8 @@ def seconds_left(step: float, total: float) -> float | None:
 
 
 def note_step(rank: int, step: float) -> None:
-    """Write down that this rank is at this step. A full disk stops no training."""
+    """Write down that this rank is at this step. Errors, such as a full disk, are ignored so that training
+    continues."""
     folder = run_dir()
     if folder is None:
         return

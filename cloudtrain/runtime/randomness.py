@@ -1,11 +1,12 @@
-"""The states of all random number generators, for a checkpoint: without them a resumed dropout drops something else.
+"""The states of all random number generators, for a checkpoint. Without them a resumed run draws other random numbers,
+for dropout for example.
 
     checkpoints.save({"model": ..., "random": runtime.random_states()}, step)
     ...
     runtime.restore_random_states(state["random"])
 
-They are one text, JSON, whatever the number of processes: loading it runs no code, and a sharded checkpoint holds it as
-one value.
+The states are one JSON text, whatever the number of processes. Loading it runs no code, and a sharded checkpoint holds
+it as one value.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def random_states() -> str:
-    """Those of every rank: Python's, numpy's where it is loaded, torch's of the CPU and of this process's GPU. Every
-    rank must call it, and gets the same text."""
+    """Return the states of every rank: Python's, numpy's where numpy is loaded, torch's for the CPU and for this
+    process's GPU. Every rank must call it, and gets the same text."""
     return json.dumps(from_every(_mine()))
 
 
 def restore_random_states(text: str) -> None:
-    """Go on from the states of this rank. Where more processes resume than there were, those that are new keep the
-    seeds that the script gave them, and say so."""
+    """Restore the states of this rank. Where more processes resume than were saved, the new ones keep the seeds that
+    the script gave them, and print a notice."""
     rank, states = detect_environment().rank, json.loads(text)
     if rank >= len(states):
         notice(f"the checkpoint has random states of {len(states)} processes: this one keeps its own", every_rank=True)

@@ -1,8 +1,9 @@
 """The instances of a SageMaker job, from its `SM_*` variables.
 
 `SM_HOSTS` lists them by name, `algo-10` before `algo-2`; their ranks follow that order. With instance groups the
-processes belong to the groups of `SM_DISTRIBUTION_INSTANCE_GROUPS`, and the first host of the first one is the master,
-which need not be the first of all. The containers of SDK v3 say `SM_MASTER_ADDR` and `SM_MASTER_PORT` themselves.
+processes belong to the groups of `SM_DISTRIBUTION_INSTANCE_GROUPS`. The first host of the first such group is the
+master, even if other hosts come before it in `SM_HOSTS`. The containers of SDK v3 set `SM_MASTER_ADDR` and
+`SM_MASTER_PORT` themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ TOOLKIT_PORT = 7777
 
 
 def first_host(variables: Variables) -> str | None:
-    """The host of rank 0; None elsewhere than on SageMaker."""
+    """Return the host of rank 0; None outside SageMaker."""
     if variables.get("SM_MASTER_ADDR"):
         return variables["SM_MASTER_ADDR"]
     groups = _json(variables, "SM_INSTANCE_GROUPS_DICT", {})
@@ -28,19 +29,19 @@ def first_host(variables: Variables) -> str | None:
 
 
 def port(variables: Variables) -> int:
-    """The port of rank 0."""
+    """Return the port of rank 0."""
     text = variables.get("SM_MASTER_PORT", "")
     return int(text) if text.isdecimal() else TOOLKIT_PORT
 
 
 def place(variables: Variables) -> tuple[int, int]:
-    """This instance's number, and how many there are; 0 of 1 elsewhere than on SageMaker."""
+    """Return this instance's number, and the number of instances; 0 of 1 outside SageMaker."""
     hosts, own = _json(variables, "SM_HOSTS", []), variables.get("SM_CURRENT_HOST")
     return (hosts.index(own), len(hosts)) if own in hosts else (0, 1)
 
 
 def _json(variables: Variables, name: str, default: Any) -> Any:
-    """The value of a variable if it is JSON of the expected kind."""
+    """Return the value of a variable if it is JSON of the expected kind."""
     try:
         value = json.loads(variables.get(name) or "null")
     except ValueError:

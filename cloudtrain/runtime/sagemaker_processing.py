@@ -3,9 +3,9 @@
     [--requirements FILE] SCRIPT ARGUMENTS...
     [--requirements FILE] --command LINE
 
-The bundle comes as the input `code`. The script finds its data through `cloudtrain.runtime`, and its instance's number
-in `CLOUDTRAIN_INSTANCE` and `CLOUDTRAIN_INSTANCE_COUNT`. Why it failed goes to `/opt/ml/output/message`: the first
-1,024 bytes of that file become the job's ExitMessage, and a file that is not UTF-8 fails the job.
+The bundle comes as the input `code`. The script finds its data through `cloudtrain.runtime`. `CLOUDTRAIN_INSTANCE` and
+`CLOUDTRAIN_INSTANCE_COUNT` hold the number of its instance. The reason of a failure goes to `/opt/ml/output/message`:
+the first 1,024 bytes of that file become the job's ExitMessage, and a file that is not UTF-8 fails the job.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from cloudtrain.runtime.sagemaker_launcher.children import Child, Children
 
 CODE_INPUT = "code"
-"""The input that holds `sourcedir.tar.gz`. It is not one of the script's."""
+"""The input that holds `sourcedir.tar.gz`. The script does not see it as an input."""
 
 CODE_DIR = "processing/input/code"
-"""Where it is, below `/opt/ml`. File-mode inputs can be written to, so it is unpacked there."""
+"""Folder of the code input, below `/opt/ml`. File-mode inputs are writable, so the archive is unpacked there."""
 
 MESSAGE_LIMIT = 1024
 """Bytes of the message that the service keeps."""
@@ -45,7 +45,7 @@ _LINE = (
 
 
 def container_entrypoint(words: Sequence[str], root: str = ROOT, python: str | None = None) -> list[str]:
-    """`ContainerEntrypoint`: unpacks the bundle and becomes this module, which gets `words` and then the
+    """Return the `ContainerEntrypoint`. It unpacks the bundle and becomes this module, which gets `words` and then the
     `ContainerArguments`. With `root` and `python` it runs on another machine, for rehearsal.
     """
     line = _LINE.format(root=quote(root), python=quote(python) if python else FIND_PYTHON)
@@ -53,7 +53,7 @@ def container_entrypoint(words: Sequence[str], root: str = ROOT, python: str | N
 
 
 def main(arguments: Sequence[str], root: Path | None = None) -> int:
-    """The exit code of the container: that of the script, 128 and more for a signal."""
+    """Run the script and return the container's exit code: that of the script, or 128 plus the number of its signal."""
     from cloudtrain.runtime.sagemaker_launcher.children import Children
     from cloudtrain.runtime.sagemaker_launcher.failure import fitting
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str], root: Path | None = None) -> int:
 
 
 def script_argv(words: Sequence[str], python: str = "python3", shell: str = "/bin/sh") -> list[str]:
-    """What runs, from the words behind the options: a script with its arguments, or `--command LINE`."""
+    """Return the argv to run, from the words after the options: a script with its arguments, or `--command LINE`."""
     if words[:1] == ["--command"]:
         return [shell, "-c", *words[1:]]
     suffix = Path(words[0]).suffix
@@ -78,7 +78,7 @@ def script_argv(words: Sequence[str], python: str = "python3", shell: str = "/bi
 
 
 def variables_of(config: Mapping[str, Any], resource: Mapping[str, Any]) -> dict[str, str]:
-    """What the script finds in its environment, from `processingjobconfig.json` and `resourceconfig.json`."""
+    """Return the script's environment, from `processingjobconfig.json` and `resourceconfig.json`."""
     hosts, host = list(resource["hosts"]), resource["current_host"]
     found = {
         "CLOUDTRAIN_INSTANCE": str(hosts.index(host)),
@@ -131,7 +131,7 @@ def _explain_failure(failed: Child, own: Mapping[str, str]) -> str:
 
 
 def _write_message(root: Path, text: str) -> None:
-    """A line, because the service joins those of several instances."""
+    """Write the message as one line, because the service joins the messages of several instances."""
     from cloudtrain.runtime.sagemaker_launcher.failure import write_once
 
     whole = text.encode("utf-8", "replace")[: MESSAGE_LIMIT - 1].decode("utf-8", "ignore") + "\n"

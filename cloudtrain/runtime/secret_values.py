@@ -1,4 +1,4 @@
-"""Secrets of the job: their values are looked up here, inside the job, and stand nowhere else.
+"""Secrets of the job. Their values are looked up inside the job and stored nowhere else.
 
 A request holds only where each one is, in `CLOUDTRAIN_SECRETS`: `{"HF_TOKEN": "secretsmanager:prod/hf"}`.
 
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from typing import Any
 
 VARIABLE = "CLOUDTRAIN_SECRETS"
-"""Name to reference, as JSON."""
+"""The variable that maps name to reference, as JSON."""
 
 VAULT_ENDPOINT = "AZURE_KEY_VAULT_ENDPOINT"
-"""Another address of Azure Key Vault, for tests and for private clouds."""
+"""The variable with another address of Azure Key Vault, for tests and for private clouds."""
 
 _IDENTITY = "http://169.254.169.254/metadata/identity/oauth2/token"
-"""Where Azure's machines answer for their managed identity."""
+"""The address at which Azure's machines issue tokens for their managed identity."""
 
 _MASK = "***"
 
 _SHORTEST = 4
-"""Letters; a shorter value would hide too much of what is no secret."""
+"""Fewest letters of a value that is masked. Masking shorter values would hide too much ordinary text."""
 
 
 def resolved(variables: Mapping[str, str]) -> dict[str, str]:
-    """Look up the job's secrets; the result belongs on top of `variables`.
+    """Look up the job's secrets. Put the result on top of `variables`.
 
-    `CLOUDTRAIN_SECRETS` is part of it, with references to the variables themselves, so that whoever resolves again gets
+    The result contains `CLOUDTRAIN_SECRETS` with references to the variables themselves, so that resolving again gives
     the same values.
 
     Raises:
-        SetupError: one cannot be read.
+        SetupError: a secret cannot be read.
     """
     values = {name: _value(name, place, variables) for name, place in references(variables).items()}
     if not values:
@@ -58,28 +58,29 @@ def resolved(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def load_secrets() -> None:
-    """Put the job's secrets into `os.environ`, for scripts that no launcher of cloudtrain starts.
+    """Put the job's secrets into `os.environ`, for scripts that cloudtrain's launchers do not start.
 
     Raises:
-        SetupError: one cannot be read.
+        SetupError: a secret cannot be read.
     """
     os.environ.update(resolved(os.environ))
 
 
 def references(variables: Mapping[str, str]) -> dict[str, str]:
-    """Name to reference of every secret of the job."""
+    """Map name to reference for every secret of the job."""
     found: dict[str, str] = json.loads(variables.get(VARIABLE) or "{}")
     return found
 
 
 def forms_of(values: Mapping[str, str]) -> tuple[str, ...]:
-    """What `masked` hides of the values that `resolved` gave: each value and each of its lines, the longest first."""
+    """Return what `masked` hides for the values that `resolved` returned: each value and each of its lines, the longest
+    first."""
     texts = {line for name, value in values.items() if name != VARIABLE for line in (value, *value.splitlines())}
     return tuple(sorted((text for text in texts if len(text) >= _SHORTEST), key=len, reverse=True))
 
 
 def masked(text: str, forms: Iterable[str]) -> str:
-    """Return the text with `***` in the place of each secret."""
+    """Return the text with `***` in place of each secret."""
     for form in forms:
         text = text.replace(form, _MASK)
     return text
@@ -181,7 +182,7 @@ def _of_workspace(name: str) -> str:
     try:
         from azureml.core import Run  # type: ignore[import-not-found]  # no extra of ours has it
     except ImportError:
-        raise SetupError("azureml-core is not installed here, which knows the workspace's vault", hint=hint) from None
+        raise SetupError("azureml-core, which reads the workspace's vault, is not installed here", hint=hint) from None
     try:
         return str(Run.get_context().get_secret(name) or "")
     except Exception as error:  # noqa: BLE001 - the package has no base class for its errors
@@ -207,7 +208,7 @@ def _identity_token(resource: str, variables: Mapping[str, str]) -> str:
 
 
 def _get_json(address: str, headers: dict[str, str], hint: str, who: str, proxy: bool = True) -> Mapping[str, Any]:
-    """Return the answer of a GET, tried three times where the service is busy or away."""
+    """Return the answer of a GET request, which is tried three times where the service is busy or away."""
     from urllib.error import HTTPError
     from urllib.request import ProxyHandler, Request, build_opener
 
@@ -239,7 +240,7 @@ _READERS = {
 
 
 def main() -> int:
-    """Print the secrets as lines that a shell evaluates; the exit code."""
+    """Print the secrets as lines that a shell evaluates. Return the exit code."""
     from shlex import quote
 
     try:

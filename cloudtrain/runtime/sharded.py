@@ -1,10 +1,10 @@
-"""Checkpoints in parts with torch.distributed.checkpoint: hashed while they are written, and read without running code.
+"""Checkpoints in parts with torch.distributed.checkpoint, hashed while they are written and read without running code.
 
-    written = write_shards(state, folder)          # every rank; what it wrote, with digests, for the manifest
+    written = write_shards(state, folder)          # every rank; returns its files, with digests, for the manifest
     read_shards(state, folder)                     # every rank; into the tensors of `state`, checked as it is read
 
-torch writes metadata as a pickle, and numbers beside the tensors as pickles, and reads both such that a forged one runs
-code. Here reading takes only what writing makes.
+torch writes metadata, and numbers beside the tensors, as pickles, and reads them in a way that lets a forged pickle run
+code. Here reading accepts only what writing produces.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _ALLOWED = frozenset(
     | {("pathlib._local", name) for name in ("PosixPath", "Path", "PurePosixPath")}
     | {("collections", "OrderedDict")}
 )  # fmt: skip
-"""What torch's metadata consists of, beside numbers, texts and the data types of torch (2.6 to 2.13)."""
+"""The types in torch's metadata, beside numbers, texts and torch's data types (2.6 to 2.13)."""
 
 
 _WORTH_A_THREAD = 1 << 20
-"""Bytes from which on hashing beside writing pays."""
+"""Bytes from which on it pays to hash in another thread."""
 
 
 _SYNCED_AT_ONCE = 128 << 20
-"""Bytes after which the disk is given what was written so far, so that it works while more is computed."""
+"""Bytes after which the written data is synced, so that the disk works while more is computed."""
 
 
 class HashedStream:
-    """A file whose large blocks are hashed in another thread while they are written, and synced in a third: the slowest
-    of these counts, not the sum, and nothing is copied or read again."""
+    """A file whose large blocks are hashed in a second thread while they are written, and synced in a third. The
+    slowest of the three determines the time, and no data is copied or read again."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -61,7 +61,7 @@ class HashedStream:
         self.size = 0
 
     def write(self, data: Any) -> int:
-        """Write all of it."""
+        """Write all of the data."""
         view = memoryview(data).cast("B")
         self.size += view.nbytes
         if view.nbytes < _WORTH_A_THREAD:
@@ -78,11 +78,11 @@ class HashedStream:
         return view.nbytes
 
     def tell(self) -> int:
-        """How much was written."""
+        """Return the number of bytes written."""
         return self.size
 
     def finish(self) -> dict[str, Any]:
-        """Length and digest."""
+        """Return length and digest."""
         self._beside.shutdown()
         self._disk.shutdown()
         return self._hash.entry
@@ -92,9 +92,9 @@ class HashedStream:
 
 
 def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> dict[str, dict[str, Any]]:
-    """Write this rank's part of the state into the folder. Every rank must call it; `group` is whose messages it uses.
+    """Write this rank's part of the state into the folder. Every rank must call it; the messages go through `group`.
 
-    Returns name to length and digest of the files that this rank has written.
+    Returns a mapping of name to length and digest for the files that this rank has written.
     """
     import torch.distributed.checkpoint
     from torch.distributed.checkpoint import filesystem
@@ -130,7 +130,8 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
 
 @contextmanager
 def _without_crc() -> Iterator[None]:
-    """torch computes a CRC of everything that it writes, and reads without looking at it; the digests are the check."""
+    """Switch off the CRC that torch computes of everything it writes but does not check when reading. The digests are
+    the check."""
     from torch import serialization
 
     before = getattr(serialization, "get_crc32_options", bool)()
@@ -148,11 +149,11 @@ def _without_crc() -> Iterator[None]:
 def read_shards(state: dict[str, Any], folder: Path) -> None:
     """Fill the tensors of `state`, and replace its other values. Every rank must call it.
 
-    The processes of an instance read each block that one of them needs once, and compare its digest before they use it.
+    The processes of an instance read each block that any of them needs once, and compare its digest before using it.
 
     Raises:
-        TornError: a block is not what the manifest says, on any rank. Some tensors may have been filled before.
-        SetupError: the checkpoint holds what `write_shards` does not write: it was made or changed by something else.
+        TornError: a block differs from the manifest, on any rank. Some tensors may have been filled before.
+        SetupError: the checkpoint holds data that `write_shards` never writes, so another program made or changed it.
     """
     import torch
     import torch.distributed.checkpoint
@@ -178,7 +179,7 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
             try:
                 plain = torch.load(value, weights_only=True)
             except pickle.UnpicklingError:
-                raise _forgery_error(folder, f"`{read_item.dest_index.fqn}` is no plain data") from None
+                raise _forgery_error(folder, f"`{read_item.dest_index.fqn}` is not plain data") from None
             clean = io.BytesIO()
             torch.save(plain, clean)  # what torch now reads without care is what was just read with care
             clean.seek(0)
@@ -197,7 +198,7 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
 
 
 def _files_of(folder: Path) -> dict[str, Any]:
-    """The files of the manifest; none where it is torn."""
+    """Return the files of the manifest; none where it is torn."""
     try:
         files: dict[str, Any] = (read_manifest(folder) or {})["files"]
         for entry in files.values():
@@ -217,7 +218,7 @@ def _read_metadata(folder: Path, files: dict[str, Any]) -> Any:
 
 
 def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, planner: Any) -> None:
-    """Fill what torch's plan of this rank asks for, each part when the last of its blocks has come."""
+    """Fill what torch's plan of this rank asks for. Each part is filled when the last of its blocks has arrived."""
     wanted: dict[tuple[str, int, int], list[Any]] = {}
     spans: dict[tuple[str, int, int], range] = {}
     failure: Exception | None = None
@@ -255,7 +256,7 @@ def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, p
 
 
 def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length: int) -> range:
-    """The numbers of the blocks that hold these bytes."""
+    """Return the numbers of the blocks that hold these bytes."""
     if name not in files or not 0 <= offset < offset + length <= files[name]["size"]:
         raise _forgery_error(folder, f"it reads {length} bytes of `{name}` from {offset} on")
     block, _ = blocks_of(files[name])
@@ -263,7 +264,7 @@ def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length
 
 
 def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> None:
-    """Give torch's planner one stored part: the tensor of which each item wants a piece, or a value."""
+    """Give torch's planner one stored part: a tensor of which each item wants a piece, or a value."""
     import torch
     from torch.distributed._shard._utils import narrow_tensor_by_index
     from torch.distributed.checkpoint.planner import LoadItemType
@@ -277,7 +278,7 @@ def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> Non
             try:
                 tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             except pickle.UnpicklingError:
-                raise _forgery_error(folder, f"`{item.dest_index.fqn}` is no tensor") from None
+                raise _forgery_error(folder, f"`{item.dest_index.fqn}` is not a tensor") from None
         piece = narrow_tensor_by_index(tensor, item.storage_offsets, item.lengths)
         target = planner.resolve_tensor(item).detach()
         target.copy_(piece)
@@ -285,10 +286,10 @@ def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> Non
 
 
 def parse_metadata(data: bytes, folder: Path) -> Any:
-    """What lies where, without running code.
+    """Return the metadata, which says where each part lies, without running code.
 
     Raises:
-        SetupError: it holds what no checkpoint of ours holds.
+        SetupError: the metadata holds types that cloudtrain's checkpoints never contain.
     """
     try:
         metadata = _Unpickler(io.BytesIO(data), folder).load()
@@ -321,6 +322,6 @@ class _Unpickler(pickle.Unpickler):
 
 def _forgery_error(folder: Path, what: str) -> SetupError:
     return SetupError(
-        f"the checkpoint `{folder}` holds what no checkpoint of this script holds: {what}",
+        f"the checkpoint `{folder}` holds data that this script never saves: {what}",
         hint="do not load it: it may have been made to run code; remove it, and resume from another one",
     )

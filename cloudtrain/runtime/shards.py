@@ -1,9 +1,9 @@
-"""Dealing out the files of sharded inputs over the instances of a run, as S3's ShardedByS3Key does over containers: on
-this machine, and on Azure ML, which deals out nothing itself.
+"""Divide the files of sharded inputs among the instances of a run, as S3's ShardedByS3Key does among containers. Used
+on this machine, and on Azure ML, which does not shard data itself.
 
-SageMaker documents that each instance gets about 1/n of the objects, not which: a script must not count on it. Here
-files are taken in the order of their keys, one for each instance in turn, so that every file goes to exactly one
-instance and the counts differ by at most one. A file keeps its path below the input's folder; it is a link.
+SageMaker documents that each instance gets about 1/n of the objects, but not which ones, so a script must not rely on
+the choice. Here files are taken in the order of their keys, one for each instance in turn. Every file goes to exactly
+one instance, and the counts differ by at most one. Each file becomes a link at its path below the input's folder.
 """
 
 # Paths are strings here: this has to start in no time.
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def link_share(directory: str, source: str, index: int, count: int) -> int:
-    """Fill a folder, which is made, with links to the files of one of `count` instances; how many those are.
+    """Make a folder and fill it with links to the files of one of `count` instances. Return the number of links.
 
     Raises:
-        OSError: the source cannot be read, or the folder not be written.
+        OSError: the source cannot be read, or the folder cannot be written.
     """
     os.stat(source)  # what is not there is no single file
     is_folder = os.path.isdir(source)
@@ -37,13 +37,13 @@ def link_share(directory: str, source: str, index: int, count: int) -> int:
 
 
 def deal(keys: Iterable[str], count: int) -> list[list[str]]:
-    """The keys of each of `count` instances: every key once, in the order of S3, which compares UTF-8 bytes."""
+    """Return the keys of each of `count` instances: every key once, in the order of S3, which compares UTF-8 bytes."""
     ordered = sorted(keys, key=os.fsencode)
     return [ordered[instance::count] for instance in range(count)]
 
 
 def keys_in(folder: str) -> list[str]:
-    """The files below a folder, links followed, as paths relative to it.
+    """Return the files below a folder, links followed, as paths relative to it.
 
     Raises:
         OSError: a folder cannot be read.
@@ -60,7 +60,7 @@ def keys_in(folder: str) -> list[str]:
 
 
 def leads_back(parent: str, name: str) -> bool:
-    """Whether a folder is a link to one that the way to it leads through, where there would be no end."""
+    """Return whether a folder is a link to one of its own parent folders, which would make the walk endless."""
     path = os.path.join(parent, name)
     if not os.path.islink(path):
         return False

@@ -10,12 +10,13 @@ _FIRST_NODE = re.compile(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,]*))?")
 
 
 def is_started_by_srun(variables: Mapping[str, str]) -> bool:
-    """False in a batch script, which has the variables of a task but is one process; `srun` sets the step."""
+    """Return whether `srun` started this process. A batch script has the variables of a task but is one process; only
+    `srun` sets the step."""
     return "SLURM_STEP_ID" in variables or "SLURM_JOB_ID" not in variables
 
 
 def tasks_on_this_node(variables: Mapping[str, str]) -> int | None:
-    """Tasks of this step on this node, from `2(x3),1` and the node's number."""
+    """Return the tasks of this step on this node, from `2(x3),1` and the node's number."""
     text = variables.get("SLURM_STEP_TASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE") or ""
     counts: list[int] = []
     for part in text.split(","):
@@ -28,14 +29,14 @@ def tasks_on_this_node(variables: Mapping[str, str]) -> int | None:
 
 
 def first_node(variables: Mapping[str, str]) -> str | None:
-    """The host of rank 0: the first name of the node list, its bracket resolved."""
+    """Return the host of rank 0: the first name of the node list, its bracket resolved."""
     text = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST") or ""
     match = _FIRST_NODE.match(text)
     return "".join(part for part in match.groups() if part) if match else None
 
 
 def port(variables: Mapping[str, str]) -> int:
-    """A port that every task of a job works out alike and that another job on the node hardly shares."""
+    """Return a port that every task of a job computes alike and that another job on the node is unlikely to share."""
     job, step = variables.get("SLURM_JOB_ID", "0"), variables.get("SLURM_STEP_ID", "0")
     digits = [int(text) if text.isdecimal() else 0 for text in (job, step)]
     return 20000 + (digits[0] * 7 + digits[1]) % 10000

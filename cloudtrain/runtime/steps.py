@@ -1,4 +1,4 @@
-"""A step of a training, whoever counted it: Python, numpy, TensorFlow."""
+"""A training step as a plain number, whether Python, numpy or TensorFlow counted it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .errors import SetupError
 
 
 def whole_step(step: SupportsIndex) -> int:
-    """The step as Python's own number, which names and JSON can hold.
+    """Return the step as a Python integer, which names and JSON can hold.
 
     Raises:
-        SetupError: it is no whole number, or below 0.
+        SetupError: the step is not a whole number, or is below 0.
     """
     try:
         number = operator.index(step)

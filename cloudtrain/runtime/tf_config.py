@@ -1,14 +1,13 @@
 """`TF_CONFIG` as tf.distribute accepts it. The clouds write it a little differently.
 
-    who writes it                           what stands there   what becomes of it
+    written by                              value               result
     Azure ML                                `"ps": []`          dropped: it would be a parameter server job
     SageMaker's toolkit, parameter servers  `"master": [...]`   `chief`, in cluster and task: a script may not say
                                                                 `master` in TensorFlow 2
     launchers that write texts              `"index": "1"`      1
 
-The parameter servers that SageMaker's toolkit starts beside a script are processes of its own. They keep the cluster
-with `master` in it, and work with a script that says `chief` (tested with TensorFlow 2.21): only the script's own
-variable is written.
+The toolkit's parameter servers beside a script are separate processes. They keep the cluster with `master` in it, and
+work with a script that uses `chief` (tested with TensorFlow 2.21). So only the script's own variable is changed.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from typing import Any
 from .errors import SetupError
 
 ROLES = {"master": "chief"}
-"""Words for a role that tf.distribute does not know, and its own for it."""
+"""Maps names of roles that tf.distribute does not know to its own names."""
 
 
 def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-    """`TF_CONFIG` with the table above applied; None when it is not set.
+    """Return `TF_CONFIG` with the table above applied; None when it is not set.
 
     Raises:
-        SetupError: it or a part of it is not a JSON object, or its task has no number.
+        SetupError: the variable or a part of it is not a JSON object, or its task has no number.
     """
     text = (os.environ if variables is None else variables).get("TF_CONFIG", "")
     if not text.strip():
@@ -67,5 +66,7 @@ def _task(written: Mapping[str, Any]) -> dict[str, Any]:
         try:
             task["index"] = int(task["index"])
         except (TypeError, ValueError):
-            raise SetupError(f"the task in `TF_CONFIG` has the index `{task['index']}`, which is no number") from None
+            raise SetupError(
+                f"the task in `TF_CONFIG` has the index `{task['index']}`, which is not a number"
+            ) from None
     return task

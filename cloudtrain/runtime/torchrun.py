@@ -1,12 +1,14 @@
-"""torchrun for jobs whose instances are all on this machine: nothing of it listens on the network.
+"""torchrun for jobs whose instances are all on this machine. Nothing listens beyond loopback.
 
     python -m cloudtrain.runtime.torchrun --rdzv-backend loopback --rdzv-endpoint FILE --rdzv-conf rank=0 ... train.py
 
-torchrun itself, with its own options, and with a rendezvous of ours, registered as its documentation describes:
+This is torchrun with its own options and with cloudtrain's rendezvous, registered as torchrun's documentation
+describes:
 
-* The agents meet in a file, which needs no port; ranks follow the instances (`rank` is the number of the agent's).
-* Every round gets a store of its own, on loopback, at a port that is free then. Ranks that start again therefore find
-  none of the addresses of dead ranks, which gloo would try to reach (pytorch issue 135712).
+* The agents meet in a file, which needs no port. Ranks follow the instances (`rank` is the number of the agent's
+instance).
+* Every round gets a store of its own, on loopback, at a port that is free then. Restarted ranks therefore never see the
+addresses of dead ranks, which gloo would try to reach (pytorch issue 135712).
 
 With torchrun's usual rendezvous, the store of `--master-addr 127.0.0.1` listens on loopback too.
 Written against torch 2.6 to 2.13.
@@ -26,20 +28,21 @@ if TYPE_CHECKING:
 BACKEND = "loopback"
 
 _PATIENCE = 600.0
-"""Seconds that agents may arrive apart, as with torchrun's own rendezvous: the first import of torch can be slow."""
+"""Seconds between the arrivals of the agents, as with torchrun's own rendezvous: the first import of torch can be
+slow."""
 
 _LOOK_EVERY = 0.01
-"""Seconds."""
+"""Seconds between two looks at the file."""
 
 
 class Rendezvous:
-    """Where the agents of all instances meet, round after round; one more round each time that ranks start again.
+    """Where the agents of all instances meet. Each start and each restart of the ranks is one round.
 
     The methods are those of torch.distributed.elastic.rendezvous.RendezvousHandler.
     """
 
     use_agent_store = True
-    """The ranks meet in the store that the first agent holds."""
+    """Return True: the ranks meet in the store that the first agent holds."""
 
     def __init__(self, parameters: Any) -> None:
         from torch.distributed import FileStore  # type: ignore[attr-defined]  # as in `loopback`
@@ -51,19 +54,19 @@ class Rendezvous:
         self._store: Any = None
 
     def get_backend(self) -> str:
-        """The name under which it is registered."""
+        """Return the name under which the rendezvous is registered."""
         return str(self._parameters.backend)
 
     def get_run_id(self) -> str:
-        """The name of the run."""
+        """Return the name of the run."""
         return str(self._parameters.run_id)
 
     def next_rendezvous(self) -> Any:
-        """Wait for all agents; the store through which they, and then the ranks, meet in this round.
+        """Wait for all agents. Return the store through which the agents, and then the ranks, meet in this round.
 
         Raises:
             RendezvousClosedError: an agent has left for good.
-            RendezvousTimeoutError: an agent did not come.
+            RendezvousTimeoutError: an agent did not arrive in time.
         """
         from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # as in `loopback`
         from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
@@ -84,19 +87,20 @@ class Rendezvous:
         return RendezvousInfo(agents, self._rank, count, RendezvousStoreInfo(ADDRESS, port))
 
     def num_nodes_waiting(self) -> int:
-        """Whether an agent has begun the next round, since its ranks must start again. Looks at the file only."""
+        """Return 1 if an agent has begun the next round, because its ranks must start again; else 0. It reads only the
+        file."""
         return int(self._file.check([f"{_name(self._round + 1)}/wanted"]))
 
     def is_closed(self) -> bool:
-        """Whether an agent has left for good."""
+        """Return whether an agent has left for good."""
         return bool(self._file.check(["closed"]))
 
     def set_closed(self) -> None:
-        """Let nobody wait for another round."""
+        """Close the rendezvous, so that no agent waits for another round."""
         self._file.set("closed", "")
 
     def shutdown(self) -> bool:
-        """Called when this agent leaves."""
+        """Close the rendezvous when this agent leaves."""
         self.set_closed()
         return True
 
@@ -108,7 +112,7 @@ class Rendezvous:
             if self.is_closed():
                 raise RendezvousClosedError("another agent has left")
             if time.monotonic() > deadline:
-                raise RendezvousTimeoutError(f"not every agent has come within {_PATIENCE:.0f} s")
+                raise RendezvousTimeoutError(f"not every agent arrived within {_PATIENCE:.0f} s")
             time.sleep(_LOOK_EVERY)
 
 
@@ -117,7 +121,8 @@ def _name(number: int) -> str:
 
 
 def _open_usual_store(arguments: Sequence[str]) -> Any:
-    """The store that the first agent opens under torchrun's usual rendezvous, if that is on loopback; else None."""
+    """Return the store that the first agent opens under torchrun's usual rendezvous, if it is on loopback; else
+    None."""
     from torch.distributed.run import parse_args
 
     options = parse_args(list(arguments))  # type: ignore[no-untyped-call]
@@ -127,7 +132,7 @@ def _open_usual_store(arguments: Sequence[str]) -> Any:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """What `torchrun` with these arguments does."""
+    """Run `torchrun` with these arguments."""
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
     from torch.distributed.run import main as run
 

@@ -1,7 +1,7 @@
-"""Arguments of a script that torchrun takes for its own, wherever they stand.
+"""Script arguments that torchrun takes for its own, wherever they stand.
 
-torchrun reads its command line with argparse, which looks at every word before it knows where the script begins. A
-word that could be short for several of torchrun's options ends it: `torchrun train.py --log 3` says "ambiguous option:
+torchrun parses its command line with argparse, which reads every word before it knows where the script begins. A word
+that could abbreviate several of torchrun's options stops torchrun: `torchrun train.py --log 3` says "ambiguous option:
 --log could match --log-dir, --log_dir, --logs-specs, --logs_specs" (torch 2.13 on Python 3.11). `--` before the script
 ends the options.
 """
@@ -25,15 +25,15 @@ _BOTH = _UNDERSCORES.union(_OPTIONS)
 
 
 def misread(words: Sequence[str], *, dashes: bool = True) -> list[str]:
-    """Those of a script's arguments at which torchrun stops. Without `dashes`: a torch before 2.0, whose options have
-    underscores only.
+    """Return the script arguments at which torchrun stops. Without `dashes`: for torch before 2.0, whose options have
+    only underscores.
     """
     options = _BOTH if dashes else _UNDERSCORES
     return [word for word in words if word[:2] == "--" and _is_ambiguous(word[2:].partition("=")[0], options)]
 
 
 def guard_program(program: Sequence[str]) -> list[str]:
-    """The script and its arguments, for the end of torchrun's command line."""
+    """Return the script and its arguments for the end of torchrun's command line."""
     return ["--", *program] if misread(program) else list(program)
 
 

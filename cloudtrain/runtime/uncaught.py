@@ -1,4 +1,4 @@
-"""A SetupError that nobody catches ends a script with its words; the traceback would say nothing to a user."""
+"""Show an uncaught SetupError as a message. Its traceback would not help a user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def tell_setup_errors() -> None:
-    """From now on; once is enough. Other errors go to whoever was told of them before."""
+    """Show uncaught SetupErrors as messages from now on; calling it once is enough. Other errors go to the previous
+    hook."""
     before = sys.excepthook
     if before.__module__ == __name__:
         return
@@ -28,7 +29,8 @@ def tell_setup_errors() -> None:
 
 
 def _speaks() -> bool:
-    """The processes of an instance find the same, so its first one says it; another instance may find other things."""
+    """Return whether this process reports the error. The processes of an instance find the same error, so only the
+    first one reports it; other instances may find other errors."""
     try:
         return detect_environment().local_rank == 0
     except SetupError:  # perhaps the very one that is to be told

@@ -1,4 +1,4 @@
-"""Text from a command line turned into a value of the type that the script declared."""
+"""Convert text from a command line to a value of the type that the script declared."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _FALSE = frozenset({"false", "0", "no", "off"})
 _NONE = frozenset({"", "none", "null"})
 SEQUENCES = (list, tuple)
 CONTAINERS = (*SEQUENCES, dict)
-"""Types whose text may hold spaces that a shell took apart."""
+"""Types whose text may contain spaces, at which a shell may have split it."""
 
 _TEXTS = (str, Path, Literal)
 _UNIONS: tuple[object, ...] = (Union, getattr(types, "UnionType", Union))  # written `int | None` from Python 3.10 on
 
 
 def convert(value: Any, kind: Any) -> Any:
-    """`value`, text or JSON data, as a `kind`: a plain type, `list[int]`, `dict`, `Literal[...]` or `X | None`.
+    """Convert `value`, text or JSON data, to a `kind`: a plain type, `list[int]`, `dict`, `Literal[...]` or `X | None`.
 
-    Containers are read as Python (`[1, 2]`, how SageMaker passes a list), as JSON, or as `1,2` and `a=1,b=2`. Of the
-    texts in `3.10,3.11` none is taken for a number.
+    Containers are read as Python (`[1, 2]`, how SageMaker passes a list), as JSON, or as `1,2` and `a=1,b=2`. The
+    elements of `3.10,3.11` stay texts.
 
     Raises:
         ValueError: the value does not fit; the text says what would.
@@ -43,14 +43,15 @@ def convert(value: Any, kind: Any) -> Any:
 
 
 def is_one_of(kind: Any, kinds: Collection[Any]) -> bool:
-    """Whether it is, or in a union may be, one of these types, whatever it contains."""
+    """Return whether the type is, or in a union may be, one of these types, whatever it contains."""
     if get_origin(kind) in _UNIONS:
         return any(is_one_of(option, kinds) for option in get_args(kind))
     return (get_origin(kind) or kind) in kinds
 
 
 def kind_of(value: Any) -> Any:
-    """The type to convert to, from a default. A list's elements are like its first; None says nothing."""
+    """Return the type to convert to, from a default. A list's elements are like its first one; None does not determine
+    a type."""
     if value is None:
         return Any
     if isinstance(value, (list, tuple)) and value:
@@ -157,7 +158,7 @@ def _dict(value: Any, elements: tuple[Any, ...]) -> dict[Any, Any]:
 
 
 def _literal(text: str) -> Any:
-    """The value of a Python or JSON literal; None when the text is neither."""
+    """Return the value of a Python or JSON literal; None when the text is neither."""
     import json
 
     for read in (ast.literal_eval, json.loads):
@@ -169,7 +170,7 @@ def _literal(text: str) -> Any:
 
 
 def _guess(value: Any) -> Any:
-    """A value without a declared type: what its text looks like."""
+    """Guess the value of a text without a declared type, from the text's form."""
     if not isinstance(value, str):
         return value
     if value.lower() in _NONE:

@@ -15,5 +15,5 @@ def why_missing(path: str) -> str | None:
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     except ValueError:
-        return "is no path: it has a NUL character in it"
+        return "is not a path: it has a NUL character in it"
     return None

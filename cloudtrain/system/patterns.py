@@ -1,8 +1,7 @@
-"""The job's `metrics`: what regular expressions find in the lines of a run. Its supervisor here, and the driver of its
-sweep, read them.
+"""The job's `metrics`: regular expressions, applied to the lines of a run by its supervisor or by its sweep's driver.
 
-They are the user's, and one that backtracks may need longer than the run. So each search has a limit of processor time,
-which does not count what others take of a busy machine, and a pattern that meets it is read no more.
+The user writes the expressions, and one that backtracks may take longer than the run. So each search has a limit of
+processor time, which a busy machine does not use up. A pattern that exceeds the limit is dropped.
 """
 
 from __future__ import annotations
@@ -18,28 +17,29 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _LONGEST = 4096
-"""Characters of a line that are looked at."""
+"""Characters of a line that are searched."""
 
 _LIMIT = 0.2
 """Seconds of processor time for one search."""
 
 _SLOW, _MOST_SLOW = 0.01, 50
-"""Searches may need longer than so many seconds that often: then the output would no longer be followed in time."""
+"""A pattern may take more than `_SLOW` seconds `_MOST_SLOW` times. A slower pattern would hold up the output."""
 
 _STEP = re.compile(
     r"(?<![a-z])(?:steps?|iter(?:ation)?s?)\b[\s:=#\[(]{0,4}([0-9]+)(?!\.?[0-9])(?:\s?/\s?([0-9]+))?", re.IGNORECASE
 )
 _EPOCH = re.compile(r"(?<![a-z])epochs?\b[\s:=#\[(]{0,4}([0-9]+)(?!\.?[0-9])", re.IGNORECASE)
 _POSITION = re.compile(r"[\[(]([0-9]+)/([0-9]+)")
-"""Where in the training a line was written, as scripts say it: `step 10`, `Epoch [2/5], Step [100/600]`."""
+"""Where in the training a line was written, in the form that scripts print: `step 10`, `Epoch [2/5], Step
+[100/600]`."""
 
 
 class TooSlow(Exception):
-    """A search met its limit."""
+    """A search exceeded its limit."""
 
 
 class MetricPatterns:
-    """The patterns of one run. `complaints` holds a line for each one that is read no more, for whoever takes it."""
+    """The patterns of one run. `complaints` holds one line for each dropped pattern until the caller takes it."""
 
     def __init__(self, patterns: Mapping[str, str]) -> None:
         self.complaints: list[str] = []
@@ -49,7 +49,7 @@ class MetricPatterns:
         self._searching = False
 
     def read(self, line: str) -> dict[str, float] | None:
-        """The values in a line, with the step that it names; None where there are none."""
+        """Return the values in a line, with the step that the line names; None where the line has no values."""
         if self._compiled is None:
             signal.signal(signal.SIGVTALRM, self._interrupt)
             self._compiled = self._compile()
@@ -89,7 +89,8 @@ class MetricPatterns:
         signal.setitimer(signal.ITIMER_VIRTUAL, _LIMIT)
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        """Signal handler: `re` asks for signals while it searches. One that comes late finds no search."""
+        """Interrupt a search from a signal handler: `re` checks for signals while it searches. A late signal does
+        nothing."""
         if self._searching:
             self._searching = False
             raise TooSlow
@@ -108,8 +109,8 @@ def _number(match: re.Match[str]) -> float | None:
 
 
 def _place(line: str) -> dict[str, float]:
-    """The step and the epoch that a line names. Steps that begin anew with each epoch are counted on where the line
-    says how many there are; a line with an epoch alone has that as its step."""
+    """Return the step and the epoch that a line names. Where steps restart with each epoch and the line names their
+    total, the steps are counted on across epochs. A line with only an epoch has the epoch as its step."""
     step, epoch = _STEP.search(line), _EPOCH.search(line)
     if epoch is None:
         return {} if step is None else {"step": float(step[1])}

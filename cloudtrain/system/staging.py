@@ -52,13 +52,13 @@ def safe_name(name: str, *, odd: bool = False) -> str:
     if steps.startswith("/") or ".." in steps.split("/"):
         raise Unsafe(name, "would be written outside of the folder")
     if not parts:
-        raise Unsafe(name, "is no name of a file")
+        raise Unsafe(name, "is not a valid file name")
     if "\0" in name or (not odd and any(letter < " " or "\x7f" <= letter <= "\x9f" for letter in name)):
         raise Unsafe(name, "has a control character in its name")
     try:
         longest = max(len(os.fsencode(part)) for part in parts)
     except UnicodeEncodeError:
-        raise Unsafe(name, "has a name that is no text") from None
+        raise Unsafe(name, "has a name that is not text") from None
     if longest > _LONGEST_NAME:
         raise Unsafe(name, "has a name that is too long")
     return "/".join(parts)

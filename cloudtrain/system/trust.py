@@ -88,7 +88,7 @@ def _problem(status: os.stat_result, *, is_file: bool) -> str | None:
 
 
 def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) -> SettingsError:
-    trust = f"`export {VARIABLE}={quote(str(file.absolute().parent))}` if you trust whoever can write there"
+    trust = f"`export {VARIABLE}={quote(str(file.absolute().parent))}` if you trust everyone who can write there"
     closed = f"`chmod go-w {quote(str(culprit))}`" if status.st_uid == os.getuid() else None
     hint = f"{closed}, or {trust}" if closed else f"{trust}; a file of yours nearer to the job comes before it"
     who = problem if culprit != file else f"it {problem}"

@@ -1,1 +1,1 @@
-"""The targets: one folder each. `base.py` says what one promises, `registry.py` finds them by name."""
+"""The targets: one folder each. `base.py` declares what every target provides, `registry.py` finds targets by name."""

@@ -1,7 +1,7 @@
-"""What a target promises. `Target` is pure; `Service` talks, and is the only user of SDKs, commands and sockets.
+"""The interface of a target. `Target` is pure; only `Service` uses SDKs, commands and sockets.
 
-`docs/adding-a-target.md` walks through a whole one. The contract suite in `tests/targets/` holds every service to its
-promises.
+`docs/adding-a-target.md` walks through a complete target. The contract suite in `tests/targets/` tests every service
+against the promises below.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from cloudtrain.targets.settings import TargetSettings
 
 ByteProgress = Callable[[int, int], None]
-"""Told how many bytes of an upload are there, and of how many."""
+"""Receives how many bytes of an upload have arrived, and the total."""
 
 
 class BundleWriter(Protocol):
-    """The user's code, ready to be written as an archive when a service turns out to need it."""
+    """The user's code, ready to be written as an archive when a service needs it."""
 
     @property
     def sha256(self) -> str:
-        """Hash of the content; the archive's name."""
+        """Return the hash of the content, which is also the archive's name."""
         ...
 
     def write(self, path: Path) -> None:
-        """Write the archive. Atomic: `path` either holds the whole archive or does not exist."""
+        """Write the archive atomically: `path` either holds the whole archive or does not exist."""
         ...
 
 
@@ -48,51 +48,54 @@ class Account(Protocol):
 
     @property
     def place(self) -> str:
-        """Where runs are: the middle of their references, `eu-west-1` of `sagemaker://eu-west-1/name`."""
+        """Return where runs are. This is the middle part of their references: `eu-west-1` of
+        `sagemaker://eu-west-1/name`."""
         ...
 
 
 class Service(Protocol):
-    """Talks to one target. Made by `Target.service`; does nothing until it is used.
+    """Talks to one target. `Target.service` makes it; it does nothing until it is used.
 
     1. `submit` sends exactly `plan.request`. The target had no run of that name a moment before, unless `again` says
-       that an earlier request of this submission may have arrived; then it leaves one run. A run that exists all the
-       same is another one: `NameTaken`. When it raises, `has` tells whether the run exists, in this process or in a
-       later one, and `withdraw` sees to it that it never will.
+       that an earlier request of this submission may have arrived; then one run is left. If an unrelated run of that
+       name exists, `submit` raises `NameTaken`. When `submit` raises, `has` tells whether the run exists, in this
+       process or in a later one, and `withdraw` makes sure that it never will.
     2. An unknown run is `RunNotFound`, in every method that takes a reference.
     3. `stop` is idempotent and returns at once; a finished run stays as it is.
-    4. `logs` of a finished run yields every line and ends. While following it ends when the run does, after the
-       last line; it loses and repeats none, a lost connection included. Every process's output can be read.
+    4. `logs` of a finished run yields every line and ends. While following, it ends after the run's last line. Even a
+    lost connection neither loses nor repeats a line. Every process's output can be read.
     5. `status` maps every state of the provider to a `RunState`; a failed run has a reason.
     6. Throttling and lost connections are retried with backoff; what cannot be retried is a `TargetError`.
-    7. No method prints, and none asks.
+    7. No method prints or asks the user.
 
-    A service that subclasses it writes `check` and `can_check` where there is an account, and `withdraw` where a run
-    that is not there yet can still come to be.
+    A subclass overrides `check` and `can_check` where the target has an account, and `withdraw` where an interrupted
+    submission can still create a run.
     """
 
     in_flight: float
-    """Seconds after which a request whose sender was interrupted has arrived, or never will; 0 where `submit` leaves
-    nothing on its way."""
+    """Seconds after which an interrupted request has either arrived or never will. 0 where `submit` leaves no request
+    on its way."""
 
     names_are_unique: bool
-    """Whether the target refuses a second run of a name, so that a request may be sent again while the first one may
-    still arrive."""
+    """Whether the target refuses a second run of a name. Then a request may be sent again while the first one may still
+    arrive."""
 
     def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:
-        """Checks that ask the target: role, quota, workspace, partition. Empty for targets without an account.
+        """Return the findings of checks that ask the target: role, quota, workspace, partition. Empty for targets
+        without an account.
 
-        Called before a submit and by `cloudtrain check`, never by a plan. What may not be looked at is a warning.
-        A processing job comes as what it shares with a training job.
+        Called before a submit and by `cloudtrain check`, never by a plan. What the user may not read becomes a warning.
+        A processing job is passed as the part that it shares with a training job.
         """
         return []
 
     def can_check(self, settings: Any) -> bool:
-        """Whether `check` has what it needs to ask the target, as far as this machine alone can tell."""
+        """Return whether `check` has what it needs to ask the target, as far as this machine can tell."""
         return True
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Put the bundle in place; False when it was there already. `on_bytes` may be called from other threads."""
+        """Put the bundle in place. Return False when it is already there. `on_bytes` may be called from other
+        threads."""
         ...
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
@@ -100,23 +103,23 @@ class Service(Protocol):
         ...
 
     def has(self, ref: RunRef) -> bool:
-        """Whether the target has that run of ours: how a broken submission is finished or forgotten.
+        """Return whether the target has this run of ours. Broken submissions are finished or forgotten with it.
 
         Raises:
-            NameTaken: it has a run of that name that somebody else made.
-            TargetError: it cannot be asked.
+            NameTaken: the target has a run of that name from another submitter.
+            TargetError: the target cannot be asked.
         """
         ...
 
     def withdraw(self, ref: RunRef) -> bool:
-        """See to it that a submission whose process died makes no run any more; False where the run exists.
+        """Make sure that a submission whose process died creates no run any more. Return False where the run exists.
 
-        Called when no request can be on its way (`in_flight`). Raises what `has` does.
+        Called when no request can be on its way (`in_flight`). Raises the same errors as `has`.
         """
         return not self.has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Where the run is now."""
+        """Return the status of the run."""
         ...
 
     def logs(
@@ -128,22 +131,23 @@ class Service(Protocol):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """The output so far, line by line, of one rank, one instance or all; with `follow`, until the run ends."""
+        """Yield the output so far, line by line, of one rank, one instance or all. With `follow`, go on until the run
+        ends."""
         ...
 
     def stop(self, ref: RunRef) -> None:
-        """Ask the run to save and leave."""
+        """Ask the run to save and exit."""
         ...
 
     def runs(self, place: str) -> Iterator[ListedRun]:
-        """The runs that the target has at a place, whoever made them, newest first; asked for as they are taken."""
+        """Yield the runs that the target has at a place, whoever submitted them, newest first. They are fetched as they
+        are taken."""
         ...
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Folders that hold the run's code, as far as it is still there, the quickest to reach first.
+        """Yield folders that hold the run's code, as far as it still exists, the quickest to reach first.
 
-        What has to be fetched is put below `scratch`. A file in them may have been changed since: whoever asks compares
-        hashes.
+        Fetched code is put below `scratch`. A file may have been changed since, so the caller compares hashes.
 
         Raises:
             TargetError: the target cannot be asked.
@@ -157,28 +161,28 @@ class Service(Protocol):
 
 @runtime_checkable
 class KeepsQueue(Protocol):
-    """A service with a queue of cloudtrain's own, for a target without one. Its settings have `queue` and `priority`.
+    """A service with cloudtrain's own queue, for a target without a queue. Its settings have `queue` and `priority`.
 
-    A run that waits there is `queued`, and its status says its place.
+    A waiting run is `queued`, and its status tells its position.
     """
 
     def queue(self) -> list[QueuedRun]:
-        """The runs that have what others wait for, then those that wait, in their order."""
+        """Return the runs that hold a place, then the waiting runs, both in queue order."""
         ...
 
     def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
-        """Put a run that waits before another one; without one first, or last.
+        """Move a waiting run before another one. Without another one, move it to the front, or to the end.
 
         Raises:
-            UsageError: one of the two does not wait.
+            UsageError: one of the two runs does not wait.
         """
         ...
 
     def drop(self, ref: RunRef) -> None:
-        """Stop a run that waits, and never one that has started.
+        """Stop a waiting run. A run that has started is never stopped.
 
         Raises:
-            UsageError: it does not wait.
+            UsageError: the run does not wait.
         """
         ...
 
@@ -198,14 +202,14 @@ class PinsVersions(Protocol):
 
 
 class Tuner(Service, Protocol):
-    """Talks to a target's own tuner. A run is a sweep; its methods are those of every service."""
+    """Talks to a target's own tuner. A run is a sweep; the other methods are those of every service."""
 
     def trials(self, ref: RunRef) -> list[Trial]:
-        """The trials that the tuner has started, by number."""
+        """Return the trials that the tuner has started, by number."""
         ...
 
     def objective(self, ref: RunRef) -> Objective | None:
-        """What the sweep is after; None where it runs every combination."""
+        """Return what the sweep optimises; None where it runs every combination."""
         ...
 
     def continued(self, request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
@@ -220,82 +224,83 @@ class Tuner(Service, Protocol):
 
 
 class Target(ABC):
-    """One place where jobs run. Importing it costs nothing: SDKs are its service's.
+    """One place where jobs run. Importing it costs nothing, because only its service imports SDKs.
 
-    A subclass is named in the entry-point group `cloudtrain.targets`; its name then works in job files
+    Each subclass is listed in the entry-point group `cloudtrain.targets`. Its name then works in job files
     (`inputs.train.NAME`, `NAME_overrides`), in `cloudtrain.toml`, in the JSON Schema, and in every command.
     """
 
     name: ClassVar[str]
     """The entry point's name: lower-case letters, digits and underscores."""
     title: ClassVar[str]
-    """What people call it: `SageMaker`."""
+    """The name shown to people: `SageMaker`."""
     settings_model: ClassVar[type[TargetSettings]]
     """The table `[NAME]` of `cloudtrain.toml`."""
     rule_prefix: ClassVar[str]
-    """Two capital letters with which the codes of its rules begin."""
+    """Two capital letters that begin the codes of the target's rules."""
     rule_modules: ClassVar[tuple[str, ...]] = ()
-    """Modules that register rules when they are imported; imported with the first job for the target."""
+    """Modules that register rules when they are imported. They are imported with the first job for the target."""
     online_rule_modules: ClassVar[tuple[str, ...]] = ()
-    """Modules with the rules that `Service.check` finds broken."""
+    """Modules with the rules that `Service.check` reports."""
     only_training_rule_modules: ClassVar[tuple[str, ...]] = ()
-    """Those of `rule_modules` whose own checks look at requests of training jobs alone."""
+    """The part of `rule_modules` that checks only requests of training jobs."""
     extras: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Extra of the package to the distributions that it brings: `{"EXTRA": ("its-sdk",)}`."""
+    """Extras of the package, each with the distributions that it installs: `{"EXTRA": ("its-sdk",)}`."""
 
     order: ClassVar[int] = 100
-    """Where people see it among the targets; equal ones by name."""
+    """Position among the targets in lists. Targets with equal numbers are sorted by name."""
     plan_formats: ClassVar[tuple[str, ...]] = ()
-    """What a plan can be printed as for the target's own tools: the names of `Plan.forms`."""
+    """Forms in which a plan can be printed for the target's own tools: the names of `Plan.forms`."""
     is_paid: ClassVar[bool] = True
-    """Whether a job's machines and image are rented from a provider, by the hour."""
+    """Whether a provider rents out the job's machines by the hour."""
     place_example: ClassVar[str] = ""
-    """How a place of data looks here: `s3://bucket/train`."""
+    """An example of a place of data on this target: `s3://bucket/train`."""
     place_help: ClassVar[str] = ""
-    """What a place of data can be; the JSON Schema shows it."""
+    """What a place of data can be. The JSON Schema shows this text."""
     place_prefixes: ClassVar[tuple[str, ...]] = ()
-    """With which a place of data begins that is certainly this target's."""
+    """Prefixes of places of data that certainly belong to this target."""
     place_aliases: ClassVar[tuple[str, ...]] = ()
-    """What other tools call the field with a place on this target: `s3_uri`."""
+    """Other tools' names of the field for a place on this target: `s3_uri`."""
     environment_help: ClassVar[str] = ""
-    """What `environment.NAME` can be; empty where the target keeps no environments by name."""
+    """What `environment.NAME` can be; empty where the target keeps no named environments."""
     overrides_help: ClassVar[str] = "Merged last into the request."
     secret_places: ClassVar[Mapping[str, str]] = {"env": "env:NAME", "file": "file:~/.secrets/NAME"}
-    """Where `environment.secrets` can find values inside a job: the schemes that `cloudtrain.runtime` reads there, the
-    one for a hint first, each with an example that has `NAME` in it."""
+    """Where `environment.secrets` can find values inside a job: the schemes that `cloudtrain.runtime` reads there, each
+    with an example that contains `NAME`. Hints show the first one."""
     has_secrets_here: ClassVar[bool] = False
-    """Whether the job finds its secrets on this machine, so that a missing one is seen before."""
+    """Whether the job finds its secrets on this machine, so that a missing one is noticed before the start."""
     keeps_literals: ClassVar[bool] = False
-    """Whether an input with a plain `value` stays an input of the request; it is put into the arguments otherwise."""
+    """Whether an input with a plain `value` stays an input of the request. Otherwise its value goes into the
+    arguments."""
     uploads_data: ClassVar[bool] = False
-    """Whether an input's place may be a path of this machine (`./data`), for which `data_place` is written."""
+    """Whether an input's place may be a path of this machine (`./data`). Such a target implements `data_place`."""
     waits_for_runs: ClassVar[bool] = False
-    """Whether a run waits by itself for the runs that it reads from: `CompileContext.after`."""
+    """Whether a run itself waits for the runs that it reads from: `CompileContext.after`."""
     can_emulate: ClassVar[bool] = False
     """Whether `emulate` makes a plan for this machine."""
     emulated_places: ClassVar[str] = ""
-    """`s3://emulated`: what stands there for the place of data that is only on this machine."""
+    """Stands for the place of data that is only on this machine: `s3://emulated`."""
 
     has_tuner: ClassVar[bool] = False
-    """Whether the target has a tuner of its own, for which `compile_sweep` and `tuner` are written. A sweep is driven
-    from this machine otherwise."""
+    """Whether the target has its own tuner, through `compile_sweep` and `tuner`. Otherwise this machine drives a
+    sweep."""
 
     exports: ClassVar[tuple[str, ...]] = ()
     """The methods of `core.exports` that its plans define."""
 
     @abstractmethod
     def account(self, settings: Any, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> Account:
-        """What compile needs to know beside the settings.
+        """Return what compile needs to know beside the settings.
 
-        Looks at this machine only; what only the network knows is left to `Service.check`.
+        It reads this machine only; `Service.check` asks the network.
 
         Raises:
-            SettingsError: a file that it reads is wrong, or can have been written by somebody else.
+            SettingsError: a file that it reads is wrong, or may have been written by another user.
         """
 
     @abstractmethod
     def compile(self, job: AnyJob, settings: Any, context: CompileContext) -> Plan:
-        """The plan with its `place` and its `outputs`, without findings.
+        """Return the plan with its `place` and its `outputs`, without findings.
 
         Pure: the same job, settings and context give the same request, byte for byte.
 
@@ -305,51 +310,55 @@ class Target(ABC):
         """
 
     def compile_sweep(self, sweep: Sweep, settings: Any, context: CompileContext) -> Plan:
-        """The plan of a sweep as the request of the target's own tuner. Only where `has_tuner`.
+        """Return the plan of a sweep as the request of the target's own tuner. Only where `has_tuner`.
 
         Pure, as `compile`. `sweep.job` is the job of the first trial.
 
         Raises:
-            JobError: the tuner cannot do it (`CT061`, each with the alternative), or no trial can run there.
+            JobError: the tuner cannot run the sweep (`CT061`, each with the alternative), or the target cannot run its
+            trials.
         """
         raise AssertionError(f"{self.name} has no tuner")
 
     def tuner(self, *, environ: Mapping[str, str], state_dir: Path) -> Tuner:
-        """What talks to the target's own tuner. Only where `has_tuner`."""
+        """Return the service for the target's own tuner. Only where `has_tuner`."""
         raise AssertionError(f"{self.name} has no tuner")
 
     @abstractmethod
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Service:
-        """What talks to the target. Imports its SDKs when it is first used, and not before."""
+        """Return the service. It imports its SDKs on first use."""
 
     def data_place(self, settings: Any, account: Any, sha256: str, name: str, *, is_file: bool) -> tuple[str, str]:
-        """The folder that data of this machine is uploaded to, and what its input reads. Only where `uploads_data`.
+        """Return the folder that data of this machine is uploaded to, and the place that its input reads. Only where
+        `uploads_data`.
 
         Args:
             sha256: hash of the content.
-            name: of the folder or the file.
+            name: name of the folder or the file.
         """
         raise AssertionError(f"{self.name} uploads no data")
 
     @property
     def instance_table(self) -> InstanceTable | None:
-        """Its instance types; None where there is no table, as on this machine."""
+        """Return the target's instance types; None where the target has no table, as on this machine."""
         return None
 
     def request_view(self, settings: Any) -> RequestView:
-        """What rules for all targets can read out of its requests."""
+        """Return what the rules for all targets can read from a request."""
         from cloudtrain.rules.subject import RequestView
 
         return RequestView(self.name)
 
     def refuse_path(self, path: str) -> str | None:
-        """Why a file of the bundle cannot have this name here: `whose path is too long`; None where it can."""
+        """Return why this target cannot have a file of this name in the bundle: `whose path is too long`; None where it
+        can."""
         from cloudtrain.bundle.findings import refuse_archive_path
 
         return refuse_archive_path(path)
 
     def emulate(self, job: TrainingJob, settings: Any, context: CompileContext) -> LocalPlan:
-        """The plan of a job that runs on this machine as the target would run it. `settings` are the local target's.
+        """Return the plan of a job that runs on this machine as the target would run it. `settings` are the local
+        target's.
 
         Raises:
             JobError: the job cannot run here in that way, with the alternative.
@@ -357,11 +366,11 @@ class Target(ABC):
         raise AssertionError(f"{self.name} does not emulate")
 
     def run_folder(self, run_name: str, state_dir: Path) -> Path | None:
-        """The folder on this machine that holds everything of a run; None where the run is elsewhere."""
+        """Return the folder on this machine that holds all files of a run; None where the run is elsewhere."""
         return None
 
     def working_files(self, run_name: str, state_dir: Path) -> dict[str, Path]:
-        """Files on this machine that the script wrote into its working folder, by their names there.
+        """Return the files on this machine that the script wrote into its working folder, by their names there.
 
         Raises:
             TargetError: the run's folder is gone or damaged.
@@ -369,16 +378,17 @@ class Target(ABC):
         return {}
 
     def adopter(self) -> Adopter | None:
-        """What reads requests of the target's own service for `cloudtrain adopt`; None where it cannot."""
+        """Return the reader of the service's own requests for `cloudtrain adopt`; None where the target has no such
+        reader."""
         return None
 
     def fetch_original(self, place: str, name: str, settings: Any, environ: Mapping[str, str]) -> Original:
-        """A job that the target has, for `cloudtrain adopt`, with its code as far as it can be read. `settings` are
-        the target's, for what the place leaves open.
+        """Return a job that the target has, for `cloudtrain adopt`, with its code as far as it can be read. `settings`
+        are the target's, for what the place leaves open.
 
         Raises:
-            UsageError: the target has no such job, or none of its jobs can be adopted like this.
-            TargetError: it cannot be asked.
+            UsageError: the target has no such job, or its jobs cannot be adopted this way.
+            TargetError: the target cannot be asked.
         """
         hint = "adopt its description from a file: docs/adopting.md lists what can be adopted"
         raise UsageError(f"jobs of `{self.name}` cannot be fetched", hint=hint, code="CT975")
@@ -394,14 +404,15 @@ class Target(ABC):
         return None
 
     def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-        """The draft of the first job among the calls of a script, and what its text does not say: place to
+        """Return the draft of the first job among a script's calls, and what the script's text leaves open: place to
         expression. None where no call makes a job of this target."""
         return None
 
     def examine(self, settings: Any, account: Any) -> str | None:
-        """What `cloudtrain doctor` says about the account: `workspace prod, from config.json`; None for nothing.
+        """Return what `cloudtrain doctor` shows about the account: `workspace prod, from config.json`; None for
+        nothing.
 
         Raises:
-            CloudtrainError: something is wrong with it.
+            CloudtrainError: the account has a problem.
         """
         return None

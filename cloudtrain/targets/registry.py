@@ -1,4 +1,4 @@
-"""From a target's name to the target, to its service, and to the rules of all targets."""
+"""Find targets by name, their services, and the rules of all targets."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class ServiceContext(Protocol):
 
     @property
     def state_dir(self) -> Path:
-        """Where the run store and the local runs are."""
+        """The folder of the run store and of local runs."""
         ...
 
 
 def target_of(name: str) -> Target:
-    """The target of that name.
+    """Return the target of that name.
 
     Raises:
-        SettingsError: no such target.
+        SettingsError: the target does not exist.
     """
     if name not in target_names():
         raise SettingsError(f"`{name}` is not a target", hint=did_you_mean(name, target_names()), code="CT913")
@@ -38,14 +38,14 @@ def target_of(name: str) -> Target:
 
 
 def all_targets() -> list[Target]:
-    """Every installed target, in the order in which people see them."""
+    """Return every installed target, in the order in which people see them."""
     return all_found()
 
 
 def service_of(name: str, context: ServiceContext) -> Service:
-    """What talks to a target. It does nothing until it is used.
+    """Return the service of a target. It does nothing until it is used.
 
     Raises:
-        SettingsError: no such target.
+        SettingsError: the target does not exist.
     """
     return target_of(name).service(environ=context.environ, state_dir=context.state_dir)

@@ -1,4 +1,4 @@
-"""The rules of all targets: by code, and those that look at a job for one of them."""
+"""The rules of all targets, by code, and the rules for a job on one target."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def all_rules() -> list[Rule]:
-    """Every rule, by code."""
+    """Return every rule, by code."""
     load_rules(module for target in all_targets() for module in (*target.rule_modules, *target.online_rule_modules))
     return [registered[code] for code in sorted(registered)]
 
 
 def rule_named(code: str) -> Rule:
-    """The rule of that code, whatever its case.
+    """Return the rule of that code. Upper and lower case are the same.
 
     Raises:
-        UsageError: no rule has that code.
+        UsageError: the code is unknown.
     """
     all_rules()
     rule = registered.get(code.upper())
@@ -51,14 +51,14 @@ def subject_of(
     tree: Tree,
     processing: ProcessingJob | None = None,
 ) -> Subject:
-    """What the rules look at for a job on the target of these settings."""
+    """Return what the rules look at for a job on the target of these settings."""
     where = target_of(settings.type)
     return Subject(job, where, settings, where.request_view(settings), account, plan, tree, processing)
 
 
 def check_plan(subject: Subject, *, ignore: Sequence[str] = (), portable: bool = False) -> tuple[Finding, ...]:
-    """All findings for a plan, errors first, without those whose code is ignored. `portable`: only those of rules for
-    all targets, because there is no request to look at.
+    """Return all findings for a plan, errors first, without those whose code is ignored. `portable`: use only the rules
+    for all targets, which need no request.
 
     Raises:
         UsageError: `ignore` names a rule that does not exist.

@@ -1,4 +1,4 @@
-"""What the settings of all targets have in common. Never part of a job: profiles, flags or these models hold them."""
+"""Settings that all targets share. Profiles, flags or these models hold them; a job never does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TargetSettings(Model):
-    """What targets have in common: where their account settings come from."""
+    """What targets have in common: the origin of their account settings."""
 
     type: str
     """The name of the target."""
@@ -22,15 +22,15 @@ class TargetSettings(Model):
 
     @property
     def settings_files(self) -> tuple[str, ...]:
-        """The settings files that had a part in it, the weakest first."""
+        """The settings files that contributed, the weakest first."""
         return self._files
 
     def from_files(self, files: tuple[str, ...]) -> Self:
-        """The same target, which remembers its settings files."""
+        """Return the same settings, with a note of the files they came from."""
         same = self.model_copy()
         same._files = files  # type: ignore[misc]  # only fields are frozen
         return same
 
     def replace(self, **changes: Any) -> Self:
-        """As of every model; the settings files stay."""
+        """Replace fields, as in every model. The note of settings files stays."""
         return super().replace(**changes).from_files(self._files)

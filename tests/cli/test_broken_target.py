@@ -51,5 +51,5 @@ def test_it_says_what_is_wrong_with_it(broken: Path) -> None:
     assert "`broken` cannot be loaded from `no_such_module:Target`: ModuleNotFoundError" in " ".join(
         done.stderr.split()
     )
-    assert "hint: upgrade the package that it is from, or uninstall it" in done.stderr
+    assert "hint: upgrade or uninstall its package" in done.stderr
     assert "Traceback" not in done.stderr

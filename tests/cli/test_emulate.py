@@ -100,7 +100,11 @@ def test_submit_runs_it_as_on_azureml(cli: Cli, on_azureml: str, clean_environme
     ("flags", "message", "hint"),
     [
         (("--emulate", "sagemker"), "`emulate` cannot be", "did you mean `sagemaker`?"),
-        (("--emulate", "sagemaker", "--target", "sagemaker"), "`--emulate` is for the local target", "--target local"),
+        (
+            ("--emulate", "sagemaker", "--target", "sagemaker"),
+            "`--emulate` works only on the local target",
+            "--target local",
+        ),
         (("--emulate", "azure"), "`emulate` cannot be", "did you mean `azureml`?"),
         (("--emulate", "azureml", "--max-restarts", "1"), "Azure ML starts no rank", "remove one of them"),
         (("--emulate", "sagemaker", "--max-restarts", "1"), "`max_restarts` has no effect", "remove one of them"),

@@ -65,8 +65,12 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
             "did you mean `json`?",
         ),
         (["plan", "j.yaml", "--format", "csv"], "`csv` is not one of `text`, `json`", "use one of `aws-cli`, `az-cli`"),
-        (["logs", "last", "--rank", "two"], "`--rank`: it is no whole number", "write for example `--rank 1`"),
-        (["instances", "--max-price", "much"], "`--max-price`: it is no number", "write for example `--max-price 1`"),
+        (["logs", "last", "--rank", "two"], "`--rank`: it is not a whole number", "write for example `--rank 1`"),
+        (
+            ["instances", "--max-price", "much"],
+            "`--max-price`: it is not a number",
+            "write for example `--max-price 1`",
+        ),
         (["ps", "--state", "finished"], "there is no state `finished`", "use one of"),
         (["submit", "nowhere.yaml"], "there is no job file `nowhere.yaml`", "`cloudtrain init`"),
         (["submit", "digits_ddp"], "there is no file `digits_ddp`", "did you mean `bundled:digits_ddp`?"),
@@ -154,7 +158,7 @@ def test_flags_of_the_local_target_are_refused_elsewhere(cli: Cli, job: str) -> 
     """`--instances` means simulated instances, so on a cloud it is an error rather than ignored."""
     result = cli("plan", job, "--target", "sagemaker", "--instances", "2")
     assert result.code == 2
-    assert "`--instances` is for the local target" in result.err
+    assert "`--instances` works only on the local target" in result.err
     assert "or change the job with `--set resources.instance_count=2`" in " ".join(result.err.split())
 
 

@@ -200,7 +200,7 @@ def test_a_target_that_cannot_be_asked_names_those_that_can(cli: Cli) -> None:
     """This machine has no such list; nothing is asked and nothing is listed."""
     result = cli("instances", "--refresh", "--target", "local")
     assert (result.code, result.out) == (2, "")
-    assert "the types of `local` cannot be asked for" in words(result.err)
+    assert "the types of `local` cannot be refreshed" in words(result.err)
     assert "hint: use `--target azureml` or `--target sagemaker`" in result.err
 
 

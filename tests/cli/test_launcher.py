@@ -42,7 +42,11 @@ def test_plan_shows_the_launcher_and_every_variable_of_the_ranks(cli: Cli, torch
         (("--launcher", "frok"), "`launcher` cannot be", "did you mean `fork`?"),
         (("--launcher", "fork", "--set", "distribution.type=none"), "this is `none`", "--launcher torchrun"),
         (("--launcher", "fork", "--emulate", "sagemaker"), "no effect with `emulate`", "remove one of them"),
-        (("--launcher", "fork", "--target", "sagemaker"), "`--launcher` is for the local target", "--target local"),
+        (
+            ("--launcher", "fork", "--target", "sagemaker"),
+            "`--launcher` works only on the local target",
+            "--target local",
+        ),
     ],
 )
 def test_wrong_flags(cli: Cli, torch_job: str, flags: tuple[str, ...], message: str, hint: str) -> None:

@@ -114,13 +114,13 @@ def test_the_setting(cli: Cli, job: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["queue", "--target", "slurm"], ["`slurm` has no queue of cloudtrain's [CT902]", "`cloudtrain queue --target local`"]),
-        (["queue", "move", "last"], ["say where to", "`--first`, `--last` or `--before OTHER`"]),
-        (["queue", "move", "last", "--first", "--last"], ["say where to"]),
-        (["queue", "--json", "drop", "last"], ["`--json` is for the list, and not for `drop`"]),
+        (["queue", "--target", "slurm"], ["`slurm` does not use cloudtrain's queue [CT902]", "`cloudtrain queue --target local`"]),
+        (["queue", "move", "last"], ["the new position is missing", "`--first`, `--last` or `--before OTHER`"]),
+        (["queue", "move", "last", "--first", "--last"], ["the new position is missing"]),
+        (["queue", "--json", "drop", "last"], ["`--json` applies to the list, not to `drop`"]),
         (["queue", "drop", "nobody"], ["there is no run `nobody`"]),
         (["submit", "job.yaml", "--priority", "3"], ["`priority` has no effect without `queue`", "add `--queue`"]),
-        (["submit", "job.yaml", "--queue", "--target", "sagemaker"], ["`--queue` is for the local target"]),
+        (["submit", "job.yaml", "--queue", "--target", "sagemaker"], ["`--queue` works only on the local target"]),
         (["submit", "job.yaml", "--queue", "--instances", "9"], ["need 9 CPU slots", "--instances 2`", "`slots = 9`"]),
         (["squeue"], ["did you mean `cloudtrain queue`?"]),
     ],
@@ -155,5 +155,5 @@ def test_from_python(clean_environment: Path) -> None:
     assert plans[0].request["queue"]["priority"] == 2
     with pytest.raises(JobError, match="`priority` has no effect"):
         ct.submit(job, priority=2)
-    with pytest.raises(UsageError, match="`sagemaker` has no queue of cloudtrain's"):
+    with pytest.raises(UsageError, match="`sagemaker` does not use cloudtrain's queue"):
         ct.submit(job, "sagemaker", queue=True)

@@ -52,7 +52,7 @@ def test_failed_run_is_an_error_block_and_exit_code_1(cli: Cli, scripted: Path, 
     error = result.err[result.err.index("error: ") :]
     assert "failed after 12s: rank 1 exited with 1: ValueError: no" in " ".join(error.split())
     assert all(f"  {line}\n" in error for line in TRACEBACK)
-    assert "--rank 1` prints all that it wrote" in " ".join(error.split())
+    assert "--rank 1` prints its whole output" in " ".join(error.split())
 
 
 @pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 1), ("stopped", 1), ("lost", 1)])

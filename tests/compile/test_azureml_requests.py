@@ -494,7 +494,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str, str]] = [
     (mpi("-x"), {}, "distribution.options", "no variable", "-x NAME=VALUE"),
     (mpi("--mca btl"), {}, "distribution.options", "a name and a value", "--mca"),
     (mpi("-x 'a"), {}, "distribution.options", "No closing quotation", "--mca"),
-    (on(A100, 2, OPEN_QUOTE), {}, "distribution.launcher_options", "no shell line", "close the quotes"),
+    (on(A100, 2, OPEN_QUOTE), {}, "distribution.launcher_options", "not valid shell syntax", "close the quotes"),
     ({"resources": {"instance_groups": [GROUP]}}, {}, "resources.instance_groups", "SageMaker's", "instance_count"),
     ({"resources": {"instance_preferences": ["a", "b"]}}, {}, "resources.instance_preferences", "SageMaker's", "locations"),
     ({"resources": {"gpu": "H300"}}, {}, "resources.gpu", "H300", ""),

@@ -173,7 +173,7 @@ PYTHON_38 = {"framework": "pytorch", "version": "1.12.1"}
         ({"environment": {"framework": "pytorch", "version": "2.8", "requirements": "more.txt"}}, {}, "entrypoint", "requirements.txt"),
         ({"entry_point": "train.sh", "distribution": {"type": "torch"}}, {}, "entrypoint", "only Python"),
         ({"environment": PYTHON_38, "hyperparameters": {"text": "two words"}}, {}, "entrypoint", "would break `text`"),
-        ({"environment": PYTHON_37}, {}, "entrypoint", "nothing is known"),
+        ({"environment": PYTHON_37}, {}, "entrypoint", "knows no training toolkit"),
         ({"environment": PYTHON_36}, {}, "toolkit", "the image has Python 3.6, and cloudtrain's own launcher needs 3.7"),
         ({"environment": PYTHON_36, "hyperparameters": {"text": "two words"}}, {}, "toolkit", "Python 3.6"),
         ({"environment": {"image": {"sagemaker": "me/image:1"}}, "entry_point": None}, {}, "image", "no code"),

@@ -103,7 +103,7 @@ def removed(*way: str | int) -> Any:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], "it is no JSON object"),
+        ([], "it is not a JSON object"),
         ({"version": 1}, "`name` is missing or wrong"),
         (removed("code", "sha256"), "`code.sha256` is missing or wrong"),
         (removed("processes", 1, "argv"), "`processes[1].argv` is missing or wrong"),

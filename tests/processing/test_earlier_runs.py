@@ -126,7 +126,7 @@ def test_a_run_of_which_nothing_is_left_hides_no_other(
 def test_a_run_that_failed_is_an_error(prepare: Callable[..., ct.Run]) -> None:
     """By its own name, and by the name of a job of which none succeeded."""
     failed = prepare(code=3)
-    why = f"the run `{failed.name}` is failed, so what it wrote is not whole"
+    why = f"the run `{failed.name}` is failed, so its output is incomplete"
     assert problem_of(use(f"run:{failed.name}/model")) == (why, f"`cloudtrain status {failed.name}` says why")
     assert problem_of(use("run:prep/model"))[0] == why
 
@@ -243,7 +243,7 @@ def test_outputs_of_a_training_job_are_one_archive_there(state_dir: Path, source
     assert message.startswith(f"SageMaker keeps all outputs of the training job `{train.run_name}` in one archive")
     assert hint == "use `run:train/model`, or write `lists` in a processing job"
     message, hint = problem_of(training(source, "run:train/model/weights"), CLOUD)
-    assert message.endswith("model.tar.gz` is an archive, so nothing lies below it")
+    assert message.endswith("model.tar.gz` is an archive, so it has no folders")
 
 
 def test_a_run_elsewhere_that_was_last_seen_running_is_told(state_dir: Path, source: str) -> None:

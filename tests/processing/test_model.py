@@ -82,11 +82,11 @@ def test_an_input_of_a_training_job_does_as_well() -> None:
         (FILE + "spot: {}\n", "job.yaml:9:1", "`spot` is not a field of a processing job", "spot capacity"),
         (FILE + "max_rutime: 1h\n", "job.yaml:9:1", "`max_rutime` is not a field of a processing job", "`max_runtime`"),
         (FILE.replace("path: /opt/ml/processing/raw", "path: raw"), "job.yaml:7", '`"raw"` is not a place', "begins with"),
-        (FILE.replace("path: /opt/ml/processing/raw", "access: rw"), "job.yaml:7", "`access` is for the inputs of training", "remove"),
+        (FILE.replace("path: /opt/ml/processing/raw", "access: rw"), "job.yaml:7", "`access` applies to inputs of training", "remove"),
         (FILE.replace("outputs.volumes", "outputs.model"), "job.yaml:4", "the job has no output `model`", "volumes"),
         (FILE.replace("outputs.volumes", "checkpoint"), "job.yaml:4", "a reference is `inputs.NAME` or", "outputs.volumes"),
-        (FILE.replace("local: raw", 'local: "run:prep/x"'), "job.yaml:7", "`run:prep/x` does not name what a run wrote", "run:NAME/output/OUTPUT"),
-        (FILE.replace("local: raw", 'local: "run:a/output/b/../c"'), "job.yaml:7", "does not name what a run wrote", "run:NAME"),
+        (FILE.replace("local: raw", 'local: "run:prep/x"'), "job.yaml:7", "`run:prep/x` does not name an output of a run", "run:NAME/output/OUTPUT"),
+        (FILE.replace("local: raw", 'local: "run:a/output/b/../c"'), "job.yaml:7", "does not name an output of a run", "run:NAME"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_with_their_place(text: str, place: str, message: str, hint: str) -> None:

@@ -184,7 +184,7 @@ def test_a_training_job_reads_the_output_once_it_is_there(
         inputs={"lists": {"sagemaker": "run:prep/output/lists"}},
     )
     nothing = ("SM907", f"there is nothing under `{uri}`")
-    assert refused(train) == {("CT531", f"the run `{run.name}` is running, so what it writes is not whole"), nothing}
+    assert refused(train) == {("CT531", f"the run `{run.name}` is running, so its output is incomplete"), nothing}
     there.status = "Completed"
     assert refused(train) == {nothing}
     fake.s3.put(f"{uri}/names.txt", b"a")

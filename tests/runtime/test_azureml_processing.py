@@ -200,8 +200,8 @@ def test_words_that_do_not_name_the_input_stay(tmp_path: Path, words: list[str])
         ([], "nothing to start"),
         (["--"], "nothing to start"),
         (["python", "x.py"], "nothing to start"),
-        (["--shard", "raw", "--", "x"], "`--shard raw` is no `--shard NAME=PATH`"),
-        (["--share", "raw=/x", "--", "x"], "`--share raw=/x` is no `--shard NAME=PATH`"),
+        (["--shard", "raw", "--", "x"], "`--shard raw` is not `--shard NAME=PATH`"),
+        (["--share", "raw=/x", "--", "x"], "`--share raw=/x` is not `--shard NAME=PATH`"),
         (["--shard", "raw=/nowhere/at/all", "--", "x"], "the input `raw` cannot be read"),
     ],
 )

@@ -45,7 +45,7 @@ def test_ranks_that_do_not_come_are_named(tmp_path: Path) -> None:
     out, errors = start(tmp_path, 0, 4, free_port()).communicate(timeout=120)
     assert out == ""
     assert "error: ranks 1, 2, 3 have not come within 3 s; 1 of 4 processes are here" in errors
-    assert "hint: look at the logs of the ranks named" in errors
+    assert "hint: read the logs of these ranks" in errors
     assert "Traceback" not in errors
 
 

@@ -192,7 +192,7 @@ def test_ranks_of_any_shape_are_derived_alike(launcher: str, nodes: int, each: i
         (of_tensorflow({"worker": ["a:1"]}, "worker", 1), "`TF_CONFIG` has no `worker` 1"),
         (
             {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"index": "x"}}'},
-            "has the index `x`, which is no number",
+            "has the index `x`, which is not a number",
         ),
     ],
 )

@@ -263,7 +263,7 @@ def test_users_environment_wins() -> None:
     ("launch", "words"),
     [
         (None, "is missing"),
-        ("torchrun", "no JSON object"),
+        ("torchrun", "not a JSON object"),
         ({"entry_point": "a.py", "lancher": "torchrun"}, "unknown key `lancher`"),
         ({"entry_point": "a.py", "launcher": "slurm"}, "launcher `slurm`"),
         ({"launcher": "single"}, "either an `entry_point` or a `command`"),

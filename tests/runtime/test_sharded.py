@@ -196,7 +196,7 @@ def test_forged_metadata_runs_no_code() -> None:
     (path / sharded.METADATA).write_bytes(pickle.dumps(Malice()))
     republish(path)
     assert runtime.Checkpoints("checkpoint").agree() is not None
-    with pytest.raises(runtime.SetupError, match=r"no checkpoint of this script holds: it names `posix.mkdir`"):
+    with pytest.raises(runtime.SetupError, match=r"data that this script never saves: it names `posix.mkdir`"):
         sharded.read_shards(state_of(0.0), path)
     assert not Path("planted").exists()
 
@@ -221,7 +221,7 @@ def test_forged_values_run_no_code(name: str) -> None:
     with pytest.raises(blocks.TornError):
         sharded.read_shards(state_of(0.0), path)
     republish(path)
-    with pytest.raises(runtime.SetupError, match="no checkpoint of this script holds"):
+    with pytest.raises(runtime.SetupError, match="data that this script never saves"):
         sharded.read_shards(state_of(0.0), path)
     assert not Path("planted").exists()
 

@@ -160,7 +160,7 @@ def test_data_that_changed_meanwhile_is_not_sent(cloud: Cloud, folder: Path) -> 
     (folder / "src/data/a.csv").write_text("other\n")
     service = target_of(cloud.name).service(environ=dict(os.environ), state_dir=folder / "state")
     bundle = scan(folder / "src")
-    with pytest.raises(ct.CloudtrainError, match="not what it was"):
+    with pytest.raises(ct.CloudtrainError, match="has changed since"):
         service.upload(replace(plan, uploads=plan.uploads[1:]), bundle)
     assert cloud.data() == {}
 

@@ -59,9 +59,9 @@ def test_files_arrive_together(tmp_path: Path) -> None:
     ("name", "reason"),
     [
         ("/a", "outside"), ("..", "outside"), ("a/../b", "outside"), ("a\\..\\b", "outside"), ("\\a", "outside"),
-        ("", "no name"), ("./", "no name"), ("a\nb", "control character"), ("a\x1b[2J", "control character"),
+        ("", "not a valid file name"), ("./", "not a valid file name"), ("a\nb", "control character"), ("a\x1b[2J", "control character"),
         ("a\x00b", "control character"), ("a\x9bb", "control character"), ("a/" + "x" * 256, "too long"),
-        ("ü" * 128, "too long"), ("\ud800", "no text"),
+        ("ü" * 128, "too long"), ("\ud800", "not text"),
     ],
 )  # fmt: skip
 def test_names_that_are_refused(name: str, reason: str, tmp_path: Path) -> None:

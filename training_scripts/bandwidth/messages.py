@@ -1,7 +1,7 @@
 """Collectives timed over message sizes, in the terms of nccl-tests.
 
-Algorithm bandwidth is size / time; bus bandwidth is that times what the hardware must move for it, so that it can be
-set beside a link's rate whatever the number of processes.
+Algorithm bandwidth is size / time. Bus bandwidth multiplies it by the share that the hardware must move, so it can be
+compared with a link's rate for any number of processes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Operation:
-    """A row of nccl-tests. `factor` turns algorithm bandwidth into bus bandwidth, of the number of processes. `make`
-    takes the size in bytes, as nccl-tests counts it: of what a process ends up with, or starts with."""
+    """A row of nccl-tests. `factor` maps the number of processes to bus bandwidth / algorithm bandwidth. `make` takes
+    the size in bytes as nccl-tests counts it: of what a process ends up with, or starts with."""
 
     name: str
     factor: Callable[[int], float]
@@ -28,7 +28,7 @@ class Operation:
 
 
 def elements(size: int, parts: int) -> int:
-    """float32 numbers of `size` bytes, a multiple of `parts`."""
+    """Return float32 numbers of `size` bytes, a multiple of `parts`."""
     return max(parts, size // 4 // parts * parts)
 
 
@@ -54,7 +54,7 @@ def _reduce_scatter(size: int, device: torch.device) -> Call:
 
 
 def _send(size: int, device: torch.device) -> Call:
-    """Everybody sends to the next process, all at once."""
+    """Let every process send to the next one, all at once."""
     rank, n = dist.get_rank(), dist.get_world_size()
     there, here = torch.ones(elements(size, 1), device=device), torch.empty(elements(size, 1), device=device)
 
@@ -75,7 +75,8 @@ OPERATIONS = (
 
 
 def seconds_of(call: Call, device: torch.device, iterations: int, batches: int = 5) -> float:
-    """Of one call, on the slowest process: the median over batches of `iterations`, after a warm-up."""
+    """Return the seconds of one call on the slowest process: the median over batches of `iterations`, after a
+    warm-up."""
     times = torch.zeros(batches, dtype=torch.double)
     for _ in range(2):
         call()
@@ -92,7 +93,7 @@ def seconds_of(call: Call, device: torch.device, iterations: int, batches: int =
 
 
 def settled(device: torch.device, *, barrier: bool = True) -> None:
-    """The device has nothing left to do; with `barrier` nowhere."""
+    """Wait until the device has nothing left to do; with `barrier`, until no device has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     if barrier:
@@ -100,12 +101,12 @@ def settled(device: torch.device, *, barrier: bool = True) -> None:
 
 
 def iterations_for(size: int) -> int:
-    """Many of small messages, few of large ones."""
+    """Return the number of iterations: many for small messages, few for large ones."""
     return max(2, min(50, (64 << 20) // max(1, size)))
 
 
 def sizes(smallest: int, largest: int, factor: int) -> list[int]:
-    """Bytes, each `factor` times the one before."""
+    """Return the sizes in bytes, each `factor` times the one before."""
     found = [smallest]
     while found[-1] * factor <= largest:
         found.append(found[-1] * factor)
@@ -113,7 +114,7 @@ def sizes(smallest: int, largest: int, factor: int) -> list[int]:
 
 
 def words(size: int) -> str:
-    """`4K`, `64M`, as nccl-tests takes them."""
+    """Format a size as nccl-tests does: `4K`, `64M`."""
     for unit, power in (("G", 30), ("M", 20), ("K", 10)):
         if size >= 1 << power:
             return f"{size / (1 << power):g}{unit}"

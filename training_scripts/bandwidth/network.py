@@ -1,4 +1,4 @@
-"""What carries the messages between instances: what the instance type should give, and what NCCL says that it uses."""
+"""What carries the messages between instances: what the instance type offers, and what NCCL reports to use."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ RATES: dict[str, tuple[str, float]] = {
     "Standard_ND96isr_MI300X_v5": ("InfiniBand", 3200), "Standard_ND128isr_NDR_GB200_v6": ("InfiniBand", 1600),
     "Standard_ND128isr_GB300_v6": ("InfiniBand", 3200), "Standard_ND128isrG5_GB300_v6": ("InfiniBand", 3200),
 }  # fmt: skip
-"""GPU instance types with RDMA: its kind, and Gb/s of an instance, all cards together (cloudtrain's catalogue)."""
+"""GPU instance types with RDMA: the kind of network, and Gb/s of an instance, all cards together (cloudtrain's
+catalogue)."""
 
 
 def instance_type(variables: Mapping[str, str] = os.environ) -> str:
-    """The type of this instance where the service says it; empty elsewhere."""
+    """Return the type of this instance where the service tells it; empty elsewhere."""
     named = variables.get("SM_CURRENT_INSTANCE_TYPE", "")
     if named:
         return named
@@ -40,7 +41,7 @@ def instance_type(variables: Mapping[str, str] = os.environ) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """What NCCL's log says. `name` is the network that it uses, as it calls it; `why` is what it says against RDMA."""
+    """What NCCL's log says. `name` is NCCL's name of the network in use; `why` is its reason against RDMA."""
 
     name: str = ""
     provider: str = ""
@@ -49,7 +50,7 @@ class Found:
 
     @property
     def is_rdma(self) -> bool:
-        """Whether messages go past the kernel."""
+        """Return whether messages bypass the kernel."""
         if self.name in ("AWS Libfabric", "Libfabric"):
             return self.provider.startswith("efa")
         return self.name in ("IB", "IBext", "IBext_v7", "IBext_v8", "IBext_v9")
@@ -72,7 +73,7 @@ _REASONS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def read_log(lines: Iterable[str]) -> Found:
-    """What a log of NCCL with `NCCL_DEBUG=INFO` says; the last word counts."""
+    """Return what a log of NCCL with `NCCL_DEBUG=INFO` says. The last statement counts."""
     name, provider, cards, reasons = "", "", 0, {}
     for line in lines:
         if match := _USES.search(line):
@@ -88,13 +89,13 @@ def read_log(lines: Iterable[str]) -> Found:
 
 
 def read_logs(folder: Path) -> Found:
-    """Those of the processes of this instance: the first that names a network."""
+    """Return the result of the first log of this instance's processes that names a network."""
     found = [read_log(path.read_text(errors="replace").splitlines()) for path in sorted(folder.glob("nccl_log_*"))]
     return next((one for one in found if one.name), found[0] if found else Found())
 
 
 def sentence(found: Found, expected: str, backend: str, nodes: int) -> str:
-    """EFA or InfiniBand is used, or is not, and why."""
+    """Say whether EFA or InfiniBand is used, and if not, why."""
     if "nccl" not in backend:
         return f"{expected or 'RDMA'} is not used, because {backend} carries the messages over TCP."
     if nodes == 1:

@@ -1,4 +1,5 @@
-"""A small model on 1 to n processes, each with as much to do; and what slower networks would make of it."""
+"""Train a small model on 1 to n processes, each with the same amount of work, and project the result to slower
+networks."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 NETWORKS = (100.0, 50.0, 25.0)
-"""Gb/s for each process: InfiniBand EDR, half and a quarter of it."""
+"""Gb/s for each process: InfiniBand EDR, and half and a quarter of it."""
 
 
 def counts(world: int) -> list[int]:
-    """1, 2, 4, ... and all."""
+    """Return 1, 2, 4, ... and the number of all processes."""
     found = [1]
     while found[-1] * 2 < world:
         found.append(found[-1] * 2)
@@ -27,8 +28,8 @@ def counts(world: int) -> list[int]:
 def step_seconds(
     device: torch.device, width: int, layers: int, batch: int, rounds: int
 ) -> Iterator[tuple[int, float, int]]:
-    """Processes, seconds of a training step on the slowest of them, bytes of gradients. Every process calls it; those
-    that are not among the first `count` wait."""
+    """Yield processes, seconds of a training step on the slowest of them, and bytes of gradients. Every process calls
+    it; those outside the first `count` wait."""
     for count in counts(dist.get_world_size()):
         group = dist.new_group(list(range(count)))
         seconds, size = 0.0, 0
@@ -63,13 +64,14 @@ def step_seconds(
 
 
 def exchange_seconds(size: int, processes: int, gigabits: float, latency: float) -> float:
-    """A ring's: 2 (n - 1) messages, each a nth of the gradients."""
+    """Return the seconds of a ring: 2 (n - 1) messages, each one nth of the gradients."""
     steps = 2 * (processes - 1)
     return steps * latency + steps / processes * size * 8 / (gigabits * 1e9)
 
 
 def projected(alone: float, size: int, latency: float, processes: list[int]) -> Iterator[tuple[int, list[float]]]:
-    """Processes to efficiency over each network of NETWORKS. `alone` are the measured seconds of a step of one process,
-    `latency` those of the smallest measured message. Nothing of the exchange is taken to be hidden: the lower bound."""
+    """Map processes to efficiency over each network of NETWORKS. `alone` is the measured seconds of a step on one
+    process, `latency` that of the smallest measured message. The result is a lower bound, because it assumes that no
+    part of the exchange is hidden."""
     for n in processes:
         yield n, [alone / (alone + exchange_seconds(size, n, rate, latency)) for rate in NETWORKS]

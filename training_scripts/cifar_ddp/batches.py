@@ -1,4 +1,4 @@
-"""Batches that depend on seed and step alone: not on the number of processes, of loading workers, or interruptions.
+"""Batches that depend only on seed and step: not on the number of processes, of loading workers, or interruptions.
 
 Two things are random in the input of a training step: which images it sees, and how each of them is cropped and
 mirrored. The first is a permutation for each epoch, drawn from (seed, epoch); the second a hash of (seed, epoch, number
@@ -46,11 +46,11 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches. The few images that are left over are other ones in each epoch."""
+        """Return the number of whole batches. Each epoch leaves out other images."""
         return len(self.images.labels) // self.global_batch
 
     def numbers(self, step: int) -> Tensor:
-        """The images of this process at this step. Together the shares of all processes are the global batch."""
+        """Return the images of this process at this step. Together the shares of all processes are the global batch."""
         epoch, position = divmod(step, self.steps_per_epoch)
         start = position * self.global_batch
         whole = permutation(len(self.images.labels), self.seed, epoch)[start : start + self.global_batch]
@@ -66,12 +66,13 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
 @lru_cache(maxsize=2)
 def permutation(count: int, seed: int, epoch: int) -> Tensor:
-    """The order of the images in an epoch."""
+    """Return the order of the images in an epoch."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 100_003 + epoch))
 
 
 def augmented(pixels: Tensor, numbers: Tensor, seed: int, epoch: int, *, mirror: bool) -> Tensor:
-    """Each image shifted by up to four pixels down or right, each direction by itself, and mirrored half of the time.
+    """Return each image shifted by up to four pixels down or right, each direction independently, and mirrored half of
+    the time.
 
     All images at once: three index tensors pick every pixel of the result from the padded images. (count, 3, 32, 32).
     """
@@ -89,13 +90,14 @@ def augmented(pixels: Tensor, numbers: Tensor, seed: int, epoch: int, *, mirror:
 
 
 def draws(numbers: Tensor, seed: int, epoch: int, sides: tuple[int, ...]) -> list[Tensor]:
-    """For each image one throw of each die: whole numbers from 0 to `sides` - 1."""
+    """Throw each die once for each image: whole numbers from 0 to `sides` - 1."""
     key = mixed(torch.tensor([seed * 1_000_003 + epoch]))
     return [mixed(key + mixed(numbers + 1) + die) % side for die, side in enumerate(sides)]
 
 
 def mixed(x: Tensor) -> Tensor:
-    """The output function of SplitMix64 (Steele, Lea and Flood, 2014), cut to 63 bits: neighbours become unrelated.
+    """Return the output function of SplitMix64 (Steele, Lea and Flood, 2014), cut to 63 bits: neighbouring inputs give
+    unrelated outputs.
 
     int64 tensors wrap around on overflow, and `>>` keeps the sign, which the masks remove."""
     x = x * -7046029254386353131  # 0x9E3779B97F4A7C15

@@ -1,4 +1,4 @@
-"""CIFAR-10 in its python version, from the folder or the archive, read without trust.
+"""Read CIFAR-10 in its python version, from the folder or the archive, without trusting the files.
 
     cifar-10-batches-py/            or cifar-10-python.tar.gz, which holds this folder
         batches.meta                {"label_names": [ten names]}
@@ -39,7 +39,7 @@ class Images(NamedTuple):
 
 
 class Cifar(NamedTuple):
-    """What a folder or an archive holds."""
+    """The content of a folder or an archive."""
 
     train: Images
     test: Images
@@ -47,10 +47,10 @@ class Cifar(NamedTuple):
 
 
 def read_cifar(place: Path) -> Cifar:
-    """The images in `place`: the folder, one above it, the archive, or a folder with the archive.
+    """Return the images in `place`: the folder, its parent folder, the archive, or a folder with the archive.
 
     Raises:
-        SetupError: something is missing or is not what it should be; the message names it.
+        SetupError: a file is missing or has the wrong content; the message names it.
     """
     files = read_files(place)
     batches = sorted(name for name in files if name.startswith(TRAIN))
@@ -65,7 +65,7 @@ def read_cifar(place: Path) -> Cifar:
 
 
 def read_files(place: Path) -> dict[str, bytes]:
-    """Name to content, of the files that belong to the layout."""
+    """Return name to content for the files that belong to the layout."""
     folders = [place, *sorted(path for path in place.glob("*") if path.is_dir())] if place.is_dir() else []
     for folder in folders:
         if (folder / TEST).is_file():
@@ -80,7 +80,7 @@ def read_files(place: Path) -> dict[str, bytes]:
 
 
 def read_archive(path: Path) -> dict[str, bytes]:
-    """The same from the archive. Links and devices in it are passed over, and nothing is written to disk."""
+    """Return the same from the archive. Links and devices in it are skipped, and nothing is written to disk."""
     found: dict[str, bytes] = {}
     try:
         with tarfile.open(path, "r:gz") as archive:
@@ -96,12 +96,12 @@ def read_archive(path: Path) -> dict[str, bytes]:
 
 
 def is_wanted(name: str) -> bool:
-    """Whether the layout has a file of this name."""
+    """Return whether the layout has a file of this name."""
     return name in (META, TEST) or (name.startswith(TRAIN) and name.removeprefix(TRAIN).isdecimal())
 
 
 def limited(name: str, file: Any, size: int) -> bytes:
-    """The content, unless it is larger than any file of the layout."""
+    """Return the content, unless it is larger than any file of the layout."""
     with file:
         if size > LARGEST:
             raise SetupError(
@@ -127,7 +127,7 @@ KNOWN = {
 
 
 class Numbers(pickle.Unpickler):
-    """Reads plain data and numpy arrays. Other names are refused before anything of them is imported."""
+    """Reads plain data and numpy arrays. Other names are refused before they are imported."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in KNOWN:
@@ -136,7 +136,7 @@ class Numbers(pickle.Unpickler):
 
 
 def unpickled(name: str, file: BinaryIO) -> dict[str, Any]:
-    """A pickled dict with its keys as texts: Python 2 wrote them as bytes."""
+    """Read a pickled dict and turn its keys into texts: Python 2 wrote them as bytes."""
     try:
         value = Numbers(file, encoding="bytes").load()
         return {as_text(key): entry for key, entry in value.items()}
@@ -147,7 +147,7 @@ def unpickled(name: str, file: BinaryIO) -> dict[str, Any]:
 
 
 def label_names(content: bytes | None) -> list[str]:
-    """The classes' names; without `batches.meta` they are ten numbers."""
+    """Return the classes' names; without `batches.meta` they are ten numbers."""
     if content is None:
         return [str(number) for number in range(10)]
     names = unpickled(META, io.BytesIO(content)).get("label_names")
@@ -157,7 +157,7 @@ def label_names(content: bytes | None) -> list[str]:
 
 
 def images_of(name: str, content: bytes, classes: int) -> Images:
-    """One batch, checked."""
+    """Return one batch, checked."""
     batch = unpickled(name, io.BytesIO(content))
     data, labels = batch.get("data"), batch.get("labels")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
@@ -168,5 +168,5 @@ def images_of(name: str, content: bytes, classes: int) -> Images:
 
 
 def as_text(value: bytes | str) -> str:
-    """Text, as which Python 2 and 3 have written it."""
+    """Return a text that Python 2 or 3 has written."""
     return value.decode() if isinstance(value, bytes) else value

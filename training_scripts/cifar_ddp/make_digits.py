@@ -29,7 +29,7 @@ TRAIN_BATCHES = 5
 
 
 class Python2Pickler(pickle._Pickler):  # the one written in Python: its parts can be replaced
-    """Writes bytes as Python 2 wrote its texts. Python 3 would go through a codec instead."""
+    """Writes bytes as Python 2 wrote its texts. Python 3 would write them through a codec instead."""
 
     dispatch: ClassVar = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
 
@@ -45,15 +45,15 @@ class Python2Pickler(pickle._Pickler):  # the one written in Python: its parts c
 
 
 def pickled(value: dict[bytes, Any]) -> bytes:
-    """As Python 2 and numpy 1 wrote it."""
+    """Pickle as Python 2 and numpy 1 did."""
     file = io.BytesIO()
     Python2Pickler(file, protocol=2).dump(value)
     return file.getvalue().replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
 
 
 def load_digits() -> tuple[Tensor, Tensor]:
-    """1,797 scans as (count, 3072) bytes, and their digits, in a fixed random order. scikit-learn stays unimported,
-    because that takes a second."""
+    """Return 1,797 scans as (count, 3072) bytes, and their digits, in a fixed random order. scikit-learn is not
+    imported, because that takes a second."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         sys.exit("error: the digits come with scikit-learn, which is not installed\n\nhint: pip install scikit-learn")
@@ -67,7 +67,7 @@ def load_digits() -> tuple[Tensor, Tensor]:
 
 
 def digits_files() -> dict[str, bytes]:
-    """Name to content of all files of the layout."""
+    """Return name to content of all files of the layout."""
     pixels, labels = load_digits()
     cut = len(pixels) // 5
     parts = [("test_batch", "testing batch 1 of 1", slice(0, cut))]
@@ -90,7 +90,7 @@ def digits_files() -> dict[str, bytes]:
 
 
 def write_digits(folder: Path, *, archive: bool = False) -> Path:
-    """Write them into `folder`, as the folder or as the archive. Returns what was written."""
+    """Write the files into `folder`, as the folder or as the archive. Return the path written."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / ("cifar-10-python.tar.gz" if archive else "cifar-10-batches-py")
     if archive:

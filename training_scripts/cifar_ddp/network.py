@@ -14,15 +14,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 GROUP = 4
-"""Channels that GroupNorm normalises together, at least: more where their number is no multiple."""
+"""The least number of channels that GroupNorm normalises together; more where the number of channels is not a
+multiple."""
 
 GRID = 4
-"""The last averages are taken over each place of a grid of 4 x 4."""
+"""Places of the grid for the last averages, 4 x 4."""
 
 
 class GroupNorm(nn.GroupNorm):
-    """Keeps the layout in memory. On GPUs torch's own gives back (channel, height, width) for whatever it gets, and
-    every convolution after it would be the slow one."""
+    """GroupNorm that keeps the layout in memory. On GPUs torch's own version always returns (channel, height, width),
+    and every convolution after it would be slow."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)
@@ -31,14 +32,14 @@ class GroupNorm(nn.GroupNorm):
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """As many groups of equal size as there can be with `GROUP` channels or more."""
+    """Return a GroupNorm with as many groups of equal size as possible, of `GROUP` channels or more."""
     most = max(1, channels // GROUP)
     return GroupNorm(max(groups for groups in range(1, most + 1) if channels % groups == 0), channels)
 
 
 NORMS = {"group": group_norm, "batch": nn.BatchNorm2d, "sync": nn.SyncBatchNorm}
-"""GroupNorm looks at one image at a time, BatchNorm at the images that this process happens to have, SyncBatchNorm at
-those of all processes, for an exchange in every layer; it runs on GPUs only."""
+"""The kinds of norms. GroupNorm normalises each image alone; BatchNorm the images that this process happens to have;
+SyncBatchNorm those of all processes, with an exchange in every layer, on GPUs only."""
 
 Norm = Literal["group", "batch", "sync"]
 
@@ -61,7 +62,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images with mean 0 and variance 1, (count, 3, 32, 32), to logits, (count, classes)."""
+    """Maps images with mean 0 and variance 1, (count, 3, 32, 32), to logits, (count, classes)."""
 
     def __init__(self, width: int = 16, blocks: int = 3, classes: int = 10, norm: Norm = "group") -> None:
         super().__init__()
@@ -81,7 +82,8 @@ class ResNet(nn.Module):
 
 
 def decayed_and_not(network: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Weight decay pulls kernels and matrices towards zero; scales and biases have no reason to be there."""
+    """Return the parameters with and without weight decay. Decay pulls kernels and matrices towards zero; scales and
+    biases have no reason to be there."""
     parameters = list(network.parameters())
     return [
         {"params": [parameter for parameter in parameters if parameter.ndim > 1], "weight_decay": weight_decay},

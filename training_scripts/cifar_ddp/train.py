@@ -99,7 +99,7 @@ dtype = torch.float64 if precision == "fp64" else torch.float32  # of weights, g
 
 
 def load_images() -> tuple[Cifar, bool]:
-    """The images, and whether they are CIFAR-10 (or what a user calls so) and not the digits."""
+    """Return the images, and whether they are CIFAR-10 (or a user's own images in its place) instead of the digits."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path("data", "cifar")
         place = runtime.input_dir("cifar", default=place if place.exists() else folder)
@@ -131,7 +131,7 @@ warmup_steps = max(1.0, config.warmup_epochs * batches.steps_per_epoch)
 
 
 def learning_rate_at(step: int) -> float:
-    """Linear up to the peak, then half a cosine down to zero at the last step."""
+    """Rise linearly to the peak, then follow half a cosine down to zero at the last step."""
     if step < warmup_steps:
         return config.learning_rate * (step + 1) / (warmup_steps + 1)
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / (last_step - warmup_steps)))
@@ -147,23 +147,24 @@ mean, spread = (numbers.view(1, 3, 1, 1).to(group.device, dtype) for numbers in 
 
 
 def prepared(pixels: torch.Tensor) -> torch.Tensor:
-    """Bytes to the device, and only there four times as large: mean 0, variance 1."""
+    """Move bytes to the device and only there turn them into floats, four times as large, with mean 0 and variance
+    1."""
     return ((pixels.to(group.device, non_blocking=True).to(dtype) - mean) / spread).contiguous(
         memory_format=torch.channels_last
     )
 
 
 def in_precision() -> torch.autocast:
-    """Convolutions and matrix products in bf16, sums and norms in fp32. bf16 needs no loss scaling."""
+    """Compute convolutions and matrix products in bf16, sums and norms in fp32. bf16 needs no loss scaling."""
     return torch.autocast(group.device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
 @torch.no_grad()
 def confusion() -> torch.Tensor:
-    """How often each class (row) was taken for each class (column), over all test images, (classes, classes).
+    """Return how often each class (row) was taken for each class (column), over all test images, (classes, classes).
 
-    Each process counts its share; the counts are added up. Counts, because an average of averages over shares of
-    different sizes is not the average."""
+    Each process counts its share; the counts are added up. Averages could not be combined this way, because the shares
+    differ in size."""
     network.eval()
     counts = torch.zeros(len(names) ** 2, dtype=torch.long, device=group.device)
     mine = slice(group.rank, None, group.world_size)
@@ -177,7 +178,8 @@ def confusion() -> torch.Tensor:
 
 
 def gradient_norm() -> torch.Tensor:
-    """The length of the whole gradient, the same on all processes: what shows that it was averaged rightly."""
+    """Return the norm of the whole gradient. All processes get the same value, which shows that it was averaged
+    correctly."""
     return torch.stack([parameter.grad.norm() for parameter in network.parameters()]).norm()
 
 

@@ -98,7 +98,7 @@ runtime.watch_for_stop()
 
 
 def load_images() -> tuple[Cifar, bool]:
-    """The images, and whether they are CIFAR-10 (or what a user calls so) and not the digits."""
+    """Return the images, and whether they are CIFAR-10 (or a user's own images in its place) instead of the digits."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path("data", "cifar")
         place = runtime.input_dir("cifar", default=place if place.exists() else folder)
@@ -149,14 +149,14 @@ mean, spread = train.pixels.float().mean().item(), train.pixels.float().std().it
 
 
 def prepared(pixels: torch.Tensor) -> torch.Tensor:
-    """Bytes to the device, with mean 0 and variance 1."""
+    """Move bytes to the device, with mean 0 and variance 1."""
     return ((pixels.to(engine.device).float() - mean) / spread).to(dtype)
 
 
 @torch.no_grad()
 def accuracy() -> float:
-    """Over all test images. Every process makes as many calls as the others, because at stage 3 each call gathers
-    weights from all of them: a process without images left computes on one that is not counted."""
+    """Return the accuracy over all test images. Every process makes as many calls as the others, because at stage 3
+    each call gathers weights from all of them. A process without images left computes on one that is not counted."""
     engine.eval()
     right = torch.zeros((), dtype=torch.long, device=engine.device)
     for start in range(0, len(test.labels), 100 * group.world_size):

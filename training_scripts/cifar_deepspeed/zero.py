@@ -1,7 +1,7 @@
-"""DeepSpeed's configuration for one run: ds_config.json, and what stage, batch, schedule and device make of it.
+"""DeepSpeed's configuration for one run: ds_config.json, completed by stage, batch, schedule and device.
 
-What the four ZeRO stages divide among N processes, P for what all hold, and bytes per parameter with Adam. In bf16 the
-optimizer keeps the weights in fp32 beside its two moments:
+The table shows what the four ZeRO stages divide among N processes (P: every process holds all of it), and the bytes per
+parameter with Adam. In bf16 the optimizer keeps the weights in fp32 beside its two moments:
 
     stage  weights  gradients  optimizer    bytes in fp32    in bf16
     0      P        P          P            16               16
@@ -19,17 +19,17 @@ from typing import Any
 
 STAGES = (0, 1, 2, 3)
 FROM_STAGE = {"gradients": 2, "weights": 3, "optimizer": 1}
-"""The stage from which on a part is divided among the processes."""
+"""The stage from which on each part is divided among the processes."""
 
 BYTES = {
     False: {"weights": 4, "gradients": 4, "optimizer": 8},
     True: {"weights": 2, "gradients": 2, "optimizer": 12},
 }
-"""Of one parameter with Adam, by whether it is computed with in bf16."""
+"""Bytes of one parameter with Adam, by whether the computing uses bf16."""
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The configuration as it stands."""
+    """Return the configuration file's content."""
     settings: dict[str, Any] = json.loads(path.read_text())
     return settings
 
@@ -46,10 +46,10 @@ def settings_for(
     warmup_steps: int,
     bf16: bool,
 ) -> dict[str, Any]:
-    """The configuration of one run; `base` stays as it is.
+    """Return the configuration of one run; `base` is not changed.
 
     Raises:
-        ValueError: the batch cannot be divided evenly, which DeepSpeed's averages need; or there is no such stage.
+        ValueError: the batch cannot be divided evenly, which DeepSpeed's averages need; or the stage does not exist.
     """
     if stage not in STAGES:
         raise ValueError(f"there is no ZeRO stage {stage}: it is one of 0, 1, 2, 3")
@@ -67,5 +67,5 @@ def settings_for(
 
 
 def bytes_per_parameter(stage: int, processes: int, bf16: bool = False) -> float:
-    """What one process keeps for each parameter of the model, beside activations and buffers."""
+    """Return what one process keeps for each parameter of the model, beside activations and buffers."""
     return sum(size / (processes if stage >= FROM_STAGE[part] else 1) for part, size in BYTES[bf16].items())

@@ -52,13 +52,13 @@ AT_LEAST = {"hidden": 1, "layers": 1, "batch": 1, "buckets": 1e-3, "accumulate":
 
 
 def all_reduce(flat: Tensor) -> None:
-    """What DistributedDataParallel calls for each bucket."""
+    """Do what DistributedDataParallel does for each bucket."""
     dist.all_reduce(flat)
 
 
 def ring(flat: Tensor) -> None:
-    """Each process talks to its neighbours only. In n - 1 steps the sums of n parts come together, each on another
-    process; in n - 1 more they go round. Everybody sends 2 (n - 1) / n of the gradients, however many there are."""
+    """Let each process talk to its neighbours only. In n - 1 steps the sums of n parts come together, each on another
+    process; in n - 1 more steps they go round. Every process sends 2 (n - 1) / n of the gradients."""
     rank, n = dist.get_rank(), dist.get_world_size()
     parts = flat.tensor_split(n)
     for step in range(2 * (n - 1)):
@@ -71,7 +71,7 @@ def ring(flat: Tensor) -> None:
 
 
 def star(flat: Tensor) -> None:
-    """A synchronous parameter server: all send to rank 0, which adds up and sends back."""
+    """Act as a synchronous parameter server: all send to rank 0, which adds up and sends back."""
     others = range(1, dist.get_world_size())
     if dist.get_rank():
         dist.send(flat, 0)
@@ -87,7 +87,8 @@ def star(flat: Tensor) -> None:
 
 
 def sharded(flat: Tensor) -> None:
-    """n parameter servers, each for a part of the gradients: the ring's bytes, in two steps instead of 2 (n - 1)."""
+    """Act as n parameter servers, each for a part of the gradients: the ring's bytes, in two steps instead of 2 (n -
+    1)."""
     rank, n = dist.get_rank(), dist.get_world_size()
     parts, others = flat.tensor_split(n), [other for other in range(n) if other != rank]
     received = {other: torch.empty_like(parts[rank]) for other in others}
@@ -107,14 +108,15 @@ EXCHANGES: dict[str, tuple[Callable[[Tensor], None], Callable[[int], tuple[float
     "sharded servers": (sharded, lambda n: (2 * (n - 1) / n, 2 * (n - 1) / n)),
     "one server": (star, lambda n: (1.0, n - 1.0)),
 }
-"""With what theory says a worker and the busiest process send, in sizes of the gradients."""
+"""The exchanges, with the amounts that a worker and the busiest process send in theory, in sizes of the gradients."""
 
 
 # Measuring.
 
 
 def in_turn(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The median seconds of each, over all rounds, of the slowest process. The first round does not count."""
+    """Return the median seconds of each exchange over all rounds, on the slowest process. The first round does not
+    count."""
     seconds = torch.zeros(len(calls), rounds + 1, dtype=torch.double)
     for turn in range(rounds + 1):
         for number, call in enumerate(calls.values()):
@@ -127,7 +129,8 @@ def in_turn(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
 
 
 def bytes_written() -> int:
-    """What this process has written so far, to sockets too, as the kernel counts it. 0 where there is no /proc."""
+    """Return what this process has written so far, including to sockets, as the kernel counts it. 0 where /proc does
+    not exist."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
     except OSError:
@@ -136,7 +139,7 @@ def bytes_written() -> int:
 
 
 def bytes_sent(call: Callable[[], object]) -> list[int]:
-    """Bytes that each process sends meanwhile."""
+    """Return the bytes that each process sends meanwhile."""
     dist.barrier()
     before = bytes_written()
     call()
@@ -155,7 +158,7 @@ def say(text: str = "") -> None:
 
 
 def load_digits() -> tuple[Tensor, Tensor]:
-    """1,797 scans as 64 grey values from 0 to 1, and their digits, out of scikit-learn."""
+    """Return 1,797 scans as 64 grey values from 0 to 1, and their digits, out of scikit-learn."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise runtime.SetupError(
@@ -194,7 +197,8 @@ def local_step(network: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def speed_table(config: Config, images: Tensor, labels: Tensor) -> None:
-    """The gradients of one batch, from one process and from all. The exchange costs the same for every batch."""
+    """Compare the gradients of one batch, from one process and from all. The exchange costs the same for every
+    batch."""
     rank, n = dist.get_rank(), dist.get_world_size()
     network, model = make_network(config), DistributedDataParallel(make_network(config))
     calls: dict[str, Callable[[], object]] = {}
@@ -212,7 +216,7 @@ def speed_table(config: Config, images: Tensor, labels: Tensor) -> None:
 
 
 def exchange_table(config: Config, mine: tuple[Tensor, Tensor], everything: tuple[Tensor, Tensor]) -> None:
-    """Bytes, time, and that all of them average the same gradients."""
+    """Compare bytes and time of the exchanges, and check that all of them average the same gradients."""
     n = dist.get_world_size()
     network, model = make_network(config), DistributedDataParallel(make_network(config))
     expected = local_step(make_network(config), everything)
@@ -247,7 +251,7 @@ def exchange_table(config: Config, mine: tuple[Tensor, Tensor], everything: tupl
 
 
 def buckets_table(config: Config, mine: tuple[Tensor, Tensor]) -> None:
-    """How many buckets there are for each size, and what part of the exchange backward does not hide."""
+    """Show how many buckets each size gives, and which part of the exchange backward does not hide."""
     counts: dict[str, int] = {}
     calls: dict[str, Callable[[], object]] = {}
 
@@ -289,7 +293,7 @@ def buckets_table(config: Config, mine: tuple[Tensor, Tensor]) -> None:
 
 
 def no_sync_table(config: Config, mine: tuple[Tensor, Tensor]) -> None:
-    """One optimizer step's gradients from several micro-batches, exchanged after each or after the last."""
+    """Compare one optimizer step's gradients from several micro-batches, exchanged after each or after the last."""
     model = DistributedDataParallel(make_network(config))
 
     def accumulate(count: int, hold_back: bool) -> None:

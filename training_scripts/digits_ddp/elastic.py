@@ -1,13 +1,13 @@
-"""Lose an instance in the middle of a training, go on without it, and take it back: torchrun's `--nnodes 1:N`.
+"""Lose an instance in the middle of a training, continue without it, and take it back: torchrun's `--nnodes 1:N`.
 
 Two simulated instances on this machine, each an agent of torchrun with one process:
     python elastic.py
     cloudtrain submit job_elastic.yaml
 
-What it does by hand is, on each of up to N machines that may come and go:
+By hand you would run, on each of up to N machines that may come and go:
     torchrun --nnodes 1:N --max-restarts 9 --rdzv-backend c10d --rdzv-endpoint HOST:29400 train.py --checkpoint_every 10
 
-The batch is global and follows from the step, so the losses are those of a run that never lost anybody.
+The batch is global and follows from the step, so the losses are those of a run that never lost an instance.
 """
 
 import json
@@ -39,11 +39,11 @@ class Config:
 
 AT_LEAST = {"epochs": 1, "lose_at": 1, "alone_for": 1, "step_delay": 0}
 PATIENCE = 300.0
-"""Seconds without a line, after which this gives up."""
+"""Seconds without a line of output, after which this script gives up."""
 
 
 class Instance:
-    """An agent of torchrun with one process, in a session of its own: killing that is losing the machine."""
+    """An agent of torchrun with one process, in its own session: killing the session stands for losing the machine."""
 
     def __init__(self, number: int, port: int, config: Config, lines: "queue.Queue[tuple[int, str]]") -> None:
         options = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "9", "--rdzv-id", "digits"]
@@ -78,7 +78,7 @@ class Instance:
         lines.put((self.number, ""))
 
     def lose(self) -> None:
-        """As when the power goes: nobody is told, nothing is saved. Its processes are in groups of their own."""
+        """Kill it as in a power cut: without notice and without saving. Its processes are in their own groups."""
         for pid in [*children(self.process.pid), self.process.pid]:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -88,7 +88,7 @@ class Instance:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process started."""
+    """Return the processes that a process started."""
     listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
     direct = [int(word) for word in listed.stdout.split()]
     return [*direct, *(below for child in direct for below in children(child))]

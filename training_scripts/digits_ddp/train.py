@@ -77,8 +77,8 @@ if group.is_main:
 
 
 def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """1,797 scans as 64 grey values from 0 to 1, and their digits. The file comes with scikit-learn, which stays
-    unimported because that takes a second."""
+    """Return 1,797 scans as 64 grey values from 0 to 1, and their digits. The file comes with scikit-learn, which is
+    not imported because that takes a second."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise runtime.SetupError(
@@ -99,8 +99,8 @@ last_step = config.epochs * steps_per_epoch
 
 
 def batch_at(step: int) -> torch.Tensor:
-    """The training images of one step. They depend on seed and step alone, so that neither the number of processes
-    nor an interruption changes what is learned."""
+    """Return the training images of one step. They depend only on seed and step, so neither the number of processes nor
+    an interruption changes what is learned."""
     epoch, position = divmod(step, steps_per_epoch)
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed * 100_003 + epoch))
     start = position * config.global_batch
@@ -114,7 +114,7 @@ def learning_rate_at(step: int) -> float:
 
 @torch.no_grad()
 def test_accuracy() -> float:
-    """Each process counts its share of the test images; the counts are added up."""
+    """Return the test accuracy. Each process counts its share of the test images; the counts are added up."""
     mine = test[group.rank :: group.world_size]
     correct = (network(images[mine]).argmax(1) == labels[mine]).sum()
     dist.all_reduce(correct)
@@ -122,7 +122,8 @@ def test_accuracy() -> float:
 
 
 def gradient_norm() -> torch.Tensor:
-    """The length of the whole gradient, the same on all processes: what shows that it was averaged rightly."""
+    """Return the norm of the whole gradient. All processes get the same value, which shows that it was averaged
+    correctly."""
     return torch.stack([parameter.grad.norm() for parameter in network.parameters()]).norm()
 
 

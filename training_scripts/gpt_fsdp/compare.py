@@ -1,7 +1,7 @@
-"""All layouts on the same processes, side by side: do they learn the same, what do they hold, how long do they take.
+"""Compare all layouts on the same processes: whether they learn the same, what they hold, and how long they take.
 
-Every row trains a model of its own on the same batches. The rows take turns, one step each, so that what else the
-machine does falls on all of them alike.
+Every row trains its own model on the same batches. The rows take turns, one step each, so that other load on the
+machine affects all of them alike.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cloudtrain.runtime import SetupError
 
 ALONE = "one process"
-"""The row that others are compared with: every process trains the whole model on the whole batch, without a word."""
+"""The row that others are compared with: every process trains the whole model on the whole batch, without any
+messages."""
 
 ROWS: dict[str, dict[str, Any]] = {
     ALONE: {"layout": "ddp"},
@@ -53,7 +54,7 @@ Step = Callable[[Spread, torch.optim.Optimizer, int], tuple[Tensor, Tensor]]
 
 @dataclass
 class Row:
-    """One way to train, and what came out of it."""
+    """One way to train, and its results."""
 
     name: str
     grid: Grid
@@ -65,7 +66,7 @@ class Row:
     working: int = 0
 
     def turn(self, step: int, train_step: Step, device: torch.device) -> None:
-        """One step of this row, timed until the last process is done. The second one measures memory instead."""
+        """Run one step of this row, timed until the last process is done. The second step measures memory instead."""
         dist.barrier()
         begun = time.perf_counter()
         if step == 1:
@@ -81,7 +82,7 @@ class Row:
 
     @property
     def held(self) -> int:
-        """Bytes between two steps."""
+        """Return the bytes held between two steps."""
         states = (value for state in self.optimizer.state.values() for value in state.values())
         return local_bytes(self.spread.model.parameters()) + local_bytes(states)
 
@@ -108,7 +109,7 @@ def compare(config: Any, group: Any, device: torch.device, make_optimizer: Calla
 
 
 def table(rows: list[Row], tokens: int) -> str:
-    """One line for each row."""
+    """Return one line for each row."""
     reference = rows[0]
     lines = [
         f"{'layout':<16} {'replicate x shard x tensor':>26} {'loss':>9} {'difference':>10} {'gradient':>9} "
@@ -128,7 +129,7 @@ def table(rows: list[Row], tokens: int) -> str:
 
 
 def working_bytes(run: Callable[[], Result], device: torch.device) -> tuple[Result, int]:
-    """The result of `run`, and how much memory it took at its worst moment on top of what was there before."""
+    """Return the result of `run`, and its peak memory above the starting level."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -139,7 +140,7 @@ def working_bytes(run: Callable[[], Result], device: torch.device) -> tuple[Resu
 
 
 class LiveTensors(TorchDispatchMode):
-    """Adds up the tensors that operations made and that are still there, after every operation."""
+    """Adds up, after every operation, the living tensors that operations made."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +148,7 @@ class LiveTensors(TorchDispatchMode):
         self._storages: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation. Those on tensors that are spread out come again as operations on their parts."""
+        """Run the operation. Operations on spread tensors arrive again as operations on their parts."""
         if any(issubclass(kind, FakeTensor) for kind in types):  # DTensor tries an operation out, without memory
             return function(*args, **(kwargs or {}))
         if any(kind not in (Tensor, torch.nn.Parameter) for kind in types):
@@ -164,7 +165,7 @@ class LiveTensors(TorchDispatchMode):
 
 
 def storages_of(tree: Any) -> list[Any]:
-    """The memory behind all plain tensors in nested containers."""
+    """Return the memory of all plain tensors in nested containers."""
     from torch.utils._pytree import tree_leaves
 
     return [leaf.untyped_storage() for leaf in tree_leaves(tree) if type(leaf) in (Tensor, torch.nn.Parameter)]

@@ -1,4 +1,5 @@
-"""The text that a model learns from: files of tokens as nanoGPT and llm.c write them, or plain text, never read whole.
+"""The text that a model learns from: files of tokens in nanoGPT's and llm.c's formats, or plain text. No file is read
+whole.
 
     text/*.bin      tokens as uint16 or uint32: headerless (nanoGPT, uint16), or behind llm.c's header of 1,024 bytes
     text/*.txt      text; its bytes are the tokens
@@ -26,7 +27,7 @@ from cloudtrain.runtime import SetupError
 
 HEADER_BYTES = 1024
 MAGIC = {20240520: np.uint16, 20240801: np.uint32}
-"""The first number of llm.c's header to the type of the tokens; the third number is how many there are."""
+"""Maps the first number of llm.c's header to the type of the tokens; the third number is their count."""
 
 HELD_OUT = ("val", "test")
 
@@ -35,7 +36,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Tokens:
-    """A part of a file, mapped into memory: `of` counts tokens from `first` on."""
+    """A part of a file, mapped into memory. `of` counts tokens from `first` on."""
 
     path: Path
     kind: Any
@@ -44,7 +45,7 @@ class Tokens:
     of: int
 
     def read(self, start: int, count: int) -> np.ndarray[Any, Any]:
-        """These tokens; the mapping is kept, so that reading is a look into the page cache."""
+        """Return these tokens. The mapping is kept, so reading comes from the page cache."""
         mapped = mapping(self.path, self.kind, self.offset)
         return mapped[self.first + start : self.first + start + count]
 
@@ -73,7 +74,7 @@ class Corpus:
         return max(0, (part.of - 1) // self.context)
 
     def window(self, number: int) -> np.ndarray[Any, Any]:
-        """`context` tokens and the one after them."""
+        """Return `context` tokens and the one after them."""
         for part in self.parts:
             if number < self._in(part):
                 return part.read(number * self.context, self.context + 1)
@@ -81,13 +82,13 @@ class Corpus:
         raise IndexError(number)
 
     def batch(self, numbers: Sequence[int]) -> Batch:
-        """What goes in and what should come out, (count, context) each."""
+        """Return inputs and expected outputs, (count, context) each."""
         rows = np.stack([self.window(number) for number in numbers]).astype(np.int64)
         windows = torch.from_numpy(rows)
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
     def at(self, position: int, count: int, seed: int) -> list[int]:
-        """The windows that come after `position` others."""
+        """Return the windows that come after `position` others."""
         return [
             int(order(self.windows, seed, place // self.windows)[place % self.windows])
             for place in range(position, position + count)
@@ -96,15 +97,15 @@ class Corpus:
 
 @lru_cache(maxsize=2)
 def order(count: int, seed: int, epoch: int) -> Tensor:
-    """Of all windows in one epoch."""
+    """Return the order of all windows in one epoch."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 100_003 + epoch))
 
 
 def read_corpus(folder: Path, context: int, vocabulary: int) -> tuple[Corpus, Corpus]:
-    """What is learned from, and what is held out.
+    """Return the text to learn from, and the held-out text.
 
     Raises:
-        SetupError: there is no text, a file is not what its header says, or a part has no window.
+        SetupError: the text is missing, a file contradicts its header, or a part is too short for a window.
     """
     paths = (
         sorted(path for path in folder.rglob("*") if path.suffix in (".bin", ".txt")) if folder.is_dir() else [folder]
@@ -138,7 +139,7 @@ def _is_held_out(path: Path) -> bool:
 
 
 def opened(path: Path) -> Tokens:
-    """A file, as what it is."""
+    """Open a file according to its format."""
     size = path.stat().st_size
     if path.suffix != ".bin":
         return Tokens(path, np.uint8, 0, 0, size)
@@ -155,8 +156,8 @@ def opened(path: Path) -> Tokens:
 
 
 class Feed:
-    """Batches ahead of the training: a thread reads the next ones into pinned memory, from which they reach the GPU
-    without that anybody waits."""
+    """Prepares batches ahead of the training: a thread reads the next ones into pinned memory, from which they reach
+    the GPU without delay."""
 
     def __init__(self, make: Callable[[int], Batch], device: torch.device, ahead: int = 2) -> None:
         self._make, self._device, self._ahead = make, device, ahead
@@ -164,7 +165,7 @@ class Feed:
         self._coming: deque[tuple[int, Future[Batch]]] = deque()
 
     def at(self, step: int) -> Batch:
-        """The batch of a step, on the device. The steps after it are begun."""
+        """Return the batch of a step, on the device, and begin to read the following ones."""
         if self._coming and self._coming[0][0] != step:
             self._coming.clear()
         following = self._coming[-1][0] + 1 if self._coming else step

@@ -1,9 +1,9 @@
 """One model, spread over processes in five ways that all learn the same.
 
-Processes stand in a grid of three axes. Along `replicate` they hold the same parameters and average gradients (DDP).
-Along `shard` each holds a part of every parameter, gradient and optimizer state, and gathers a block's parameters just
-before it computes with them (FSDP2). Along `tensor` they compute each layer together, each with a slice of its matrices
-(tensor parallelism). A layout says how long the axes are:
+Processes form a grid of three axes. Along `replicate` they hold the same parameters and average gradients (DDP). Along
+`shard` each holds a part of every parameter, gradient and optimizer state, and gathers a block's parameters just before
+it computes with them (FSDP2). Along `tensor` they compute each layer together, each with a slice of its matrices
+(tensor parallelism). A layout determines the lengths of the axes:
 
     layout   replicate  shard   tensor
     ddp      all        1       1
@@ -33,7 +33,7 @@ AXES = ("replicate", "shard", "tensor")
 
 @dataclass(frozen=True)
 class Grid:
-    """How many processes stand along each axis."""
+    """The number of processes along each axis."""
 
     replicate: int
     shard: int
@@ -41,12 +41,12 @@ class Grid:
 
     @property
     def data(self) -> int:
-        """Into how many shares a batch is cut. Processes along `tensor` work on the same share."""
+        """Return the number of shares of a batch. Processes along `tensor` work on the same share."""
         return self.replicate * self.shard
 
     def share_of(self, rank: int) -> int:
-        """Which share a process takes. Neighbours stand along `tensor`, because those talk most. A grid of one process
-        may stand on each of several."""
+        """Return the share of a process. Neighbours are along `tensor`, because those exchange most. Several processes
+        may each have a grid of one process."""
         return rank // self.tensor % self.data
 
 
@@ -63,10 +63,10 @@ SHARDED = frozenset({"fsdp", "hsdp", "2d"})
 
 
 def grid_of(config: Any, world: int) -> Grid:
-    """The grid of a layout.
+    """Return the grid of a layout.
 
     Raises:
-        SetupError: the processes, the model or the batch cannot be cut that way.
+        SetupError: the processes, the model or the batch cannot be divided that way.
     """
     grid = LAYOUTS[config.layout](world, config.replicas, config.tensor)
     if grid.data * grid.tensor != world:
@@ -91,7 +91,7 @@ def grid_of(config: Any, world: int) -> Grid:
 
 
 def check_hardware(config: Any, device: torch.device) -> None:
-    """Raise a SetupError where a flag asks for what this hardware does not have."""
+    """Raise a SetupError where a flag asks for something that this hardware lacks."""
     if config.float8 and not has_float8():
         raise SetupError(
             f"`--float8` needs a GPU with float8 (H100, L40S, B200, MI300), and this is {name_of(device)}",
@@ -108,12 +108,12 @@ def check_hardware(config: Any, device: torch.device) -> None:
 
 
 def name_of(device: torch.device) -> str:
-    """The GPU's name, or what is there instead."""
+    """Return the GPU's name, or the name of the device used instead."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
 
 
 class Spread:
-    """A model on the grid, with real weights. `model` is what is trained and saved; `trained` is what is called."""
+    """A model on the grid, with real weights. `model` is trained and saved; `trained` is the object to call."""
 
     def __init__(self, config: Any, grid: Grid, device: torch.device) -> None:
         if config.layout in SHARDED and device.type == "cpu" and is_older("2.7"):
@@ -137,7 +137,7 @@ class Spread:
         self.loss_of = torch.compile(loss_of) if with_compiler else loss_of
 
     def gradients(self, inputs: Tensor, following: Tensor) -> Tensor:
-        """Forward and backward of this process's share, in `accumulate` parts. Returns its mean loss; gradients are
+        """Run forward and backward of this process's share, in `accumulate` parts. Return its mean loss. Gradients are
         exchanged with the last part, and are means over the whole batch."""
         parts = self.config.accumulate
         total = torch.zeros((), device=self.device)
@@ -151,8 +151,8 @@ class Spread:
 
     @torch.no_grad()
     def _add_up(self) -> None:
-        """Gradients of norms under tensor parallelism are sums that nobody has added up yet: each process has the part
-        of its positions. Their norm would be wrong before torch 2.9, which takes that of the parts."""
+        """Add up the gradients of norms under tensor parallelism, of which each process has the part of its positions.
+        Before torch 2.9, the norm of the gradients would otherwise be wrong, because it was computed from the parts."""
         for parameter in self.model.parameters():
             gradient: Any = parameter.grad
             if any(placement.is_partial() for placement in getattr(gradient, "placements", ())):
@@ -160,7 +160,8 @@ class Spread:
 
     @torch.no_grad()
     def evaluate(self, inputs: Tensor, following: Tensor) -> Tensor:
-        """Mean loss of this process's share. Not compiled: that would take longer than it is good for, once."""
+        """Return the mean loss of this process's share. It is not compiled, because compiling takes longer than a
+        single evaluation."""
         parts = self.config.accumulate
         with self._logits_in_parts(), torch.compiler.set_stance("force_eager"):
             pairs = zip(inputs.chunk(parts), following.chunk(parts), strict=True)
@@ -173,7 +174,8 @@ class Spread:
         return self.loss_of(logits, following)
 
     def _logits_in_parts(self) -> contextlib.AbstractContextManager[None]:
-        """With tensor parallelism no process holds all logits: the vocabulary is cut, and cross-entropy adds up."""
+        """Return the loss from divided logits. With tensor parallelism the vocabulary is divided, so no process holds
+        all logits, and cross-entropy is added up."""
         if self.grid.tensor == 1:
             return contextlib.nullcontext()
         from torch.distributed.tensor.parallel import loss_parallel
@@ -182,7 +184,7 @@ class Spread:
 
     @contextlib.contextmanager
     def _exchanging(self, is_last: bool) -> Iterator[None]:
-        """Gradients of all parts but the last one stay where they are."""
+        """Exchange gradients only with the last part. Those of the other parts stay on the process."""
         if self.config.layout in SHARDED:
             self.model.set_requires_gradient_sync(is_last)
         no_sync = getattr(self.trained, "no_sync", contextlib.nullcontext)  # DistributedDataParallel has it
@@ -191,7 +193,7 @@ class Spread:
 
 
 def make_mesh(grid: Grid, device: torch.device) -> Any:
-    """The grid as torch knows it. Processes next to each other differ in `tensor` first, in `replicate` last."""
+    """Return the grid as torch's mesh. Neighbouring processes differ in `tensor` first, in `replicate` last."""
     sizes = (grid.replicate, grid.shard, grid.tensor)
     mesh = dist.init_device_mesh(device.type, sizes, mesh_dim_names=AXES)
     if grid.shard > 1 and grid.tensor > 1:
@@ -200,7 +202,7 @@ def make_mesh(grid: Grid, device: torch.device) -> Any:
 
 
 def arrange(shape: Shape, config: Any, grid: Grid, mesh: Any) -> GPT:
-    """The model on the meta device, where it takes no memory: cut, recomputing, compiled, sharded, in this order."""
+    """Arrange the model on the meta device, where it takes no memory: cut, recompute, compile, shard, in this order."""
     with torch.device("meta"):
         model = GPT(shape)
     if getattr(config, "float8", False):
@@ -220,7 +222,7 @@ def arrange(shape: Shape, config: Any, grid: Grid, mesh: Any) -> GPT:
 
 
 def use_float8(model: GPT) -> None:
-    """Matrix products of all layers in float8, scaled tensor by tensor; the head stays as it is."""
+    """Compute the matrix products of all layers in float8, scaled tensor by tensor. The head is not changed."""
     try:
         from torchao.float8 import convert_to_float8_training
     except ModuleNotFoundError:
@@ -229,7 +231,7 @@ def use_float8(model: GPT) -> None:
 
 
 def send_beside(mesh: Any) -> None:
-    """Let the compiler cut a product and its message into parts that run beside each other."""
+    """Let the compiler divide a product and its message into parts that overlap."""
     import torch._inductor.config
     from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 
@@ -238,10 +240,11 @@ def send_beside(mesh: Any) -> None:
 
 
 def shard(model: GPT, mesh: Any, config: Any) -> None:
-    """FSDP2, block by block: while one block computes, the parameters of the next one are on their way.
+    """Apply FSDP2, block by block: while one block computes, the parameters of the next one are on their way.
 
-    With `reshard`, a block's parameters are given back after its forward and gathered again for its backward (ZeRO 3);
-    without, they stay in between (ZeRO 2): more memory, one exchange less. The last block is needed again at once.
+    With `reshard`, a block's parameters are freed after its forward and gathered again for its backward (ZeRO 3).
+    Without it they are kept in between (ZeRO 2), for more memory and one exchange less. The last block is always kept,
+    because it is needed again at once.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -256,9 +259,9 @@ def shard(model: GPT, mesh: Any, config: Any) -> None:
 
 
 def cut(model: GPT, mesh: Any) -> None:
-    """Tensor parallelism. Attention by heads, feed-forward by its wide layer, the vocabulary by rows; each pair of
-    matrices is cut such that the first needs no exchange behind it and the second none before it. Between them, in
-    norms and residuals, each process has its part of the positions (sequence parallelism)."""
+    """Apply tensor parallelism: attention by heads, feed-forward by its wide layer, the vocabulary by rows. Each pair
+    of matrices is cut so that no exchange is needed between the first and the second. Between pairs, in norms and
+    residuals, each process has its part of the positions (sequence parallelism)."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -295,13 +298,14 @@ def cut(model: GPT, mesh: Any) -> None:
 
 
 def is_older(version: str) -> bool:
-    """Whether this PyTorch came before `version`."""
+    """Return whether this PyTorch came before `version`."""
     return tuple(map(int, torch.__version__.split(".")[:2])) < tuple(map(int, version.split(".")))
 
 
 def excess_of(group: Any, device: torch.device) -> float:
-    """What FSDP2's mean over `group` comes out as, in means. gloo before torch 2.9 answers `reduce_scatter(AVG)` with
-    the sum, so gradients are as many times too large as there are processes, which AdamW does not show."""
+    """Return the factor by which FSDP2's mean over `group` is too large. gloo before torch 2.9 answers
+    `reduce_scatter(AVG)` with the sum, so gradients are too large by the number of processes, which AdamW does not
+    show."""
     count = dist.get_world_size(group)
     if count == 1:
         return 1.0
@@ -312,22 +316,22 @@ def excess_of(group: Any, device: torch.device) -> float:
 
 
 class RecomputedLayer(Layer):
-    """Keeps nothing between forward and backward but its input, and computes the rest again: a third more arithmetic,
-    memory of one layer instead of all."""
+    """Keeps only its input between forward and backward, and computes the rest again: a third more arithmetic, memory
+    of one layer instead of all."""
 
     def forward(self, x: Tensor) -> Tensor:
         return checkpoint(super().forward, x, use_reentrant=False, preserve_rng_state=False)
 
 
 class SelectivelyRecomputedLayer(Layer):
-    """Keeps what matrix products and attention gave, and computes again what is cheap: norms, GELU, sums."""
+    """Keeps the results of matrix products and attention, and computes cheap operations again: norms, GELU, sums."""
 
     def forward(self, x: Tensor) -> Tensor:
         return checkpoint(super().forward, x, use_reentrant=False, preserve_rng_state=False, context_fn=kept_contexts)
 
 
 def kept_contexts() -> Any:
-    """What `checkpoint` asks for: how to run the forward, and how to run it again."""
+    """Return what `checkpoint` asks for: contexts for the forward, and for running it again."""
     return create_selective_checkpoint_contexts(KEPT)
 
 
@@ -349,8 +353,8 @@ KEPT = [
 
 @torch.no_grad()
 def initialise(model: GPT, shape: Shape, seed: int) -> None:
-    """Weights that do not depend on the layout. Each block is made whole on the CPU, from a seed of its own, and each
-    process takes what belongs to it: no messages, and never more than one block at a time."""
+    """Initialise weights independently of the layout. Each block is made whole on the CPU from its own seed, and each
+    process takes its part: no messages, and never more than one block at a time."""
     for index, block in model.blocks.items():
         source = GPT(shape, blocks=[int(index)])
         source.reset_parameters(seed)
@@ -362,8 +366,8 @@ def initialise(model: GPT, shape: Shape, seed: int) -> None:
 
 
 def part_of(weights: Tensor, parameter: Any) -> Tensor:
-    """This process's part of a spread parameter. The last axis cuts first: what tensor parallelism left over is what
-    FSDP2 shards. Where it does not come out even, the last parts are smaller, or empty."""
+    """Return this process's part of a spread parameter. The last axis cuts first: FSDP2 shards the part that tensor
+    parallelism leaves. With an uneven division the last parts are smaller, or empty."""
     mesh = parameter.device_mesh
     for axis in reversed(range(mesh.ndim)):
         placement = parameter.placements[axis]
@@ -375,12 +379,12 @@ def part_of(weights: Tensor, parameter: Any) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor that may be spread over processes, as an ordinary one. Every process of its mesh must call it."""
+    """Return a possibly spread tensor as an ordinary one. Every process of its mesh must call it."""
     gather = getattr(tensor, "full_tensor", None)
     return gather() if gather is not None else tensor
 
 
 def local_bytes(tensors: Any) -> int:
-    """Memory on this process: of a sharded tensor, its part."""
+    """Return the bytes of a tensor on this process: of a sharded tensor, its part."""
     parts = (tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors)
     return sum(part.numel() * part.element_size() for part in parts)

@@ -1,4 +1,4 @@
-"""How fast it is, how much of the hardware it uses, how much memory it takes.
+"""Measure speed, utilisation of the hardware, and memory.
 
 MFU, model FLOPs utilisation, is the arithmetic that the model needs, per second, divided by what the GPUs could do at
 best. It counts 6 operations for each weight and token (2 forward, 4 backward) and 12 * layers * width * context for
@@ -46,7 +46,7 @@ with sparsity), and the source. The first line that fits counts."""
 
 
 def peak_of(name: str) -> float | None:
-    """The bf16 peak of one GPU in FLOP/s, by the name that CUDA gives it; None for what is not in the table."""
+    """Return the bf16 peak of one GPU in FLOP/s, by the name that CUDA gives it; None for GPUs that the table lacks."""
     words = name.replace("-", " ")
     return next((peak for part, peak, _ in PEAKS if re.search(rf"\b{part}\b", words)), None)
 
@@ -65,15 +65,15 @@ class Meter:
         self._begun: float | None = None
 
     def restart(self) -> None:
-        """Begin a window; what was done since the last one is not counted."""
+        """Begin a window. Work since the last window is not counted."""
         self._tokens, self._begun = 0, self._now()
 
     def count(self, tokens: int) -> None:
-        """One step is done."""
+        """Count one finished step."""
         self._tokens += tokens
 
     def window(self) -> dict[str, float]:
-        """Figures of the window that ends here, and the begin of the next one; none for the first."""
+        """Return the figures of the window that ends here, and begin the next one; None for the first."""
         values: dict[str, float] = {}
         if self._begun is not None and self._tokens:
             self.speeds.append(self._tokens / (self._now() - self._begun))
@@ -82,7 +82,7 @@ class Meter:
         return values
 
     def summary(self) -> str:
-        """Medians over the windows, in one line."""
+        """Summarise the medians over the windows in one line."""
         if not self.speeds:
             return "too few steps to measure a speed"
         speed = median(self.speeds)
@@ -102,7 +102,7 @@ class Meter:
 
 
 def peak_mib(device: torch.device) -> float:
-    """The most memory that tensors took on a GPU; on a CPU, that the process took, with its libraries."""
+    """Return the peak memory: of tensors on a GPU; on a CPU, of the process with its libraries."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     unit = 1 if sys.platform == "darwin" else 2**10  # the kernel counts in bytes there, in KiB here

@@ -1,7 +1,7 @@
-"""What each process of a large job would hold, found out in one process without a GPU.
+"""Compute, in one process without a GPU, what each process of a large job would hold.
 
-The `fake` process group pretends that all processes are there, and the meta device has shapes without memory. The model
-is arranged by the same code as for training, so what cannot be cut fails here.
+The `fake` process group stands for all processes, and the meta device has shapes without memory. The same code as in
+training arranges the model, so a layout that does not fit fails here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BYTES = {"fp32": 4, "bf16": 2}
 
 
 def print_plan(config: Any) -> None:
-    """The plan of rank 0, who holds as much as anybody."""
+    """Print the plan of rank 0, which holds as much as any other process."""
     grid = grid_of(config, config.world)
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -31,7 +31,7 @@ def print_plan(config: Any) -> None:
 
 
 def shapes(model: Any, shape: Shape) -> list[str]:
-    """The parameters of the first and the last block, and of one layer: all layers are alike."""
+    """Return the parameters of the first and the last block, and of one layer, because all layers are alike."""
     shown = ("0", "1", str(shape.block_count - 1))
     lines = [f"{'parameter':<45} {'whole':>16} {'on a process':>16}   cut along"]
     for name, parameter in model.named_parameters():
@@ -42,7 +42,8 @@ def shapes(model: Any, shape: Shape) -> list[str]:
 
 
 def memory(model: Any, config: Any, grid: Grid) -> list[str]:
-    """What stays on a process, in GiB, and what comes and goes; activations depend on the kernels and are not in it."""
+    """Return the permanent and the temporary memory of a process, in GiB, without activations, which depend on the
+    kernels."""
     held = sum(_local(parameter) for parameter in model.parameters())
     everything = parameters_of([model])
     largest = max(sum(_unsharded(p, grid) for p in block.parameters()) for block in model.blocks.values())
@@ -70,13 +71,13 @@ def _local(parameter: Any) -> int:
 
 
 def _unsharded(parameter: Any, grid: Grid) -> int:
-    """What a process has of a parameter while it computes with it: all of it, or its tensor-parallel part."""
+    """Return what a process holds of a parameter while it computes: all of it, or its tensor-parallel part."""
     is_cut = "tensor" in _cuts(parameter).split(", ")
     return int(parameter.numel()) // (grid.tensor if is_cut else 1)
 
 
 def _cuts(parameter: Any) -> str:
-    """The axes of the grid that divide a parameter."""
+    """Return the axes of the grid that divide a parameter."""
     if not hasattr(parameter, "placements"):
         return "-"
     names = parameter.device_mesh.mesh_dim_names

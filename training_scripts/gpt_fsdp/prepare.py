@@ -38,7 +38,7 @@ MAGIC = {2: (20240520, 1), 4: (20240801, 7)}
 
 
 def tokenizer_of(name: str) -> tuple[Callable[[str], list[int]], type]:
-    """From text to tokens, and the type that holds them."""
+    """Return the function from text to tokens, and their data type."""
     if name == "bytes":
         return lambda text: list(text.encode()), np.uint16
     try:
@@ -50,7 +50,7 @@ def tokenizer_of(name: str) -> tuple[Callable[[str], list[int]], type]:
 
 
 def write_shard(path: Path, tokens: np.ndarray) -> None:
-    """llm.c's header of 256 numbers, then the tokens. The file gets its name when it is whole."""
+    """Write llm.c's header of 256 numbers, then the tokens. The file gets its name when it is complete."""
     header = np.zeros(256, np.int32)
     header[:2], header[2] = MAGIC[tokens.itemsize], len(tokens)
     aside = path.with_name(f".{path.name}.writing")

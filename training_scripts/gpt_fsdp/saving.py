@@ -1,8 +1,8 @@
 """Sharded checkpoints: every process writes its part, and any layout of any number of processes reads them.
 
 torch.distributed.checkpoint stores which part of which tensor lies where; names of parameters do not depend on the
-layout, so a run that was stopped as 2 x FSDP goes on as 4 x 2-D. A folder gets its name, and counts, only when all
-parts and the metadata are written (`cloudtrain.runtime.Checkpoints`).
+layout, so a run that was stopped as 2 x FSDP can continue as 4 x 2-D. A folder gets its final name only when all parts
+and the metadata are written (`cloudtrain.runtime.Checkpoints`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Saving:
     """The checkpoints of a run. All methods are called by all processes.
 
     With `is_async`, `save` copies the state into memory that is kept for that (pinned, where there are GPUs, so that
-    the copy does not wait for the host) and returns; a thread writes it while training goes on. That thread has
-    messages of its own to send, so it has a group of its own: on the group of the training they would get mixed up, and
-    both would wait for ever.
+    the copy does not wait for the host) and returns; a thread writes it during the training. That thread has its own
+    process group for its messages: in the training's group the messages would get mixed up, and both would wait for
+    ever.
 
-    `progress` is what a checkpoint holds beside tensors: plain numbers and texts, the same on all processes.
+    `progress` is the part of a checkpoint that is not tensors: plain numbers and texts, the same on all processes.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, keep: int, is_async: bool) -> None:
@@ -58,7 +58,8 @@ class Saving:
                 shutil.rmtree(left, ignore_errors=True)
 
     def load(self) -> int:
-        """Take model, optimizer, progress and random states from the newest whole checkpoint. Its step, or 0."""
+        """Restore model, optimizer, progress and random states from the newest whole checkpoint. Return its step, or
+        0."""
         state: dict[str, Any] = {}
 
         def read(folder: Path) -> None:
@@ -91,12 +92,12 @@ class Saving:
         self.waited.append(time.perf_counter() - begun)
 
     def poll(self) -> None:
-        """Once a step: give a checkpoint its name when all processes have written it."""
+        """Give a checkpoint its name when all processes have written it. Call it once a step."""
         if self._writing is not None and not any_rank(not self._writing[0].done()):
             self.wait()
 
     def wait(self) -> None:
-        """Until nothing is being written."""
+        """Wait until no checkpoint is being written."""
         if self._writing is None:
             return
         begun = time.perf_counter()
@@ -116,7 +117,7 @@ class Saving:
         self.waited[-1] += time.perf_counter() - begun
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The whole model, on the CPU of rank 0; an empty dict elsewhere."""
+        """Return the whole model, on the CPU of rank 0; an empty dict elsewhere."""
         return get_model_state_dict(self.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
 
     def _state(self) -> dict[str, Any]:
@@ -125,7 +126,7 @@ class Saving:
         return {"model": model, "optimizer": optimizer, **rest}
 
     def _copied(self, state: dict[str, Any]) -> Any:
-        """The state as it is now, in host memory of this object."""
+        """Copy the current state into this object's host memory."""
         tensors = {name: state.pop(name) for name in ("model", "optimizer")}
         if self._staged is None:
             self._staged = _create_cpu_state_dict(tensors, pin_memory=torch.cuda.is_available())
@@ -135,7 +136,7 @@ class Saving:
         return {**copied, **state}
 
     def _check_that_it_is_shared(self) -> None:
-        """A checkpoint in parts needs one folder that all instances see."""
+        """Check that all instances see the folder, which a checkpoint in parts needs."""
         folder = self.checkpoints.directory
         mark = folder / from_main(f".shared-{uuid.uuid4().hex}")
         if self.is_main:

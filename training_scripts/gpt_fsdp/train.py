@@ -157,7 +157,7 @@ first_step = 0
 
 
 def windows_of(step: int, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
-    """This process's windows of the batch of one step; processes along `tensor` have the same."""
+    """Return this process's windows for one step. Processes along `tensor` have the same."""
     share = grid.share_of(group.rank)
     if place == nothing:
         starts = starts_at(step, count=config.global_batch, text=train_text, context=config.context, seed=config.seed)
@@ -171,15 +171,15 @@ feeds: dict[Grid, Feed] = {}
 
 
 def share_at(step: int, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same on the device, read ahead by a thread."""
+    """Return this process's windows on the device, read ahead by a thread."""
     if grid not in feeds:
         feeds[grid] = Feed(lambda step: windows_of(step, grid), device)
     return feeds[grid].at(step)
 
 
 def held_out_loss(spread: Spread) -> torch.Tensor:
-    """The mean over the same windows of the held-out text each time, of which each process takes its share. As many for
-    each, because layouts exchange while they compute."""
+    """Return the mean loss over the same held-out windows each time. Each process takes an equal share, because layouts
+    exchange while they compute."""
     grid = spread.grid
     each = max(1, config.evaluate_windows // grid.data)
     first = grid.share_of(group.rank) * each
@@ -197,14 +197,15 @@ def learning_rate_at(step: int) -> float:
 
 
 def make_optimizer(spread: Spread) -> torch.optim.AdamW:
-    """On GPUs one kernel updates all parameters. Each process updates what it holds."""
+    """Make the optimizer. On GPUs one kernel updates all parameters. Each process updates what it holds."""
     return torch.optim.AdamW(
         spread.model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), fused=device.type == "cuda"
     )
 
 
 def train_step(spread: Spread, optimizer: torch.optim.Optimizer, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """One step of the optimizer. Returns the mean loss of this process's share and the norm of the whole gradient."""
+    """Make one step of the optimizer. Return the mean loss of this process's share and the norm of the whole
+    gradient."""
     for parameter_group in optimizer.param_groups:
         parameter_group["lr"] = learning_rate_at(step)
     loss = spread.gradients(*share_at(step, spread.grid))
@@ -215,7 +216,7 @@ def train_step(spread: Spread, optimizer: torch.optim.Optimizer, step: int) -> t
 
 
 def mean_over_processes(value: torch.Tensor) -> torch.Tensor:
-    """All shares have one size, so the mean of their means is the mean over the batch."""
+    """Return the mean over the batch: all shares have one size, so it is the mean of their means."""
     dist.all_reduce(value)
     return value / group.world_size
 

@@ -1,6 +1,6 @@
-"""The calls of `horovod.torch` that train.py makes, for one process without Horovod: there is nobody to talk to.
+"""The calls of `horovod.torch` that train.py makes, for a single process without Horovod.
 
-With one process Horovod does the same: its optimizer exchanges nothing, and a sum over one process is what it was.
+With one process Horovod does the same: its optimizer exchanges nothing, and a sum over one process changes nothing.
 """
 
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""MNIST in its own format, from files that a user gives; and the scans that come with scikit-learn, in the same shape.
+"""MNIST in its own format, from a user's files, and the scans that come with scikit-learn, in the same shape.
 
     train-images-idx3-ubyte     numbers of 4 bytes, highest first: 2051, images, rows, columns; then a byte per pixel
     train-labels-idx1-ubyte     2049, labels; then a byte per label
@@ -41,10 +41,10 @@ class Images:
 
 
 def read_mnist(folder: Path) -> tuple[Images, Images]:
-    """Training and test images, of the folder with the four files.
+    """Return training and test images from the folder with the four files.
 
     Raises:
-        SetupError: something is missing or is not what it should be; the message names it.
+        SetupError: a file is missing or has the wrong content; the message names it.
     """
     return read_part(folder, "train"), read_part(folder, "t10k")
 
@@ -64,7 +64,7 @@ def read_part(folder: Path, part: str) -> Images:
 
 
 def read_idx(folder: Path, name: str, magic: int) -> tuple[tuple[int, ...], torch.Tensor]:
-    """The dimensions that an idx file declares, and as many bytes as they need."""
+    """Return the dimensions that an idx file declares, and as many bytes as they need."""
     found = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
     if found is None:
         raise SetupError(
@@ -88,7 +88,8 @@ def read_idx(folder: Path, name: str, magic: int) -> tuple[tuple[int, ...], torc
 
 
 def read_digits() -> tuple[Images, Images]:
-    """1,797 scans of 8 x 8 pixels, of the UCI test set. scikit-learn stays unimported because that takes a second.
+    """Return 1,797 scans of 8 x 8 pixels, from the UCI test set. scikit-learn is not imported, because that takes a
+    second.
 
     A fixed fifth is the test set, whatever the seed. Grey values from 0 to 16 become bytes.
     """

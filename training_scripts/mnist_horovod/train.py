@@ -110,8 +110,8 @@ if hvd.rank() == 0:
 
 
 def batch_at(step: int) -> torch.Tensor:
-    """The training images of one step. They depend on seed and step alone, so that neither the number of processes
-    nor an interruption changes what is learned."""
+    """Return the training images of one step. They depend only on seed and step, so neither the number of processes nor
+    an interruption changes what is learned."""
     epoch, position = divmod(step, steps_per_epoch)
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed * 100_003 + epoch))
     start = position * config.global_batch
@@ -125,7 +125,7 @@ def learning_rate_at(step: int) -> float:
 
 @torch.no_grad()
 def test_accuracy() -> float:
-    """Each process counts its share of the test images; the counts are added up."""
+    """Return the test accuracy. Each process counts its share of the test images; the counts are added up."""
     mine = torch.arange(hvd.rank(), len(test), hvd.size(), device=device)
     correct = torch.zeros((), device=device)
     for part in mine.split(1000):

@@ -1,10 +1,10 @@
-"""The cluster of a job: one `TF_CONFIG`, whoever wrote it, and what its servers do until the chief is gone.
+"""The cluster of a job from `TF_CONFIG`, whoever wrote it, and the life of a server until the chief is gone.
 
-    who writes it                       what stands there                          what becomes of it
-    cloudtrain, by hand                 worker; or chief, worker, ps               as it is
-    Azure ML, mirrored workers          worker, and `ps: []`                       no ps: nobody serves
+    written by                          value                                      result
+    cloudtrain, by hand                 worker; or chief, worker, ps               unchanged
+    Azure ML, mirrored workers          worker, and `ps: []`                       no ps
     Azure ML, parameter servers         worker, ps                                 the first worker is the chief
-    SageMaker, mirrored workers         worker                                     as it is
+    SageMaker, mirrored workers         worker                                     unchanged
     SageMaker, parameter servers        master, worker, ps                         the master is the chief
     nobody                                                                         one process alone
 
@@ -23,14 +23,14 @@ from typing import Any
 from cloudtrain import runtime
 
 PATIENCE = 600.0
-"""Seconds that a server waits for the chief to come."""
+"""Seconds that a server waits for the chief."""
 
 POLL = 0.5
 
 
 def join_cluster() -> dict[str, Any]:
-    """`TF_CONFIG` in its one form, written back for TensorFlow, which reads it when it is imported or later. Without
-    one, a cluster without tasks.
+    """Read `TF_CONFIG`, bring it into one form, and write it back for TensorFlow, which reads it on import or later.
+    Return a cluster without tasks if it is not set.
     """
     runtime.apply_tf_config()
     config = runtime.read_tf_config()
@@ -42,8 +42,8 @@ def join_cluster() -> dict[str, Any]:
 
 
 def with_chief(config: dict[str, Any]) -> dict[str, Any]:
-    """Parameter servers need a chief who hands out the work. Where there is none the first worker takes the part, and
-    those behind it move up."""
+    """Make sure that the cluster has a chief, which parameter servers need to hand out work. Without one the first
+    worker becomes the chief, and the workers behind it move up."""
     cluster, task = config["cluster"], config["task"]
     if "ps" not in cluster or "chief" in cluster:
         return config
@@ -56,9 +56,9 @@ def with_chief(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve(config: dict[str, Any]) -> None:
-    """A worker's or a parameter server's whole life: it does what the chief asks, until the chief is gone.
+    """Run a worker or a parameter server: it does what the chief asks, until the chief is gone.
 
-    SIGTERM, which everybody gets who is to stop, does not end it: the chief still reads the weights, to save them.
+    SIGTERM, which all processes get at a stop, does not end it, because the chief still reads the weights to save them.
     """
     import tensorflow as tf
 
@@ -72,10 +72,11 @@ def serve(config: dict[str, Any]) -> None:
 
 
 def wait_for(address: str) -> None:
-    """Until the chief listens there, or this process is to stop.
+    """Wait until the chief listens there, or this process is to stop.
 
     Raises:
-        SetupError: the chief did not come. It may still do, and must not find that its servers have left with success.
+        SetupError: the chief did not start in time. It may still start, and must not find that its servers have left
+        with success.
     """
     deadline = time.monotonic() + PATIENCE
     while not answers(address) and not runtime.should_stop():
@@ -88,7 +89,7 @@ def wait_for(address: str) -> None:
 
 
 def answers(address: str) -> bool:
-    """Whether somebody listens at `host:port`. A host whose name is not known yet does not."""
+    """Return whether a process listens at `host:port`; False while the host's name cannot be resolved."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -1,4 +1,4 @@
-"""MNIST in its two usual layouts, or the handwritten digits that come with scikit-learn in its place.
+"""MNIST in its two usual layouts, or instead the handwritten digits that come with scikit-learn.
 
     a folder with four idx files, gzipped or not          or `mnist.npz`, the file or a folder with it
         train-images-idx3-ubyte.gz                            x_train   (60000, 28, 28) bytes
@@ -29,7 +29,7 @@ Bytes = NDArray[np.uint8]
 
 DIGITS = 10
 KINDS = {"images": 3, "labels": 1}
-"""What there is an idx file of, and how many axes it has."""
+"""The kinds of idx files, with their number of axes."""
 
 
 class Images(NamedTuple):
@@ -40,7 +40,7 @@ class Images(NamedTuple):
 
 
 class Mnist(NamedTuple):
-    """What is learned from and what is tested with. `white` is the largest grey value."""
+    """Training and test images. `white` is the largest grey value."""
 
     train: Images
     test: Images
@@ -48,10 +48,10 @@ class Mnist(NamedTuple):
 
 
 def read_mnist(place: Path) -> Mnist:
-    """MNIST from a folder in one of the two layouts, or from `mnist.npz`.
+    """Read MNIST from a folder in one of the two layouts, or from `mnist.npz`.
 
     Raises:
-        SetupError: something is missing or is not what it should be; the message names it.
+        SetupError: a file is missing or has the wrong content; the message names it.
     """
     archive = place / "mnist.npz" if place.is_dir() else place
     if archive.is_file():
@@ -60,8 +60,8 @@ def read_mnist(place: Path) -> Mnist:
 
 
 def read_digits() -> Mnist:
-    """The 1,797 scans of 8 x 8 pixels of the UCI test set; a fixed fifth is the test set. scikit-learn stays
-    unimported, because that takes a second."""
+    """Return the 1,797 scans of 8 x 8 pixels of the UCI test set; a fixed fifth is the test set. scikit-learn is not
+    imported, because that takes a second."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise SetupError(
@@ -76,7 +76,7 @@ def read_digits() -> Mnist:
 
 
 def read_idx(path: Path, axes: int) -> Bytes:
-    """The values of one idx file, in its own shape."""
+    """Return the values of one idx file, in its own shape."""
     try:
         data = path.read_bytes()
         data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data

@@ -126,7 +126,7 @@ test_parts = math.ceil(len(test.labels) / 1000)  # so many at once fit into any 
 
 
 def rows_at(step: tf.Tensor) -> tf.Tensor:
-    """The training images of one step: a stretch of the epoch's permutation, of which no more than that is computed."""
+    """Return the training images of one step: a stretch of the epoch's permutation. Only that stretch is computed."""
     epoch, position = step // steps_per_epoch, step % steps_per_epoch
     start = position * config.global_batch
     places = tf.range(start, tf.minimum(start + config.global_batch, len(train.labels)))
@@ -142,14 +142,14 @@ def digits_of(labels: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 
 def share(step: tf.Tensor, number: tf.Tensor | int, count: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Images and labels of one of `count` replicas, and how many images all of them have together."""
+    """Return images and labels of one of `count` replicas, and the number of images of all replicas together."""
     rows = rows_at(step)
     mine = rows[number::count]
     return images_of(train.pixels, mine), digits_of(train.labels, mine), tf.size(rows)
 
 
 def shares_of_worker(first_step: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """What one worker needs, step after step: a share for each of its replicas (its GPUs)."""
+    """Return the shares of one worker, step after step: one for each of its replicas (its GPUs)."""
     replicas = context.num_replicas_in_sync // context.num_input_pipelines
     first = context.input_pipeline_id * replicas
     steps = tf.data.Dataset.range(first_step, last_step, output_type=tf.int32)
@@ -178,8 +178,9 @@ with strategy.scope():
 
 
 def learn(images: tf.Tensor, labels: tf.Tensor, batch_size: tf.Tensor) -> tf.Tensor:
-    """One replica's part of a step. Keras adds up the gradients of all replicas, so each loss is a sum over its share,
-    divided by the size of the whole batch: exact for every number of replicas, and for the short last batch."""
+    """Run one replica's part of a step. Keras adds up the gradients of all replicas, so each loss is a sum over its
+    share, divided by the size of the whole batch. That is exact for every number of replicas, and for the short last
+    batch."""
     with tf.GradientTape() as tape:
         logits = network(images, training=True)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
@@ -190,7 +191,7 @@ def learn(images: tf.Tensor, labels: tf.Tensor, batch_size: tf.Tensor) -> tf.Ten
 
 
 def count_right(number: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """How many test images are read right, of every `count`-th."""
+    """Return how many test images are read correctly, of every `count`-th."""
     rows = tf.range(number, len(test.labels), count)
     found = tf.argmax(network(images_of(test.pixels, rows)), 1, output_type=tf.int32)
     return tf.reduce_sum(tf.cast(found == digits_of(test.labels, rows), tf.int32))
@@ -216,7 +217,7 @@ if newest := tf.train.latest_checkpoint(str(folder)):
 
 
 def after(done: int, loss: float, accuracy: float | None) -> None:
-    """What follows a step, or several, in both ways to train."""
+    """Do what follows one or several steps, in both ways to train."""
     if done % config.report_every == 0 or has_servers:
         runtime.report(step=done, epoch=done / steps_per_epoch, loss=loss)
     if accuracy is not None:
@@ -230,7 +231,7 @@ def after(done: int, loss: float, accuracy: float | None) -> None:
 
 @tf.function
 def step_together(batches: tf.distribute.DistributedIterator, stop: tf.Tensor) -> tf.Tensor:
-    """The mean loss of the batch, and how many replicas were asked to stop, in one exchange."""
+    """Return the mean loss of the batch, and how many replicas were asked to stop, in one exchange."""
 
     def on_replica(*mine: tf.Tensor) -> tf.Tensor:
         return tf.stack([learn(*mine), stop])
@@ -250,7 +251,7 @@ def count_together(part: tf.Tensor) -> tf.Tensor:
 
 @tf.function
 def first_steps() -> tf.Tensor:
-    """Where each replica begins: all at one step, or they would wait for each other for ever."""
+    """Return the step at which all replicas begin. With different steps they would wait for each other for ever."""
     return strategy.gather(strategy.run(lambda: tf.constant([first_step])), axis=0)
 
 
@@ -259,7 +260,7 @@ def accuracy_together() -> float:
 
 
 def train_together() -> float:
-    """The test accuracy at the end."""
+    """Train with all workers in step. Return the test accuracy."""
     begins = first_steps().numpy().tolist()
     if len(set(begins)) > 1:
         raise runtime.SetupError(
@@ -292,7 +293,8 @@ def count_alone(part: tf.Tensor) -> tf.Tensor:
 
 
 def train_apart() -> float:
-    """The test accuracy at the end. Between two checkpoints or ends of epochs nobody waits for anybody."""
+    """Train with parameter servers. Return the test accuracy. No process waits for another between two checkpoints or
+    ends of epochs."""
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
     def accuracy_apart() -> float:

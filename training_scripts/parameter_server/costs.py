@@ -1,6 +1,7 @@
-"""What an exchange costs by arithmetic: the ring and the servers against n, and servers that hold unequal parts.
+"""What an exchange costs by arithmetic: the ring and the servers by number of processes, and servers that hold unequal
+parts.
 
-A model, not a measurement: messages of one process go one after the other, and nobody computes meanwhile.
+This is a model, not a measurement: a process sends its messages one after the other, and no process computes meanwhile.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import Sequence
 
 
 def exchange_seconds(size: float, n: int, gigabits: float, latency: float) -> tuple[float, float, float]:
-    """Of `size` bytes of gradients between n processes: a ring, one server, n servers that share it equally."""
+    """Return the seconds for exchanging `size` bytes of gradients between n processes: by a ring, by one server, and by
+    n servers that share them equally."""
     second = gigabits * 1e9 / 8
     steps = 2 * (n - 1)
     ring = steps * (latency + size / n / second)
@@ -19,8 +21,8 @@ def exchange_seconds(size: float, n: int, gigabits: float, latency: float) -> tu
 
 
 def placed(sizes: Sequence[int], servers: int, way: str) -> list[int]:
-    """The bytes on each server. `in turn`: tensor after tensor, as TensorFlow does; `largest first`: each to the
-    emptiest; `cut`: every tensor in equal parts."""
+    """Return the bytes on each server. `in turn`: tensor after tensor, as in TensorFlow; `largest first`: each to the
+    emptiest server; `cut`: every tensor in equal parts."""
     if way == "cut":
         return [sum(size * (s + 1) // servers - size * s // servers for size in sizes) for s in range(servers)]
     filled = [0] * servers
@@ -30,7 +32,7 @@ def placed(sizes: Sequence[int], servers: int, way: str) -> list[int]:
 
 
 def tables(sizes: Sequence[int], gigabits: float, latency: float) -> str:
-    """Both, for these tensors."""
+    """Return both tables for these tensors."""
     lines = [f"{sum(sizes) / 1e6:.2f} MB of gradients, {gigabits:g} Gb/s, {latency * 1e6:g} us for a message; in ms"]
     lines.append(f"{'processes':>9} {'ring':>9} {'one server':>11} {'n servers':>10}")
     for n in (2, 4, 8, 16, 32, 64, 128):

@@ -1,7 +1,8 @@
-"""`--experiment`: ring all-reduce, an unbounded and a bounded parameter server, with workers that are not equally fast.
+"""`--experiment`: ring all-reduce, an unbounded and a bounded parameter server, with workers of different speeds.
 
-All get the same gradients to compute, in the same processes, one after the other. Two kinds of trouble: one worker is
-always slow; or any worker is slow now and then. A sleep stands for the computing, so that two cores can play many.
+All methods compute the same gradients, in the same processes, one after the other. There are two kinds of trouble: one
+worker is always slow, or any worker is slow now and then. A sleep stands for the computing, so that two cores can
+simulate many.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from torch import Tensor
 from worker import Digits, compute, learning_rate_at, work
 
 METHODS = {"ring all-reduce": None, "asynchronous": None, "bounded": 2}
-"""With the largest lead, where there is one and `--max_staleness` does not say another."""
+"""The methods, with their largest lead. `--max_staleness` overrides the lead."""
 
 
 @dataclass
 class Outcome:
-    """What one run did. Bytes are those that the process sent, over the whole run; rank 0 is the server."""
+    """The result of one run. Bytes are those that the process sent over the whole run; rank 0 is the server."""
 
     method: str
     seconds: float = 0.0
@@ -36,7 +37,7 @@ class Outcome:
     bound: int | None = None
 
     def idle(self, worker: int) -> float:
-        """The share of its time in which the worker waits for others."""
+        """Return the share of its time in which the worker waits for others."""
         mine = [row for row in self.seen if row.worker == worker]
         return sum(row.waiting for row in mine) / sum(row.waiting + row.computing for row in mine)
 
@@ -45,7 +46,7 @@ class Outcome:
 
 
 def run_experiment(config: Any, digits: Digits, group: Any, call: Callable[..., Any]) -> None:
-    """Every rank calls it; rank 0 prints and draws."""
+    """Run the experiment. Every rank calls it; rank 0 prints and draws."""
     workers = group.world_size - 1
     base = replace(config, step_seconds=config.step_seconds or 0.01, slow_worker=0, hiccups=0.0)
     slow, share = config.slow_worker or 1, config.hiccups or 0.1
@@ -71,7 +72,7 @@ def run_experiment(config: Any, digits: Digits, group: Any, call: Callable[..., 
 
 
 def start_of(config: Any) -> Tensor:
-    """The weights that every run starts with, whatever the run before left in the network."""
+    """Return the weights that every run starts with, independent of the previous run."""
     return Digits(hidden=config.hidden, batch=config.batch, seed=config.seed, device=torch.device("cpu")).weights()
 
 
@@ -110,8 +111,8 @@ def run_server(method: str, config: Any, digits: Digits, group: Any, call: Calla
 
 
 def run_ring(method: str, config: Any, digits: Digits, group: Any, ring: Any) -> Outcome:
-    """What DistributedDataParallel does with one bucket: gradients averaged by gloo's ring, then the same step
-    everywhere. A step counts as one update for each worker, at the sum of their learning rates."""
+    """Do the same as DistributedDataParallel with one bucket: gloo's ring averages gradients, then every process makes
+    the same step. A step counts as one update for each worker, at the sum of their learning rates."""
     workers, last = group.world_size - 1, config.epochs * digits.batches_per_epoch
     weights = torch.nn.Parameter(start_of(config))
     optimizer = torch.optim.SGD([weights], lr=0.0, momentum=config.momentum, weight_decay=config.weight_decay)
@@ -138,7 +139,7 @@ def run_ring(method: str, config: Any, digits: Digits, group: Any, ring: Any) ->
 
 
 def table(found: dict[str, list[Outcome]], workers: int) -> list[str]:
-    """One line for each run; MB are sent, `busiest` is the process that sends most."""
+    """Return one line for each run. MB are sent bytes; `busiest` is the process that sends most."""
     lines = []
     head = f"{'':<16} {'seconds':>7} {'to 95%':>7} {'idle':>6} {'staleness':>9} {'max':>4} {'bound':>5}"
     head += f" {'MB/gradient':>11} {'MB/worker':>9} {'busiest':>8} {'accuracy':>8}"
@@ -158,7 +159,7 @@ def table(found: dict[str, list[Outcome]], workers: int) -> list[str]:
 
 
 def draw(found: dict[str, list[Outcome]], workers: int, picture: str) -> None:
-    """A row of four panels for each kind of trouble."""
+    """Draw a row of four panels for each kind of trouble."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""The parameter server: it owns the weights and the optimizer, hands out work, and says who has to wait.
+"""The parameter server: it owns the weights and the optimizer, hands out work, and decides which worker has to wait.
 
 There is one `Server`, on rank 0. Workers call `exchange` over rpc; everything else happens in the server's process.
 """
@@ -19,7 +19,7 @@ from torch.futures import Future
 
 
 class Task(NamedTuple):
-    """What a worker is given: the number of a batch, and the weights at which to take its gradient."""
+    """What a worker is given: the number of a batch, and the weights at which to compute its gradient."""
 
     number: int
     version: int  # updates that these weights have seen
@@ -27,7 +27,7 @@ class Task(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What it gives back. The seconds are those of this task."""
+    """What a worker returns. The seconds are those of this task."""
 
     number: int
     version: int
@@ -38,7 +38,7 @@ class Result(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something for the main thread of rank 0, so that workers need not wait for disks and evaluations."""
+    """Work for the main thread of rank 0, so that workers need not wait for disks and evaluations."""
 
     kind: str  # report, evaluate or save
     updates: int
@@ -47,7 +47,7 @@ class Event(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """One gradient's story, kept for the tables."""
+    """What happened to one gradient, kept for the tables."""
 
     worker: int
     staleness: int
@@ -56,7 +56,7 @@ class Seen(NamedTuple):
 
 
 class Server:
-    """Applies each gradient the moment it arrives. Staleness is what others did to the weights meanwhile.
+    """Applies each gradient the moment it arrives. Staleness counts the updates by others meanwhile.
 
     Args:
         weights: the start, flat.
@@ -105,7 +105,7 @@ class Server:
         self.losses: list[float] = []
 
     def exchange(self, worker: int, result: Result | None, stop: bool) -> Future[Task | None]:
-        """Take a gradient, promise a task: at once, or when slower workers have caught up. None means: leave."""
+        """Take a gradient and promise a task, at once or when slower workers have caught up. None means: leave."""
         with self.lock:
             self.stopping |= stop
             self.arrived.add(worker)
@@ -118,7 +118,7 @@ class Server:
         return promise
 
     def stop(self) -> None:
-        """No more tasks. What is under way is still taken."""
+        """Hand out no more tasks. Gradients under way are still accepted."""
         with self.lock:
             self.stopping = True
             answers = list(self._answers())
@@ -126,12 +126,13 @@ class Server:
 
     @property
     def here(self) -> list[int]:
-        """The workers that have not left."""
+        """Return the workers that have not left."""
         with self.lock:
             return list(self.done)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is not a function of the update's number. Whoever gets it may keep it: nothing in it changes."""
+        """Return everything that is not a function of the update's number. The caller may keep it, because nothing in
+        it changes later."""
         return {
             "weights": self.weights.detach().clone(),
             "optimizer": _copied(self.optimizer.state_dict()),
@@ -171,7 +172,7 @@ class Server:
         self.events.put(Event(kind, self.updates, perf_counter() - self.started, content))
 
     def _answers(self) -> Iterator[tuple[Future[Task | None], Task | None]]:
-        """The promises that can be kept now. A worker that leaves may be the one that others have waited for."""
+        """Yield the promises that can be kept now. A leaving worker may be the one that others have waited for."""
         finished = self.stopping or self._all_is_given_out()
         if not finished and len(self.arrived) < self.workers:
             return
@@ -185,7 +186,7 @@ class Server:
                 finished = self._all_is_given_out()
 
     def _all_is_given_out(self) -> bool:
-        """A run that resumes with a shorter schedule may be past its end."""
+        """Return whether all work is given out. A run that resumes with a shorter schedule may be past its end."""
         return self.updates + len(self.under_way) >= self.last_update
 
     def _next_task(self) -> Task:
@@ -205,18 +206,19 @@ serving: list[Server] = []  # the newest is the one that workers talk to
 
 @rpc.functions.async_execution
 def exchange(worker: int, result: Result | None, stop: bool) -> Future[Task | None]:
-    """`Server.exchange` as workers call it. The promise is kept later, and no thread of the server waits for that."""
+    """Call `Server.exchange` for a worker. The promise is kept later, and no thread of the server waits for that."""
     return serving[-1].exchange(worker, result, stop)
 
 
 def largest_staleness(workers: int, max_staleness: int | None) -> int | None:
-    """What a bound on the lead means for staleness. Who starts is at most `s` ahead of each other worker, and those
-    get at most `s` ahead of it and finish one more: 2s + 1 updates each while it computes."""
+    """Return the largest staleness under a bound `s` on the lead. When a worker starts a gradient, it is at most `s`
+    ahead of each other worker. While it computes, each of them can get `s` ahead of it and finish one more: 2s + 1
+    updates each."""
     return None if max_staleness is None else (workers - 1) * (2 * max_staleness + 1)
 
 
 def summary(server: Server) -> list[str]:
-    """How stale the gradients were, and what each worker did, sent and waited."""
+    """Summarise how stale the gradients were, and what each worker did, sent and waited."""
     stale = [row.staleness for row in server.seen]
     bound = largest_staleness(server.workers, server.max_staleness)
     lines = [
@@ -236,7 +238,7 @@ def summary(server: Server) -> list[str]:
 
 
 def histogram(counts: Counter[int], width: int = 40) -> list[str]:
-    """One line for each of 0, 1, 2-3, 4-7, 8-15, ..., with its share of all gradients."""
+    """Return one line for each of 0, 1, 2-3, 4-7, 8-15, ..., with its share of all gradients."""
     bins: Counter[int] = Counter()
     for staleness, count in counts.items():
         bins[staleness.bit_length()] += count

@@ -102,9 +102,10 @@ last_update = config.epochs * digits.batches_per_epoch
 
 
 def join_rpc() -> None:
-    """Rank 0 is `server`. env:// is the only rendezvous that works under torchrun, whose agent owns the store. Each
-    attempt has its own part of it, or restarted processes would read the addresses of dead ones; on several instances,
-    whose agents count for themselves, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 makes torchrun use a new store."""
+    """Join rpc; rank 0 is `server`. env:// is the only rendezvous that works under torchrun, whose agent owns the
+    store. Each attempt uses its own part of the store, because restarted processes would otherwise read the addresses
+    of dead ones. On several instances, whose agents count separately, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 makes
+    torchrun use a new store."""
 
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if place.node_count == 1 else "0"
 
@@ -175,7 +176,7 @@ handle = {
 
 
 def give_up(worker: int) -> None:
-    """A worker died, so this is a failure and no clean stop: save, and leave without waiting for anybody."""
+    """Save, and leave without waiting, because a dead worker is a failure and not a clean stop."""
     with server.lock:
         checkpoints.save(server.state_dict(), server.updates)
     print(f"error: worker {worker} is gone", file=sys.stderr, flush=True)
@@ -183,7 +184,8 @@ def give_up(worker: int) -> None:
 
 
 def see_who_is_gone() -> None:
-    """torchrun sends SIGTERM for a user's stop and for another process's death alike. The dead do not answer."""
+    """Find dead workers. torchrun sends SIGTERM both for a user's stop and for another process's death. Dead workers do
+    not answer."""
     for worker in server.here if place.world_size > 1 else ():
         try:
             rpc.rpc_sync(f"worker{worker}", time.time, timeout=120)

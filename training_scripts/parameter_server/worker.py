@@ -1,4 +1,4 @@
-"""A worker: it asks for a task, computes a gradient, hands it in, and knows nothing else. And what it trains on."""
+"""A worker: it asks for a task, computes a gradient and hands it in. This file also has the data and the network."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Call = Callable[[int, "Result | None", bool], "Task | None"]
 
 
 def load_digits() -> tuple[Tensor, Tensor]:
-    """1,797 scans as 64 grey values from 0 to 1, and their digits. The file comes with scikit-learn, which stays
-    unimported because that takes a second."""
+    """Return 1,797 scans as 64 grey values from 0 to 1, and their digits. The file comes with scikit-learn, which is
+    not imported because that takes a second."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise SetupError("the digits come with scikit-learn, which is not installed", hint="pip install scikit-learn")
@@ -35,7 +35,7 @@ def load_digits() -> tuple[Tensor, Tensor]:
 
 
 class Digits:
-    """The data and the network of one process. Its weights are whatever it was last given, as one flat tensor."""
+    """The data and the network of one process. Its weights are the last ones it was given, as one flat tensor."""
 
     def __init__(self, *, hidden: int, batch: int, seed: int, device: torch.device) -> None:
         torch.manual_seed(seed)  # the same initial weights everywhere
@@ -54,7 +54,7 @@ class Digits:
         return parameters_to_vector(self.network.parameters()).detach().cpu()
 
     def gradient(self, weights: Tensor, number: int) -> tuple[Tensor, float]:
-        """The gradient of one batch at these weights, flat on the CPU, and the loss."""
+        """Return the gradient of one batch at these weights, flat on the CPU, and the loss."""
         vector_to_parameters(weights.to(self.images.device), self.network.parameters())
         epoch, position = divmod(number, self.batches_per_epoch)
         order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(self.seed * 100_003 + epoch))
@@ -76,14 +76,14 @@ def learning_rate_at(config: Any, digits: Digits, update: int) -> float:
 
 
 def seconds_of(config: Any, worker: int, number: int) -> float:
-    """How long a gradient takes at least: longer on the slow worker, and for the batches that are hiccups."""
+    """Return the least seconds that a gradient takes: longer on the slow worker, and for batches with a hiccup."""
     hiccup = random.Random(number * 7919 + config.seed).random() < config.hiccups
     return config.step_seconds * (config.slow_factor if hiccup or worker == config.slow_worker else 1)
 
 
 def compute(config: Any, digits: Digits, worker: int, number: int, weights: Tensor) -> tuple[Tensor, float, float]:
-    """Gradient, loss and the seconds it took. Sleep fills up what the digits are too small to take, so that workers
-    that share a core wait for each other as workers on machines of their own would."""
+    """Return gradient, loss and the seconds they took. A sleep fills up the time, because the digits are too small a
+    task. So workers that share a core wait for each other like workers on separate machines."""
     started = time.perf_counter()
     gradient, loss = digits.gradient(weights, number)
     time.sleep(max(0.0, seconds_of(config, worker, number) - (time.perf_counter() - started)))
@@ -91,7 +91,7 @@ def compute(config: Any, digits: Digits, worker: int, number: int, weights: Tens
 
 
 def work(config: Any, digits: Digits, worker: int, call: Call, should_stop: Callable[[], bool]) -> None:
-    """Until the server has no more tasks."""
+    """Work until the server has no more tasks."""
     torch.set_num_threads(1)
     result = None
     while True:

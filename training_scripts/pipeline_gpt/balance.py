@@ -1,4 +1,4 @@
-"""Where to cut a model into stages: the cost of each block, and the split whose worst stage is as good as can be.
+"""Where to cut a model into stages: the cost of each block, and the split whose worst stage is best.
 
 torch.distributed.pipelining runs stages but does not choose them. A pipeline is as fast as its slowest stage, and needs
 instances as large as its largest one; so a split is judged by its worst stage, and a dynamic programme finds the best
@@ -34,7 +34,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Cut:
-    """Over how many processes a stage is spread: its parameters over `shards` and `tensor`, its activations over
+    """How many processes hold a stage: its parameters are divided over `shards` and `tensor`, its activations over
     `tensor`. With shards, the parameters gathered for a step and their gradients come on top, `gathered_bytes` each."""
 
     shards: int = 1
@@ -42,7 +42,7 @@ class Cut:
     gathered_bytes: int = 8
 
     def parameter_bytes(self) -> float:
-        """On one process, for each parameter of its stage."""
+        """Return the bytes on one process for each parameter of its stage."""
         return (STATE_BYTES / self.shards + (self.gathered_bytes if self.shards > 1 else 0)) / self.tensor
 
 
@@ -50,14 +50,14 @@ WHOLE = Cut()
 
 
 def cut_of(config: Any) -> Cut:
-    """Gathered are parameters as they are computed with, and gradients in fp32."""
+    """Return the cut. Gathered are parameters in their computing type, and gradients in fp32."""
     return Cut(config.shards, config.tensor, 4 + (2 if config.precision == "bf16" else 4))
 
 
 def split(count: int, stages: int, cost: Callable[[int, int, int], float]) -> list[range]:
     """Cut blocks 0 to `count` - 1 into contiguous stages. `cost(stage, first, end)` judges one stage.
 
-    Of all splits whose worst stage costs least, it is the one with the least sum of squares: the most even.
+    Of all splits whose worst stage costs least, the result has the least sum of squares, so it is the most even one.
     """
     if not 1 <= stages <= count:
         raise ValueError(f"{count} blocks cannot be cut into {stages} stages")
@@ -78,7 +78,7 @@ def _best(
     cost: Callable[[int, int, int], float],
     add: Callable[[float, float], float],
 ) -> list[tuple[int, int]]:
-    """The cut with the least total, where `add` puts a stage's cost on top of the stages before it."""
+    """Return the cut with the least total, where `add` puts a stage's cost on top of the stages before it."""
     best: list[tuple[float, list[tuple[int, int]]]] = [(0.0, [])] + [(math.inf, [])] * count  # of the first n blocks
     for stage in range(stages):
         longer = [(math.inf, [])] * (stage + 1)
@@ -94,19 +94,20 @@ def _best(
 
 
 def stage_seconds(costs: Sequence[Cost], blocks: range) -> float:
-    """Forward and backward of one microbatch."""
+    """Return the seconds for forward and backward of one microbatch."""
     return sum(costs[block].seconds for block in blocks)
 
 
 def stage_bytes(costs: Sequence[Cost], blocks: range, held: int, cut: Cut = WHOLE) -> float:
-    """On one process: parameters with all that belongs to them, and the activations of `held` microbatches."""
+    """Return the bytes on one process: parameters with their gradients and moments, and the activations of `held`
+    microbatches."""
     each = cut.parameter_bytes()
     return sum(each * costs[block].parameters + held * costs[block].activation_bytes / cut.tensor for block in blocks)
 
 
 def choose(costs: Sequence[Cost], stages: int, held: dict[int, int], by: str, cut: Cut = WHOLE) -> list[range]:
-    """The blocks of each stage, balanced `by` time, memory, or number of blocks. `held[stage]` is for how many
-    microbatches a stage keeps activations, which depends on the schedule and on where the stage stands."""
+    """Choose the blocks of each stage, balanced `by` time, memory, or number of blocks. `held[stage]` is the number of
+    microbatches whose activations a stage keeps. It depends on the schedule and on the stage's position."""
     judges: dict[str, Callable[[int, range], float]] = {
         "time": lambda _, blocks: stage_seconds(costs, blocks),
         "memory": lambda stage, blocks: stage_bytes(costs, blocks, held[stage], cut),
@@ -119,7 +120,7 @@ def choose(costs: Sequence[Cost], stages: int, held: dict[int, int], by: str, cu
 def table(
     costs: Sequence[Cost], chosen: Sequence[range], held: dict[int, int], processes: Sequence[int], cut: Cut = WHOLE
 ) -> str:
-    """The split, for a person: one line for each stage, and how uneven it is. `processes[stage]` holds the stage."""
+    """Return the split as text: one line for each stage, and how uneven it is. `processes[stage]` holds the stage."""
     lines = [f"{'stage':>5} {'process':>7} {'blocks':>8} {'parameters':>12} {'ms':>8} {'held':>5} {'MiB':>8}"]
     for stage, blocks in enumerate(chosen):
         lines.append(
@@ -140,7 +141,7 @@ def _unevenness(costs: Sequence[Cost], chosen: Sequence[range]) -> float:
 def profile(
     blocks: Sequence[nn.Module], tokens: Tensor, loss: Callable[[Tensor, Tensor], Tensor], repeat: int = 5
 ) -> list[Cost]:
-    """What blocks cost, measured one after the other. `tokens` is one microbatch, because small ones cost more for each
+    """Measure the blocks one after the other. `tokens` is one microbatch, because small ones cost more for each
     sequence than large ones. The loss belongs to the last block."""
     costs, x = [], tokens
     for block in blocks:
@@ -158,7 +159,7 @@ def profile(
 
 
 def _seconds(run: Callable[[], tuple[Tensor, Tensor]], tokens: Tensor) -> float:
-    """Forward and backward."""
+    """Return the seconds for forward and backward."""
     begun = _now(tokens)
     run()[1].backward()
     return _now(tokens) - begun
@@ -173,7 +174,8 @@ def _now(tensor: Tensor) -> float:
 
 
 def _kept_bytes(run: Callable[[], object], block: nn.Module) -> int:
-    """What autograd keeps for the backward, without the parameters: each storage once, however often it is kept."""
+    """Return the bytes that autograd keeps for the backward, without the parameters. Each storage counts once, however
+    often it is kept."""
     import torch
 
     parameters = {parameter.untyped_storage()._cdata for parameter in block.parameters()}

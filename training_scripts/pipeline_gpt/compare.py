@@ -1,6 +1,6 @@
-"""The gradients of one batch, in every schedule and every grid of these processes, against those of one process.
+"""Compare the gradients of one batch, in every schedule and every grid of these processes, with those of one process.
 
-Losses alone would not do: AdamW and clipping hide a factor, and the first loss knows nothing of gradients.
+Comparing losses is not enough: AdamW and clipping hide a factor, and the first loss does not depend on gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from schedules import SCHEDULES, chunks_of, most_held, order_of
 from cloudtrain.runtime import SetupError
 
 OF_SCHEDULES: dict[str, dict[str, Any]] = {name: {"schedule": name} for name in SCHEDULES}
-"""Every process is a stage."""
+"""Rows for schedules; every process is a stage."""
 
 SPLIT = ("interleaved", "zero-bubble", "zero-bubble-v")
 OF_GRIDS: dict[str, dict[str, Any]] = {
@@ -37,17 +37,17 @@ OF_GRIDS: dict[str, dict[str, Any]] = {
     "fsdp x tp, bf16": {"shards": 2, "tensor": 2, "precision": "bf16"},
     "replicas x fsdp x tp": {"replicas": 2, "shards": 2, "tensor": 2},
 }
-"""What differs from one replica in stages under 1F1B, in fp32."""
+"""Rows for grids: their differences from one replica in stages under 1F1B, in fp32."""
 
 
 def say(text: str) -> None:
-    """Print it once."""
+    """Print a text on one process."""
     if dist.get_rank() == 0:
         print(text, flush=True)
 
 
 def compare(config: Any, device: torch.device, rows: dict[str, dict[str, Any]] = OF_SCHEDULES) -> None:
-    """One line for each row that these processes can form. The model is small, the comparison is not."""
+    """Print one line for each row that these processes can form. The model is small, the comparison is not."""
     world = dist.get_world_size()
     torch.manual_seed(config.seed)
     shape = Shape(layers=2 * world if rows is OF_SCHEDULES else max(4, world), heads=4, width=32, context=32)
@@ -86,7 +86,7 @@ def compare(config: Any, device: torch.device, rows: dict[str, dict[str, Any]] =
 def gradients_of(
     row: Any, shape: Shape, text: Any, starts: Any, expected: dict[str, Any], seed: int, device: torch.device
 ) -> tuple[float, float]:
-    """The batch's loss in a layout, and the norm of what its gradients differ by, over the whole model."""
+    """Return the batch's loss in a layout, and the norm of the gradients' difference over the whole model."""
     place = take_place(row, device)
     mine = starts.chunk(place.shares)[place.share]
     inputs, following = (part.to(device) for part in windows_at(text, mine, shape.context))

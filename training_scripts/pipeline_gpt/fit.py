@@ -1,6 +1,6 @@
-"""What each process of a large job would hold, found out in one process without a GPU.
+"""Compute, in one process without a GPU, what each process of a large job would hold.
 
-Blocks are run with fake tensors, which have shapes and no memory, so activations are those that autograd really keeps.
+Blocks run with fake tensors, which have shapes but no memory, so the activations are those that autograd really keeps.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pipeline import check
 from schedules import chunks_of, most_held, order_of, stages_of
 
 FLOPS = 0.4 * 989e12
-"""Of one process: 40% of an H100's bf16."""
+"""FLOP/s of one process: 40% of an H100's bf16."""
 
 
 def print_fit(config: Any) -> None:
-    """The stages of one pipeline, and what the fullest process holds."""
+    """Print the stages of one pipeline, and what the fullest process holds."""
     check(config, config.world)
     shape = Shape(config.layers, config.heads, config.width, config.context)
     processes = config.world // (config.replicas * config.shards * config.tensor)
@@ -40,7 +40,8 @@ def print_fit(config: Any) -> None:
 
 
 def costs_of(config: Any, shape: Shape) -> list[Cost]:
-    """All blocks at the size of a microbatch. FSDP2 computes in bf16 throughout, autocast in matrix products."""
+    """Return the costs of all blocks at the size of a microbatch. FSDP2 computes in bf16 throughout, autocast in matrix
+    products."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     windows = config.global_batch // (config.replicas * config.shards * config.microbatches)

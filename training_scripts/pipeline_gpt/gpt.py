@@ -1,4 +1,4 @@
-"""A GPT for text as bytes, made so that it can be cut: one list of blocks, and any slice of it is a model of its own.
+"""A GPT for text as bytes, made to be cut: it is one list of blocks, and any slice of the list is a model, too.
 
     whole = GPT(Shape(layers=8))                        # blocks 0 to 9: the embedding, 8 layers, the head
     stage = GPT(Shape(layers=8), blocks=range(3, 6))    # a pipeline stage: takes and returns (batch, length, width)
@@ -38,12 +38,12 @@ class Shape:
 
     @property
     def block_count(self) -> int:
-        """All blocks: the layers, the embedding before and the head behind them."""
+        """Return the number of all blocks: the embedding, the layers and the head."""
         return self.layers + 2
 
 
 class Embedding(nn.Module):
-    """Block 0. Bytes to vectors, (batch, length) to (batch, length, width): what it is, and where it stands."""
+    """Block 0: bytes to vectors, (batch, length) to (batch, length, width), from the byte and its position."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Embedding(nn.Module):
         self.positions = nn.Embedding(shape.context, shape.width)
 
     def reset_parameters(self) -> None:
-        """Small normal numbers, as in GPT-2."""
+        """Fill with small normal numbers, as in GPT-2."""
         nn.init.normal_(self.tokens.weight, std=0.02)
         nn.init.normal_(self.positions.weight, std=0.02)
 
@@ -60,10 +60,11 @@ class Embedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Every position looks back at all positions before it.
+    """Attention in which every position looks back at all positions before it.
 
-    The rows of `queries_keys_values` are ordered by head, then query, key, value, and `forward` asks nobody how many
-    heads there are. A slice of the rows is therefore a slice of the heads, which is what tensor parallelism cuts.
+    The rows of `queries_keys_values` are ordered by head, then query, key, value, and `forward` derives the number of
+    heads from their shape. A slice of the rows is therefore a slice of the heads, which is what tensor parallelism
+    cuts.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -81,7 +82,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Each position by itself: four times as wide, and back."""
+    """Feed-forward of each position by itself: four times as wide, and back."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -104,7 +105,7 @@ class Layer(nn.Module):
         self.feed = FeedForward(shape)
 
     def reset_parameters(self) -> None:
-        """As in GPT-2: what is added to the residual stream starts smaller, the more layers add to it."""
+        """Initialise as in GPT-2: the more layers add to the residual stream, the smaller their contributions start."""
         self.attention_norm.reset_parameters()
         self.feed_norm.reset_parameters()
         nn.init.normal_(self.attention.queries_keys_values.weight, std=0.02)
@@ -118,7 +119,7 @@ class Layer(nn.Module):
 
 
 class Head(nn.Module):
-    """The last block. Vectors to logits, (batch, length, width) to (batch, length, vocabulary)."""
+    """The last block: vectors to logits, (batch, length, width) to (batch, length, vocabulary)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -126,7 +127,8 @@ class Head(nn.Module):
         self.logits = nn.Linear(shape.width, shape.vocabulary, bias=False)
 
     def reset_parameters(self) -> None:
-        """Small, so that training starts from almost equal chances for all bytes: a loss of ln 256 = 5.55."""
+        """Fill with small numbers, so that training starts from almost equal chances for all bytes: a loss of ln 256 =
+        5.55."""
         self.norm.reset_parameters()
         nn.init.normal_(self.logits.weight, std=0.02)
 
@@ -135,7 +137,7 @@ class Head(nn.Module):
 
 
 def make_block(shape: Shape, index: int) -> nn.Module:
-    """Block `index` of the model, not yet initialised by our rules."""
+    """Make block `index` of the model, before initialisation by our rules."""
     if index == 0:
         return Embedding(shape)
     return Head(shape) if index == shape.block_count - 1 else Layer(shape)
@@ -154,7 +156,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleDict({str(index): make_block(shape, index) for index in held})
 
     def reset_parameters(self, seed: int) -> None:
-        """Initial weights. Each block has its own seed, so they do not depend on which blocks are held here."""
+        """Set initial weights. Each block has its own seed, so they do not depend on which blocks are held here."""
         device = next(self.parameters()).device
         for index, block in self.blocks.items():
             with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -168,25 +170,26 @@ class GPT(nn.Module):
 
 
 def loss_of(logits: Tensor, following: Tensor) -> Tensor:
-    """Mean cross-entropy of the next byte, in nats. `following` is (batch, length)."""
+    """Return the mean cross-entropy of the next byte, in nats. `following` is (batch, length)."""
     return functional.cross_entropy(logits.flatten(0, 1).float(), following.flatten())
 
 
 def parameters_of(blocks: Iterable[nn.Module]) -> int:
-    """How many numbers they learn."""
+    """Return the number of trainable numbers."""
     return sum(parameter.numel() for block in blocks for parameter in block.parameters())
 
 
 def flops_per_token(shape: Shape) -> int:
-    """Forward and backward, for one token: 6 for every weight that is multiplied with, 12 * width * context for the
-    attention of each layer (as if it saw the whole context: the convention of PaLM's appendix B and of nanoGPT)."""
+    """Return the floating-point operations of forward and backward for one token: 6 for every weight that is multiplied
+    with, 12 * width * context for the attention of each layer (as if it saw the whole context: the convention of PaLM's
+    appendix B and of nanoGPT)."""
     in_layers = 12 * shape.width**2 * shape.layers
     in_head = shape.width * shape.vocabulary
     return 6 * (in_layers + in_head) + 12 * shape.layers * shape.width * shape.context
 
 
 def read_text(folder: Path | None = None) -> Tensor:
-    """All `*.txt` files of a folder, as bytes; without a folder, the 466 kB of English of Python's own help (PSF
+    """Return all `*.txt` files of a folder, as bytes; without a folder, the 466 kB of English in Python's own help (PSF
     licence)."""
     if folder is None:
         from pydoc_data.topics import topics  # the language reference, as `help()` shows it
@@ -200,7 +203,7 @@ def read_text(folder: Path | None = None) -> Tensor:
 
 
 def divided(text: Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """What is learned from, and the last tenth, which is for the test.
+    """Return the text to learn from, and its last tenth, which is for the test.
 
     Raises:
         SetupError: that tenth is too short for a window.
@@ -215,14 +218,15 @@ def divided(text: Tensor, context: int) -> tuple[Tensor, Tensor]:
 
 
 def windows_at(text: Tensor, starts: Sequence[int] | Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """Windows of text, and the same one byte later: what goes in, and what should come out. (count, context) each."""
+    """Return windows of text, and the same windows one byte later: inputs and expected outputs, (count, context)
+    each."""
     places = torch.as_tensor(starts)[:, None] + torch.arange(context + 1)
     windows = text[places].long()
     return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
 
 def starts_at(step: int, *, count: int, text: Tensor, context: int, seed: int) -> Tensor:
-    """Where the windows of one step start. A function of seed and step alone, so that neither the number of processes
+    """Return where the windows of one step start. It depends only on seed and step, so neither the number of processes
     nor an interruption changes what is learned."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     return torch.randint(len(text) - context, (count,), generator=generator)

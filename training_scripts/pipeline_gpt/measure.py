@@ -1,7 +1,8 @@
-"""What `--measure` measures: that schedules compute the same gradients, what bubbles they have, and what they gain.
+"""What `--measure` measures: that schedules compute the same gradients, how large their bubbles are, and what they
+gain.
 
-Sleeping stages show the schedules themselves: a process that sleeps needs no core, so that four processes on two cores
-wait for each other exactly as four devices would. Computing stages show what is left of it with real work.
+Sleeping stages show the schedules themselves: a sleeping process needs no core, so four processes on two cores wait for
+each other exactly as four devices would. Computing stages show how much of the gain remains with real work.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from cloudtrain import runtime
 
 
 def measure(config: Any, device: torch.device) -> None:
-    """All experiments asked for, one after the other; rank 0 prints."""
+    """Run all experiments asked for, one after the other; rank 0 prints."""
     if dist.get_world_size() < 2:
         raise runtime.SetupError("one process has no pipeline", hint="`torchrun --nproc-per-node 4 train.py --measure`")
     check_version(dist.get_world_size())
@@ -52,7 +53,7 @@ def measure(config: Any, device: torch.device) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Without the garbage collector, as `timeit` measures: it looks through all that torch has imported."""
+    """Switch off the garbage collector, as `timeit` does, because it scans everything that torch has imported."""
     gc.collect()
     gc.disable()
     try:
@@ -62,7 +63,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def place_of(processes: int, device: torch.device) -> Place | None:
-    """One pipeline of the first `processes` ranks; None on the others. Every rank must call it."""
+    """Return one pipeline of the first `processes` ranks; None on the others. Every rank must call it."""
     group, peers = dist.new_group(list(range(processes))), dist.new_group([0])
     rank = dist.get_rank()
     return Place(1, processes, 0, rank, group, peers, device) if rank < processes else None
@@ -115,7 +116,7 @@ class SleepingStage(nn.Module):
 
 @contextmanager
 def recorded(stages: list[Any]) -> Iterator[list[Event]]:
-    """Everything that the stages compute meanwhile. The clock is the same for all processes of a machine."""
+    """Record everything that the stages compute meanwhile. The clock is the same for all processes of a machine."""
     events: list[Event] = []
 
     def timed(call: Callable[..., Any], stage: int, kind_of: Callable[[dict[str, Any]], str]) -> Callable[..., Any]:
@@ -142,7 +143,7 @@ def recorded(stages: list[Any]) -> Iterator[list[Event]]:
 
 
 def bubbles(config: Any, _: torch.device) -> None:
-    """Each schedule with sleeping stages, at as many and at twice as many microbatches as processes."""
+    """Measure each schedule with sleeping stages, at as many and at twice as many microbatches as processes."""
     place = place_of(dist.get_world_size(), torch.device("cpu"))
     assert place is not None
     drawn: dict[str, list[list[Event]]] = {}
@@ -170,7 +171,8 @@ def bubbles(config: Any, _: torch.device) -> None:
 
 
 def sleep_through(name: str, chunks: int, microbatches: int, config: Any, place: Place) -> list[list[list[Event]]]:
-    """The events of all processes, for each repetition. A process's forward takes as long with any schedule."""
+    """Return the events of all processes, for each repetition. A process's forward takes the same time with any
+    schedule."""
     held = stages_of(name, place.process, place.processes, chunks)
     modules = {stage: SleepingStage() for stage in held}
     pipeline = Pipeline(dict(modules), name, chunks, microbatches, place, loss=lambda output, _: output.mean())
@@ -189,7 +191,7 @@ def sleep_through(name: str, chunks: int, microbatches: int, config: Any, place:
 
 
 def all_of(mine: list[Event], place: Place) -> list[list[Event]]:
-    """The events of all processes, on all processes."""
+    """Return the events of all processes, on all processes."""
     everyone: list[Any] = [None] * place.processes
     dist.all_gather_object(everyone, [tuple(event) for event in mine], group=place.pipeline)
     return [[Event(Action(*action), start, end) for action, start, end in events] for events in everyone]
@@ -199,7 +201,8 @@ def all_of(mine: list[Event], place: Place) -> list[list[Event]]:
 
 
 def speed(config: Any, device: torch.device) -> None:
-    """Two stages in two processes against one process, both with the same microbatches of two windows of text each."""
+    """Compare two stages in two processes with one process, both with the same microbatches of two windows of text
+    each."""
     shape = Shape(config.layers, config.heads, 2 * config.width, config.context)
     place = place_of(2, device)
     costs: list[Any] = [None]
@@ -228,7 +231,7 @@ def speed(config: Any, device: torch.device) -> None:
 def race(
     name: str, microbatches: int, shape: Shape, costs: list[Cost], config: Any, place: Place
 ) -> tuple[float, float]:
-    """Seconds per step of one process and of two: medians of turns taken one after the other."""
+    """Return seconds per step of one process and of two: medians of turns taken one after the other."""
     chunks = chunks_of(name, 1)
     held = most_held(order_of(name, 2, microbatches, chunks))
     modules = make_stages(shape, choose(costs, 2 * chunks, held, "time"), name, chunks, config.seed, place)
@@ -248,7 +251,7 @@ def race(
 
 
 def timed_step(model: Alone | Pipeline, batch: Tensor, place: Place | None = None) -> float:
-    """Until the last of its processes is done."""
+    """Return the seconds of a step until the last of its processes is done."""
     start = time.perf_counter()
     model.step(batch, batch)
     if batch.is_cuda:

@@ -1,7 +1,8 @@
-"""Processes in a grid of replicas x shards x stages x tensor, and one step of the pipeline that this one is part of.
+"""Processes in a grid of replicas x shards x stages x tensor, and one step of the pipeline that this process is part
+of.
 
-Along `replica` processes hold the same parameters. Along `shard` each holds a part of every parameter of its stages
-and gathers them for a step (FSDP2). Along `stage` stand the stages of one model. Along `tensor` processes compute each
+Along `replica` processes hold the same parameters. Along `shard` each holds a part of every parameter of its stages and
+gathers them for a step (FSDP2). Along `stage` they hold the stages of one model. Along `tensor` processes compute each
 layer together. `gpt_fsdp`'s `layouts.py` cuts and shards a block; it needs a newer PyTorch than SageMaker's smp has, so
 functions import it.
 """
@@ -33,7 +34,7 @@ AXES = ("replica", "shard", "stage", "tensor")
 
 @dataclass(frozen=True)
 class Place:
-    """Where this process stands: in which replica of the model, and where along its pipeline."""
+    """The position of this process: in which replica of the model, and where along its pipeline."""
 
     replicas: int
     processes: int  # of one pipeline
@@ -50,17 +51,17 @@ class Place:
 
     @property
     def shares(self) -> int:
-        """Into how many shares a batch is cut: replicas and shards have different data."""
+        """Return the number of shares of a batch: replicas and shards have different data."""
         return self.replicas * self.shards
 
     @property
     def share(self) -> int:
-        """Which of them is this process's."""
+        """Return the share of this process."""
         return self.replica * self.shards + self.shard
 
 
 def check(config: Any, world_size: int) -> None:
-    """Raise a SetupError for what cannot work, before anything is computed."""
+    """Raise a SetupError for combinations that cannot work, before anything is computed."""
     shares = config.replicas * config.shards
     processes, rest = divmod(world_size, shares * config.tensor)
     if rest or not processes:
@@ -105,9 +106,10 @@ def check_version(processes: int) -> None:
 
 
 def take_place(config: Any, device: torch.device) -> Place:
-    """Lay the processes out in a grid. `cluster` makes neighbours one pipeline, so that activations take the short way;
-    `spread` makes neighbours shards and replicas of each other, so that parameters and gradients do, and stages may
-    stand on other instances. Along `tensor` processes are always neighbours: they talk in every layer."""
+    """Lay the processes out in a grid. `cluster` makes neighbours one pipeline, so that activations take the short way.
+    `spread` makes neighbours shards and replicas of each other, so that parameters and gradients take the short way,
+    and stages may be on other instances. Along `tensor` processes are always neighbours, because they exchange in every
+    layer."""
     ranks, along = torch.arange(dist.get_world_size()), (config.replicas, config.shards)
     if config.placement == "cluster":
         grid = ranks.view(*along, -1, config.tensor)
@@ -123,8 +125,8 @@ def take_place(config: Any, device: torch.device) -> Place:
 
 
 def make_loss(place: Place, microbatches: int) -> tuple[Callable[[Tensor, Tensor], Tensor], float]:
-    """The loss of a microbatch as a part of the batch's, from this process's logits; and what it has to be multiplied
-    with to be that: gloo's mean over shards is a sum before torch 2.9."""
+    """Return the loss of a microbatch as a part of the batch's, from this process's logits, and the factor that it
+    needs: gloo's mean over shards is a sum before torch 2.9."""
     from layouts import excess_of, whole
 
     excess = excess_of(place.mesh.get_group("shard"), place.device) if place.shards > 1 else 1.0
@@ -140,7 +142,8 @@ def make_loss(place: Place, microbatches: int) -> tuple[Callable[[Tensor, Tensor
 
 
 def logits_in_parts(place: Place) -> contextlib.AbstractContextManager[None]:
-    """With tensor parallelism no process holds all logits: the vocabulary is cut, and cross-entropy adds up."""
+    """Return the loss from divided logits. With tensor parallelism the vocabulary is divided, so no process holds all
+    logits, and cross-entropy is added up."""
     if place.tensor == 1:
         return contextlib.nullcontext()
     from torch.distributed.tensor.parallel import loss_parallel
@@ -178,7 +181,7 @@ class Pipeline:
         )
 
     def step(self, inputs: Tensor, following: Tensor) -> Tensor:
-        """Forward and backward of one batch, in microbatches. Returns its loss where the last stage is, 0 elsewhere.
+        """Run forward and backward of one batch, in microbatches. Return its loss where the last stage is, 0 elsewhere.
         Gradients are means over the batch."""
         has_first = any(stage.is_first for stage in self.stages)
         has_last = any(stage.is_last for stage in self.stages)
@@ -193,7 +196,7 @@ class Pipeline:
 
 
 class Alone:
-    """The whole model without a pipeline; in one process, what all others must agree with."""
+    """The whole model without a pipeline; in one process, the reference for all others."""
 
     def __init__(self, model: nn.Module, microbatches: int, place: Place | None = None) -> None:
         self.model, self.microbatches = model, microbatches
@@ -201,7 +204,7 @@ class Alone:
         self.loss, self.times = make_loss(self.place, microbatches)
 
     def step(self, inputs: Tensor, following: Tensor) -> Tensor:
-        """As `Pipeline.step`."""
+        """Do the same as `Pipeline.step`."""
         total = torch.zeros((), device=inputs.device)
         parts = list(zip(inputs.chunk(self.microbatches), following.chunk(self.microbatches), strict=True))
         for number, (part, target) in enumerate(parts, start=1):
@@ -217,14 +220,16 @@ class Alone:
 def make_stages(
     shape: Any, split: Sequence[range], schedule: str, chunks: int, seed: int, place: Place, precision: str = "fp32"
 ) -> dict[int, nn.Module]:
-    """The stages of this process. No other blocks exist here; these have the weights they have in the whole model."""
+    """Make the stages of this process. No other blocks exist here; these have the weights they have in the whole
+    model."""
     numbers = stages_of(schedule, place.process, place.processes, chunks)
     return {stage: make_stage(shape, split[stage], seed, place, precision) for stage in numbers}
 
 
 def make_stage(shape: Any, blocks: range, seed: int, place: Place, precision: str) -> nn.Module:
-    """Some blocks: cut along `tensor` first, then sharded, then filled with the weights that belong here. The blocks of
-    a stage stay gathered from its first microbatch to its last, or each microbatch would gather them again."""
+    """Make a stage of some blocks: cut along `tensor` first, then sharded, then filled with their weights. The blocks
+    of a stage stay gathered from its first microbatch to its last, because each microbatch would otherwise gather them
+    again."""
     from layouts import cut, initialise, shard
 
     with torch.device("meta"):
@@ -245,13 +250,13 @@ def make_stage(shape: Any, blocks: range, seed: int, place: Place, precision: st
 
 
 def learning_rate_at(step: int, config: Any) -> float:
-    """Rises over the first tenth of the steps, then falls to zero along a cosine."""
+    """Rise over the first tenth of the steps, then fall to zero along a cosine."""
     warm = min(1.0, (step + 1) / math.ceil(config.steps / 10))
     return float(config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * step / config.steps)))
 
 
 def text_folder() -> Path | None:
-    """The input `text` of the job, else `data/text`; None where there is neither, which is said."""
+    """Return the input `text` of the job, else `data/text`; None where neither exists, with a notice."""
     usual, nothing = Path("data", "text"), Path(os.devnull)
     folder = runtime.input_dir("text", default=usual if usual.exists() else nothing)
     if folder != nothing:
@@ -264,8 +269,8 @@ class Replicas:
     """Data parallelism: gradients become their means over the replicas, block by block.
 
     A block's message leaves when its last microbatch has gone backward, and travels while others still compute.
-    Schedules that take the backward apart write gradients in a way that tells nobody; theirs leave when all is done.
-    FSDP2 does this itself.
+    Schedules that split the backward write gradients without triggering hooks, so their messages leave when all is
+    done. FSDP2 does this itself.
     """
 
     def __init__(self, modules: dict[int, nn.Module], place: Place, microbatches: int, *, overlaps: bool) -> None:
@@ -292,7 +297,7 @@ class Replicas:
 
     @torch.no_grad()
     def wait(self) -> None:
-        """Until every gradient is the mean over the replicas, and whole."""
+        """Wait until every gradient is complete and the mean over the replicas."""
         for number in reversed(range(len(self.blocks) if self.is_needed else 0)):
             if number not in self._under_way:
                 self._send(number)
@@ -311,13 +316,13 @@ class Replicas:
 
 
 def part_here(tensor: Any) -> Tensor:
-    """Of a tensor that is spread over processes, this one's part."""
+    """Return this process's part of a spread tensor."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
 
 
 def copies_of(parameter: Any) -> int:
-    """How many processes of a replica hold the same part of a parameter."""
+    """Return how many processes of a replica hold the same part of a parameter."""
     placements = getattr(parameter, "placements", ())
     names = parameter.device_mesh.mesh_dim_names if placements else ()
     return math.prod(
@@ -328,8 +333,8 @@ def copies_of(parameter: Any) -> int:
 
 
 def clip_gradients(parameters: Sequence[Tensor], limit: float, group: Any) -> Tensor:
-    """Scale gradients such that their norm is at most `limit`. The norm is that of the whole model, so of all processes
-    of the group, who hold one replica."""
+    """Scale gradients so that their norm is at most `limit`. It is the norm of the whole model, over all processes of
+    the group, which hold one replica."""
     gradients = [(part_here(parameter.grad), copies_of(parameter)) for parameter in parameters]
     squares = torch.stack([gradient.float().square().sum() / copies for gradient, copies in gradients]).sum()
     dist.all_reduce(squares, group=group)
@@ -342,7 +347,8 @@ def clip_gradients(parameters: Sequence[Tensor], limit: float, group: Any) -> Te
 
 @torch.no_grad()
 def gather(shape: Any, mine: dict[str, Any], place: Place) -> dict[str, Tensor] | None:
-    """The whole model in host memory of rank 0, parameter by parameter; None elsewhere. Every process must call it."""
+    """Return the whole model in host memory of rank 0, parameter by parameter; None elsewhere. Every process must call
+    it."""
     from layouts import whole
 
     if place.replica:

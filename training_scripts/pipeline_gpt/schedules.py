@@ -1,8 +1,9 @@
-"""The schedules: who computes which microbatch of which stage, in which order. Nothing here computes anything.
+"""The schedules: which process computes which microbatch of which stage, in which order. Nothing here computes
+anything.
 
 A stage is a part of the model; a process holds one stage or several. For each microbatch a stage has a forward (F) and
 a backward (B). Zero-bubble schedules cut the backward in two: gradients of the inputs (I), which the stage before waits
-for, and gradients of the weights (W), which nobody waits for, so that they can fill the bubbles.
+for, and gradients of the weights (W), for which no stage waits, so that they can fill the bubbles.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Event(NamedTuple):
 
 
 Order = list[list[Action]]
-"""What each process does, one after the other."""
+"""The actions of each process, in order."""
 
 KINDS = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
 """torch's names of the kinds. Their values are letters from torch 2.10 on, and were numbers before."""
@@ -43,7 +44,7 @@ class Schedule:
 
     Attributes:
         torch_name: what torch.distributed.pipelining calls it.
-        chunks: stages per process where the schedule fixes them; None where one may choose.
+        chunks: stages per process where the schedule fixes them; None where the user may choose.
         placement: which stages a process holds. `loop`: every processes-th one. `v`: one going down, one coming back.
         formula: the bubble as a share of the step, of processes, microbatches and chunks, where a backward takes twice
             as long as a forward and sending takes no time. None where there is no closed form.
@@ -58,7 +59,8 @@ class Schedule:
 
 
 def _fill_and_drain(processes: int, microbatches: int, chunks: int) -> float:
-    """Every process waits for the first microbatch to arrive and for the last one to leave, a chunk at a time."""
+    """Return the bubble of schedules in which every process waits for the first microbatch to arrive and for the last
+    one to leave, a chunk at a time."""
     return (processes - 1) / (chunks * microbatches + processes - 1)
 
 
@@ -72,19 +74,19 @@ SCHEDULES = {
 
 
 def chunks_of(name: str, asked: int) -> int:
-    """Stages per process: the schedule's own number, else the one asked for."""
+    """Return the stages per process: the schedule's own number, else the one asked for."""
     return SCHEDULES[name].chunks or asked
 
 
 def stages_of(name: str, process: int, processes: int, chunks: int) -> list[int]:
-    """The stages that a process holds, first to last."""
+    """Return the stages that a process holds, first to last."""
     if SCHEDULES[name].placement == "v":
         return [process, 2 * processes - 1 - process]
     return [process + turn * processes for turn in range(chunks)]
 
 
 def order_of(name: str, processes: int, microbatches: int, chunks: int) -> Order:
-    """The work of all processes, without starting any."""
+    """Return the work of all processes, without starting any."""
     if name == "simple":
         return [_all_forward_then_all_backward(process, microbatches) for process in range(processes)]
     if name == "1f1b":
@@ -97,7 +99,8 @@ def _all_forward_then_all_backward(process: int, microbatches: int) -> list[Acti
 
 
 def _one_forward_one_backward(process: int, processes: int, microbatches: int) -> list[Action]:
-    """Forward until the first backward can have come back; then in turn, so that no more activations are held."""
+    """Return 1F1B: forwards until the first backward can have come back, then in turn, so that no further activations
+    are held."""
     ahead = min(microbatches, processes - process)
     order = [Action("F", process, microbatch) for microbatch in range(ahead)]
     for microbatch in range(microbatches):
@@ -108,7 +111,8 @@ def _one_forward_one_backward(process: int, processes: int, microbatches: int) -
 
 
 def _order_of_torch(torch_name: str, processes: int, microbatches: int, chunks: int) -> Order:
-    """What torch's class works out when it is made. It reads no more of its stages than these numbers."""
+    """Return the order that torch's class computes when it is made. The class reads only these numbers of its
+    stages."""
     from torch.distributed.pipelining.schedules import get_schedule_class
 
     stage = SimpleNamespace(num_stages=processes * chunks, group_size=processes, group_rank=0, submod=None)
@@ -124,7 +128,7 @@ def _order_of_torch(torch_name: str, processes: int, microbatches: int, chunks: 
 
 
 def simulate(order: Order, seconds: Callable[[Action], float]) -> list[list[Event]]:
-    """When everything would run if sending took no time: each action as soon as its process and its input are ready."""
+    """Return when each action would run if sending took no time: as soon as its process and its input are ready."""
     done: dict[tuple[bool, int, int], float] = {}  # (is it a forward, stage, microbatch) to when its result is there
     last_stage = max(action.stage for actions in order for action in actions)
     events: list[list[Event]] = [[] for _ in order]
@@ -146,7 +150,7 @@ def simulate(order: Order, seconds: Callable[[Action], float]) -> list[list[Even
 
 
 def _input_ready(action: Action, last_stage: int, done: dict[tuple[bool, int, int], float]) -> float | None:
-    """When the input of an action is there; None while nobody has computed it."""
+    """Return when the input of an action is ready; None while it has not been computed."""
     if action.kind == "W" or (action.kind == "F" and action.stage == 0):
         return 0.0  # of its own process, or from the data
     if action.kind == "F":
@@ -157,22 +161,23 @@ def _input_ready(action: Action, last_stage: int, done: dict[tuple[bool, int, in
 
 
 def usual_seconds(chunks: int) -> Callable[[Action], float]:
-    """A forward of a whole process takes 1; gradients of inputs and of weights take 1 each. Stage 0 has no stage before
-    it, and torch leaves the whole of its backward to W."""
+    """Return usual durations: a forward of a whole process takes 1; gradients of inputs and of weights take 1 each.
+    Stage 0 has no stage before it, and torch counts the whole of its backward as W."""
     usual = {"F": 1, "B": 2, "I": 1, "W": 1}
     first = {"F": 1, "B": 2, "I": 0, "W": 2}
     return lambda action: (usual if action.stage else first)[action.kind] / chunks
 
 
 def bubble(events: list[list[Event]]) -> float:
-    """The share of the processes' time, from the first start to the last end, in which they compute nothing."""
+    """Return the share of the processes' time, from the first start to the last end, in which they compute nothing."""
     everything = [event for of_process in events for event in of_process]
     whole = max(event.end for event in everything) - min(event.start for event in everything)
     return 1 - sum(event.end - event.start for event in everything) / (whole * len(events))
 
 
 def most_held(order: Order) -> dict[int, int]:
-    """For each stage, for how many microbatches it holds activations at worst: from forward to the end of backward."""
+    """Return, for each stage, the largest number of microbatches whose activations it holds, from forward to the end of
+    backward."""
     most: dict[int, int] = {}
     for actions in order:
         held: dict[int, int] = {}
@@ -183,7 +188,7 @@ def most_held(order: Order) -> dict[int, int]:
 
 
 def most_held_by_a_process(order: Order, chunks: int) -> float:
-    """The same for all stages of a process together, at one moment, where a whole process counts 1."""
+    """Return the same for all stages of a process together, at one moment, where a whole process counts 1."""
     return max(max(accumulate(_KEPT[action.kind] for action in actions)) for actions in order) / chunks
 
 

@@ -1,10 +1,10 @@
-"""The same training with SageMaker's model parallel library, version 1: `--engine smp`.
+"""Train with SageMaker's model parallel library, version 1: `--engine smp`.
 
 `smdistributed.modelparallel` exists only in SageMaker's images up to PyTorch 2.0.0. This file follows its documented
 interface (https://sagemaker.readthedocs.io/en/v2.199.0/api/training/smp_versions/latest/smd_model_parallel_pytorch.html)
 and is tested with a stand-in of the calls it makes; with the library itself it was not run.
 
-What the library does by itself, where the rest of this folder shows how: it cuts the model at the first step (into
+The library does by itself what the rest of this folder shows step by step: it cuts the model at the first step (into
 `partitions`, balanced for `optimize: speed | memory`), cuts each batch into `microbatches`, runs them by its schedule
 (`pipeline: simple | interleaved`), and averages gradients over microbatches and replicas (`ddp: true`).
 """
@@ -23,7 +23,7 @@ from cloudtrain import runtime
 
 
 def train_with_smp(config: Any) -> None:
-    """Train to the last step, or until asked to stop. What the library is told stands in the job's `parameters`."""
+    """Train to the last step, or until asked to stop. The job's `parameters` hold the library's settings."""
     try:
         import smdistributed.modelparallel.torch as smp
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""Which process does what, and when: as text and as a picture."""
+"""Show which process does what, and when, as text and as a picture."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ DARK, LIGHT = 1.0, 0.6
 
 
 def as_text(events: list[list[Event]], width: int = 100) -> str:
-    """One line for each process. A digit is the forward of that microbatch, a letter its backward (`w`: of weights
-    alone), a point is a bubble."""
+    """Return one line for each process. A digit is the forward of that microbatch, a letter its backward (`w`: of
+    weights alone), a point is a bubble."""
     begin, end = _span(events)
     lines = []
     for process, of_process in enumerate(events):
@@ -40,7 +40,8 @@ def _span(events: list[list[Event]]) -> tuple[float, float]:
 
 
 def draw(path: Path, runs: Mapping[str, list[list[Event]]], unit: str = "seconds") -> bool:
-    """One panel for each schedule, all on one scale of time, so that shorter is faster. False without matplotlib."""
+    """Draw one panel for each schedule, all on one scale of time, so that shorter is faster. Return False without
+    matplotlib."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch

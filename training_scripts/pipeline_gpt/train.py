@@ -165,7 +165,7 @@ train_text, test_text = divided(read_text(text_folder()), config.context)
 
 
 def share_at(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """This process's part of the batch of one step: all that compute one pipeline together get the same."""
+    """Return this process's part of the batch of one step. All processes of one pipeline get the same."""
     starts = starts_at(step, count=config.global_batch, text=train_text, context=shape.context, seed=config.seed)
     return windows_from(train_text, starts)
 
@@ -176,7 +176,7 @@ def windows_from(text: torch.Tensor, starts: torch.Tensor) -> tuple[torch.Tensor
 
 
 def to_device(tensor: torch.Tensor) -> torch.Tensor:
-    """Without waiting: from pinned memory, while the GPU still computes the step before."""
+    """Copy to the device without waiting: from pinned memory, while the GPU still computes the step before."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
@@ -212,7 +212,8 @@ first_step = 0
 
 
 def state_by_name(random: str = "") -> dict[str, object]:
-    """What this process holds: parameters and their moments by name, whichever stage they are in, and random states."""
+    """Return what this process holds: parameters and their moments by name, whichever stage they are in, and random
+    states."""
     for parameter in parameters:  # AdamW makes its state with the first step; a checkpoint is read into it
         if not optimizer.state[parameter]:
             moments = {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
@@ -229,7 +230,7 @@ loaded: dict[str, Any] = {}
 
 
 def read(folder: Path) -> None:
-    """Take from a checkpoint what this process holds; parameters and moments are read in place."""
+    """Read from a checkpoint what this process holds. Parameters and moments are read in place."""
     loaded.update(loaded or state_by_name())
     read_shards(loaded, folder)
 
@@ -241,13 +242,13 @@ if saved := checkpoints.load_sharded(read):
 
 
 def save(step: int) -> None:
-    """Every process writes what it holds; of what several replicas hold, one writes each part."""
+    """Let every process write what it holds. Of parts that several replicas hold, one replica writes each."""
     state = state_by_name(runtime.random_states())
     checkpoints.save_sharded(lambda folder: write_shards(state, folder), step)
 
 
 def mean_of(loss: torch.Tensor) -> torch.Tensor:
-    """Over the batch: the processes with the last stage have it, the others have 0."""
+    """Return the mean over the batch: the processes with the last stage have it, the others have 0."""
     dist.all_reduce(loss)
     return loss / (place.shares * place.tensor)
 

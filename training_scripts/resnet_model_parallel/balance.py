@@ -1,8 +1,8 @@
-"""Where to cut a chain of pieces into stages, such that the slowest stage is as fast as can be.
+"""Where to cut a chain of pieces into stages so that the slowest stage is as fast as possible.
 
-A pipeline runs at the pace of its slowest stage, so pieces are weighed by what they take: measured, forward and
-backward, at the size of a microbatch. Counting parameters puts nearly all of ResNet50's time on the first device, and
-a cut that was measured with the whole batch does not fit the small one, whose convolutions have another balance.
+A pipeline runs at the pace of its slowest stage, so each piece is weighed by its time, measured for forward and
+backward at the size of a microbatch. Counting parameters puts nearly all of ResNet50's time on the first device, and a
+cut that was measured with the whole batch does not fit the small one, whose convolutions have another balance.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 def balanced(costs: Sequence[float], stages: int) -> list[int]:
-    """The number of each stage's first piece, 0 for the first stage. Exact, and every stage has at least one piece.
+    """Return the number of each stage's first piece, 0 for the first stage. Exact, and every stage has at least one
+    piece.
 
     Raises:
-        ValueError: there are more stages than pieces.
+        ValueError: the number of stages exceeds that of pieces.
     """
     if not 1 <= stages <= len(costs):
         raise ValueError(f"{len(costs)} pieces cannot make {stages} stages")
@@ -45,15 +46,15 @@ def balanced(costs: Sequence[float], stages: int) -> list[int]:
 
 
 def stage_costs(costs: Sequence[float], cuts: Sequence[int]) -> list[float]:
-    """What each stage takes."""
+    """Return the cost of each stage."""
     return [sum(costs[first:end]) for first, end in pairwise([*cuts, len(costs)])]
 
 
 def measured(pieces: Sequence[nn.Module], microbatch: torch.Tensor, repeats: int = 3) -> list[float]:
-    """Seconds that each piece takes for one microbatch, forward and backward, on the microbatch's device.
+    """Return the seconds that each piece takes for one microbatch, forward and backward, on the microbatch's device.
 
-    All pieces run one after the other, as in a step, because that is what the caches see. The first round warms up.
-    Works on a copy, since BatchNorm would remember the images.
+    All pieces run one after the other, so that caches behave as in a step. The first round warms up. The measurement
+    uses a copy, since BatchNorm would remember the images.
     """
     pieces = [copy.deepcopy(piece).to(microbatch.device) for piece in pieces]
     rounds = [_one_round(pieces, microbatch) for _ in range(repeats + 1)][1:]
@@ -79,7 +80,7 @@ def _one_round(pieces: Sequence[nn.Module], x: torch.Tensor) -> list[float]:
 
 
 def _now(device: torch.device) -> float:
-    """The clock, when all work given to the device is done."""
+    """Return the time when all work given to the device is done."""
     if device.type == "cuda":
         import torch
 

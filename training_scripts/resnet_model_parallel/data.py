@@ -21,7 +21,7 @@ class Images(NamedTuple):
     classes: int
 
     def batch(self, numbers: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images of `size` x `size` pixels with three channels, laid out as channels_last; and their classes."""
+        """Return images of `size` x `size` pixels with three channels, laid out as channels_last, and their classes."""
         pixels = self.pixels[numbers]
         if pixels.shape[-1] != size:
             pixels = nn.functional.interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False)
@@ -30,7 +30,7 @@ class Images(NamedTuple):
 
 
 def load_digits() -> Images:
-    """1,797 scans of 8 x 8 pixels (UCI, public). scikit-learn stays unimported, because that takes a second."""
+    """Load 1,797 scans of 8 x 8 pixels (UCI, public). scikit-learn is not imported, because that takes a second."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise SetupError("the digits come with scikit-learn, which is not installed", hint="pip install scikit-learn")
@@ -41,7 +41,8 @@ def load_digits() -> Images:
 
 
 def load_folder(folder: Path, size: int) -> Images:
-    """Pictures in `folder/CLASS/`, their largest middle square scaled to `size`; classes in order of their names."""
+    """Load pictures in `folder/CLASS/`, their largest middle square scaled to `size`. Classes are in order of their
+    names."""
     from PIL import Image, ImageOps
 
     files = [path for path in sorted(folder.glob("*/*")) if path.suffix.lower() in PICTURES]

@@ -1,4 +1,4 @@
-"""A pipeline in one process: each stage on a device, copies between devices beside the computing.
+"""A pipeline in one process: each stage on a device, with copies between devices during the computing.
 
 PyTorch's tutorial copies with `.to("cuda:1")`, which runs on the current streams of both devices and makes both wait.
 Here each stage computes on a stream of its own, and each direction between two stages has streams for its copies:
@@ -31,7 +31,7 @@ class Action(NamedTuple):
 
 
 def one_forward_one_backward(stages: int, microbatches: int) -> list[list[Action]]:
-    """The schedule 1F1B, as ticks: what the stages do at the same time when all actions take equally long.
+    """Return the schedule 1F1B as ticks: what the stages do at the same time when all actions take equally long.
 
     A stage starts with as many forwards as there are stages from it to the end, then alternates, so that stage s never
     holds more than `stages - s` microbatches. GPipe, all forwards first, takes as long but holds them all.
@@ -71,11 +71,11 @@ class Lane:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def computing(self) -> AbstractContextManager[object]:
-        """What is issued inside runs on the lane's stream."""
+        """Run what is issued inside on the lane's stream."""
         return torch.cuda.stream(self.stream) if self.stream else nullcontext()
 
     def take(self, parcel: "Parcel") -> torch.Tensor:
-        """The tensor, for use on this lane from now on: later work here waits until it has arrived."""
+        """Return the tensor for use on this lane from now on: later work here waits until it has arrived."""
         if self.stream and parcel.arrived:
             self.stream.wait_event(parcel.arrived)
             parcel.tensor.record_stream(self.stream)  # its memory is not given away before the lane is done with it
@@ -83,14 +83,14 @@ class Lane:
 
 
 class Parcel(NamedTuple):
-    """A tensor on its way, and the event that says it has arrived."""
+    """A tensor on its way, and the event that marks its arrival."""
 
     tensor: torch.Tensor
     arrived: torch.cuda.Event | None
 
 
 class Link:
-    """One direction between two stages. Without `overlap` copies run on the computing streams, as in the tutorial."""
+    """One direction between two stages. Without `overlap`, copies run on the computing streams, as in the tutorial."""
 
     def __init__(self, source: Lane, target: Lane, overlap: bool) -> None:
         self.source, self.target = source, target
@@ -98,7 +98,7 @@ class Link:
         self.arriving = torch.cuda.Stream(target.device) if overlap and target.stream else target.stream
 
     def send(self, tensor: torch.Tensor) -> Parcel:
-        """Copy what the source has issued so far, without holding up what it or the target computes meanwhile."""
+        """Copy what the source has issued so far, without delaying the computing of source or target."""
         if self.source.stream is None or self.leaving is None or self.arriving is None:
             return Parcel(tensor, None)
         computed = self.source.stream.record_event()
@@ -112,14 +112,14 @@ class Link:
 
 
 class Upload:
-    """From pinned host memory to a lane, beside the computing."""
+    """Copies from pinned host memory to a lane, during the computing."""
 
     def __init__(self, target: Lane) -> None:
         self.target = target
         self.stream = torch.cuda.Stream(target.device) if target.stream else None
 
     def send(self, tensor: torch.Tensor) -> Parcel:
-        """Returns at once: the copy from pinned memory needs no help of the host."""
+        """Start a copy and return at once, because a copy from pinned memory needs no help of the host."""
         if self.stream is None:
             return Parcel(tensor, None)
         with torch.cuda.stream(self.stream):
@@ -127,9 +127,9 @@ class Upload:
 
 
 class DevicePipeline:
-    """Stages of a chain on devices of this process. With one stage it is plain training, with one microbatch per step
-    the tutorial's model parallelism, with more its pipelining; gradients are those of the same microbatches on one
-    device."""
+    """Stages of a chain on devices of this process. With one stage it is plain training. With one microbatch per step
+    it is the tutorial's model parallelism, with more its pipelining. Gradients equal those of the same microbatches on
+    one device."""
 
     def __init__(
         self,
@@ -150,7 +150,8 @@ class DevicePipeline:
         self.loss = loss
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Forward and backward of one batch from host memory: adds to the gradients, returns the sum of the losses."""
+        """Run forward and backward of one batch from host memory. Add to the gradients and return the sum of the
+        losses."""
         if self.lanes[0].stream and not images.is_pinned():
             images, labels = images.pin_memory(), labels.pin_memory()
         self._images, self._labels = images.split(self.split_size), labels.split(self.split_size)
@@ -196,11 +197,11 @@ class DevicePipeline:
 
     @torch.no_grad()
     def predict(self, images: torch.Tensor) -> torch.Tensor:
-        """The output for a batch, on the last device."""
+        """Return the output for a batch, on the last device."""
         for part, lane in zip(self.parts, self.lanes, strict=True):
             images = part(images.to(lane.device))
         return images
 
     def shared(self, value: torch.Tensor) -> torch.Tensor:
-        """A step's loss, on every process: here is only one."""
+        """Return a step's loss, on every process; here only one exists."""
         return value

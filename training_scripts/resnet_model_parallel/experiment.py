@@ -1,7 +1,7 @@
 """The tutorial's experiment: the whole model on one device, split over the devices, pipelined; and every split size.
 
-All are measured in turn, again and again, so that what disturbs the machine disturbs all alike, and each time is that
-of a training step: forward, backward, optimizer. Beside the tutorial's figures stands what limits them: a pipeline of p
+All variants are measured in turn, repeatedly, so that other load on the machine affects all alike. Each time is that of
+a training step: forward, backward, optimizer. Beside the tutorial's figures stands what limits them: a pipeline of p
 stages and m microbatches takes at least (m + p - 1) / (p m) of the time that one device needs *for the same
 microbatches*, and that time grows as they shrink.
 """
@@ -35,11 +35,11 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "tiny": {"model": "resnet14", "image_size": 32, "batch": 8, "split_size": 8, "splits": [2, 4], "repeats": 2},
 }
-"""What is measured where, unless arguments say otherwise. The tutorial has 120 images of 128 pixels in splits from 1:
-a GPU of today is done with those before the host has started the next 571 kernels, and shows the host's speed."""
+"""Sizes measured on each device by default. The tutorial has 120 images of 128 pixels in splits from 1. A GPU of today
+finishes those before the host has started the next 571 kernels, so they would show only the host's speed."""
 
 WHOLE, SPLIT = "whole, one device", "split, two devices"
-"""The rows that every other is compared with."""
+"""The rows that every other row is compared with."""
 
 Step = Callable[[], object]
 Times = dict[str, list[float]]
@@ -66,7 +66,7 @@ def name_of(kind: str, split_size: int) -> str:
 def variants(
     config: Any, place: Place, batch: tuple[torch.Tensor, torch.Tensor], loss: Any, is_main: bool
 ) -> dict[str, Step]:
-    """Name to a training step. A step of one device does nothing in the other processes."""
+    """Map name to a training step. A step on one device does nothing in the other processes."""
     images, labels = batch
     if place.devices[0].type == "cuda":  # once, and not within the steps that are timed
         images, labels = images.pin_memory(), labels.pin_memory()
@@ -114,7 +114,7 @@ def variants(
 
 
 def interleaved(steps: dict[str, Step], repeats: int, place: Place) -> Times:
-    """Seconds of each step, one of each in turn. The first turn warms up and is forgotten."""
+    """Return the seconds of each step, taking one of each in turn. The first turn warms up and is dropped."""
     times: Times = {name: [] for name in steps}
     for _ in range(repeats + 1):
         for name, step in steps.items():
@@ -125,7 +125,7 @@ def interleaved(steps: dict[str, Step], repeats: int, place: Place) -> Times:
 
 
 def together(place: Place) -> float:
-    """The time when all processes are here and all devices are done."""
+    """Return the time when all processes have arrived and all devices are done."""
     for device in set(place.devices):
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -135,19 +135,20 @@ def together(place: Place) -> float:
 
 
 def limit(times: Times, split_size: int, config: Any, place: Place) -> float:
-    """Seconds that a pipeline needs at least: those of one device with the same microbatches, shared out, and the time
-    that it takes to fill and to drain."""
+    """Return the least seconds of a pipeline: those of one device with the same microbatches, divided among the stages,
+    plus the time to fill and to drain."""
     stages, microbatches = len(place.devices), config.batch // split_size
     return median(times[name_of("one device", split_size)]) * (microbatches + stages - 1) / (stages * microbatches)
 
 
 def best_split(times: Times, config: Any) -> int:
-    """The split size at which the pipeline is fastest."""
+    """Return the split size at which the pipeline is fastest."""
     return min(config.splits, key=lambda size: median(times[name_of("pipelined", size)]))
 
 
 def table(config: Any, place: Place, times: Times) -> str:
-    """All figures, and the two that the tutorial gives. Speed-ups are against the whole model on one device."""
+    """Return a table of all figures, and the two that the tutorial gives. Speed-ups are against the whole model on one
+    device."""
     whole = median(times[WHOLE])
     lines = [
         f"{config.model}, batch {config.batch}, {config.image_size} pixels; {place.words}; medians of {config.repeats}"
@@ -174,7 +175,7 @@ def quartiles(seconds: list[float]) -> tuple[float, float]:
 
 
 def draw(config: Any, place: Place, times: Times, folder: Path) -> None:
-    """The tutorial's three plots: medians, with quartiles as error bars."""
+    """Draw the tutorial's three plots: medians, with quartiles as error bars."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -238,4 +239,4 @@ LINES = {
     "tutorial's way": "pipelined, the tutorial's cut and copies",
     "one device": "one device, same microbatches",
 }
-"""What is measured at every split size, and its name in the plot."""
+"""Variants that are measured at every split size, with their names in the plot."""

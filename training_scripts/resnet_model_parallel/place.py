@@ -1,4 +1,4 @@
-"""Which devices hold the stages here, where the chain is cut for them, and the pipeline over them."""
+"""Which devices hold the stages, where the chain is cut, and the pipeline over the devices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from cloudtrain.runtime import SetupError
 
 @dataclass(frozen=True)
 class Place:
-    """The device of each stage. `across`: each stage has a process of its own. `words`: what this can show."""
+    """The device of each stage. `across`: each stage has its own process. `words`: what this arrangement can show."""
 
     devices: list[torch.device]
     across: bool
@@ -31,15 +31,16 @@ class Place:
         overlap: bool = True,
         bf16: bool = False,
     ) -> DevicePipeline | ProcessPipeline:
-        """The parts on their devices, for batches like `images`."""
+        """Make the pipeline of the parts on their devices, for batches like `images`."""
         if self.across:
             return ProcessPipeline(parts, self.devices[dist.get_rank()], images, split_size, loss)
         return DevicePipeline(parts, self.devices, split_size, loss, overlap, bf16)
 
 
 def find_place(processes: int, backend: str, device: str, stages: int | None, microbatches: int = 2) -> Place:
-    """Several processes: a stage in each. One process: a stage on each GPU, but no more stages than microbatches, of
-    which the last ones would only ever wait; with fewer than two GPUs, two stages on what there is."""
+    """Choose devices. Several processes: one stage in each. One process: one stage on each GPU, but at most as many
+    stages as microbatches, because further stages would only wait. With fewer than two GPUs: two stages on the one
+    device."""
     gpus = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
     if device == "cuda" and not gpus:
         raise SetupError("there is no GPU here", hint="leave `--device` out")
@@ -64,9 +65,10 @@ def find_place(processes: int, backend: str, device: str, stages: int | None, mi
 def cut(
     place: Place, pieces: dict[str, nn.Module], microbatch: torch.Tensor, asked: Sequence[str]
 ) -> tuple[list[int], list[float]]:
-    """Each stage's first piece, and the seconds that each piece takes: `asked` by name, else balanced by those seconds.
+    """Return each stage's first piece, and the seconds that each piece takes. `asked` names the cuts; otherwise they
+    are balanced by those seconds.
 
-    The first process measures, while the others wait, and all take its answer."""
+    The first process measures while the others wait, and all use its answer."""
     names, stages = list(pieces), len(place.devices)
     if unknown := [name for name in asked if name not in names[1:]]:
         raise SetupError(f"no stage can begin at `{unknown[0]}`", hint=f"it can at {', '.join(names[1:])}")
@@ -84,13 +86,13 @@ def cut(
 
 
 def parts_of(pieces: dict[str, nn.Module], cuts: Sequence[int]) -> list[nn.Sequential]:
-    """The pieces of each stage."""
+    """Return the pieces of each stage."""
     chain = list(pieces.values())
     return [nn.Sequential(*chain[first:end]) for first, end in pairwise([*cuts, len(chain)])]
 
 
 def stage_table(place: Place, pieces: dict[str, nn.Module], cuts: Sequence[int], costs: Sequence[float]) -> str:
-    """What each stage holds, and what it takes for one microbatch."""
+    """Return a table of what each stage holds, and how long it takes for one microbatch."""
     names, seconds = list(pieces), stage_costs(costs, cuts)
     counts = [sum(p.numel() for p in part.parameters()) for part in parts_of(pieces, cuts)]
     lines = [f"{'stage':<6} {'device':<7} {'pieces':<22} {'parameters':>11} {'ms per microbatch':>18} {'share':>6}"]

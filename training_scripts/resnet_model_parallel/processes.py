@@ -1,12 +1,12 @@
 """A pipeline over processes: each stage in a process of its own, with torch.distributed.pipelining.
 
-So a pipeline crosses machines, and so two CPU cores stand for two devices. Stages hand over contiguous tensors only,
-while convolutions are fastest in channels_last; so what crosses is turned to (image, height, width, channel), which is
-how channels_last lies in memory, and back: nothing is copied.
+This pipeline can cross machines, and two CPU cores can stand for two devices. Stages pass on only contiguous tensors,
+while convolutions are fastest in channels_last. So tensors are turned to (image, height, width, channel), the memory
+layout of channels_last, and back, without a copy.
 
-`PipelineStage` is told the shapes. Left to find them out, it runs a forward pass over uninitialised memory, and
-BatchNorm remembers what it saw there, not a number perhaps (torch 2.13): training goes on as if nothing was, since it
-does not use those statistics, and evaluation is ruined.
+`PipelineStage` is given the shapes. Otherwise it would run a forward pass over uninitialised memory, and BatchNorm
+would remember those values, perhaps NaN (torch 2.13). Training does not use these statistics and would continue
+unaffected, but evaluation would be ruined.
 """
 
 import copy
@@ -21,7 +21,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Boundaries(nn.Module):
-    """A part that takes and gives images as (image, height, width, channel) where it touches another process."""
+    """A part that takes and returns images as (image, height, width, channel) where it borders on another process."""
 
     def __init__(self, part: nn.Module, is_first: bool, is_last: bool) -> None:
         super().__init__()
@@ -33,8 +33,8 @@ class Boundaries(nn.Module):
 
 
 class ProcessPipeline:
-    """The stage of this process. Every process calls every method, with the same batch, of which each takes its side:
-    the first the images, the last the labels."""
+    """The stage of this process. Every process calls every method with the same batch. The first process uses the
+    images, the last the labels."""
 
     def __init__(
         self, parts: Sequence[nn.Module], device: torch.device, images: torch.Tensor, split_size: int, loss: Loss
@@ -62,8 +62,8 @@ class ProcessPipeline:
         self.schedule = schedule(stage, microbatches, loss_fn=loss, scale_grads=False)
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Forward and backward of one batch from host memory: adds to the gradients. The last process returns the sum
-        of the losses, the others 0."""
+        """Run forward and backward of one batch from host memory, adding to the gradients. The last process returns the
+        sum of the losses, the others 0."""
         losses: list[torch.Tensor] = []
         if self.is_first:
             self.schedule.step(self._upload(images))
@@ -75,7 +75,7 @@ class ProcessPipeline:
 
     @torch.no_grad()
     def predict(self, images: torch.Tensor) -> torch.Tensor:
-        """The output for a batch, on every process."""
+        """Return the output for a batch, on every process."""
         x = self._upload(images) if self.is_first else torch.empty_like(self._input_shape(images), device=self.device)
         if not self.is_first:
             dist.recv(x, self.rank - 1)
@@ -88,12 +88,12 @@ class ProcessPipeline:
         return box[0]
 
     def shared(self, value: torch.Tensor) -> torch.Tensor:
-        """A step's loss, on every process."""
+        """Return a step's loss, on every process."""
         dist.all_reduce(value)
         return value
 
     def _input_shape(self, images: torch.Tensor) -> torch.Tensor:
-        """What comes to this stage for these images, on the meta device: a shape without numbers."""
+        """Return the input of this stage for these images, on the meta device: a shape without numbers."""
         return self.shapes[: self.rank](images.to("meta"))
 
     def _upload(self, tensor: torch.Tensor) -> torch.Tensor:

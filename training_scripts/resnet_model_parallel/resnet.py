@@ -1,7 +1,7 @@
-"""ResNet50 and a toy, each as a chain of pieces that may stand on different devices.
+"""ResNet50 and a toy model, each as a chain of pieces that may be placed on different devices.
 
 `ResNet()` is ResNet50 as torchvision has it, stride in the 3 x 3 convolution: 25,557,032 parameters, and a `state_dict`
-with the same names, order and shapes, so that weights go both ways.
+with the same names, order and shapes, so weights can be exchanged in both directions.
 """
 
 import math
@@ -17,8 +17,8 @@ def normalisation(kind: str, channels: int) -> nn.Module:
 
 
 class GroupNorm(nn.GroupNorm):
-    """Keeps the layout in memory. On GPUs torch's own gives back (channel, height, width) for whatever it gets, and
-    every convolution after it would be the slow one."""
+    """GroupNorm that keeps the layout in memory. On GPUs torch's own version always returns (channel, height, width),
+    and every convolution after it would be slow."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = super().forward(x)
@@ -77,7 +77,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def pieces(self) -> dict[str, nn.Module]:
-        """The chain, by name: `stem`, `layer1.0`, ..., `head`. Between any two it may be cut."""
+        """Return the chain, by name: `stem`, `layer1.0`, ..., `head`. It may be cut between any two pieces."""
         layers = {name: layer for name, layer in self.named_children() if name.startswith("layer")}
         return {
             "stem": nn.Sequential(self.conv1, self.bn1, self.relu, self.maxpool),
@@ -92,7 +92,7 @@ class ResNet(nn.Module):
 
 
 class ToyModel(nn.Module):
-    """Two linear layers: the smallest model that can stand on two devices."""
+    """Two linear layers: the smallest model that two devices can share."""
 
     def __init__(self, classes: int, image_size: int, width: int = 64) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class ToyModel(nn.Module):
         self.net2 = nn.Linear(width, classes)
 
     def pieces(self) -> dict[str, nn.Module]:
-        """The chain, by name."""
+        """Return the chain, by name."""
         return {"net1": nn.Sequential(nn.Flatten(), self.net1, self.relu), "net2": self.net2}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -113,8 +113,8 @@ MODELS: dict[str, Callable[[int, int, str], nn.Module]] = {
     "resnet14": lambda classes, _, norm: ResNet(classes, (1, 1, 1, 1), width=8, norm=norm),
     "toy": lambda classes, image_size, _: ToyModel(classes, image_size),
 }
-"""Name to a model for this many classes, this many pixels a side and this normalisation. `resnet14` is narrow: 8
-channels where ResNet50 has 64, for tests that take no time."""
+"""Maps a name to a model for the given number of classes, pixels a side and normalisation. `resnet14` is narrow: 8
+channels where ResNet50 has 64, for quick tests."""
 
 TUTORIAL_CUT = {"resnet50": "layer3.0", "resnet14": "layer3.0", "toy": "net2"}
 """Where PyTorch's tutorial cuts: the first piece of the second device."""

@@ -123,7 +123,7 @@ if not steps_per_epoch:
 
 
 def batch_at(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images and labels of one step. They depend on seed and step alone, so that neither stages nor an interruption
+    """Return images and labels of one step. They depend only on seed and step, so neither stages nor an interruption
     change what is learned."""
     epoch, position = divmod(step, steps_per_epoch)
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed * 100_003 + epoch))
@@ -131,7 +131,7 @@ def batch_at(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """A microbatch's part of the mean over the batch: a sum, scaled, so that the parts add up."""
+    """Return a microbatch's part of the mean over the batch: a scaled sum, so that the parts add up."""
     return nn.functional.cross_entropy(logits, labels, reduction="sum") / config.batch
 
 
@@ -168,7 +168,8 @@ if resumed:
 
 
 def whole_state() -> dict[str, dict[str, torch.Tensor]] | None:
-    """Weights and momentum of all stages by name, on the main process: what it holds does not depend on the cuts."""
+    """Return weights and momentum of all stages by name, on the main process. The result does not depend on the
+    cuts."""
     momentum = {name: optimizer.state[parameter].get("momentum_buffer") for name, parameter in mine.items()}
     here = {
         "model": {name: tensor.cpu() for name, tensor in model.state_dict().items() if not tensor.is_meta},

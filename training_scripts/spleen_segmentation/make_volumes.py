@@ -3,9 +3,9 @@
     python make_volumes.py                        # 12 synthetic volumes in data/raw: ellipsoids for organs, and noise
     python make_volumes.py --kind epi             # a real scan of a head that comes with nibabel; no organ is labelled
 
-The synthetic ones differ in size, voxels, orientation and anatomy, as those of a hospital do. The scan is nibabel's
-`example4d.nii.gz` (MIT licence): one head, twice, by magnetic resonance. Nobody has labelled it, so its label is what
-can honestly be had: the head, told from the air by Otsu's threshold.
+The synthetic volumes differ in size, voxels, orientation and anatomy, like those of a hospital. The scan is nibabel's
+`example4d.nii.gz` (MIT licence): one head, twice, by magnetic resonance. It comes without labels, so its label is
+simply the head, separated from the air by Otsu's threshold.
 """
 
 import json
@@ -39,7 +39,7 @@ AT_LEAST = {"count": 1, "voxel": 0.1}
 
 
 ORIENTATIONS = ("LPS", "RAS", "LAS")
-"""Which way the axes of a file point: to the left or right, back or front, feet (inferior) or head (superior)."""
+"""Directions of a file's axes: to the left or right, back or front, feet (inferior) or head (superior)."""
 
 # Centre and half axes in mm, from the centre of the body towards right, front, head; and Hounsfield units.
 ORGANS: dict[str, tuple[tuple[int, int, int], tuple[int, int, int], int]] = {
@@ -54,7 +54,8 @@ LABELS = {"0": "background", "1": "synthetic spleen"}
 
 
 def synthetic(random: np.random.Generator, voxel: float) -> tuple[Array, Array, Array]:
-    """Hounsfield units, label and affine: a body of muscle under fat, with organs in it, in air, under noise."""
+    """Return Hounsfield units, label and affine of a body of muscle under fat, with organs in it, in air, under
+    noise."""
     spacing = voxel * random.uniform((0.85, 0.85, 1.0), (1.15, 1.15, 2.0))
     body = np.array((155, 112, 500)) * random.uniform(0.9, 1.1, 3)
     field = np.array((2 * body[0] + 40, 2 * body[1] + 40, random.uniform(130, 190)))
@@ -76,7 +77,7 @@ def synthetic(random: np.random.Generator, voxel: float) -> tuple[Array, Array, 
 
 
 def write_synthetic(folder: Path, count: int, voxel: float, seed: int) -> Path:
-    """A task of synthetic volumes; the folder."""
+    """Write a task of synthetic volumes. Return its folder."""
     names = [f"synthetic_{number:02}" for number in range(count)]
     for number, name in enumerate(names):
         units, label, affine = synthetic(np.random.default_rng([seed, number]), voxel)
@@ -89,7 +90,7 @@ def write_synthetic(folder: Path, count: int, voxel: float, seed: int) -> Path:
 
 
 def write_epi(folder: Path) -> Path:
-    """A task of nibabel's scan, each of its two points in time a volume; the folder."""
+    """Write a task of nibabel's scan, with each of its two points in time as a volume. Return its folder."""
     scan = nibabel.load(Path(nibabel.__file__).parent / "tests" / "data" / "example4d.nii.gz")
     values = np.asarray(scan.dataobj)
     names = [f"epi_{time}" for time in range(values.shape[3])]
@@ -103,7 +104,7 @@ def write_epi(folder: Path) -> Path:
 
 
 def otsu(values: Array) -> float:
-    """The threshold that parts values into two groups with the least variance inside (Otsu, 1979)."""
+    """Return the threshold that divides values into two groups with the least variance inside (Otsu, 1979)."""
     counts, edges = np.histogram(values, 256)
     centres = (edges[1:] + edges[:-1]) / 2
     below, sums = np.cumsum(counts)[:-1], np.cumsum(counts * centres)
@@ -120,7 +121,7 @@ def save(image: nibabel.Nifti1Image, path: Path) -> None:
 def write_task(
     folder: Path, name: str, description: str, modality: str, labels: dict[str, str], names: list[str]
 ) -> Path:
-    """dataset.json, as the Decathlon writes it."""
+    """Write dataset.json in the Decathlon's format."""
     task = {
         "name": name,
         "description": description,

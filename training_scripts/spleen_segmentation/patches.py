@@ -1,9 +1,9 @@
-"""Patches that depend on seed and step alone: not on the number of processes, of loading workers, or interruptions.
+"""Patches that depend only on seed and step: not on the number of processes, of loading workers, or interruptions.
 
-A volume is too large for a step, so a step has a few patches. In an epoch every volume gives one, in an order drawn
-from (seed, epoch); where it lies and how it is changed is drawn from (seed, step, number in the batch). Nothing of that
-has to be stored in a checkpoint. An organ is a hundredth of a body, so half of the patches have a voxel of one in their
-middle.
+A volume is too large for a step, so a step has a few patches. In an epoch every volume gives one patch, in an order
+drawn from (seed, epoch). The patch's position and its changes are drawn from (seed, step, number in the batch), so a
+checkpoint need not store them. An organ is a hundredth of a body, so half of the patches have a voxel of an organ in
+their middle.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Patches:
     mirror: bool = False
 
     def __len__(self) -> int:
-        """Steps in an epoch."""
+        """Return the number of steps in an epoch."""
         return -(-len(self.volumes) // self.global_batch)
 
     def __getitem__(self, step: int) -> tuple[Array, Array]:
-        """float32 (patches, 1, x, y, z) and int64 (patches, x, y, z)."""
+        """Return a step's float32 (patches, 1, x, y, z) and int64 (patches, x, y, z)."""
         found = [self.patch(step, number) for number in range(self.rank, self.global_batch, self.world_size)]
         return np.stack([image for image, _ in found])[:, None], np.stack([label for _, label in found])
 
@@ -47,7 +47,7 @@ class Patches:
         return self.volumes[np.random.default_rng([self.seed, epoch]).permutation(len(self.volumes))[position]]
 
     def patch(self, step: int, number: int) -> tuple[Array, Array]:
-        """Image and label of one patch."""
+        """Return image and label of one patch."""
         volume = self.volume_of(step, number)
         random = np.random.default_rng([self.seed, step, number])
         shape = volume.image.shape
@@ -67,7 +67,8 @@ class Patches:
 
 
 def corner_of(centre: Sequence[int], size: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """Where a patch begins: inside of the volume where that is large enough, else the volume inside of the patch."""
+    """Return where a patch begins: inside the volume where the volume is large enough, else such that the patch
+    contains the volume."""
     return tuple(
         int(np.clip(c - want // 2, min(0, have - want), max(0, have - want)))
         for c, want, have in zip(centre, size, shape, strict=True)
@@ -75,7 +76,7 @@ def corner_of(centre: Sequence[int], size: Sequence[int], shape: Sequence[int]) 
 
 
 def cut(array: Array, corner: Sequence[int], size: Sequence[int]) -> Array:
-    """A copy of a part, with zeros where it sticks out."""
+    """Copy a part of a volume, with zeros where it sticks out."""
     part = array[tuple(slice(max(0, at), at + want) for at, want in zip(corner, size, strict=True))]
     before = [max(0, -at) for at in corner]
     after = [want - have - b for want, have, b in zip(size, part.shape, before, strict=True)]

@@ -1,4 +1,4 @@
-"""Slices of a volume with what is true and what was predicted."""
+"""Draw slices of a volume with the true and the predicted labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from volumes import Array
 
 KINDS = {"right": "#009e73", "missed": "#56b4e9", "wrong": "#e69f00"}
-"""Colours that colour-blind eyes tell apart, too (Okabe and Ito)."""
+"""Colours that colour-blind eyes can tell apart (Okabe and Ito)."""
 
 COLOURS = ListedColormap(list(KINDS.values()))
 
@@ -19,8 +19,8 @@ SLICES = 3
 
 
 def draw(path: Path, title: str, image: Array, truth: Array, guess: Array, spacing: tuple[float, ...]) -> None:
-    """Write a PNG: slices from feet to head through what is labelled, as one looks at them: from below, with the
-    patient's right on the left. Classes are not told apart: a voxel is right when its class is."""
+    """Write a PNG with slices from feet to head through the labelled part. The view is from below, with the patient's
+    right on the left. Classes are not distinguished: a voxel is right when its class is."""
     shape = spacing[1] / spacing[0]  # of a pixel
     figure = Figure(figsize=(9, 3 * SLICES * shape * image.shape[1] / image.shape[0] + 0.8), layout="constrained")
     panels = figure.subplots(SLICES, 3, squeeze=False)
@@ -42,17 +42,19 @@ def draw(path: Path, title: str, image: Array, truth: Array, guess: Array, spaci
 
 
 def chosen_slices(truth: Array) -> list[int]:
-    """At a sixth, a half and five sixths of what is labelled; of all, where nothing is."""
+    """Return the slices at a sixth, a half and five sixths of the labelled part; of the whole volume where nothing is
+    labelled."""
     heights = np.flatnonzero((truth > 0).any((0, 1)))
     heights = heights if len(heights) else np.arange(truth.shape[2])
     return [int(heights[len(heights) * (2 * part + 1) // (2 * SLICES)]) for part in range(SLICES)]
 
 
 def kinds(truth: Array, guess: Array) -> Array:
-    """1 where both have the same label, 2 where only the truth has one, 3 where the prediction has a wrong one."""
+    """Return 1 where both have the same label, 2 where only the truth has one, 3 where the prediction has a wrong
+    one."""
     return np.select([(truth == guess) & (truth > 0), (truth > 0) & (guess == 0), guess != truth], [1, 2, 3])
 
 
 def as_seen(plane: Array) -> Array:
-    """(right, front) as rows from the front to the back, with the patient's right on the left."""
+    """Turn (right, front) into rows from the front to the back, with the patient's right on the left."""
     return plane.T[::-1, ::-1]

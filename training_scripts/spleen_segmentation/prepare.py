@@ -10,8 +10,9 @@ Each process its share, however processes are started:
     cloudtrain submit prepare.yaml --target sagemaker
     cloudtrain submit prepare.yaml --target azureml
 
-What is there already, from the same files with the same settings, is not made again: run it once more after a failure,
-a stop, or new volumes. A volume that cannot be prepared is named; the others are prepared, and the exit code is 1.
+Volumes that exist already, from the same files with the same settings, are kept. So run the script again after a
+failure, a stop, or new volumes. If a volume cannot be prepared, the script names it, prepares the others, and ends with
+exit code 1.
 """
 
 import hashlib
@@ -52,7 +53,7 @@ AT_LEAST = {"workers": 0}
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides, beside its two files, what a prepared volume looks like."""
+    """What determines a prepared volume, beside its two files."""
 
     spacing: tuple[float, float, float]
     window: tuple[float, float]
@@ -63,7 +64,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Case:
-    """A scan and its label, and where the prepared volume goes."""
+    """A scan and its label, and the place of the prepared volume."""
 
     image: Path
     label: Path
@@ -74,7 +75,7 @@ class Case:
 
 
 def read_task(raw: Path) -> tuple[dict[str, Any], Path, Path]:
-    """dataset.json, and the folders of images and labels: those of the task, or what a job gives as inputs."""
+    """Return dataset.json, and the folders of images and labels: those of the task, or the inputs of a job."""
     place = runtime.input_dir("dataset", default=raw / "dataset.json")
     images = runtime.input_dir("images", default=raw / "imagesTr")
     labels = runtime.input_dir("labels", default=raw / "labelsTr")
@@ -82,10 +83,10 @@ def read_task(raw: Path) -> tuple[dict[str, Any], Path, Path]:
 
 
 def task_in(path: Path) -> dict[str, Any]:
-    """dataset.json, with what this reads of it.
+    """Return dataset.json, checked.
 
     Raises:
-        SetupError: it is not what the Decathlon calls so, or names nothing to train on.
+        SetupError: the file does not have the Decathlon's format, or names nothing to train on.
     """
     try:
         task: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -102,16 +103,16 @@ def task_in(path: Path) -> dict[str, Any]:
 
 
 def cases_of(task: Mapping[str, Any], images: Path, labels: Path, out: Path) -> list[Case]:
-    """The scans that dataset.json names for training, by name."""
+    """Return the scans that dataset.json names for training, by name."""
     pairs = sorted((Path(pair["image"]).name, Path(pair["label"]).name) for pair in task["training"])
     return [Case(images / image, labels / label, Volume(out, name_of(image))) for image, label in pairs]
 
 
 def dealt_out(cases: list[Case], images: Path) -> list[Case]:
-    """Those whose scan is here.
+    """Return the cases whose scan is on this machine.
 
     Raises:
-        SetupError: there are files, and none of them is one that dataset.json names.
+        SetupError: the folder has files, but none that dataset.json names.
     """
     found = [case for case in cases if case.image.exists()]
     strangers = sorted(path.name for path in images.iterdir() if not path.name.startswith("."))
@@ -131,11 +132,11 @@ def name_of(file: str) -> str:
 
 
 def prepare_one(case: Case, settings: Settings) -> str:
-    """Prepare one volume, unless it is there; says what was done.
+    """Prepare one volume, unless it exists. Return what was done.
 
     Raises:
         ValueError: image and label are not what dataset.json promises.
-        Exception: whatever reading a broken file gives.
+        Exception: any error from reading a broken file.
     """
     made_from = {"image": digest(case.image), "label": digest(case.label)}
     made_with = json.loads(json.dumps(asdict(settings)))
@@ -176,13 +177,14 @@ def is_there(volume: Volume, made_from: Any, made_with: Any) -> bool:
 
 
 def read_nifti(path: Path) -> tuple[Array, Array]:
-    """Values as float32, axes turned to right, front, head; and the matrix from voxels to the scanner's mm."""
+    """Return values as float32, with axes turned to right, front, head, and the matrix from voxels to the scanner's
+    mm."""
     image = nibabel.as_closest_canonical(nibabel.load(path))
     return image.get_fdata(dtype=np.float32, caching="unchanged"), image.affine
 
 
 def check(image: Array, affine: Array, label: Array, label_affine: Array, settings: Settings) -> None:
-    """What would otherwise train quietly on nonsense."""
+    """Raise an error for mistakes that training would not notice."""
     if image.ndim != 3:
         raise ValueError(f"it has {image.ndim} dimensions, not 3")
     if image.shape != label.shape or not np.allclose(affine, label_affine, atol=0.1):
@@ -197,23 +199,23 @@ def check(image: Array, affine: Array, label: Array, label_affine: Array, settin
 
 
 def by_window(image: Array, settings: Settings) -> Array:
-    """CT: Hounsfield units mean the same in every scanner, so a fixed window does."""
+    """Normalise CT by a fixed window, because Hounsfield units mean the same in every scanner."""
     low, high = settings.window
     return np.clip((image - low) / (high - low), 0, 1)
 
 
 def by_percentiles(image: Array, _settings: Settings) -> Array:
-    """Magnetic resonance: grey values have no unit."""
+    """Normalise magnetic resonance by percentiles, because its grey values have no unit."""
     low, high = np.percentile(image, (0.5, 99.5))
     return np.clip((image - low) / max(high - low, 1e-6), 0, 1)
 
 
 NORMALISE = {"CT": by_window, "MRI": by_percentiles}
-"""By dataset.json's modality. All give values from 0 to 1."""
+"""The normalisation by dataset.json's modality. All give values from 0 to 1."""
 
 
 def body(grey: Array, affine: Array) -> tuple[tuple[slice, ...], Array]:
-    """The smallest box with all that is not black, and the affine of a volume that begins there."""
+    """Return the smallest box with everything that is not black, and the affine of a volume that begins there."""
     box = []
     for axis in range(3):
         others = tuple(other for other in range(3) if other != axis)
@@ -227,7 +229,7 @@ def body(grey: Array, affine: Array) -> tuple[tuple[slice, ...], Array]:
 
 
 def weights(affine: Array, shape: tuple[int, ...], spacing: tuple[float, float, float]) -> tuple[list[Array], Array]:
-    """For each axis a matrix (new voxels, old voxels), and the new affine.
+    """Return for each axis a matrix (new voxels, old voxels), and the new affine.
 
     A new voxel is the mean of the old ones around it, weighted by a triangle as wide as the larger of the two voxels:
     linear interpolation where voxels get smaller, and no aliasing where they get larger.
@@ -244,14 +246,14 @@ def weights(affine: Array, shape: tuple[int, ...], spacing: tuple[float, float, 
 
 
 def resampled(volume: Array, matrices: list[Array]) -> Array:
-    """One axis after the other, each a matrix product."""
+    """Resample one axis after the other, each by a matrix product."""
     first, second, third = matrices
     volume = np.tensordot(first, volume, 1)
     return np.matmul(second, volume) @ third.T
 
 
 def resampled_classes(label: Array, matrices: list[Array], classes: int) -> Array:
-    """Each voxel gets the class that weighs most in it."""
+    """Resample labels: each voxel gets the class that weighs most in it."""
     best = resampled((label == 0).astype(np.float32), matrices)
     found = np.zeros(best.shape, np.uint8)
     for number in range(1, classes):
@@ -269,7 +271,7 @@ def words(shape: tuple[int, ...]) -> str:
 
 
 def outcome(case: Case, settings: Settings) -> tuple[str, str | None]:
-    """What was done, or why it was not."""
+    """Return what was done, or why it failed."""
     try:
         return prepare_one(case, settings), None
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one file, the others are prepared
@@ -277,7 +279,8 @@ def outcome(case: Case, settings: Settings) -> tuple[str, str | None]:
 
 
 def outcomes(cases: list[Case], settings: Settings, workers: int) -> Iterator[tuple[Case, str, str | None]]:
-    """As they come. The largest first, so that in the end all workers are busy; ends early when asked to stop."""
+    """Yield outcomes as they come. The largest volumes start first, so that all workers stay busy to the end. Ends
+    early when asked to stop."""
     ordered = sorted(cases, key=lambda case: case.image.stat().st_size if case.image.exists() else 0, reverse=True)
     if workers == 1:
         for case in ordered:
@@ -301,7 +304,8 @@ def outcomes(cases: list[Case], settings: Settings, workers: int) -> Iterator[tu
 
 
 def submitted(pool: ProcessPoolExecutor, case: Case, settings: Settings) -> Future[tuple[str, str | None]]:
-    """A pool that has lost a worker takes nothing more and says so at once; here that is the case's outcome, too."""
+    """Submit a case. A pool that has lost a worker refuses new work at once; here that becomes the case's outcome,
+    too."""
     try:
         return pool.submit(outcome, case, settings)
     except BrokenProcessPool as error:
@@ -327,7 +331,7 @@ def settings_of(config: Config, task: Mapping[str, Any]) -> Settings:
 
 
 def prepare_all(raw: Path, out: Path, spacing: tuple[float, float, float]) -> None:
-    """A whole task, here and now, for those who import this.
+    """Prepare a whole task in this process, for code that imports this file.
 
     Raises:
         Exception: a volume cannot be prepared.
@@ -339,7 +343,7 @@ def prepare_all(raw: Path, out: Path, spacing: tuple[float, float, float]) -> No
 
 
 def cores() -> int:
-    """That this process may use: fewer than the machine has, in a container."""
+    """Return the cores that this process may use: fewer than the machine has, in a container."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

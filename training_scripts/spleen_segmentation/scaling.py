@@ -59,7 +59,7 @@ AT_LEAST = {
 
 
 def in_turn(rounds: int, count: int, voxel: float, steps: int) -> tuple[dict[int, float], dict[int, float]]:
-    """Median seconds by number of processes: of a preparation, and of a training step."""
+    """Return median seconds by number of processes, of a preparation and of a training step."""
     prepared: dict[int, list[float]] = {1: [], 2: []}
     trained: dict[int, list[float]] = {1: [], 2: []}
     with tempfile.TemporaryDirectory() as name:
@@ -75,7 +75,7 @@ def in_turn(rounds: int, count: int, voxel: float, steps: int) -> tuple[dict[int
 
 
 def preparation(folder: Path, raw: Path, processes: int) -> float:
-    """Seconds from the start of all processes to the end of the last one."""
+    """Return the seconds from the start of all processes to the end of the last one."""
     shares = [folder / str(number) for number in range(processes)]
     for number, share in enumerate(shares):
         link_share(str(share), str(raw / "imagesTr"), number, processes)
@@ -101,7 +101,7 @@ def preparation(folder: Path, raw: Path, processes: int) -> float:
 
 
 def training_step(folder: Path, processes: int, steps: int) -> float:
-    """Seconds of a step, of the whole global batch, without start and evaluation."""
+    """Return the seconds of a step of the whole global batch, without start and evaluation."""
     folder.mkdir()
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes)
     schedule = ("--steps", steps, "--evaluate_every", steps, "--checkpoint_every", steps)
@@ -112,7 +112,7 @@ def training_step(folder: Path, processes: int, steps: int) -> float:
 
 
 def python(*words: object, cwd: Path) -> str:
-    """Run a script of this folder, or a module, to its end; what it printed."""
+    """Run a script of this folder, or a module, to its end. Return its output."""
     words = (HERE / str(words[0]), *words[1:]) if words[0] != "-m" else words
     command = [sys.executable, *map(str, words)]
     return subprocess.run(command, cwd=cwd, env=environment(), check=True, text=True, stdout=subprocess.PIPE).stdout
@@ -123,7 +123,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def efficiency(seconds: dict[int, float]) -> float:
-    """What two processes make of twice the machine: 1 when they need half the time."""
+    """Return what two processes gain from twice the machine: 1 when they need half the time."""
     return seconds[1] / (2 * seconds[2])
 
 
@@ -142,18 +142,20 @@ The efficiencies are those of two processes{here}.
 
 
 def efficiency_with(n: int, of_two: float) -> float:
-    """That of two processes holds for all larger numbers: a process disturbs its neighbour as much, not more."""
+    """Return the efficiency of more processes. It equals that of two, because a process disturbs its neighbours no more
+    when there are many."""
     return of_two if n > 1 else 1.0
 
 
 def hours_of_preparation(n: int, config: Config) -> float:
-    """The largest share decides."""
+    """Return the hours of a preparation. The largest share decides."""
     share = math.ceil(config.volumes / n) / config.volumes
     return config.prepare_hours * share / efficiency_with(n, config.prepare_efficiency)
 
 
 def hours_of_training(n: int, config: Config) -> float:
-    """The batch is the same for any number of processes; gradients go round a ring once per step."""
+    """Return the hours of a training. The batch is the same for any number of processes; gradients go round a ring once
+    per step."""
     n = min(n, config.global_batch)
     exchange = 2 * (n - 1) / n * config.parameters * 4 / (config.gigabits * 1e9 / 8)
     return config.train_hours / n / efficiency_with(n, config.train_efficiency) + config.train_steps * exchange / 3600
@@ -165,7 +167,7 @@ def hours(n: int, config: Config) -> float:
 
 
 def enough(limit: float, config: Config) -> int | None:
-    """The fewest processes that need no more than so many hours; None when there is no such number below 4,096."""
+    """Return the fewest processes that need at most the given hours; None when no number below 4,096 does."""
     return next((n for n in range(1, 4096) if hours(n, config) <= limit), None)
 
 

@@ -115,7 +115,7 @@ demo = tempfile.TemporaryDirectory()  # synthetic volumes, when there are no oth
 
 
 def find_volumes() -> list[Volume]:
-    """What `prepare.py` made; by default where it puts it."""
+    """Return what `prepare.py` made, by default from the place where it writes."""
     prepared = runtime.input_dir("volumes", default="volumes" if Path("volumes").is_dir() else demo.name)
     if str(prepared) == demo.name:
         from make_volumes import write_synthetic
@@ -146,7 +146,7 @@ patches = Patches(
 
 
 def learning_rate_at(step: int) -> float:
-    """Linear up to the peak, then half a cosine down to zero at the last step."""
+    """Rise linearly to the peak, then follow half a cosine down to zero at the last step."""
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / (config.warmup_steps + 1)
     rest = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
@@ -154,13 +154,14 @@ def learning_rate_at(step: int) -> float:
 
 
 def in_precision() -> torch.autocast:
-    """Convolutions in bf16, norms and sums in fp32. bf16 needs no loss scaling."""
+    """Compute convolutions in bf16, norms and sums in fp32. bf16 needs no loss scaling."""
     return torch.autocast(group.device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
 def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy plus soft Dice, which a large background does not drown; each per patch, and summed over patches,
-    so that a batch can be taken apart. Sums of products with ones and zeros, because those repeat on GPUs, too."""
+    """Return cross-entropy plus soft Dice, which a large background does not drown. Losses are per patch and summed
+    over patches, so that a batch can be divided. Sums of products with ones and zeros are used, because those repeat on
+    GPUs, too."""
     numbers = torch.arange(classes, device=labels.device).view(-1, 1, 1, 1)
     truth = (labels[:, None] == numbers).to(logits.dtype)
     log_chance = logits.log_softmax(1)
@@ -172,8 +173,8 @@ def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def predict(volume: Volume) -> torch.Tensor:
-    """The class of each voxel, int64 (x, y, z): the network looks through windows as large as a patch, and where they
-    overlap, those weigh more that have the voxel in their middle."""
+    """Return the class of each voxel, int64 (x, y, z). The network looks through windows as large as a patch; where
+    windows overlap, those with the voxel in their middle weigh more."""
     image = torch.from_numpy(volume.image.astype("float32")).to(group.device, dtype)[None, None]
     with in_precision():
         logits = sliding_window_inference(image, patch, 4, network, overlap=config.overlap, mode="gaussian")
@@ -181,8 +182,9 @@ def predict(volume: Volume) -> torch.Tensor:
 
 
 def evaluate(pictures: int = 0) -> torch.Tensor:
-    """Dice of each held-out volume and class, (volumes, classes - 1). Each process takes its share of the volumes, and
-    draws those of the first `pictures` that it has. Voxels are counted, so it does not matter who counts which."""
+    """Return Dice of each held-out volume and class, (volumes, classes - 1). Each process takes its share of the
+    volumes, and draws the first `pictures` of them. Voxels are counted, so the division among processes does not
+    matter."""
     network.eval()
     both = torch.zeros(len(held_out), classes - 1, dtype=torch.long)
     total = torch.zeros_like(both)
@@ -203,12 +205,13 @@ def evaluate(pictures: int = 0) -> torch.Tensor:
 
 
 def dice(both: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    """2 |A and B| / (|A| + |B|); 1 where neither is there."""
+    """Return 2 |A and B| / (|A| + |B|); 1 where both are empty."""
     return torch.where(total > 0, 2 * both / total.clamp(min=1), 1.0)
 
 
 def gradient_norm() -> torch.Tensor:
-    """The length of the whole gradient, the same on all processes: what shows that it was averaged rightly."""
+    """Return the norm of the whole gradient. All processes get the same value, which shows that it was averaged
+    correctly."""
     return torch.stack([parameter.grad.norm() for parameter in network.parameters()]).norm()
 
 

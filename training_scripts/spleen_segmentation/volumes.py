@@ -30,7 +30,7 @@ PARTS = ("image", "label")
 
 @dataclass(frozen=True)
 class Volume:
-    """One prepared volume. Arrays stay on disk until they are asked for."""
+    """One prepared volume. Arrays stay on disk until they are used."""
 
     folder: Path
     name: str
@@ -50,14 +50,14 @@ class Volume:
 
     @property
     def is_whole(self) -> bool:
-        """Whether both files are as long as they were when they were written."""
+        """Return whether both files are as long as they were when they were written."""
         paths = {part: self.path(f"{part}.npy") for part in PARTS}
         sizes = {part: path.stat().st_size for part, path in paths.items() if path.exists()}
         return sizes == self.facts.get("bytes")
 
     @cached_property
     def labelled(self) -> Array:
-        """Where the voxels with a label are, as positions in the flat volume."""
+        """Return the positions of labelled voxels in the flat volume."""
         return np.flatnonzero(self.label)
 
     def path(self, end: str) -> Path:
@@ -69,10 +69,11 @@ class Volume:
 
 
 def read_volumes(folder: Path) -> list[Volume]:
-    """The volumes of a folder, by name.
+    """Return the volumes of a folder, by name.
 
     Raises:
-        SetupError: there is none, or one is not whole, which training would find out when it reaches it.
+        SetupError: the folder has no volume, or one is incomplete, which training would notice only when it reaches
+        that volume.
     """
     found = [Volume(path.parent, path.stem) for path in sorted(folder.glob("*.json"))]
     if not found:
@@ -86,7 +87,7 @@ def read_volumes(folder: Path) -> list[Volume]:
 
 
 def write_volume(volume: Volume, image: Array, label: Array, facts: dict[str, Any]) -> None:
-    """Write a volume such that it is whole or not there, whenever the process is killed."""
+    """Write a volume such that it is either whole or absent, whenever the process is killed."""
     volume.path("json").unlink(missing_ok=True)
     for part, array in zip(PARTS, (image, label), strict=True):
         write_aside(volume.path(f"{part}.npy"), lambda file, array=array: np.save(file, array))
@@ -96,7 +97,7 @@ def write_volume(volume: Volume, image: Array, label: Array, facts: dict[str, An
 
 
 def write_aside(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """The file gets its name when all of it is on the disk."""
+    """Write a file that gets its name when all of it is on the disk."""
     aside = path.with_name(f".{path.name}.writing")
     with aside.open("wb") as file:
         write(file)

@@ -98,7 +98,9 @@ def _words(text: str | None) -> list[str]:
     try:
         return split(text or "")
     except ValueError as error:
-        raise UsageError(f"`--args` is no shell line: {error}", hint="close the quotes", code="CT901") from None
+        raise UsageError(
+            f"`--args` is not valid shell syntax: {error}", hint="close the quotes", code="CT901"
+        ) from None
 
 
 def _may_run(source: str, python: str | None) -> bool:

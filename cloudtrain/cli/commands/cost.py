@@ -35,7 +35,7 @@ def command(
     ] = None,
     profile: options.Profile = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Ask no target what it billed: what is known here counts.")
+        bool, typer.Option("--offline", help="Do not ask targets what they billed; use what this machine knows.")
     ] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print a table of comma-separated values.")] = False,
     json: options.Json = False,

@@ -14,8 +14,8 @@ def command(
         str,
         typer.Argument(
             metavar="[PATH]",
-            help="`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; of a local run also `outputs/`, all of them, and "
-            "`work/`; everything unless given.",
+            help="`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has `outputs/` (all outputs) "
+            "and `work/`. Default: everything.",
             autocompletion=complete.parts,
             show_default=False,
         ),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def command(
     name: options.RunName,
     trials: Annotated[int, typer.Option("--trials", min=0, metavar="N", help="Add N trials.", show_default=False)] = 0,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as it goes on.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the sweep continues.")] = False,
 ) -> None:
     """Go on with a sweep, with more trials if you like.
 

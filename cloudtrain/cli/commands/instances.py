@@ -60,7 +60,7 @@ def command(
             "--target",
             "-t",
             metavar="TARGET",
-            help="Whose types. Default: your `target`, if it has a table; else the first one that has.",
+            help="The target. Default: your `target`, if it has a table; else the first target that has one.",
             show_default=False,
             autocompletion=complete.targets,
         ),
@@ -101,7 +101,7 @@ def command(
             metavar="KEY",
             show_default=False,
             autocompletion=_offer(_all_orders),
-            help="price (the cheapest first; unless given), name, or gpus, gpu-memory, vcpus, memory, network (the "
+            help="price (the default, cheapest first), name, or gpus, gpu-memory, vcpus, memory, network (the "
             "largest first).",
         ),
     ] = "price",
@@ -200,7 +200,7 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
     if not isinstance(service, ListsNodes):
         return False
     if name is not None:
-        raise UsageError(f"`{target}` lists its nodes, which have no names of types", hint=f"remove `{name}`")
+        raise UsageError(f"`{target}` lists nodes, which have no type names", hint=f"remove `{name}`")
     own = settings.target(target, profile=profile)
     account = target_of(target).account(own, environ=settings.environ, state_dir=settings.state_dir, cwd=settings.cwd)
     kinds = service.instances(account.place)

@@ -55,7 +55,7 @@ def command(
     ] = True,
     timestamps: Annotated[bool, typer.Option("--timestamps", help="Put the time (UTC) before each line.")] = False,
     raw: Annotated[
-        bool, typer.Option("--raw", help="As the run wrote it, with control characters, which your terminal obeys.")
+        bool, typer.Option("--raw", help="Print the output unchanged; your terminal obeys its control characters.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:

@@ -34,7 +34,7 @@ def command(
     ] = "text",
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     short: Annotated[
-        bool, typer.Option("--short", help="Only the summary and what the checks found, without processes and request.")
+        bool, typer.Option("--short", help="Only the summary and the findings, without processes and request.")
     ] = False,
     instances: options.Instances = None,
     processes_per_instance: options.ProcessesPerInstance = None,

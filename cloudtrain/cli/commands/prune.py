@@ -58,10 +58,10 @@ def command(
 
     if by is not None and keep is None:
         raise UsageError(
-            "`--by` says which runs to keep, and not how many", hint=f"add `--keep 3`: `--keep 3 --by {by}`"
+            "`--by` says which runs to keep, but not how many", hint=f"add `--keep 3`: `--keep 3 --by {by}`"
         )
     if all(option is None for option in (older_than, state, job, larger_than, keep)):
-        raise UsageError("nothing says which runs to remove", hint="for example `cloudtrain prune --older-than 30d`")
+        raise UsageError("no option says which runs to remove", hint="for example `cloudtrain prune --older-than 30d`")
     ended = [run for run in ct.runs(limit=None, states=_states(state), job=job) if run.last_status.state.is_final]
     found = ended if keep is None else _beyond(ended, keep, by)
     if older_than is not None:

@@ -13,7 +13,7 @@ def command(
     everything: Annotated[bool, typer.Option("--all", "-a", help="All runs, not only the newest.")] = False,
     count: Annotated[
         int,
-        typer.Option("-n", "--limit", min=1, metavar="N", help="The newest N; 20 unless given.", show_default=False),
+        typer.Option("-n", "--limit", min=1, metavar="N", help="The newest N. Default: 20.", show_default=False),
     ] = 20,
     active: Annotated[bool, typer.Option("--active", help="Only runs that have not ended.")] = False,
     state: Annotated[
@@ -23,14 +23,14 @@ def command(
     job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Only runs of this job.")] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option("--tag", metavar="NAME=VALUE", help="Only runs with this tag. Can be given again."),
+        typer.Option("--tag", metavar="NAME=VALUE", help="Only runs with this tag. Repeatable."),
     ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
             "--where",
             metavar="COMPARISON",
-            help="Only runs whose hyperparameter compares so: `learning_rate<0.01`. Can be given again.",
+            help="Only runs whose hyperparameters match: `learning_rate<0.01`. Repeatable.",
         ),
     ] = None,
     target: Annotated[
@@ -45,7 +45,7 @@ def command(
     ] = None,
     profile: options.Profile = None,
     rehearsals: Annotated[
-        bool, typer.Option("--rehearsals", help="Also the runs of rehearsals that have ended; --all has them too.")
+        bool, typer.Option("--rehearsals", help="Also show ended rehearsals; --all shows them too.")
     ] = False,
     trials: Annotated[bool, typer.Option("--trials", help="Show the trials of sweeps too.")] = False,
     size: Annotated[bool, typer.Option("--size", help="Show the bytes of each run's folder on this machine.")] = False,

@@ -32,7 +32,7 @@ def queue(
             "--target",
             "-t",
             metavar="TARGET",
-            help="Whose queue; `target` in cloudtrain.toml unless given.",
+            help="The target. Default: `target` in cloudtrain.toml.",
             autocompletion=complete.targets,
         ),
     ] = None,
@@ -56,7 +56,7 @@ def queue(
     if ctx.invoked_subcommand is not None:
         if target is not None or json:
             flag, name = "--json" if json else "--target", ctx.invoked_subcommand
-            raise UsageError(f"`{flag}` is for the list, and not for `{name}`", hint="leave it out", code="CT902")
+            raise UsageError(f"`{flag}` applies to the list, not to `{name}`", hint="leave it out", code="CT902")
         return
     from cloudtrain.cli.terminal import print_json, say, show
     from cloudtrain.lifecycle.queue import queue_of
@@ -99,7 +99,9 @@ def move(
     from cloudtrain.errors import UsageError
 
     if first + last + (before is not None) != 1:
-        raise UsageError("say where to: one of three", hint="`--first`, `--last` or `--before OTHER`", code="CT902")
+        raise UsageError(
+            "the new position is missing", hint="add `--first`, `--last` or `--before OTHER`", code="CT902"
+        )
     run = inputs.run(name)
     other = None if before is None else inputs.run(before)
     if other is not None and other.target != run.target:

@@ -17,7 +17,7 @@ def command(
             show_default=False,
         ),
     ],
-    wait: Annotated[bool, typer.Option("--wait", help="Return when they have ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until they have ended.")] = False,
 ) -> None:
     """Stop runs gracefully.
 

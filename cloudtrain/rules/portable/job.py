@@ -98,7 +98,7 @@ def metric_pattern(subject: Subject) -> Iterator[Fault]:
                 warnings.simplefilter("ignore")  # `[[` may have another meaning in future versions of Python
                 groups = re.compile(pattern).groups
         except re.error as error:
-            message = f"the pattern of metric `{name}` is no regular expression: {error}"
+            message = f"the pattern of metric `{name}` is not a regular expression: {error}"
             yield Fault(message, _example_of(name), ("metrics", name))
             continue
         if groups != 1:

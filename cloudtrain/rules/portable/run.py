@@ -22,4 +22,4 @@ def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> 
     message = f"the run `{name}` is {state}" if state else f"the run `{name}` is gone"
     hint = f"wait for it: `cloudtrain wait {name}`" if state in ("pending", "queued", "preparing", "running") else None
     level = registered["CT531"].level
-    return Finding("CT531", level, f"{message}, so what it writes is not whole", hint or "run it again first", path)
+    return Finding("CT531", level, f"{message}, so its output is incomplete", hint or "run it again first", path)

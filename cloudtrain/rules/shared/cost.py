@@ -72,7 +72,7 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
     for name, group in {group.instance_type: group for group in machines.groups}.items():
         if not name:
             hint = "name the type with `instance_type` under `resources`, on a cluster too"
-            yield Fault("which instance type the job runs on is not known, so `max_cost` cannot be checked", hint)
+            yield Fault("the instance type of the job is not known, so `max_cost` cannot be checked", hint)
         elif group.known is None or group.known.price is None:
             size = "" if group.known else "`vcpus = 4`, `memory_gib = 16` and "
             row = f'`[{subject.where.name}."{name}"]`'

@@ -1,12 +1,13 @@
-"""Training loops of other libraries, with cloudtrain's metrics, progress, graceful stop, checkpoints and resuming.
+"""Run the training loops of other libraries with cloudtrain's metrics, progress, graceful stop, checkpoints and
+resuming.
 
     from cloudtrain.runtime import integrations
 
     integrations.train(trainer)                 # Hugging Face, in place of trainer.train()
     integrations.fit(trainer, model, data)      # Lightning, in place of trainer.fit(model, data)
 
-Both add a callback, `HuggingFaceCallback` or `LightningCallback`, which a script may also add by itself. The libraries
-are imported when they are used. `pass_to_hydra()` turns the job's hyperparameters into Hydra's overrides.
+Both add a callback, `HuggingFaceCallback` or `LightningCallback`, which a script may also add itself. The libraries are
+imported on first use. `pass_to_hydra()` turns the job's hyperparameters into Hydra's overrides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face's transformers, and those made of it, such as TRL's."""
+"""Support for the Trainer of Hugging Face's transformers, and for trainers derived from it, such as TRL's."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def train(trainer: Any, **arguments: Any) -> Any:
 
 
 class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where transformers is not installed, it is Any
-    """Report what the Trainer logs, save and leave on SIGTERM, and write checkpoints to `checkpoint_dir()`."""
+    """Reports what the Trainer logs, saves and exits on SIGTERM, and writes checkpoints to `checkpoint_dir()`."""
 
     def __init__(self) -> None:
         self._reports = StepReports()
         self._stopping = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
-        """Choose the place of checkpoints, and watch for SIGTERM from now on."""
+        """Choose the folder for checkpoints, and watch for SIGTERM from now on."""
         require_all_processes(args.world_size, "without GPUs, write `TrainingArguments(use_cpu=True)`")
         args.output_dir = str(checkpoint_dir())
         watch_for_stop()
@@ -53,14 +53,14 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
         self._reports.log(state.global_step, state.max_steps, logs or {})
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """After a stop was asked for, save instead of whatever else was due."""
+        """After a stop was requested, save and skip everything else that was due."""
         self._reports.tick(state.global_step, state.max_steps, {"epoch": state.epoch})
         if should_stop():
             self._stopping = control.should_training_stop = control.should_save = True
             control.should_evaluate = False
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The step that was stopped at has been saved."""
+        """Skip saving and evaluating at the end of the epoch after a stop: the step has been saved already."""
         if self._stopping:
             control.should_save = control.should_evaluate = False
 
@@ -73,14 +73,14 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
             _write_manifest(folder, state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Leave if the training was stopped; else let `save_model()` write where results go."""
+        """Exit if the training was stopped. Otherwise let `save_model()` write to the folder for results."""
         if self._stopping and state.global_step < state.max_steps:
             exit_preempted(state.global_step)
         args.output_dir = str(model_dir())
 
 
 def newest_checkpoint(directory: Path) -> str | None:
-    """The Trainer's newest checkpoint in a folder that is whole; torn ones are skipped with a notice."""
+    """Return the Trainer's newest whole checkpoint in a folder. Torn ones are skipped with a notice."""
     found = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
     for _, path in sorted(found, reverse=True):
         if is_whole(path):

@@ -1,4 +1,4 @@
-"""Hydra's overrides, from the arguments that cloudtrain and the clouds give to a script."""
+"""Turn the arguments that cloudtrain and the clouds give to a script into Hydra's overrides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def pass_to_hydra() -> None:
 
 
 def overrides_of(arguments: Sequence[str]) -> list[str]:
-    """The arguments, each `--name value` and `--name=value` as Hydra's `name=value`. Hydra's own options stay."""
+    """Return the arguments with each `--name value` and `--name=value` as Hydra's `name=value`. Hydra's own options
+    stay."""
     found: list[str] = []
     waiting = list(arguments)
     while waiting:

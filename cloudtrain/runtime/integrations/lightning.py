@@ -1,4 +1,4 @@
-"""Lightning's Trainer, as `lightning.pytorch` and as `pytorch_lightning`."""
+"""Support for Lightning's Trainer, as `lightning.pytorch` and as `pytorch_lightning`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fit(trainer: Any, model: Any, *arguments: Any, **named: Any) -> None:
 
 
 class _Hooks:
-    """What the callback does, whichever of the two packages its class belongs to."""
+    """The callback's methods, for whichever of the two packages its class belongs to."""
 
     resumes_from: str | None = None
     """The checkpoint that this process found; None where the script named one."""
@@ -61,21 +61,22 @@ class _Hooks:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """The random states, now and when the epoch began, with which the order of the data was drawn."""
+        """Return the random states, now and at the beginning of the epoch, from which the order of the data was
+        drawn."""
         return {"random": random_states(), "epoch_began": self._epoch_began}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep them until the loop begins."""
+        """Keep the random states until the loop begins."""
         self._saved = dict(state_dict)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Go on with the random states of the checkpoint: the data's first order is drawn right after this."""
+        """Restore the random states of the checkpoint, because the data's first order is drawn right after this."""
         if self._saved:
             restore_random_states(self._saved["random"])
         self._epoch_began = random_states()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Watch for SIGTERM in place of Lightning, which has done so until now, and find the place in the data."""
+        """Watch for SIGTERM in place of Lightning, and find the place in the data."""
         watch_for_stop()
         loaders = trainer.fit_loop._combined_loader.flattened
         spare_workers(loaders)
@@ -88,12 +89,12 @@ class _Hooks:
         self._saved = {}
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Remember with which random states an epoch begins. The first one's order is drawn already."""
+        """Note the random states at the beginning of an epoch. The order of the first epoch has been drawn already."""
         if trainer.current_epoch > 0 and not trainer.fit_loop.is_resuming:
             self._epoch_began = random_states()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        """Report as often as Lightning logs. After a stop was asked for, save and leave."""
+        """Report as often as Lightning logs. After a stop was requested, save and exit."""
         step, total = trainer.global_step, trainer.estimated_stepping_batches
         if step % max(1, trainer.log_every_n_steps) == 0:
             self._reports.log(step, total, {**trainer.callback_metrics, "epoch": trainer.current_epoch})
@@ -104,22 +105,23 @@ class _Hooks:
             exit_preempted(step)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report what was validated."""
+        """Report the results of the validation."""
         if not trainer.sanity_checking:
             values = {**trainer.callback_metrics, "epoch": trainer.current_epoch}
             self._reports.log(trainer.global_step, trainer.estimated_stepping_batches, values)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Save every epoch, as Lightning's own checkpoints are saved."""
+        """Save after every epoch, as Lightning's own checkpoints do."""
         self._save(trainer)
 
     def _save(self, trainer: Any) -> None:
         self.checkpoints.save_sharded(lambda folder: trainer.save_checkpoint(folder / _FILE), trainer.global_step)
 
     def _skip_batches(self, trainer: Any, loaders: Any, done: int) -> None:
-        """Draw the order of the interrupted epoch again, and leave out the batches that were trained on.
+        """Draw the order of the interrupted epoch again, and skip the batches that were trained on.
 
-        Lightning restores the counters alone: it goes on in the middle of the epoch with the data's first batch.
+        Lightning restores only the counters, so it would continue in the middle of the epoch with the data's first
+        batch.
         """
         fetcher = trainer.fit_loop._data_fetcher
         restore_random_states(self._epoch_began)
@@ -135,7 +137,7 @@ class _Hooks:
 
 
 def _callback_of(package: str) -> Any:
-    """The class for trainers of this package: they tell callbacks by their base."""
+    """Return the callback class for trainers of this package. A trainer recognises callbacks by their base class."""
     base = import_module(f"{package}.callbacks").Callback
     return type("LightningCallback", (_Hooks, base), {"__module__": __name__, "__doc__": _Hooks.__doc__})
 

@@ -1,4 +1,4 @@
-"""What the callbacks of both libraries do in a training loop that is not ours."""
+"""What the callbacks of both libraries do in the library's training loop."""
 
 from __future__ import annotations
 
@@ -16,33 +16,35 @@ from cloudtrain.runtime.metrics import report
 from cloudtrain.runtime.stopping import leave_stops_to_the_parent
 
 _QUIET = 10.0
-"""Seconds without a metric line after which a step is reported for the sake of the progress."""
+"""Seconds without a metric line after which a step is reported, to show progress."""
 
 
 class StepReports:
-    """Metric lines of a loop: those with metrics, and between them some that say how far the training is."""
+    """Metric lines of a loop: lines with metrics, and between them some that only show progress."""
 
     def __init__(self) -> None:
         self._last = -math.inf
 
     def log(self, step: int, total: float, values: Mapping[str, Any]) -> None:
-        """Report a step with those of the values that are finite numbers. Names get the characters of a metric line."""
+        """Report a step with the finite numbers among the values. Names are changed to characters that a metric line
+        allows."""
         self._last = time.monotonic()
         known = {_metric_name(name): number for name, value in values.items() if (number := _number(value)) is not None}
         known.update({"step": step}, **({"total": int(total)} if 0 < total < math.inf else {}))
         report(**{name: known.pop(name) for name in ("step", "epoch", "total") if name in known}, **known)
 
     def tick(self, step: int, total: float, values: Mapping[str, Any]) -> None:
-        """Report the step where nothing was reported for a while, and where a rehearsal waits for this step."""
+        """Report the step if nothing was reported for a while, or if a rehearsal waits for this step."""
         if time.monotonic() - self._last > _QUIET or os.environ.get(HOLD, "").isdecimal():
             self.log(step, total, values)
 
 
 def require_all_processes(known: int, hint: str) -> None:
-    """Raise an error where the library trains in fewer processes than there are: each would train a model alone.
+    """Raise an error where the library trains in fewer processes than the job has, because each would train its own
+    model.
 
     Raises:
-        SetupError: the library knows of fewer.
+        SetupError: the library knows of fewer processes.
     """
     started = detect_environment().world_size
     if known < started:
@@ -50,7 +52,7 @@ def require_all_processes(known: int, hint: str) -> None:
 
 
 def spare_workers(loaders: Iterable[Any]) -> None:
-    """Let the workers of data loaders live on when launchers send SIGTERM to them as well."""
+    """Let the workers of data loaders survive the SIGTERM that launchers send to them as well."""
     for loader in loaders:
         inner = getattr(loader, "base_dataloader", loader)  # Accelerate's is a wrapper
         if getattr(inner, "num_workers", 0) and hasattr(inner, "worker_init_fn"):
@@ -58,7 +60,7 @@ def spare_workers(loaders: Iterable[Any]) -> None:
 
 
 class _BothInits:
-    """A `worker_init_fn` that calls the script's own one, too; a class, because spawned workers unpickle it."""
+    """A `worker_init_fn` that also calls the script's own one. It is a class, because spawned workers unpickle it."""
 
     def __init__(self, own: Any) -> None:
         self._own = own

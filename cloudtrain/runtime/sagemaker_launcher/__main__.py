@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code of the container: that of the process that failed first, 128 and more for a signal."""
+    """Run the job and return the container's exit code: that of the process that failed first, or 128 plus the number
+    of its signal."""
     root, children = Path(arguments[0] if arguments else ROOT), Children()
     signal.signal(signal.SIGTERM, lambda *_: children.ask_to_stop())
     try:
@@ -78,7 +79,7 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
 
 
 def _listen_for_chief(plan: LaunchPlan, network: Network, host: str, children: Children) -> Beacon | None:
-    """The beacon of the chief's own host; other hosts start to watch it."""
+    """Return the beacon on the chief's own host. On the other hosts, start to watch that beacon."""
     if plan.watch is None:
         return None
     address, port = network.place(plan.watch, WATCH_PORT)

@@ -10,23 +10,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 RESERVED_PREFIXES = ("sagemaker_", "cloudtrain_")
-"""Hyperparameters for whoever launches the script; the script never sees them."""
+"""Prefixes of hyperparameters for the launcher. The script never sees them."""
 
 
 def decode_hyperparameters(hyperparameters: Mapping[str, str]) -> dict[str, Any]:
-    """Each text as the JSON value that it holds; what is not JSON stays the text that it is."""
+    """Decode each text as JSON. Text that is not JSON is kept."""
     return {key: _value(text) for key, text in hyperparameters.items()}
 
 
 def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The script's hyperparameters, and the launcher's."""
+    """Separate the script's hyperparameters from the launcher's."""
     ours = {key: value for key, value in values.items() if key.startswith(RESERVED_PREFIXES)}
     return {key: value for key, value in values.items() if key not in ours}, ours
 
 
 def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]:
-    """`--key value`, keys sorted, `-k` for one letter (sagemaker-training's `mapping.to_cmd_args`). With `bare_flags`
-    what is true is `--key` alone, and what is false is left out."""
+    """Return `--key value`, keys sorted, `-k` for one letter (sagemaker-training's `mapping.to_cmd_args`). With
+    `bare_flags` a true value is `--key` alone, and a false one is left out."""
     argv = []
     for key in sorted(values):
         word, value = f"-{key}" if len(key) == 1 else f"--{key}", values[key]
@@ -38,7 +38,8 @@ def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]
 
 
 def text_of(value: Any) -> str:
-    """None as nothing, True and False as words, a list as Python writes it, a mapping as `a=1,b=2` with sorted keys."""
+    """Return the text of a value: empty for None, True and False as words, a list as Python writes it, a mapping as
+    `a=1,b=2` with sorted keys."""
     if value is None:
         return ""
     if isinstance(value, dict):

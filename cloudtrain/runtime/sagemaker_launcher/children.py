@@ -1,4 +1,4 @@
-"""The processes of one host: started, listened to, told to leave, and none left behind."""
+"""The processes of one host: start them, read their stderr, ask them to leave, and leave none behind."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ REMEMBERED = 1 << 18
 """Bytes of a process's stderr that are kept to explain a failure."""
 
 FAILURE_GRACE = 5.0
-"""Seconds that the other processes have once one has failed."""
+"""Seconds that the other processes get to leave once one has failed."""
 
 POLL = 0.05
-"""Seconds between two looks at a group that leaves."""
+"""Seconds between two looks at a leaving group."""
 
 _ENDING_RANKS = b"closing signal SIGTERM"
-"""What torchrun says (1.9 to 2.13) when it begins to end its ranks: a rank has failed, unless it was asked to stop."""
+"""What torchrun prints (1.9 to 2.13) when it begins to end its ranks: a rank has failed, unless torchrun was asked to
+stop."""
 
 _RANK_MARKS = {"torchrun": b"LOCAL_RANK=", "mpirun": b"OMPI_COMM_WORLD_RANK="}
-"""The variable by which a rank of each launcher is known."""
+"""The variable that identifies a rank of each launcher."""
 
 
 class _Process(NamedTuple):
@@ -43,7 +44,7 @@ class _Process(NamedTuple):
 
 
 class Child:
-    """A started process. It leads a session of its own, so that a shell's children can be told with it."""
+    """A started process. It leads its own session, so that a shell's children can be signalled with it."""
 
     def __init__(self, program: Program, popen: subprocess.Popen[bytes], on_failing: Callable[[Child], None]) -> None:
         self.program = program
@@ -57,7 +58,7 @@ class Child:
         self._listener.start()
 
     def wait(self) -> int:
-        """The exit code, once there is one, and once the group has left if it was told to.
+        """Return the exit code once the process has ended. If its group was asked to leave, wait for the group too.
 
         A shell dies of SIGTERM at once, while the script that it has started is still saving.
         """
@@ -68,12 +69,13 @@ class Child:
         return exit_code
 
     def read_stderr_end(self) -> str:
-        """The end of its stderr. Descendants may hold it open, so the wait for its end is short."""
+        """Return the end of the process's stderr. Descendants may hold the pipe open, so the wait for its end is
+        short."""
         self._listener.join(timeout=2)
         return bytes(self._said).decode("utf-8", "replace")
 
     def terminate(self) -> None:
-        """SIGTERM to whoever passes it on, or has to get it itself."""
+        """Send SIGTERM to the process that passes it on, or to all that need it."""
         if self.program.signal == "group":
             self._group_was_told = True
             _signal_group(self.pid, signal.SIGTERM)
@@ -83,12 +85,12 @@ class Child:
             _signal(pid, signal.SIGTERM)
 
     def kill_ranks(self) -> None:
-        """SIGKILL to the ranks; their launcher stays, and says why it ended them."""
+        """Send SIGKILL to the ranks. Their launcher stays, and reports why it ended them."""
         for pid in self._ranks():
             _signal(pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """SIGKILL to its whole session."""
+        """Send SIGKILL to the whole session."""
         _signal_group(self.pid, signal.SIGKILL)
 
     def _ranks(self) -> list[int]:
@@ -96,7 +98,7 @@ class Child:
         return ranks_below(self.pid, mark) if mark else []
 
     def _listen(self) -> None:
-        """Pass stderr on as it comes, and remember its end."""
+        """Pass stderr on as it arrives, and keep its end."""
         assert self._popen.stderr is not None
         descriptor, told = self._popen.stderr.fileno(), self.program.role != "torchrun"
         while True:
@@ -112,7 +114,7 @@ class Child:
 
 
 class Children:
-    """All processes of the host. Events come through one queue: ends of processes, signals, the chief's end."""
+    """All processes of the host. All events come through one queue: ends of processes, signals, the chief's end."""
 
     def __init__(self) -> None:
         self.events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
@@ -120,10 +122,10 @@ class Children:
         self.asked_to_stop = False
 
     def start(self, program: Program, environment: Mapping[str, str], directory: str) -> None:
-        """Start one.
+        """Start one process.
 
         Raises:
-            SetupError: there is no such program.
+            SetupError: the program does not exist.
         """
         try:
             popen = subprocess.Popen(
@@ -142,19 +144,19 @@ class Children:
         threading.Thread(target=lambda: self.events.put(("ended", (child, child.wait()))), daemon=True).start()
 
     def ask_to_stop(self) -> None:
-        """For a signal handler."""
+        """Note a request to stop, from a signal handler."""
         self.asked_to_stop = True
         self.events.put(("stop", None))
 
     def chief_ended(self, exit_code: int | None) -> None:
-        """The chief on another host has ended; None where its host was lost."""
+        """Note that the chief on another host has ended; the code is None where its host was lost."""
         self.events.put(("chief", exit_code))
 
     def finish(self, finishes: tuple[str, ...]) -> tuple[int, Child | None]:
-        """Wait until the host has done its part. The exit code, and the process that failed, if one did.
+        """Wait until the host has done its part. Return the exit code, and the failed process, if one failed.
 
-        The first failure ends the others; so does the success of a role that the job is about. Ranks that torchrun
-        wants to end because one has failed get less time than those of a job that is stopped, which have to save.
+        The first failure ends the others; so does the success of a role that finishes the job. Ranks that torchrun ends
+        because one has failed get less time than the ranks of a stopped job, which have to save.
         """
         result: tuple[int, Child | None] | None = None
         kill_at: float | None = None
@@ -177,7 +179,7 @@ class Children:
         return result or (max((child.exit_code or 0 for child in self.children), key=abs, default=0), None)
 
     def sweep(self) -> None:
-        """Kill whatever the processes have left behind."""
+        """Kill everything that the processes have left behind."""
         for child in self.children:
             child.kill()
 
@@ -201,16 +203,17 @@ class Children:
 
 
 def _has_members(group: int) -> bool:
-    """Whether a process of the group still runs; one that has ended may wait for its parent for ever."""
+    """Return whether a process of the group still runs. Zombies do not count, because they may wait for their parent
+    for ever."""
     return any(process.group == group and process.state not in "ZX" for process in _processes().values())
 
 
 def ranks_below(launcher: int, mark: bytes) -> list[int]:
-    """The processes that a launcher started as ranks: below it, with a rank in their environment that their parent
-    lacks. `mark` is how that variable begins.
+    """Return the processes that a launcher started as ranks: those below it with a rank in their environment that their
+    parent lacks. `mark` is the beginning of that variable.
 
-    mpirun gives its ranks one second after a SIGTERM of its own, too little to save; told themselves, they have all
-    the time there is, and mpirun ends when they have.
+    When mpirun receives SIGTERM, it kills its ranks after one second, too little to save. When the ranks are signalled
+    directly, they have the full time, and mpirun ends after them.
     """
     parents = {pid: process.parent for pid, process in _processes().items()}
     marked = {pid for pid in parents if _carries(pid, mark)}
@@ -226,7 +229,7 @@ def ranks_below(launcher: int, mark: bytes) -> list[int]:
 
 
 def _processes() -> dict[int, _Process]:
-    """Those of this machine, from /proc; none where there is no such folder."""
+    """Return the processes of this machine, from /proc; none where /proc does not exist."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """A configuration file.
+    """Read a configuration file.
 
     Raises:
-        SetupError: it is missing, or no JSON object.
+        SetupError: the file is missing, or is not a JSON object.
     """
     try:
         found = json.loads(path.read_text("utf-8"))
@@ -26,5 +26,5 @@ def read_config(path: Path) -> Mapping[str, Any]:
             f"`{path}` cannot be read: {error}", hint="SageMaker writes it; is this a container?"
         ) from None
     if not isinstance(found, dict):
-        raise SetupError(f"`{path}` holds no JSON object")
+        raise SetupError(f"`{path}` does not hold a JSON object")
     return found

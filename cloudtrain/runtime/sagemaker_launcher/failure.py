@@ -1,4 +1,4 @@
-"""Why it failed. The first 1,024 characters of `/opt/ml/output/failure` become the job's FailureReason."""
+"""The reason of a failure. The first 1,024 characters of `/opt/ml/output/failure` become the job's FailureReason."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ _RANK_PREFIX = re.compile(r"\[rank(\d+)\]: ?")
 _ROOT_CAUSE = re.compile(
     r"^Root Cause.*?^\s*rank\s*: (\d+) \(local_rank: (\d+)\).*?^\s*exitcode\s*: (-?\d+)", re.DOTALL | re.MULTILINE
 )
-"""What torchrun says at its end about the rank that failed first."""
+"""What torchrun prints at its end about the rank that failed first."""
 
 _LAUNCHER_ERRORS = ("torch.distributed.elastic.", "ChildFailedError", "SignalException")
-"""Exceptions of torchrun itself, which follow those of the ranks."""
+"""torchrun's own exceptions, which follow those of the ranks."""
 
 _LAUNCHER_LINES = re.compile(r"^(?:[EWI]\d{4} |\*{5,}|={5,}|-{5,}|WARNING:torch\.distributed)")
 
 
 def failure_text(role: str, exit_code: int, said: str, files: Iterable[Path] = ()) -> str:
-    """What goes into the failure file: who, how, the error, and as many last lines of its traceback as fit.
+    """Return the text of the failure file: which process failed, how, the error, and as many last lines of its
+    traceback as fit.
 
     Args:
-        role: what the failed process was.
+        role: the role of the failed process.
         exit_code: how it ended; negative for a signal.
-        said: the end of its stderr.
+        said: the end of the process's stderr.
         files: where torchrun sent the ranks' stderr instead, if it did.
     """
     who, cause = role, _ROOT_CAUSE.search(said)
@@ -47,7 +48,7 @@ def failure_text(role: str, exit_code: int, said: str, files: Iterable[Path] = (
 
 
 def how_it_ended(exit_code: int) -> str:
-    """`failed with exit code 1`, `was killed by SIGKILL (...)`."""
+    """Describe an exit code: `failed with exit code 1`, `was killed by SIGKILL (...)`."""
     if exit_code >= 0:
         return f"failed with exit code {exit_code}"
     try:
@@ -58,8 +59,8 @@ def how_it_ended(exit_code: int) -> str:
 
 
 def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
-    """The line that names the error, and the lines that lead to it: the last traceback that is not the launcher's
-    own, else the last lines.
+    """Return the line that names the error, and the lines that lead to it: the last traceback that is not the
+    launcher's own, else the last lines.
     """
     clean = [_RANK_PREFIX.sub("", line, count=1).rstrip() for line in lines]
     found: tuple[str, list[str]] | None = None
@@ -74,8 +75,8 @@ def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def fitting(head: str, details: Sequence[str]) -> str:
-    """`head` and as many of the last `details` as stay within the limit. A short last word says more than a long
-    first one, so a head that is too long is cut in its middle.
+    """Return `head` and as many of the last `details` as stay within the limit. A short last line says more than a long
+    first one, so a `head` that is too long is cut in its middle.
     """
     if len(head) > LIMIT:
         half = (LIMIT - 3) // 2
@@ -90,7 +91,7 @@ def fitting(head: str, details: Sequence[str]) -> str:
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Write the reason, unless the script has written its own. Where that is impossible, it goes to stderr."""
+    """Write the reason, unless the script has written its own. Where writing fails, print the reason to stderr."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -101,7 +102,8 @@ def write_once(path: Path, content: bytes) -> None:
 
 
 def _lines_of_rank(lines: Sequence[str], rank: str) -> list[str]:
-    """Those with the rank's prefix, which torch gives a traceback once the process group exists; else all."""
+    """Return the lines with the rank's prefix, which torch adds to a traceback once the process group exists; else all
+    lines."""
     own = [line for line in lines if line.startswith(f"[rank{rank}]:")]
     return own if any(_HEADER in line for line in own) else list(lines)
 

@@ -1,4 +1,4 @@
-"""What a container has: interpreter, CPUs, GPUs, Neuron cores, EFA. `plan` gets the same from the catalogue instead."""
+"""What a container has: interpreter, CPUs, GPUs, Neuron cores, EFA. `plan` gets the same data from the catalogue."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Machine:
-    """One host, as far as it decides how processes are started.
+    """One host, as far as its hardware decides how processes are started.
 
-    `variables` is the environment that the container has already: the image's, SageMaker's and the job's own.
+    `variables` is the container's own environment: the image's, SageMaker's and the job's variables.
     """
 
     python: str = "python3"
@@ -35,7 +35,7 @@ class Machine:
 
 
 def this_machine(variables: Mapping[str, str], instance_type: str, *, devices: Path = Path("/dev")) -> Machine:
-    """The container that this process is in."""
+    """Describe the container of this process."""
     return Machine(
         python=sys.executable or "python3",
         shell="bash" if shutil.which("bash") else "/bin/sh",
@@ -48,7 +48,7 @@ def this_machine(variables: Mapping[str, str], instance_type: str, *, devices: P
 
 
 def _gpus(variables: Mapping[str, str], devices: Path) -> int:
-    """The NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves."""
+    """Return the NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves."""
     present = sum(1 for name in _names(devices) if re.fullmatch(r"nvidia\d+", name))
     visible = variables.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not present:
@@ -59,7 +59,7 @@ def _gpus(variables: Mapping[str, str], devices: Path) -> int:
 
 
 def _neurons(instance_type: str, devices: Path) -> int:
-    """Neuron cores, from `neuron-ls` where there is a Neuron device."""
+    """Return the Neuron cores, from `neuron-ls` where a Neuron device exists."""
     if not any(re.fullmatch(r"neuron\d+", name) for name in _names(devices)):
         return 0
     if instance_type == "ml.trn2.48xlarge":

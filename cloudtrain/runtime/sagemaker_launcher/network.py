@@ -1,4 +1,5 @@
-"""How the hosts of a job reach each other: by name, once it resolves; and how they learn that the chief has ended."""
+"""How the hosts of a job reach each other, by name once the name resolves, and how they learn that the chief has
+ended."""
 
 from __future__ import annotations
 
@@ -14,20 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 EMULATION = "CLOUDTRAIN_EMULATED_ENDPOINTS"
-"""JSON object, `algo-1:7777` to `127.0.0.1:20123`: set where several hosts are simulated on one machine, whose names
-do not exist and whose ports must differ. Nothing is installed there either."""
+"""The variable with a JSON object, `algo-1:7777` to `127.0.0.1:20123`. It is set where several hosts are simulated on
+one machine: their names do not exist, and their ports must differ. Nothing is installed there either."""
 
 PATIENCE = 900.0
-"""Seconds that hosts may start apart; sagemaker-pytorch-training waits as long for a name to resolve."""
+"""Seconds that hosts may start apart. sagemaker-pytorch-training waits as long for a name to resolve."""
 
 LATECOMERS = 30.0
-"""Seconds that the chief's host stays after its end for hosts that have not asked for it yet."""
+"""Seconds that the chief's host stays after its end for hosts that have not connected yet."""
 
 _RETRY = 0.2
 
 
 class Network:
-    """Where `host:port` really is: there, or where the emulation says."""
+    """Where `host:port` really is: at that address, or where the emulation maps it."""
 
     def __init__(self, endpoints: Mapping[str, str] | None = None) -> None:
         self.is_emulated = endpoints is not None
@@ -36,12 +37,12 @@ class Network:
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> Network:
-        """The network of a process with these variables."""
+        """Return the network of a process with these variables."""
         text = variables.get(EMULATION)
         return cls(json.loads(text) if text is not None else None)
 
     def place(self, host: str, port: int) -> tuple[str, int]:
-        """Address and port."""
+        """Return address and port."""
         found = self._endpoints.get(f"{host}:{port}")
         if found is None:
             return host, port
@@ -50,10 +51,10 @@ class Network:
 
 
 def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float = PATIENCE) -> None:
-    """Return when the name resolves: hosts come up one after the other. `tell` is called when that takes a while.
+    """Return when the name resolves: hosts start one after the other. `tell` is called when that takes a while.
 
     Raises:
-        SetupError: it never did.
+        SetupError: the name did not resolve in time.
     """
     deadline, told = time.monotonic() + patience, False
     while True:
@@ -73,10 +74,11 @@ def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float 
 
 
 class Beacon:
-    """On the chief's host: the other hosts hold a connection, which brings the exit code when the chief has ended."""
+    """On the chief's host: accepts a connection from each other host, and sends the exit code when the chief has
+    ended."""
 
     def __init__(self, port: int, others: int, *, address: str = "") -> None:
-        """Listens on every interface of the host, or at the address."""
+        """Listen on every interface of the host, or at the given address."""
         self._others = others
         self._held: list[socket.socket] = []
         self._came = threading.Condition()
@@ -84,7 +86,8 @@ class Beacon:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def tell(self, exit_code: int, *, patience: float) -> None:
-        """Tell everyone; hosts that have not come yet have so many seconds, or would wait for this one in vain."""
+        """Tell all hosts. Wait the given seconds for hosts that have not connected yet; otherwise they would wait for
+        this one in vain."""
         with self._came:
             self._came.wait_for(lambda: len(self._held) >= self._others, timeout=patience)
             held = list(self._held)
@@ -108,8 +111,8 @@ class Beacon:
 
 
 def watch_chief(place: tuple[str, int], on_end: Callable[[int | None], None], *, patience: float = PATIENCE) -> None:
-    """Call `on_end` from a thread when the chief's host says that it has ended: with its exit code, or with None
-    when the host went away without a word or never came.
+    """Call `on_end` from a thread when the chief's host reports its end: with the exit code, or with None when the host
+    was lost or never connected.
     """
     threading.Thread(target=_watch, args=(place, on_end, patience), daemon=True).start()
 

@@ -1,4 +1,5 @@
-"""From configuration and machine to processes: pure, so that `plan` shows on any computer what a host will start."""
+"""Derive processes from configuration and machine. Pure, so that `plan` shows on any computer what a host will
+start."""
 
 from __future__ import annotations
 
@@ -22,22 +23,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 MASTER_PORT = 7777
-"""sagemaker-pytorch-training's."""
+"""The port of sagemaker-pytorch-training."""
 
 WORKER_PORT = 8890
-"""TensorFlow's workers: sagemaker-tensorflow-training's."""
+"""The port of TensorFlow's workers in sagemaker-tensorflow-training."""
 
 CHIEF_PORT, SERVER_PORT = 2222, 2223
-"""With parameter servers: chief and workers, and servers; sagemaker-tensorflow-training's."""
+"""With parameter servers: the port of chief and workers, and that of servers, as in sagemaker-tensorflow-training."""
 
 WATCH_PORT = 7778
-"""Where the launcher of the chief's host tells the others that the chief has ended."""
+"""The port at which the launcher of the chief's host tells the others that the chief has ended."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """One process that a host starts. `env` comes on top of the host's. `signal` says who gets SIGTERM: the
-    `leader`, which passes it on, the whole `group` of a shell, or the `ranks` below mpirun.
+    """One process that a host starts. `env` comes on top of the host's environment. `signal` says which process gets
+    SIGTERM: the `leader`, which passes it on, the whole `group` of a shell, or the `ranks` below mpirun.
     """
 
     role: str
@@ -51,16 +52,16 @@ class LaunchPlan:
     """What one host does.
 
     Attributes:
-        environment: set for every process of the host, beside what the container has.
-        programs: what it starts.
+        environment: variables for every process of the host, beside the container's own.
+        programs: the processes that the host starts.
         processes_per_instance: ranks that torchrun or mpirun start here; 1 elsewhere.
-        hosts: those that the distribution spans, in rank order; only this one where it runs alone.
-        requirements: installed first.
+        hosts: the hosts that the distribution spans, in rank order; only this host where it runs alone.
+        requirements: the requirements file that is installed first.
         wait_for: the master's address, which must resolve before anything starts.
         finishes: roles whose success ends the host, while others would serve for ever.
-        watch: the host whose launcher says when the chief has ended; this host's own name on the chief's host.
+        watch: the host whose launcher reports the end of the chief; this host's own name on the chief's host.
         endpoints: `host:port` of everything that listens on some host, MASTER_PORT always among it.
-        python: what runs the script, and installs its requirements.
+        python: the interpreter that runs the script and installs its requirements.
     """
 
     environment: dict[str, str]
@@ -84,18 +85,18 @@ def launch_plan(
     root: str = ROOT,
     network: Network | None = None,
 ) -> LaunchPlan:
-    """What the host that `resource_config` describes will do.
+    """Return what the host that `resource_config` describes will do.
 
     Args:
         hyperparameters: as in the request, each a text.
         resource_config: `resourceconfig.json`.
         input_data_config: `inputdataconfig.json`.
-        machine: what the host has.
+        machine: the host's hardware and variables.
         root: where `/opt/ml` is.
-        network: how hosts are reached; by their names unless given.
+        network: how hosts are reached; by their names if None.
 
     Raises:
-        SetupError: `cloudtrain_launch` is missing, or asks for what cannot be.
+        SetupError: `cloudtrain_launch` is missing, or asks for something impossible.
     """
     user, reserved = split(decode_hyperparameters(hyperparameters))
     launch, host = read_launch(reserved), resource_config["current_host"]
@@ -167,7 +168,7 @@ class _HostSetup:
         return self.launch.entry_point is not None and self.launch.entry_point.endswith(".py")
 
     def program(self) -> list[str]:
-        """The script with its arguments; a shell script or a command with the shell before it."""
+        """Return the script with its arguments; for a shell script or a command, with the shell before it."""
         if self.launch.command is not None:
             return [self.machine.shell, "-c", self.launch.command]
         assert self.launch.entry_point is not None
@@ -175,17 +176,17 @@ class _HostSetup:
         return [*shell, self.launch.entry_point, *self.arguments]
 
     def direct(self) -> tuple[str, ...]:
-        """The same, to be started without a launcher."""
+        """Return the program to start without a launcher."""
         return tuple([self.python, *self.program()] if self.is_python else self.program())
 
     @property
     def signal(self) -> str:
-        """A shell does not pass signals on."""
+        """Return which process gets SIGTERM. A shell does not pass signals on, so its whole group gets them."""
         return "leader" if self.is_python else "group"
 
     @property
     def master(self) -> tuple[str, int]:
-        """Where rank 0 listens."""
+        """Return the address of rank 0."""
         return self.network.place(self.hosts[0], MASTER_PORT)
 
 
@@ -199,7 +200,7 @@ class _HostPrograms:
 
 
 def _torchrun(setup: _HostSetup) -> _HostPrograms:
-    """Options with underscores, which every torch since 1.9 takes."""
+    """Return the torchrun process. Its options have underscores, which every torch since 1.9 accepts."""
     address, port = setup.master
     argv = [
         setup.python, "-m", "cloudtrain.runtime.torchrun" if setup.network.is_emulated else "torch.distributed.run",
@@ -226,7 +227,7 @@ def _mpirun(setup: _HostSetup) -> _HostPrograms:
 
 
 def _tensorflow(setup: _HostSetup) -> _HostPrograms:
-    """One process per task, which finds the others through TF_CONFIG. The script runs in servers too."""
+    """Return one process per task. The tasks find each other through TF_CONFIG. The script runs in servers too."""
     tasks = _tasks(setup.launch, setup.hosts)
     cluster: dict[str, list[str]] = {}
     for role, _, host, port in tasks:
@@ -245,7 +246,8 @@ def _tensorflow(setup: _HostSetup) -> _HostPrograms:
 
 
 def _tasks(launch: Launch, hosts: Sequence[str]) -> list[tuple[str, int, str, int]]:
-    """Role, index, host and port of every task. Tasks go round the hosts; the second on a host gets other ports."""
+    """Return role, index, host and port of every task. Tasks go round the hosts; the second task on a host gets other
+    ports."""
     count = len(hosts)
     if launch.strategy == "multi_worker_mirrored":
         return [("worker", n, hosts[n % count], WORKER_PORT + n // count) for n in range(launch.workers or count)]
@@ -260,7 +262,8 @@ def _tasks(launch: Launch, hosts: Sequence[str]) -> list[tuple[str, int, str, in
 
 
 def _task_variables(cluster: Mapping[str, Sequence[str]], role: str, index: int) -> dict[str, str]:
-    """Servers get no GPU: TensorFlow would take all of its memory from the workers of the host."""
+    """Return the variables of a task. Servers get no GPU, because TensorFlow would take all of its memory from the
+    host's workers."""
     config = {"cluster": cluster, "environment": "cloud", "task": {"index": index, "type": role}}
     hidden = {"CUDA_VISIBLE_DEVICES": "-1"} if role == "ps" else {}
     return {"TF_CONFIG": json.dumps(config, sort_keys=True), **hidden}
@@ -274,7 +277,7 @@ _LAUNCHERS = {"torchrun": _torchrun, "mpirun": _mpirun, "tensorflow": _tensorflo
 
 
 def _own(setup: _HostSetup, first: str) -> dict[str, str]:
-    """What beside the `SM_` variables is the launcher's to say."""
+    """Return the launcher's own variables, beside the `SM_` ones."""
     variables = setup.machine.variables
     address, port = setup.network.place(first, MASTER_PORT)
     path = variables.get("PYTHONPATH")
@@ -289,12 +292,12 @@ def _own(setup: _HostSetup, first: str) -> dict[str, str]:
 
 
 _RANK_OUTPUT = ("PET_TEE", "PET_REDIRECTS", "PET_LOG_DIR")
-"""torchrun's settings for the output of ranks. With PET_TEE it marks each line with its rank, `[default3]:`, so that
+"""torchrun's settings for the output of ranks. With PET_TEE torchrun marks each line with its rank, `[default3]:`. So
 the log of a host, which is all that SageMaker keeps, can be read rank by rank."""
 
 
 def _defaults(setup: _HostSetup, resource: Mapping[str, Any]) -> dict[str, str]:
-    """Left out where the job's own environment says something else.
+    """Return default variables. The job's own environment overrides them.
 
     gloo looks for the host's own name, which images without SageMaker's hostname shim do not resolve, and would fall
     back to loopback. Ranks have 120 s after SIGTERM, so torchrun may not kill them after its usual 30.

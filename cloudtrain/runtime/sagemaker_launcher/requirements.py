@@ -1,4 +1,4 @@
-"""Installing what the script needs, before it starts."""
+"""Install what the script needs, before it starts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 def install(requirements: str, code: Path, environment: Mapping[str, str], python: str) -> None:
-    """pip, into the container's Python: it ends with the job, so a distribution's own packages need no protection.
+    """Install with pip into the container's Python. That Python ends with the job, so the distribution's own packages
+    need no protection.
 
     Raises:
-        SetupError: pip could not.
+        SetupError: pip failed.
     """
     argv = [python, "-m", "pip", "install", "--disable-pip-version-check", "-r", requirements]
     settings = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}

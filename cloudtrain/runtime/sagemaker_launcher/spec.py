@@ -3,15 +3,15 @@
 entry_point             the script in the bundle; or
 command                 a shell command line
 launcher                torchrun | mpirun | tensorflow | single
-processes_per_instance  torchrun and mpirun: as many as GPUs or Neuron cores unless given, else one
+processes_per_instance  torchrun and mpirun; default: the number of GPUs or Neuron cores, else one
 instance_groups         the groups that the distribution spans; the hosts of others run the script alone
 requirements            a pip requirements file in the bundle
-interpreter             the Python that runs the script; the one that runs the launcher unless given
+interpreter             the Python that runs the script; default: the launcher's own
 mpi_options             more options for mpirun
 strategy                tensorflow: multi_worker_mirrored | parameter_server
-workers                 tensorflow: the chief included; one per host unless given
-parameter_servers       tensorflow: one unless given
-bare_flags              true hyperparameters become `--key` alone, false ones nothing
+workers                 tensorflow: workers including the chief; default: one per host
+parameter_servers       tensorflow; default: one
+bare_flags              true hyperparameters become `--key` alone; false ones are left out
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ class Launch:
 
     @property
     def needs_master(self) -> bool:
-        """Whether the processes of several hosts meet at the first one."""
+        """Return whether the processes of several hosts meet at the first one."""
         return self.launcher in ("torchrun", "tensorflow")
 
 
 def read_launch(reserved: Mapping[str, Any]) -> Launch:
-    """The launch of the hyperparameters that are not the script's.
+    """Read the launch specification from the hyperparameters that are not the script's.
 
     Raises:
-        SetupError: there is none, or it is not one that this version knows.
+        SetupError: the specification is missing, or this version does not know it.
     """
     given = reserved.get(LAUNCH_KEY)
     if not isinstance(given, dict):
         message = (
-            f"the hyperparameter `{LAUNCH_KEY}` is missing" if given is None else f"`{LAUNCH_KEY}` is no JSON object"
+            f"the hyperparameter `{LAUNCH_KEY}` is missing" if given is None else f"`{LAUNCH_KEY}` is not a JSON object"
         )
         raise SetupError(message, hint="submit the job with cloudtrain, which writes it")
     unknown = sorted(set(given) - {field.name for field in fields(Launch)})

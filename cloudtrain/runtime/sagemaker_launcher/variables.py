@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 HOMOGENEOUS = "homogeneousCluster"
-"""SageMaker's name for the only group of a cluster whose instances are all of one type."""
+"""SageMaker's name for the only group of a cluster whose instances all have one type."""
 
 
 RDMA_FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-gb200", "trn1", "trn1n", "trn2")
-"""Families whose EFA reads and writes device memory. sagemaker-training 5.1.4 lacks p5en, p6-b*, trn1n and trn2."""
+"""Instance families whose EFA reads and writes device memory. sagemaker-training 5.1.4 lacks p5en, p6-b*, trn1n and
+trn2."""
 
 
 def instance_groups(resource: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Group to hosts. SageMaker's local mode writes no groups: then all hosts are one."""
+    """Map group to hosts. SageMaker's local mode writes no groups; then all hosts form one group."""
     groups = resource.get("instance_groups") or []
     found = {group["instance_group_name"]: list(group["hosts"]) for group in groups}
     return found or {HOMOGENEOUS: list(resource["hosts"])}
@@ -45,20 +46,20 @@ def sm_variables(
     cpus: int,
     neurons: int,
 ) -> dict[str, str]:
-    """Every `SM_` variable of one host.
+    """Return every `SM_` variable of one host.
 
     Args:
         user: the script's hyperparameters, as values.
-        reserved: those of the launcher.
+        reserved: the launcher's hyperparameters.
         resource: `resourceconfig.json`.
         channels: `inputdataconfig.json`.
         root: `/opt/ml`.
-        program: the entry point, or nothing where a command runs.
+        program: the entry point; empty where a command runs.
         groups: the instance groups that the distribution spans.
         job_name: the training job's name.
         gpus: GPUs of this host.
-        cpus: its logical CPUs.
-        neurons: its Neuron cores.
+        cpus: logical CPUs of this host.
+        neurons: Neuron cores of this host.
     """
     channels = {name: channel for name, channel in channels.items() if name != CODE_CHANNEL}
     hosts_of = instance_groups(resource)
@@ -124,7 +125,8 @@ def sm_variables(
 
 
 def text_of(value: Any) -> str:
-    """None as nothing, text as it is, the rest as compact JSON with sorted keys (the toolkit's `to_env_vars`)."""
+    """Return the text of a value: empty for None, text unchanged, the rest as compact JSON with sorted keys (the
+    toolkit's `to_env_vars`)."""
     if value is None:
         return ""
     if isinstance(value, str):

@@ -1,1 +1,1 @@
-"""What several targets share: compiling, scaling to this machine, following logs, archives and copies, exports."""
+"""Code that several targets share: compiling, scaling to this machine, following logs, archives and copies, exports."""

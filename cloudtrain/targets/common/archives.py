@@ -1,8 +1,8 @@
-"""Bundles that lie ready in a folder: `bundles/<hash of the content>/sourcedir.tar.gz`.
+"""Bundles that are kept in a folder: `bundles/<hash of the content>/sourcedir.tar.gz`.
 
-A submit does not read an archive that is there. It looks at the note beside it, which was written when the archive was
-whole: one that has another size, time or inode since then is written anew. The content is looked at when the archive is
-unpacked, and so is read anyway (`cloudtrain.bundle.unpack`).
+A submit does not read an existing archive. It reads the note beside the archive, which was written when the archive was
+complete. If size, time or inode differ from the note, the archive is written again. The content is verified when the
+archive is unpacked, because it is read then anyway (`cloudtrain.bundle.unpack`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from cloudtrain.targets.base import BundleWriter
 
 
 def put_archive(archive: Path, bundle: BundleWriter) -> bool:
-    """Write the archive; False where it is there, and as it was when it was written.
+    """Write the archive. Return False where it exists and is unchanged.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the archive cannot be written.
         SourceChanged: a file changed since it was read.
     """
     note = archive.with_name(f"{archive.name}.whole")
@@ -38,7 +38,7 @@ def put_archive(archive: Path, bundle: BundleWriter) -> bool:
 
 
 def unpacked(archive: Path, sha256: str, scratch: Path) -> Iterator[Path]:
-    """A folder below `scratch` with what a bundle holds; none where the archive is missing or damaged."""
+    """Yield a folder below `scratch` with the content of a bundle; nothing where the archive is missing or damaged."""
     from cloudtrain.bundle.unpack import DamagedBundle, unpack
 
     folder = scratch / "code"
@@ -48,7 +48,7 @@ def unpacked(archive: Path, sha256: str, scratch: Path) -> Iterator[Path]:
 
 
 def _stamp(archive: Path) -> str | None:
-    """What changes when the file does; None where there is none."""
+    """Return data that changes whenever the file changes; None where the file does not exist."""
     try:
         status = archive.stat(follow_symlinks=False)
     except OSError:

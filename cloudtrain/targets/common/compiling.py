@@ -1,4 +1,4 @@
-"""What every compiler shares: hyperparameters as argv, references, overrides, the run name."""
+"""What every compiler shares: hyperparameters as argv, references, overrides, and the run name."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob
 
 HASH_LENGTH = 8
-"""Hex digits of the plan's hash in a run name: with the counter, collisions need 2**16 different plans of one job."""
+"""Hex digits of the plan's hash in a run name. Together with the counter, a collision needs 2**16 different plans of
+one job."""
 
 
 hyperparameter_argv = argv_of
-"""`--key value` for each hyperparameter, keys sorted: the convention of the SageMaker containers, on every target. The
-launcher in the containers follows it too, so it lives in the runtime."""
+"""Return `--key value` for each hyperparameter, keys sorted, as the SageMaker containers do. All targets follow this
+convention. The launcher in the containers needs it too, so it lives in the runtime."""
 
 hyperparameter_text = text_of
-"""One value as the script receives it."""
+"""Return one value as the script receives it."""
 
 
 def without_literals(job: AnyJob) -> AnyJob:
-    """The job without inputs that are plain values: their references become the values. Only Azure ML has such."""
+    """Return the job without inputs that are plain values. Their references become the values. Only Azure ML has such
+    inputs."""
     literals = {name: item.value for name, item in job.inputs.items() if item.value is not None}
     if not literals:
         return job
@@ -49,24 +51,24 @@ def without_literals(job: AnyJob) -> AnyJob:
 
 
 def resolve_hyperparameters(job: TrainingJob, paths: Mapping[str, str]) -> dict[str, Any]:
-    """The hyperparameters with `${{...}}` replaced by the paths of the target."""
+    """Return the hyperparameters with `${{...}}` replaced by the target's paths."""
     return {
         key: _fill_texts(value, lambda text: resolve_text(text, paths)) for key, value in job.hyperparameters.items()
     }
 
 
 def has_bare_flags(job: TrainingJob) -> bool:
-    """Whether an argument of the script is a flag without a value."""
+    """Return whether an argument of the script is a flag without a value."""
     return job.bare_flags and any(isinstance(value, bool) for value in job.hyperparameters.values())
 
 
 def arguments_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
-    """What the script gets behind its name."""
+    """Return the arguments after the script's name."""
     return argv_of(resolve_hyperparameters(job, paths), bare_flags=job.bare_flags)
 
 
 def resolve_text(text: str, paths: Mapping[str, str]) -> str:
-    """`text` with `${{...}}` replaced by the paths of the target."""
+    """Return `text` with `${{...}}` replaced by the target's paths."""
     return replace_references(text, paths.__getitem__)
 
 
@@ -81,12 +83,12 @@ def _fill_texts(value: Any, fill: Callable[[str], str]) -> Any:
 
 
 def option_problems(job: TrainingJob) -> list[Problem]:
-    """Options for mpirun that nobody can read: quotes without an end."""
+    """Return the mpirun options that cannot be parsed: quotes without an end."""
     for field in ("options", "mpi_options"):
         try:
             split(getattr(job.distribution, field, ""))
         except ValueError as error:
-            message = f"`{field}` is no shell line: {str(error).lower()}"
+            message = f"`{field}` is not valid shell syntax: {str(error).lower()}"
             return [Problem(("distribution", field), message, "close the quotes", code="CT018")]
     return []
 
@@ -94,7 +96,7 @@ def option_problems(job: TrainingJob) -> list[Problem]:
 def submission_key(plan: Plan) -> str:
     """Return the hash of what makes two submissions the same: target, place, job name and the plan.
 
-    `plan` is compiled under a run name that stands for all, so that the number of the run has no part in it.
+    `plan` is compiled under a placeholder for the run name, so that the number of the run does not change the hash.
     """
     return hashlib.sha256("\n".join((plan.target, plan.place, plan.job_name, plan.sha256)).encode()).hexdigest()
 
@@ -108,7 +110,7 @@ def run_name(job_name: str, key: str, submitter: str, salt: str, counter: int) -
     Args:
         key: the plan's `submission_key`.
         submitter: `user@host`.
-        salt: of the run store, so that two stores of one user give two names.
+        salt: the run store's salt, so that two stores of one user give two names.
         counter: one more than the earlier runs of the same key.
     """
     digest = hashlib.sha256(f"{key}\n{submitter}\n{salt}".encode()).hexdigest()[:HASH_LENGTH]

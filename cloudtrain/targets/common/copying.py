@@ -12,11 +12,11 @@ from cloudtrain.runtime.shards import leads_back
 from cloudtrain.targets.common.landing import landing
 
 Places = Iterable[Path]
-"""Folders that are one together."""
+"""Folders whose contents are copied as one."""
 
 
 Files = Mapping[str, Path]
-"""Names of files below a place, and where they are."""
+"""Names of files below a place, with their paths."""
 
 
 def copy_places(
@@ -24,16 +24,16 @@ def copy_places(
 ) -> list[Path]:
     """Copy what is under `path` into `destination`, which is made, and return the files written.
 
-    A folder's content comes directly into `destination`; with an empty path every place gets a folder of its own
-    there, and with `outputs` every output. A file of the same name is replaced; all files appear, or none.
-    `model/weights.pt` is one file.
+    A folder's content goes directly into `destination`. With an empty path every place gets a folder there, and with
+    `outputs` every output. Existing files of the same name are replaced. All files appear, or none. A path such as
+    `model/weights.pt` copies one file.
 
     Args:
-        known: the run's places on this machine, by the name that is downloaded.
+        known: the run's places on this machine, by the name under which they are downloaded.
         chosen: places that lie among other files, with the files that count.
 
     Raises:
-        UsageError: there is no such place; the hint names those that exist.
+        UsageError: the place does not exist; the hint names the existing places.
         TargetError: the run has written nothing there, or something is in the way of a file.
     """
     wanted = path.strip("/")
@@ -68,7 +68,7 @@ def _find(wanted: str, known: Mapping[str, Places]) -> list[Path]:
 
 
 def _files(places: Places) -> Iterator[tuple[str, Path]]:
-    """Each file below the places, with its name there. Of files with the same name the last one counts."""
+    """Yield each file below the places, with its name there. Of files with the same name the last one counts."""
     from cloudtrain.runtime.atomic import ASIDE
 
     for place in places:
@@ -84,7 +84,7 @@ def _files(places: Places) -> Iterator[tuple[str, Path]]:
 
 
 def _below(files: Files, path: str) -> dict[str, Path]:
-    """Those below a folder, by their names there; or the one that has this name."""
+    """Return the files below a folder, by their names there; or the one file of this name."""
     if not path:
         return dict(files)
     if path in files:
@@ -93,14 +93,14 @@ def _below(files: Files, path: str) -> dict[str, Path]:
 
 
 def _copy_named(places: Mapping[str, Files], destination: Path) -> list[Path]:
-    """Each place in a folder of its own."""
+    """Copy each place into a folder of its own."""
     return _copy(
         {f"{name}/{file}": found for name, files in places.items() for file, found in files.items()}, destination
     )
 
 
 def _copy(files: Mapping[str, Path], destination: Path) -> list[Path]:
-    """Copies; none of a file that a running script has removed meanwhile."""
+    """Copy one file. Skip a file that a running script has removed meanwhile."""
     with landing(destination, odd_names=True) as staging:
         for name, source in files.items():
             place = staging.place(name)

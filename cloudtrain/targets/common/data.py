@@ -1,7 +1,8 @@
-"""Data of this machine on its way to storage: only the files that are not there yet, several at once.
+"""Upload data of this machine to storage: only the missing files, several at once.
 
-Storage takes a file whole or not at all, and its place holds the hash of all files. So what is there with the size that
-it must have is the very file, an upload that broke off goes on where it was, and what is whole is not sent again.
+Storage takes a file whole or not at all, and the name of the folder contains the hash of all files. So an existing file
+of the right size is the right file. An interrupted upload continues where it stopped, and complete data is not sent
+again.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from cloudtrain.targets.common.transfers import Check, run_concurrently
 _AT_ONCE = 8
 
 Report = Callable[[int], None]
-"""Told how many bytes of a file are there."""
+"""Receives how many bytes of a file have arrived."""
 
 
 class Storage(NamedTuple):
     """A folder of a storage, in which names have slashes."""
 
     sizes: Callable[[], Mapping[str, int]]
-    """The files that are there, by name."""
+    """Return the existing files by name, with their sizes."""
     send: Callable[[DataFile, Report], None]
     remove: Callable[[str], None]
 
 
 def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> bool:
-    """Send what is missing; False where all is there.
+    """Send what is missing. Return False where all of it is there.
 
     Raises:
-        TargetError: the storage refuses it, or has files of somebody else's in that folder.
-        UnreadableData: the data is gone from this machine, or is not what it was when it was planned.
+        TargetError: the storage refuses the upload, or has foreign files in that folder.
+        UnreadableData: the data is gone from this machine, or has changed since it was planned.
     """
     there = storage.sizes()
     if len(there) == item.file_count and sum(there.values()) == item.size:
@@ -73,10 +74,10 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
 
 
 def _read_again(item: Upload) -> LocalData:
-    """The data as it was planned.
+    """Return the data as it was planned.
 
     Raises:
-        UnreadableData: it is gone, or other data.
+        UnreadableData: the data is gone, or has changed.
     """
     if item.source is None:
         raise UnreadableData(f"`{item.destination}` does not hold all of its data", hint="submit the job again")
@@ -95,14 +96,14 @@ def _is_text(name: str) -> bool:
 
 
 def _changed(item: Upload) -> UnreadableData:
-    message = f"the data in `{escape_path(str(item.source))}` is not what it was when the job was planned"
+    message = f"the data in `{escape_path(str(item.source))}` has changed since the job was planned"
     return UnreadableData(message, hint="submit the job again when nothing writes to it")
 
 
 def _counting(
     data: LocalData, missing: list[DataFile], on_bytes: ByteProgress | None
 ) -> Callable[[DataFile, int], None]:
-    """Reports of single files made one of all; what was there before counts as sent."""
+    """Combine the reports of single files into one. Files that existed before count as sent."""
     sent, lock = dict.fromkeys((file.path for file in missing), 0), Lock()
     sent_of_all = data.size - sum(file.size for file in missing)
 
@@ -118,7 +119,7 @@ def _counting(
 
 
 def below(folder: str, names: Mapping[str, int]) -> dict[str, int]:
-    """Those of a listing that are in a folder, by their names in there; markers of folders are none."""
+    """Return the files of a listing that are in a folder, by their names in it, without markers of folders."""
     prefix = folder.rstrip("/") + "/"
     return {
         name[len(prefix) :]: size

@@ -1,4 +1,4 @@
-"""Questions that may not hold anybody up: those that are not answered in time count as not asked."""
+"""Optional questions with a deadline. A question without an answer in time counts as not asked."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 def check_timeout() -> float:
     """Return how many seconds all optional questions of one check have together.
 
-    They are `CLOUDTRAIN_CHECK_TIMEOUT`, for a slow line; default: 3, because a submit waits for them. A value that is
-    no positive number counts as the default.
+    `CLOUDTRAIN_CHECK_TIMEOUT` sets the time, for slow connections. The default is 3, because a submit waits for the
+    answers. Any value other than a positive number means the default.
     """
     try:
         seconds = float(os.environ.get("CLOUDTRAIN_CHECK_TIMEOUT", ""))
@@ -26,9 +26,10 @@ def check_timeout() -> float:
 
 
 class Deadline(Generic[T]):
-    """One deadline for everything that is asked with it.
+    """One deadline for all questions that are asked with it.
 
-    The threads are daemons: where an endpoint drops packets, a request waits for minutes, and nobody waits for it.
+    The threads are daemons. Where an endpoint drops packets, a request hangs for minutes, and the process can end
+    without waiting for it.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -36,7 +37,7 @@ class Deadline(Generic[T]):
         self._end = time.monotonic() + seconds
 
     def answers(self, questions: Sequence[Callable[[], T]]) -> list[T]:
-        """The answers that came in time, in the order of the questions; an error of a question is raised."""
+        """Return the answers that came in time, in the order of the questions. An error of a question is raised."""
         found: dict[int, T] = {}
         failed: list[BaseException] = []
 

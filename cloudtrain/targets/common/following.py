@@ -1,4 +1,4 @@
-"""Following a job's output until it has ended and its last line is out, through throttling and lost connections."""
+"""Follow a job's output until the job has ended and its last line is out, through throttling and lost connections."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from cloudtrain.errors import TargetUnreachable
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds between two looks, and how long to go on in vain.
+    """Seconds between two looks at a job, and how long failures may last.
 
     Attributes:
-        every: between two looks at a job.
-        per_stream: the same for each of its streams: CloudWatch allows an account about 25 reads a second.
+        every: seconds between two looks at a job.
+        per_stream: seconds between two looks for each of its streams: CloudWatch allows an account about 25 reads a
+        second.
         settle: how long after the end of a job its log must have been silent, for lines that the service holds back.
         patience: how long the service may be out of reach.
-        slowest: between two tries while it is.
+        slowest: longest pause between two tries in that time.
     """
 
     every: float = 2.0
@@ -31,15 +32,15 @@ class Pace:
 
 
 class Log(Protocol):
-    """A job's output, read on from where it stopped."""
+    """A job's output. Each call reads on from where the last one stopped."""
 
     @property
     def streams(self) -> Sized:
-        """What it is read from."""
+        """Return the streams that the log is read from."""
         ...
 
     def new_lines(self) -> Iterator[LogLine]:
-        """The lines since the last call. An error in between loses none and repeats none."""
+        """Yield the lines since the last call. An error in between neither loses nor repeats a line."""
         ...
 
 
@@ -50,7 +51,7 @@ _LATE = 120.0
 def follow(
     log: Log, status_of: Callable[[], RunStatus], on_status: Callable[[RunStatus], None] | None, pace: Pace
 ) -> Iterator[LogLine]:
-    """The lines of a job as they come. Ends when the job has ended and its log is silent.
+    """Yield the lines of a job as they come, until the job has ended and its log is silent.
 
     Raises:
         TargetUnreachable: the service did not answer for as long as `pace.patience`.
@@ -88,7 +89,7 @@ def _is_settled(status: RunStatus, quiet_since: float, pace: Pace) -> bool:
 
 
 def _news(status: RunStatus, told: RunStatus | None) -> bool:
-    """Whether more than the meter has changed."""
+    """Return whether more than the meter has changed."""
     if told is None:
         return True
     return replace(status, billable_seconds=None, cost=None) != replace(told, billable_seconds=None, cost=None)

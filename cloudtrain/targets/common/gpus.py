@@ -1,4 +1,5 @@
-"""Which GPUs there are, and which of them CUDA_VISIBLE_DEVICES leaves. Supervisors use it: standard library only."""
+"""Which GPUs exist, and which of them CUDA_VISIBLE_DEVICES leaves. Supervisors use this module, so it imports only the
+standard library."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _END = ("", "-1", "NoDevFiles", "none", "void")
 
 
 def gpu_ids(environ: Mapping[str, str], *, devices: str | os.PathLike[str] = "/dev") -> tuple[str, ...]:
-    """The ids of CUDA_VISIBLE_DEVICES (indices, UUIDs or MIG names), or those of `/dev/nvidia*`."""
+    """Return the ids in CUDA_VISIBLE_DEVICES (indices, UUIDs or MIG names), or those of `/dev/nvidia*`."""
     present = present_gpus(devices)
     visible = environ.get(VISIBLE)
     if visible is None:
@@ -25,7 +26,7 @@ def gpu_ids(environ: Mapping[str, str], *, devices: str | os.PathLike[str] = "/d
 
 
 def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Those of a setting that CUDA_VISIBLE_DEVICES leaves; whether they exist is not asked."""
+    """Return the GPUs of a setting that CUDA_VISIBLE_DEVICES leaves. Whether they exist is not checked."""
     chosen, visible = visible_ids(gpus), environ.get(VISIBLE)
     if visible is None:
         return chosen
@@ -34,7 +35,7 @@ def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def visible_ids(text: str) -> tuple[str, ...]:
-    """The ids in a value of CUDA_VISIBLE_DEVICES.
+    """Return the ids in a value of CUDA_VISIBLE_DEVICES.
 
     As in CUDA, an empty value hides all GPUs, and everything from the first `-1` on is hidden.
     """
@@ -44,7 +45,7 @@ def visible_ids(text: str) -> tuple[str, ...]:
 
 
 def present_gpus(devices: str | os.PathLike[str]) -> int:
-    """How many GPUs have a device file."""
+    """Return how many GPUs have a device file."""
     try:
         return sum(1 for name in os.listdir(devices) if _DEVICE.fullmatch(name))  # noqa: PTH208 - no pathlib here
     except OSError:

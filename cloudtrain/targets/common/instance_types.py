@@ -1,4 +1,4 @@
-"""The instance type of a job that describes it, with the user's own corrections of the catalogue."""
+"""The instance type of a job that describes its GPU, with the user's own corrections of the catalogue."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from cloudtrain.core.resources import Resources
 
 
 def type_by_gpu(target: str, resources: Resources, overlay: Any) -> str:
-    """The name of the type that a job describes by its `gpu`.
+    """Return the name of the type that a job describes by its `gpu`.
 
     Raises:
-        JobError: no type fits; the hint names what there is.
+        JobError: no type fits; the hint names the available ones.
     """
     from cloudtrain.catalogue.choose import choose
     from cloudtrain.catalogue.overlay import apply_overlay

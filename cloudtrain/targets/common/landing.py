@@ -1,4 +1,4 @@
-"""Results on their way into the user's folder: all of them, or none."""
+"""Move results into the user's folder: all of them, or none."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _HINT = "nothing was written; copy a part of it, such as one file, or copy it by
 
 @contextmanager
 def landing(destination: Path, *, odd_names: bool = False) -> Iterator[Staging]:
-    """Files for `destination`, which is made; they appear there with `Staging.move`.
+    """Collect files for `destination`, which is created. They appear there with `Staging.move`.
 
     Raises:
-        TargetError: a name is not to be trusted, or something is in the way.
+        TargetError: a name is unsafe, or another file is in the way.
     """
     with Staging(destination, odd_names=odd_names) as staging:
         try:

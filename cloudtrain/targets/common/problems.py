@@ -1,4 +1,4 @@
-"""What is wrong with a job, gathered while it is compiled, so that all of it is said at once."""
+"""Collect the problems of a job while it is compiled, so that all are reported together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Instead = TypeVar("Instead")
 
 
 class CompileError(JobError):
-    """The target cannot run the job as it is. `plan` is what it would be without what is wrong; None where nothing
-    sensible is left. The rules look at it, so that their findings come together with the problems."""
+    """The target cannot run the job as it is. `plan` is the plan without the faulty parts; None where nothing sensible
+    is left. The rules check that plan, so that their findings are reported together with the problems."""
 
     def __init__(self, problems: Sequence[Problem], plan: Plan | None = None) -> None:
         super().__init__(problems)
@@ -22,10 +22,10 @@ class CompileError(JobError):
 
 
 class Problems(list[Problem]):
-    """Problems of one job, in the order in which they were met."""
+    """Problems of one job, in the order in which they were found."""
 
     def value(self, make: Callable[[], Value], instead: Instead) -> Value | Instead:
-        """What `make` makes; where it raises a `JobError`, that one's problems are taken, and `instead` stands in."""
+        """Return what `make` returns. Where it raises a `JobError`, collect its problems and return `instead`."""
         try:
             return make()
         except JobError as error:
@@ -33,10 +33,10 @@ class Problems(list[Problem]):
             return instead
 
     def refuse(self, plan: Plan | None = None) -> None:
-        """End here if there are any.
+        """Raise an error if any problems were collected.
 
         Raises:
-            CompileError: with all of them.
+            CompileError: with all problems.
         """
         if self:
             raise CompileError(self, plan)

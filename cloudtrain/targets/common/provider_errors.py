@@ -1,4 +1,4 @@
-"""What a provider says when it says no, whichever it is."""
+"""Refusals of a service, in terms that all providers share."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from cloudtrain.errors import TargetError
 
 
 class NotThere(TargetError):
-    """What was asked for does not exist: a job, a log, an asset, a file."""
+    """The job, log, asset or file does not exist."""
 
     code = "CT947"
 
 
 class Denied(TargetError):
-    """The credentials are good, and may not do this."""
+    """The credentials are valid but lack the permission."""
 
     code = "CT943"
 
 
 class Expired(TargetError):
-    """The credentials were good once."""
+    """The credentials have expired."""
 
     code = "CT944"

@@ -1,4 +1,5 @@
-"""The job that this machine can run as a service would: fewer instances and processes, data from here."""
+"""Scale a job so that this machine can run it as a service would: fewer instances and processes, data from this
+machine."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from cloudtrain.targets.registry import target_of
 
 
 def scaled_job(job: TrainingJob, target: LocalSettings, account: LocalAccount) -> tuple[TrainingJob, JobSize]:
-    """The job with counts that fit here, and its size. Inputs that the service has no place for get a made-up one.
+    """Return the job with counts that fit this machine, and its size. Inputs without a place on the service get a
+    made-up place.
 
     Raises:
         JobError: the job needs something that cannot be emulated here.
@@ -35,7 +37,7 @@ def scaled_job(job: TrainingJob, target: LocalSettings, account: LocalAccount) -
 
 
 def placed_job(job: TrainingJob, target: LocalSettings) -> TrainingJob:
-    """The job with a made-up place on the service for inputs that are only on this machine."""
+    """Return the job with a made-up place on the service for inputs that are only on this machine."""
     service = str(target.emulate)
     return job.model_copy(
         update={"inputs": {name: _make_up_place(name, item, service) for name, item in job.inputs.items()}}
@@ -43,12 +45,12 @@ def placed_job(job: TrainingJob, target: LocalSettings) -> TrainingJob:
 
 
 MOST_INSTANCES, MOST_PROCESSES = 256, 2048
-"""Of an emulation. Every process is told of all instances, so that the plan grows with their square; and each is a
-Python of its own on this machine."""
+"""Limits of an emulation. The plan grows with the square of the instances, because every process knows all of them;
+each process is a Python process of its own on this machine."""
 
 
 def _size_problems(size: JobSize) -> Iterator[Problem]:
-    """Only the target's own counts are taken as they are, so only they can be too large."""
+    """Yield the target's own counts that are too large. Only those are used exactly; the job's counts are scaled."""
     if size.instances > MOST_INSTANCES or size.world_size > MOST_PROCESSES:
         message = f"{size} (instances x processes) is too much to emulate: at most {MOST_INSTANCES} instances, and "
         message += f"{MOST_PROCESSES:,} processes in all"
@@ -57,7 +59,8 @@ def _size_problems(size: JobSize) -> Iterator[Problem]:
 
 
 def _size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
-    """The counts that fit, within what an emulation takes where they are not the target's own."""
+    """Return the counts that fit. The job's counts are kept within an emulation's limits; the target's own are used
+    exactly."""
     size = _fitting(job, target, machine)
     instances = size.instances if target.instance_count else min(size.instances, MOST_INSTANCES)
     most = size.processes_per_instance if target.processes_per_instance else max(1, MOST_PROCESSES // instances)
@@ -80,7 +83,8 @@ def _resources(job: TrainingJob, size: JobSize) -> Any:
 
 
 def _groups(groups: tuple[InstanceGroup, ...], instances: int) -> tuple[InstanceGroup, ...]:
-    """Every group keeps one instance at least; the largest ones lose first, of equal ones the last."""
+    """Scale instance groups. Every group keeps at least one instance. The largest groups shrink first, and of equal
+    ones the last."""
     counts = [group.instance_count for group in groups]
     while sum(counts) > max(instances, len(groups)):
         counts[max(range(len(counts)), key=lambda index: (counts[index], index))] -= 1
@@ -131,6 +135,6 @@ def _library_problems(job: TrainingJob) -> list[Problem]:
 
 
 def without_echoes(problems: Sequence[Problem]) -> list[Problem]:
-    """Without what the service would say of a field that this machine has refused already."""
+    """Return the problems without the service's remarks on fields that this machine has refused already."""
     first = {problem.path: problem for problem in reversed(problems)}
     return [problem for problem in problems if first[problem.path] is problem or not problem.path]

@@ -22,7 +22,7 @@ class JobSize(NamedTuple):
 
     @property
     def world_size(self) -> int:
-        """Processes in all."""
+        """Return the number of processes in all."""
         return self.instances * self.processes_per_instance
 
     def __str__(self) -> str:
@@ -30,7 +30,8 @@ class JobSize(NamedTuple):
 
 
 def requested_size(job: TrainingJob, machine: Machine) -> JobSize:
-    """What the job asks for. Where it leaves the processes open: one per GPU, or two on a machine without GPUs."""
+    """Return the size that the job asks for. Where the job leaves the processes open, it is one per GPU, or two on a
+    machine without GPUs."""
     resources = job.resources
     instances = sum(group.instance_count for group in resources.instance_groups) or resources.instance_count
     if job.distribution.type == "none":
@@ -40,10 +41,11 @@ def requested_size(job: TrainingJob, machine: Machine) -> JobSize:
 
 
 def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
-    """What will run here. The target's own counts are taken as they are; the job's are scaled to the machine.
+    """Return the size that will run here. The target's own counts are used exactly; the job's are scaled to the
+    machine.
 
-    The capacity is the GPUs, or the CPUs where there is none. Instances are kept before processes, because a job
-    on several instances rehearses more when it still has several.
+    The capacity is the number of GPUs, or of CPUs on a machine without GPUs. Processes are reduced before instances,
+    because a job for several instances is rehearsed better when it still has several.
     """
     wanted = requested_size(job, machine)
     capacity = machine.gpus or machine.cpus
@@ -67,7 +69,7 @@ class Tasks(NamedTuple):
 
 
 def requested_tasks(job: TrainingJob) -> Tasks:
-    """What a TensorFlow job asks for: a worker per instance unless it says otherwise."""
+    """Return the tasks that a TensorFlow job asks for. Default: one worker per instance."""
     distribution = job.distribution
     assert isinstance(distribution, TensorFlow)
     servers = (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
@@ -75,7 +77,8 @@ def requested_tasks(job: TrainingJob) -> Tasks:
 
 
 def local_tasks(job: TrainingJob, target: LocalSettings, machine: Machine) -> Tasks:
-    """What will run here: as many workers as the target says, else no more of either kind than the machine can hold."""
+    """Return the tasks that will run here: as many workers as the target says. Without a count of the target, neither
+    kind exceeds what the machine can hold."""
     wanted = requested_tasks(job)
     if target.instance_count is not None:
         return _working(target.instance_count, wanted.servers)
@@ -84,16 +87,19 @@ def local_tasks(job: TrainingJob, target: LocalSettings, machine: Machine) -> Ta
 
 
 MOST_TASKS = 1200
-"""Of a TensorFlow job on this machine. Every task is told of all others, so that the plan grows with their square."""
+"""Limit of a TensorFlow job on this machine. The plan grows with the square of the tasks, because every task knows all
+others."""
 
 
 def _working(workers: int, servers: int) -> Tasks:
-    """With parameter servers the chief only coordinates, so that one more must work."""
+    """Return the number of workers that train. With parameter servers the chief only coordinates, so one more worker is
+    needed."""
     return Tasks(max(workers, 2) if servers else workers, servers)
 
 
 def gpu_share(gpu_ids: Sequence[str], instances: int, instance: int) -> tuple[str, ...]:
-    """The GPUs that one simulated instance sees: its part of them; where there are too few, one that others see too."""
+    """Return the GPUs that one simulated instance sees: its part of them. Where there are too few GPUs, instances share
+    them."""
     if not gpu_ids:
         return ()
     share = max(1, len(gpu_ids) // instances)

@@ -1,4 +1,4 @@
-"""This machine, where jobs run for themselves and as other targets would run them."""
+"""This machine as compilers see it: for jobs that run here, and for jobs that run here as on another target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloudtrain.launch.specification import LaunchSpecification
 
 
 class LocalAccount(NamedTuple):
-    """The local target's account settings: where its runs live, and what it runs them with. Absolute paths."""
+    """The local target's account: where its runs are, and how they run. All paths are absolute."""
 
     state_dir: str
     python: str
@@ -23,26 +23,26 @@ class LocalAccount(NamedTuple):
     loopback: str = "lo"
     """The name of the network interface that only this machine reaches."""
     interpreter: tuple[str, str] = ("", "")
-    """The interpreter of the settings, and the file that it leads to; empty where no environment is built on it."""
+    """The interpreter of the settings, and the file that it resolves to; empty where no environment is built on it."""
     emulated: Any = None
-    """The settings of the target that is emulated; None where there are none."""
+    """The settings of the emulated target; None without emulation."""
 
     @property
     def place(self) -> str:
-        """Where runs are: the middle of their references."""
+        """Return where runs are: the middle part of their references."""
         return self.host
 
     def run_dir(self, run_name: str) -> str:
-        """The folder of a run."""
+        """Return the folder of a run."""
         return f"{self.state_dir}/runs/{run_name}"
 
     def archive(self, bundle: Bundle) -> str:
-        """Where the user's code lies."""
+        """Return the path of the archive with the user's code."""
         return f"{self.state_dir}/bundles/{bundle.sha256}/sourcedir.tar.gz"
 
 
 class LocalSettings(Protocol):
-    """What an emulation asks of the local target's settings."""
+    """The local target's settings that an emulation needs."""
 
     @property
     def python(self) -> str | None:
@@ -66,7 +66,7 @@ class LocalSettings(Protocol):
 
     @property
     def emulate(self) -> str | None:
-        """The target as which the job runs."""
+        """The target that the job is emulated for."""
         ...
 
 
@@ -84,7 +84,7 @@ class LocalPlan(Plan):
         summary: Iterable[tuple[str, str]],
         notes: Iterable[str] = (),
     ) -> LocalPlan:
-        """The plan that sends this specification. `context.account` is a `LocalAccount`."""
+        """Make the plan that sends this specification. `context.account` is a `LocalAccount`."""
         bundle, archive = context.bundle, specification.code.archive
         return cls(
             target=DEFAULT_TARGET,
@@ -100,10 +100,11 @@ class LocalPlan(Plan):
 
     @cached_property
     def specification(self) -> LaunchSpecification:
-        """The request, typed."""
+        """Return the request, typed."""
         return LaunchSpecification.from_json(self.request)
 
     @property
     def outputs(self) -> dict[str, str]:
-        """The folders that the run will write. Of several that are one together, that of the first instance."""
+        """Return the folders that the run will write. Where several folders form one, the result names that of the
+        first instance."""
         return {name: str(folders[0]) for name, folders in self.specification.downloads().items() if name != "logs"}

@@ -1,4 +1,4 @@
-"""The line of a program's output that says what went wrong."""
+"""Find the line of a program's output that names the error."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ PEER_LOST = re.compile(
     r"communicator was aborted|Socket Timeout|recvValue failed|connectFullMesh failed|failed to recv|"
     r"DistNetworkError|DistStoreError|Some NCCL operations have failed or timed out"
 )
-"""Words of errors that say that another rank is gone: consequences, not causes."""
+"""Words of errors that report the loss of another rank: consequences, not causes."""
 
 
 def error_in(lines: Sequence[str]) -> str | None:
-    """The last line that names an exception."""
+    """Return the last line that names an exception."""
     found = [match[1] for line in lines if (match := _NAMED_ERROR.match(line))]
     return shorten_line(found[-1]) if found else None
 
 
 def shorten_line(text: str) -> str:
-    """One line, of a length that can be read."""
+    """Shorten a line to a readable length."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

@@ -1,5 +1,5 @@
-"""Several transfers at once. The first that fails ends all, and so does Ctrl-C: a pool of threads by itself goes on
-until whatever it has begun is done, which for large files is hours."""
+"""Run several transfers at once. The first failure ends all of them, and so does Ctrl-C. A plain pool of threads would
+first finish the transfers it has begun, which takes hours for large files."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 Check = Callable[[], None]
-"""Raises where the work is to end. Whoever works longer than one request takes calls it before each."""
+"""Raises an error where the work is to end. Work that takes longer than one request calls it before each request."""
 
 
 class Ended(Exception):
-    """The work is not wanted any more. Nobody sees it: what ended the work is raised."""
+    """The work was cancelled. The caller never sees this error: it gets the error that ended the work."""
 
 
 def run_concurrently(
     count: int, work: Callable[[Item, Check], Result], items: Iterable[Item], check: Check = lambda: None
 ) -> list[Result]:
-    """`work(item, check)` for each item, `count` of them at the same time; what they return, in order.
+    """Call `work(item, check)` for each item, `count` of them at the same time. Return the results in order.
 
     Args:
-        check: of the work that this is a part of.
+        check: the check of the enclosing work.
     """
     ended = Event()
 

@@ -1,4 +1,4 @@
-"""What the tuners of services share: the log of a sweep, of which the tuner itself writes none, and typed values."""
+"""What the tuners of services share: the log of a sweep, which the services do not write, and typed values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cloudtrain.targets.base import Tuner
 def trial_lines(
     tuner: Tuner, ref: RunRef, *, every: float, follow: bool, on_status: Callable[[RunStatus], None] | None
 ) -> Iterator[LogLine]:
-    """A line for each trial that started or ended; with `follow`, until the sweep has ended.
+    """Yield a line for each trial that started or ended. With `follow`, go on until the sweep has ended.
 
     Args:
         every: seconds between two looks.
@@ -40,18 +40,18 @@ def trial_lines(
 
 
 def refuse_rank(ref: RunRef, rank: int | None, instance: int | None) -> None:
-    """Of a sweep there is one log.
+    """Refuse a rank or an instance, because a sweep has one log.
 
     Raises:
-        UsageError: somebody asks for a rank or an instance of it.
+        UsageError: a rank or an instance was asked for.
     """
     if rank is not None or instance is not None:
         hint = f"name the trial: `cloudtrain logs {ref.name} --trial 1`"
-        raise UsageError("a sweep has no ranks and instances, its trials have", hint=hint, code="CT937")
+        raise UsageError("a sweep has no ranks or instances; its trials have", hint=hint, code="CT937")
 
 
 def own_value(text: Any) -> Any:
-    """A hyperparameter as the script gets it, where the service writes it as JSON text."""
+    """Return a hyperparameter as the script gets it. The service writes it as JSON text."""
     try:
         return json.loads(text) if isinstance(text, str) else text
     except ValueError:

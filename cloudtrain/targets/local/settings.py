@@ -46,16 +46,17 @@ def _queue_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def emulated_targets() -> list[str]:
-    """The targets whose machines this one can stand for."""
+    """Return the targets whose machines this machine can emulate."""
     return [name for name in target_names() if find_target(name).can_emulate]
 
 
 class Local(TargetSettings):
-    """This machine. Instances are simulated: each is one launcher with its own environment, joined over loopback."""
+    """The local target. Instances are simulated: each is one launcher with its own environment, joined over
+    loopback."""
 
     type: Literal["local"] = "local"
     python: str | None = None
-    """The interpreter that runs the script; the one that runs cloudtrain unless given."""
+    """The interpreter that runs the script. Default: the interpreter that runs cloudtrain."""
     instance_count: Count | None = None
     """Simulated instances, instead of the job's count scaled down to this machine."""
     processes_per_instance: Count | None = None
@@ -63,22 +64,22 @@ class Local(TargetSettings):
     max_restarts: int = Field(default=0, ge=0, strict=True)
     """How many times all ranks are started again after one of them dies (torchrun's --max-restarts)."""
     launcher: Literal["torchrun", "fork"] = "torchrun"
-    """What starts the ranks of a `torch` job: torchrun, or forks of one process that has imported torch (CPU only)."""
+    """What starts the ranks of a `torch` job: `torchrun`, or `fork`, which forks one process that has imported torch
+    (CPU only)."""
     grace_period: Duration = 30
-    """After SIGTERM, how long processes may take to save and leave before SIGKILL."""
+    """Time for processes to save and exit after SIGTERM, before SIGKILL."""
     build_environment: bool = False
-    """Install the job's `environment.requirements` into an environment on top of the interpreter, built once."""
+    """Install the job's `environment.requirements` into an environment on top of the interpreter. It is built once."""
     emulate: str | None = None
-    """Run the job as this target would: its paths, files, variables and command lines, on this machine."""
+    """Run the job as this target would, with its paths, files, variables and command lines, on this machine."""
     queue: bool = Field(default=False, strict=True)
-    """Wait for the GPUs, or the CPU slots, that the run needs, instead of starting at once."""
+    """Wait for the GPUs or CPU slots that the run needs, instead of starting at once."""
     priority: int = Field(default=0, ge=-1_000_000, le=1_000_000, strict=True)
-    """In the queue: runs with a higher number come first."""
+    """Priority in the queue: runs with a higher number come first."""
     slots: Count | None = None
-    """How many processes of queued runs may run at a time on a machine without GPUs; as many as there are cores unless
-    given."""
+    """Processes of queued runs that may run at a time on a machine without GPUs. Default: the number of cores."""
     gpus: str | None = None
-    """The GPUs that runs may use, as CUDA_VISIBLE_DEVICES names them: `0,1`; those of this machine unless given."""
+    """The GPUs that runs may use, written as in CUDA_VISIBLE_DEVICES: `0,1`. Default: all GPUs of this machine."""
 
     _rules = all_at_once(_local_rules)
 

@@ -1,4 +1,4 @@
-"""This machine. Everything here is pure but for a look at the machine itself; the life of a run is in `service/`."""
+"""The local target. Everything here is pure except a look at the machine itself; `service/` runs the jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LocalTarget(Target):
-    """This machine. Needs no account, no network and no service; everything is files below `state_dir`."""
+    """The local target. It needs no account and no network; everything is a file below `state_dir`."""
 
     name = "local"
     title = "this machine"
@@ -37,7 +37,7 @@ class LocalTarget(Target):
     waits_for_runs = True
 
     def account(self, settings: Local, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> LocalAccount:
-        """This machine as the compile context wants it."""
+        """Describe this machine for the compile context."""
         from cloudtrain.targets.common.machine import find_mpirun, host_name, loopback_interface, this_machine
         from cloudtrain.targets.common.this_machine import LocalAccount
 
@@ -57,7 +57,7 @@ class LocalTarget(Target):
         )
 
     def compile(self, job: AnyJob, settings: Local, context: CompileContext) -> LocalPlan:
-        """The plan of a job on this machine."""
+        """Return the plan of a job on this machine."""
         from cloudtrain.targets.local.environment import environment_of, plan_with, settings_in
 
         environment = environment_of(job, settings, context)
@@ -86,23 +86,23 @@ class LocalTarget(Target):
         return compile_local_processing(job, settings, context)
 
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> LocalService:
-        """Folders and supervisors."""
+        """Return the service, which works with folders and supervisors."""
         from cloudtrain.targets.local.service.service import LocalService
 
         return LocalService(state_dir, environ=environ)
 
     def request_view(self, settings: Local) -> RequestView:
-        """What a launch specification says; with `emulate`, what the overrides of that service mean here."""
+        """Read a launch specification. With `emulate`, the view includes the overrides of the emulated service."""
         from cloudtrain.targets.local.rules.request_view import LocalView
 
         return LocalView(self.name, settings.emulate)
 
     def run_folder(self, run_name: str, state_dir: Path) -> Path:
-        """`STATE/runs/NAME`."""
+        """Return `STATE/runs/NAME`."""
         return state_dir / "runs" / run_name
 
     def working_files(self, run_name: str, state_dir: Path) -> dict[str, Path]:
-        """The files that are newer than the run's unpacked code."""
+        """Return the files that are newer than the run's unpacked code."""
         from cloudtrain.targets.local.service.folder import RunFolder
         from cloudtrain.targets.local.service.work import working_files
 
@@ -111,6 +111,7 @@ class LocalTarget(Target):
 
 
 def _interpreter(settings: Local) -> tuple[str, str]:
-    """The interpreter as it is called, and the file that it leads to: an upgrade is another one."""
+    """Return the interpreter as it is called, with the file that it resolves to, so that an upgrade counts as another
+    interpreter."""
     found = os.path.abspath(shutil.which(settings.python or sys.executable) or settings.python or sys.executable)  # noqa: PTH100
     return found, os.path.realpath(found)

@@ -155,4 +155,4 @@ class SageMakerPlan(Plan):
     def _must_train(self) -> None:
         if not self._trains:
             hint = "print the request with `--format aws-cli`, or send `plan.request` with boto3"
-            raise UsageError("only training jobs can be had as an object of the SDK", hint=hint, code="CT904")
+            raise UsageError("only training jobs can be exported as an object of the SDK", hint=hint, code="CT904")

@@ -1,4 +1,4 @@
-"""Where runs are: the login node and the shared folder. A reference holds both, so that a run is found without
+"""Where runs are: the login node and the shared folder. A reference holds both, so cloudtrain finds a run without
 settings: `slurm://login1:fsx:cloudtrain/digits-1f3a9c2b-1`."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from cloudtrain.errors import RunNotFound
 from cloudtrain.targets.slurm.settings import Slurm
 
 PLACEHOLDER = "/SHARED_DIR"
-"""For a shared folder that nobody gave; a rule stops the submit and says what to type."""
+"""Stands for a shared folder that is not configured. A rule stops the submit and says what to type."""
 
 
 @dataclass(frozen=True)
@@ -18,33 +18,33 @@ class SlurmAccount:
     """The Slurm target's account settings."""
 
     host: str | None
-    """The login node; None where the commands of this machine are used."""
+    """Return the login node; None where the commands of this machine are used."""
     shared_dir: str
     missing: tuple[str, ...] = ()
-    """Which settings nobody gave; a placeholder stands in for them."""
+    """Return the names of missing settings. A placeholder stands in for each."""
 
     @property
     def place(self) -> str:
-        """`HOST:FOLDER:FOLDER`, the host empty where it is this machine."""
+        """Return `HOST:FOLDER:FOLDER`. The host is empty where it is this machine."""
         folders = self.shared_dir.strip("/").split("/")
         return ":".join([quote(self.host or "", safe="@"), *(quote(folder, safe="") for folder in folders)])
 
     @classmethod
     def of(cls, settings: Slurm) -> SlurmAccount:
-        """What the settings say."""
+        """Read the account from the settings."""
         if settings.shared_dir is None:
             return cls(settings.host, PLACEHOLDER, ("shared_dir",))
         return cls(settings.host, "/" + "/".join(part for part in settings.shared_dir.split("/") if part))
 
     @classmethod
     def parse(cls, place: str) -> SlurmAccount:
-        """The account of a reference.
+        """Read the account from a reference.
 
         Raises:
-            RunNotFound: no run of this target can be there.
+            RunNotFound: the place cannot hold a run of this target.
         """
         host, colon, folders = place.partition(":")
         if not colon or not folders:
             hint = "a reference looks like `slurm://login1:fsx:cloudtrain/NAME`"
-            raise RunNotFound(f"`{place}` is no place of a Slurm cluster", hint=hint, code="CT933")
+            raise RunNotFound(f"`{place}` does not name a Slurm cluster", hint=hint, code="CT933")
         return cls(unquote(host) or None, "/" + "/".join(unquote(folder) for folder in folders.split(":")))

@@ -1,4 +1,4 @@
-"""A plan for a Slurm cluster, which is also a file that sbatch takes."""
+"""A plan for a Slurm cluster. It can be printed as a file for sbatch."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from cloudtrain.core.plan import Plan
 
 
 class SlurmPlan(Plan):
-    """The compiled job. `request` has the command line of sbatch, and the batch script that it is given."""
+    """The compiled job. `request` holds the command line of sbatch and the batch script."""
 
     @classmethod
     def of(cls, plan: Plan) -> SlurmPlan:
-        """A compiled plan that knows Slurm's own words."""
+        """Make a Slurm plan from a compiled plan."""
         return cls(**{field.name: getattr(plan, field.name) for field in fields(Plan)})
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Where the run will write: `model`, `checkpoint`, `outputs/NAME` to a folder of the cluster."""
+        """Map `model`, `checkpoint` and `outputs/NAME` to the cluster's folders that the run will write to."""
         return dict(self.request["outputs"])
 
     def to_sbatch(self) -> str:
-        """The batch script with the options as `#SBATCH` lines, for `sbatch FILE`. The bundle must be in place, as
+        """Return the batch script with the options as `#SBATCH` lines, for `sbatch FILE`. The bundle must be in place:
         `cloudtrain submit --upload-only` puts it there."""
         first, newline, rest = str(self.request["script"]).partition("\n")
         words = self.request["argv"][1:-1]  # without the program, and the script that this text takes the place of
@@ -30,12 +30,12 @@ class SlurmPlan(Plan):
         return "\n".join([first, *lines]) + newline + rest
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """`sbatch`: a file that sbatch takes."""
+        """Return the plan's forms: `sbatch`, a file for sbatch."""
         return {"sbatch": self.to_sbatch}
 
 
 def _quote(word: str) -> str:
-    """An option as sbatch reads it in a script: quoted as in a shell, and `#` begins a comment."""
+    """Quote an option as sbatch reads it in a script: as in a shell, where `#` begins a comment."""
     name, equals, value = word.partition("=")
     if not set(value) & set(" \"'\\#"):
         return word

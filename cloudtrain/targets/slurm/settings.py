@@ -1,4 +1,4 @@
-"""Settings of the Slurm target: where on which cluster jobs run."""
+"""Settings of the Slurm target: the cluster, and how jobs run there."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class Slurm(TargetSettings):
 
     type: Literal["slurm"] = "slurm"
     partition: str | None = None
-    """The cluster's default one unless given."""
+    """The partition. Default: the cluster's default partition."""
     spot_partition: str | None = None
-    """Where jobs with `spot` run: a partition whose jobs others may take the nodes of."""
+    """Partition for jobs with `spot`: one whose jobs can lose their nodes to other jobs."""
     account: str | None = None
-    """The account that Slurm books the time on."""
+    """The account that Slurm charges the time to."""
     qos: str | None = None
     constraint: str | None = None
     """Features that every node must have: `a100&ib`."""
     reservation: str | None = None
     host: str | None = None
-    """The login node, as `ssh` knows it; without it, the commands of this machine are used."""
+    """The login node, as `ssh` knows it. Without it, cloudtrain runs the commands of this machine."""
     shared_dir: str | None = None
-    """A folder that every node and the login node see, for bundles, runs and checkpoints."""
+    """A folder that the login node and every node see, for bundles, runs and checkpoints."""
     python: str = "python3"
     """The interpreter that runs the script, on the nodes or in the container."""
     container: Literal["pyxis", "apptainer"] | None = None
@@ -67,19 +67,19 @@ class Slurm(TargetSettings):
     setup: tuple[str, ...] = ()
     """Lines of bash that the batch script runs before it starts the ranks: modules, a virtual environment."""
     exclusive: bool = Field(default=True, strict=True)
-    """Whether the job has its nodes for itself, with all their CPUs and memory."""
+    """Give the job whole nodes, with all their CPUs and memory."""
     cpus_per_instance: Count | None = None
-    """CPUs of each node that the job asks for, where it does not have them for itself."""
+    """CPUs of each node that the job asks for when it shares its nodes (`exclusive = false`)."""
     gpu_type: str | None = None
-    """What Slurm calls the GPUs: `a100` of `--gres=gpu:a100:8`."""
+    """Slurm's name of the GPUs: `a100` of `--gres=gpu:a100:8`."""
     mpi: str = Field(default="mpirun", min_length=1)
-    """What starts the ranks of `mpi` and `horovod`: `mpirun`, a path of it, or a plug-in of `srun --mpi`: `pmix`."""
+    """What starts the ranks of `mpi` and `horovod`: `mpirun`, a path to it, or a plug-in of `srun --mpi`: `pmix`."""
     rendezvous_host: str | None = None
-    """Where rank 0 is reached; the first node of the job unless given."""
+    """The host of rank 0 as other nodes reach it. Default: the first node of the job."""
     requeue: bool = Field(default=True, strict=True)
-    """Whether the job starts again after its nodes were lost or taken away."""
+    """Start the job again after its nodes were lost or taken away."""
     grace_period: Duration = 60
-    """After SIGTERM, how long processes may take to save and leave before SIGKILL."""
+    """Time for processes to save and exit after SIGTERM, before SIGKILL."""
     extra_sbatch: tuple[str, ...] = ()
     """More options of sbatch, each as `--option` or `--option=value`."""
 

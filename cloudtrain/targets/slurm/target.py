@@ -1,4 +1,4 @@
-"""The Slurm target: what the rest of cloudtrain sees of it."""
+"""The Slurm target, as the rest of cloudtrain sees it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SlurmTarget(Target):
-    """A Slurm cluster, through its own commands."""
+    """A Slurm cluster, used through its own commands."""
 
     name = "slurm"
     title = "Slurm"
@@ -34,17 +34,17 @@ class SlurmTarget(Target):
     secret_places: ClassVar = {"file": "file:~/.secrets/NAME", "env": "env:NAME"}
 
     def account(self, settings: Slurm, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> SlurmAccount:
-        """The login node and the shared folder."""
+        """Return the login node and the shared folder."""
         return SlurmAccount.of(settings)
 
     def compile(self, job: AnyJob, settings: Slurm, context: CompileContext) -> Plan:
-        """The command line of sbatch and the batch script."""
+        """Return the plan: the command line of sbatch and the batch script."""
         from cloudtrain.targets.slurm.compile.compiler import compile_slurm
 
         return compile_slurm(job, settings, context)
 
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Service:
-        """What runs Slurm's commands."""
+        """Return the service that runs Slurm's commands."""
         from cloudtrain.targets.slurm.service.service import SlurmService
 
         return SlurmService(environ=environ, state_dir=state_dir)
@@ -56,7 +56,7 @@ class SlurmTarget(Target):
         return batch_settings(options, setup)
 
     def examine(self, settings: Slurm, account: SlurmAccount) -> str | None:
-        """Where jobs would go."""
+        """Return where jobs would go."""
         if account.missing:
             return None
         return f"{account.host or 'this machine'}, {account.shared_dir}"

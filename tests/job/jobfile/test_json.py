@@ -80,12 +80,12 @@ def test_a_comma_too_many() -> None:
 def test_a_duplicate_key_is_an_error_at_the_second() -> None:
     """Python would take the last one in silence."""
     text = '{"name": "a", "entry_point": "t.py",\n "name": "b"}'
-    assert told(text) == (2, 2, "`name` stands twice; the first is on line 1", "remove one of them")
+    assert told(text) == (2, 2, "`name` appears twice; the first is on line 1", "remove one of them")
 
 
 def test_escaped_keys_are_the_same_key() -> None:
     """`"\\u006eame"` is `name`."""
-    assert told('{"name": "a", "entry_point": "t.py", "\\u006eame": "b"}')[2].startswith("`name` stands twice")
+    assert told('{"name": "a", "entry_point": "t.py", "\\u006eame": "b"}')[2].startswith("`name` appears twice")
 
 
 def test_an_infinite_number_is_refused() -> None:

@@ -126,8 +126,8 @@ def test_all_kinds_of_strings() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "column", "hint"),
     [("a = b", 1, 5, 'write text in quotes: `key = "text"`'), ("a 1", 1, 3, "write `key = value`"),
-     ("a = 1\na = 2", 2, 6, "the key stands twice; remove one of them"),
-     ("[a]\n[a]\n", 2, 3, "the table stands twice; join the two"), ("a = [1", 1, 7, "close the list with `]`"),
+     ("a = 1\na = 2", 2, 6, "the key appears twice; remove one of them"),
+     ("[a]\n[a]\n", 2, 3, "the table appears twice; join the two"), ("a = [1", 1, 7, "close the list with `]`"),
      ('a = "\\q"', 1, 7, "use single quotes, in which a backslash stands for itself"),
      ("a = {b = 1}\na.c = 2\n", 2, 8, None)],
 )  # fmt: skip

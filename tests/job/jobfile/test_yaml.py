@@ -103,8 +103,8 @@ def document(text: str) -> list[tuple[int | None, int | None, str, str | None]]:
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("a: 1\nb: 2\na: 3\n", (3, 1, "`a` stands twice; the first is on line 1", "remove one of them")),
-     ("x: {a: 1, a: 2}", (1, 11, "`a` stands twice; the first is on line 1", "remove one of them")),
+    [("a: 1\nb: 2\na: 3\n", (3, 1, "`a` appears twice; the first is on line 1", "remove one of them")),
+     ("x: {a: 1, a: 2}", (1, 11, "`a` appears twice; the first is on line 1", "remove one of them")),
      ("x: {1: y}", (1, 5, "a key must be text, not `1`", 'write `"1"`, in quotes')),
      ("true: y", (1, 1, "a key must be text, not `true`", 'write `"true"`, in quotes')),
      ("?\n: y", (1, 2, "a key must be text, not empty", "write a name before the colon")),

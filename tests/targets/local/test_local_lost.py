@@ -92,7 +92,7 @@ def test_lost_although_its_output_cannot_be_completed(place: Place, broken: str)
     supervisor.kill()
     eventually(lambda: run.status.state.is_final, "the run is lost")
     assert run.status.state is RunState.LOST
-    assert "was killed, and with it every process of the run; its output is not whole: " in str(run.status.reason)
+    assert "was killed, and with it every process of the run; its output is incomplete: " in str(run.status.reason)
     assert run.nothing_is_left()
 
 

@@ -88,7 +88,7 @@ def _options(distribution: DeepSpeed) -> list[str]:
     try:
         return [*([] if count is None else ["--num_gpus", str(count)]), *shlex.split(distribution.launcher_options)]
     except ValueError as error:
-        message = f"`launcher_options` is no shell line: {str(error).lower()}"
+        message = f"`launcher_options` is not valid shell syntax: {str(error).lower()}"
         raise JobError(
             [Problem(("distribution", "launcher_options"), message, "close the quotes", code="CT037")]
         ) from None

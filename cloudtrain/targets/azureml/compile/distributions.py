@@ -43,7 +43,7 @@ def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
     if count is not None:
         return count
     what = f"`{machines.instance_type}` is not in the catalogue" if machines.instance_type else "no instance type given"
-    message = f"how many processes each instance runs is not known: {what}"
+    message = f"the number of processes per instance is not known: {what}"
     hint = "add `processes_per_instance` to `distribution` (the GPUs of an instance), or `resources.instance_type`"
     raise JobError([Problem(("distribution", "processes_per_instance"), message, hint, code="CT040")])
 

@@ -31,7 +31,7 @@ _MOST_TRIALS = 1000
 
 _TRIAL = ("codeId", "environmentId", "distribution", "environmentVariables", "resources")
 _DROPPED = ("services", "notificationSetting")
-_ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a job of its own"
+_ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate job"
 
 
 def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext) -> Plan:
@@ -164,7 +164,7 @@ def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[tuple[str, 
         message = f"Azure ML's Bayesian sampling knows no logarithmic range, and `{name}` has one"
         yield message, f"use `strategy: random`, or {_ALTERNATIVE}"
     if item.kind == "int" and len(item.values or ()) > _MOST_LISTED:
-        message = f"`{name}` has {len(item.values or ()):,} whole numbers, which Azure ML takes as a list alone"
+        message = f"`{name}` has {len(item.values or ()):,} whole numbers, which Azure ML takes only as a list"
         yield message, f"add a `step`, or {_ALTERNATIVE}"
     if item.choice is not None:
         odd: list[object] = [value for value in item.choice if isinstance(value, list | dict) or value is None]

@@ -77,7 +77,9 @@ def docker_arguments(subject: Subject) -> Iterator[Fault]:
     if text and resources.get("dockerArgsList"):
         yield Fault("`dockerArgs` and `dockerArgsList` exclude each other", "remove one of them", path)
     if isinstance(text, str) and not words and text.strip():
-        yield Fault(f"`docker_args` is no shell line: `{text}`", "close the quotes, or write it as a list", path)
+        yield Fault(
+            f"`docker_args` is not valid shell syntax: `{text}`", "close the quotes, or write it as a list", path
+        )
     sizes = [word for word in words if word.partition("=")[0] == "--shm-size"]
     if len(sizes) + (resources.get("shmSize") is not None) > 1:
         hint = "remove `--shm-size` from `docker_args`; `shm_size` under `resources` says it"
@@ -111,11 +113,11 @@ def ssh_key(subject: Subject) -> Iterator[Fault]:
         key = str(mapping(subject, "services", name, "properties").get("sshPublicKeys") or "")
         if all(_PUBLIC_KEY.fullmatch(line.strip()) for line in key.splitlines() if line.strip()) and key.strip():
             continue
-        message = f"the ssh service `{name}` has no public key, so nobody can log in"
+        message = f"the ssh service `{name}` has no public key, so login is impossible"
         if "PRIVATE KEY" in key:
             message = f"the ssh service `{name}` has a private key, which the job's page would show"
         elif key:
-            message = f"`{key[:40]}` is no public key, so nobody can log in to the ssh service `{name}`"
+            message = f"`{key[:40]}` is not a public key, so login to the ssh service `{name}` is impossible"
         hint = 'write `ssh_public_key = "ssh-ed25519 AAAA..."`, the line of `~/.ssh/id_ed25519.pub`'
         yield Fault(message, hint, place(subject, ("services", name)))
 
@@ -160,7 +162,7 @@ def client_id(subject: Subject) -> Iterator[Fault]:
     if isinstance(written, str) and not _CLIENT_ID.fullmatch(written):
         name = written.rpartition("/")[2]
         yield Fault(
-            f"`{written}` is no client id of a managed identity",
+            f"`{written}` is not the client id of a managed identity",
             f"`az identity show --name {name} --resource-group GROUP --query clientId` prints it",
             place(subject, ("identity", "clientId")),
         )

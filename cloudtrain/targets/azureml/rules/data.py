@@ -161,7 +161,7 @@ def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
                     hint = f"write `azureml:{asset}:{version or 1}`"
                     yield Fault(f"`{uri}` names no version of a data asset", hint, path)
             elif not _DATASTORE.fullmatch(uri) and not uri.startswith(_OTHER_URI):
-                yield Fault(f"`{uri}` is no address of a datastore", f"write `{DEFAULT_STORE}/PATH`", path)
+                yield Fault(f"`{uri}` is not the address of a datastore", f"write `{DEFAULT_STORE}/PATH`", path)
 
 
 @rule("AZ509", Level.ERROR)
@@ -294,8 +294,8 @@ def data_changes(subject: Subject) -> Iterator[Fault]:
     for name, item in body(subject).inputs.items():
         if found := parse_label(item.get("uri")):
             yield Fault(
-                f"which version input `{name}`, `{found.name}@latest`, means changes; a submit sends the one that "
-                "it then is",
+                f"the version of input `{name}`, `{found.name}@latest`, can change; a submit sends the version "
+                "of that moment",
                 f"add `--pin`, or write `azureml:{found.name}:VERSION`",
                 place(subject, ("inputs", name, "uri"), ("inputs", name, "azureml")),
             )

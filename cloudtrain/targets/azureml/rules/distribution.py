@@ -144,7 +144,7 @@ def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
     if any(word.partition("=")[0] == "--autotuning" for word in shlex.split(distribution.launcher_options)):
         yield Fault(
             f"DeepSpeed's autotuning cannot reach other instances, and this job runs on {count:,}",
-            "set `resources.instance_count` to 1 for tuning, then train on several with what it found",
+            "set `resources.instance_count` to 1 for tuning, then train on several with the result",
             ("distribution", "launcher_options"),
         )
 

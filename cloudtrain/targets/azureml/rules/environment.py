@@ -33,7 +33,7 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
     written = text(subject, "environmentId")
     if found := parse_label(written):
         yield Fault(
-            f"which version `{found.name}@latest` is changes; a submit sends the one that it then is",
+            f"the version of `{found.name}@latest` can change; a submit sends the version of that moment",
             f"add `--pin`, or write `azureml:{found.name}:VERSION`; `az ml environment list --name {found.name}` lists "
             "them",
             environment_path(subject),
@@ -47,7 +47,7 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
             f" --registry-name {registry[1]}`" if registry else "`"
         )
         yield Fault(
-            f"which version `{match['name']}` with the label `{match['label']}` is changes",
+            f"the version of `{match['name']}` with the label `{match['label']}` can change",
             f"write `{start}/versions/VERSION`; {lists} lists them",
             environment_path(subject),
         )
@@ -66,7 +66,7 @@ def image_changes(subject: Subject) -> Iterator[Fault]:
         what = "has no tag" if tag is None else "has the tag `latest`"
         plain = name.removesuffix(":latest")
         hint = f"write `{plain}:VERSION`, or `{plain}@sha256:DIGEST`"
-        yield Fault(f"`{name}` {what}, so what it is can change", hint, environment_path(subject))
+        yield Fault(f"`{name}` {what}, so its content can change", hint, environment_path(subject))
 
 
 @rule("AZ603", Level.ERROR)
@@ -98,7 +98,7 @@ def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
     known, name = machines(subject).known, environment_name(subject)
     if known is not None and known.architecture == "arm64" and not any(_says(name, each) for each in _ARCHITECTURES):
         yield Fault(
-            f"`{known.name}` has {_PROCESSOR['arm64']}, and `{name}` does not say that it is for them",
+            f"`{known.name}` has {_PROCESSOR['arm64']}, and nothing in `{name}` says that it supports them",
             "use an image for arm64; `docker manifest inspect IMAGE` tells, and `--ignore AZ604` accepts it",
             environment_path(subject),
         )

@@ -69,7 +69,7 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
     name, written = subject.plan.run_name, mapping(subject, "properties").get(RUN_PROPERTY)
     if written != name:
         yield Fault(
-            f"the overrides change the property `{RUN_PROPERTY}`, by which cloudtrain knows its own job",
+            f"the overrides change the property `{RUN_PROPERTY}`, by which cloudtrain recognises its own job",
             f"remove `{RUN_PROPERTY}` from `azureml_overrides.properties`",
             place(subject, ("properties", RUN_PROPERTY)) or (OVERRIDES, "properties"),
         )
@@ -163,7 +163,7 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
         ),
         (
             given.python is not None and given.framework is not None,
-            f"the curated environment has a Python of its own, so `python: {given.python}` is not asked for",
+            f"the curated environment has its own Python, so `python: {given.python}` is not asked for",
             "name an environment with `azureml`, or an `image`, to choose it",
             ("environment", "python"),
         ),

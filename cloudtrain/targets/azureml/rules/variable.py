@@ -117,7 +117,7 @@ def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
     for name, secret in subject.job.environment.secrets.items():
         place, path = secret.of("azureml") or "", ("environment", "secrets", name)
         if place.startswith("keyvault:") and "/" not in place:
-            message = f"the secret `{name}` is in the workspace's vault, which only azureml-core asks"
+            message = f"the secret `{name}` is in the workspace's vault, which only azureml-core can read"
             yield Fault(message, f"name the vault, `keyvault:VAULT/{place[9:]}`, or install azureml-core", path)
         elif subject.target.identity in ("user", "aml_token"):
             message = f"the secret `{name}` needs a managed identity, and the job has `{subject.target.identity}`"

@@ -141,7 +141,7 @@ def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
     if state in _BROKEN:
         errors = [*(properties.get("provisioningErrors") or ()), *(inner.get("errors") or ())]
         said = next((text for error in errors if (text := _message_of(error))), "")
-        hint = f"`az ml compute show --name {name}` tells why; make it anew, or name another"
+        hint = f"`az ml compute show --name {name}` tells why; create it again, or name another one"
         yield _finding("AZ906", f"`{name}` is in the state {state}" + (f": {said}" if said else ""), hint)
     elif properties.get("computeType") == _INSTANCE and inner.get("state") not in (None, "Running"):
         message = f"`{name}` is a compute instance that does not run: {inner['state']}"

@@ -123,7 +123,7 @@ CODES: dict[str, ErrorTemplate] = {
         Denied, "the subscription `{subscription}` is disabled: {said}", "`az account list` shows your others"
     ),
     "RequestDisallowedByPolicy": ErrorTemplate(
-        Denied, "a policy of the organization forbids this: {said}", "ask whoever wrote the policy"
+        Denied, "a policy of the organization forbids this: {said}", "ask the author of the policy"
     ),
     "MissingSubscriptionRegistration": ErrorTemplate(
         TargetError,
@@ -256,7 +256,7 @@ def translate_error(error: Exception, call: Call) -> TargetError | SettingsError
     logins = (template for pattern, template in _LOGINS if pattern.search(text))
     names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
     found = next(logins, None) or next((template for name, template in EXCEPTIONS.items() if name in names), None)
-    assert found is not None, f"{type(error).__name__} is no error of Azure's packages"
+    assert found is not None, f"{type(error).__name__} is not an error of Azure's packages"
     return _make_error(found, text, call)
 
 

@@ -96,7 +96,7 @@ class AzureMLService:
 
         account = account_of(settings, self._environ, Path.cwd())
         if account.missing:
-            message = "the instance types of a region are asked for at a workspace, and none is given"
+            message = "listing a region's instance types needs a workspace, and none is set"
             hint = "set `subscription_id`, `resource_group` and `workspace` under `[azureml]` in cloudtrain.toml"
             raise SettingsError(message, hint=hint)
         folder, today = user_config_path("cloudtrain", appauthor=False), datetime.now(timezone.utc).date()

@@ -40,7 +40,7 @@ documentation, a paused run may continue, and a run that does not respond may re
 """
 
 _WHY = {
-    "Paused": "somebody paused the run; it can be resumed in the studio",
+    "Paused": "the run was paused; it can be resumed in the studio",
     "NotResponding": "the run gives no sign of life; it may come back",
 }
 

@@ -123,7 +123,9 @@ def _unpack(bundle: BundleWriter) -> Iterator[Path]:
         try:
             unpack(archive, source, bundle.sha256)
         except DamagedBundle as error:
-            raise TargetError(str(error), hint="look at the disk of temporary files: TMPDIR names another") from None
+            raise TargetError(
+                str(error), hint="check the disk of temporary files, or set TMPDIR to another folder"
+            ) from None
         yield source
 
 

@@ -1,4 +1,4 @@
-"""Calls of an SDK as data: they can be printed as code, and they can be made."""
+"""Calls of an SDK as data. They can be printed as code, or executed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from cloudtrain.system.extras import require
 
 @dataclass(frozen=True)
 class Call:
-    """`sagemaker.inputs.TrainingInput(s3_data=...)`: the dotted name, and the arguments, which may hold other calls."""
+    """One call: `sagemaker.inputs.TrainingInput(s3_data=...)`. It has the dotted name, and arguments, which may be
+    calls themselves."""
 
     name: str
     arguments: dict[str, Any]
@@ -27,14 +28,14 @@ class Ref:
 
 @dataclass(frozen=True)
 class Program:
-    """What sends a job through an SDK: some variables, some settings of the last of them, and one method of it.
+    """A program that sends a job through an SDK: variables, settings of the last variable, and one method of it.
 
     Attributes:
         variables: name to call, list or plain value, in order; later ones may refer to earlier ones.
         method: the method of the last variable that sends the request.
         arguments: its arguments.
         extra: the extra of cloudtrain that brings the SDK.
-        notes: why something is not written as one would expect, for the reader of the code.
+        notes: comments for the reader of the code, where it looks unusual.
         steps: methods of the last variable that are called first, and their arguments.
         in_code: further arguments of the method, where the code calls it.
     """
@@ -49,12 +50,12 @@ class Program:
 
     @property
     def result(self) -> str:
-        """The variable whose method sends the request."""
+        """Return the variable whose method sends the request."""
         return list(self.variables)[-1]
 
 
 def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
-    """The object that sends the request, and the arguments of its method. `given` values replace variables.
+    """Return the object that sends the request, and the arguments of its method. `given` values replace variables.
 
     Raises:
         MissingExtra: the SDK is not installed.
@@ -68,7 +69,7 @@ def build(program: Program, **given: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def build_arguments(program: Program) -> dict[str, Any]:
-    """The arguments of the method alone, which refer to no variable.
+    """Return the arguments of the method alone, without references to variables.
 
     Raises:
         MissingExtra: the SDK is not installed.

@@ -1,4 +1,4 @@
-"""Reading a request so that no field is passed over in silence."""
+"""Read a request so that no field is silently skipped."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 class Fields:
-    """The fields of a request that nobody has taken yet."""
+    """The fields of a request that have not been used yet."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self._left = deepcopy(request)
 
     def take(self, path: str, default: Any = None) -> Any:
-        """The value at `path` (`ResourceConfig.InstanceType`), which counts as used from here on."""
+        """Return the value at `path` (`ResourceConfig.InstanceType`), and mark it as used."""
         *parents, name = path.split(".")
         place: Any = self._left
         for parent in parents:
@@ -22,7 +22,8 @@ class Fields:
         return place.pop(name, default)
 
     def take_if(self, path: str, expected: Any) -> bool:
-        """Whether the field has this value. Any other stays: an SDK that has no word for it must say so."""
+        """Mark the field as used where it has this value, and return whether it does. Any other value stays, so that an
+        SDK without an equivalent is reported."""
         value = self.take(path)
         if value is not None and value != expected:
             self._put_back(path, value)
@@ -36,7 +37,7 @@ class Fields:
         place[name] = value
 
     def remaining_paths(self) -> list[str]:
-        """Dotted paths of what has not been taken."""
+        """Return the dotted paths of the unused fields."""
         return sorted(_leaves(self._left))
 
 

@@ -1,4 +1,4 @@
-"""A program as Python code: what one would write by hand, laid out as formatters lay it out."""
+"""Write a program as Python code, laid out as formatters would."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 from cloudtrain.targets.common.export.calls import Call, Program, Ref
 
 WIDTH = 88
-"""Columns, as `black` and `ruff` have it."""
+"""Columns of a line, as in `black` and `ruff`."""
 
 _WHOLE = frozenset({"boto3", "estimator", "trainer", "ml_client.jobs"})
-"""What is written before the dot: a module that one imports whole, beside the SDK's own `Session`; variables."""
+"""Names that stay in front of a dot: variables, and modules that are imported whole (boto3, because the SDK has a
+`Session` as well)."""
 
 
 def python_code(program: Program, *, title: str) -> str:
-    """The code, which starts the job. `title` is its docstring."""
+    """Return the code that starts the job. `title` is its docstring."""
     arguments = Call(f"{program.result}.{program.method}", {**program.arguments, **program.in_code})
     blocks = [
         f'"""{title}"""',
@@ -69,7 +70,8 @@ def _calls(value: Any) -> Iterator[Call]:
 
 
 def _layout(head: str, value: Any, tail: str, depth: int) -> Iterator[str]:
-    """Lines of `head` + value + `tail`: one line if it fits, else each part on its own, with a comma after the last."""
+    """Yield the lines of `head` + value + `tail`: one line if it fits, else each part on its own line, with a comma
+    after the last."""
     indent = "    " * depth
     line = f"{indent}{head}{_inline(value)}{tail}"
     parts = list(_parts(value))
@@ -113,7 +115,7 @@ def _inline(value: Any) -> str:
 
 
 def _text(value: str) -> str:
-    """A string literal, in double quotes as long as that needs no more escapes."""
+    """Return a string literal, in double quotes unless single quotes need fewer escapes."""
     if value.isprintable() and '"' not in value:
         return '"' + value.replace("\\", "\\\\") + '"'
     return repr(value)

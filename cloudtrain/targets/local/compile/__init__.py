@@ -1,1 +1,1 @@
-"""From a job to the processes that the supervisor starts."""
+"""Compile a job to the processes that the supervisor starts."""

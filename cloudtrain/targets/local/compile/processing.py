@@ -1,12 +1,12 @@
 """A processing job on this machine: one process per instance, each with its shard of the data.
 
-The launch specification is that of a job without a distribution, and has two of the fields that emulated jobs have:
+The launch specification is that of a job without a distribution, with two fields of emulated jobs:
 
     links       one for each instance of each sharded input: a folder with every count-th file of the input
     places      what can be downloaded: the job's outputs
 
-Which instance gets which file is decided at the start, by `cloudtrain.runtime.shards`. What the instances write
-goes to one folder per output, as it goes to one prefix in S3.
+`cloudtrain.runtime.shards` decides at the start which instance gets which file. All instances write to one folder per
+output, as they would write to one prefix in S3.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from cloudtrain.targets.local.compile.training import compile_local
 from cloudtrain.targets.local.settings import Local
 
 _ONLY_TRAINING = ("distribution", "checkpoint")
-"""Lines of the summary that say nothing about a processing job."""
+"""Lines of the summary that do not apply to a processing job."""
 
 
 def compile_local_processing(job: ProcessingJob, target: Local, context: CompileContext) -> LocalPlan:
-    """The plan of a processing job on this machine. `context.account` is a `LocalAccount`.
+    """Return the plan of a processing job on this machine. `context.account` is a `LocalAccount`.
 
     Raises:
         JobError: the job needs something that this machine cannot give, with the alternative.
@@ -38,9 +38,7 @@ def compile_local_processing(job: ProcessingJob, target: Local, context: Compile
     problems, view = Problems(), job.as_training()
     if target.emulate is not None:
         message = f"`--emulate {target.emulate}` rehearses training jobs, and this is a processing job"
-        problems.append(
-            Problem(("kind",), message, "leave it out: each instance gets its shard all the same", code="CT031")
-        )
+        problems.append(Problem(("kind",), message, "leave it out: each instance gets its shard anyway", code="CT031"))
     sharded = [name for name, item in view.inputs.items() if item.shard]
     plain = target.model_copy(update={"emulate": None})
     whole = problems.value(lambda: compile_local(_mark_shards(view), plain, context), None)
@@ -71,8 +69,8 @@ def _share(run_dir: str, instance: int, name: str) -> str:
 
 
 def _mark(name: str) -> str:
-    """Stands for an instance's share of an input while the job is compiled, once for all instances. No text of a
-    compiled job holds a reference any more."""
+    """Return the text that stands for an instance's share of an input while the job is compiled, once for all
+    instances. It cannot occur otherwise, because a compiled job contains no references."""
     return f"${{{{shares.{name}}}}}"
 
 
@@ -85,7 +83,7 @@ def _mark_shards(view: TrainingJob) -> TrainingJob:
 
 
 def _seen(process: Process, shares: Mapping[str, str], count: int) -> Process:
-    """The process with its instance's own shares and number."""
+    """Return the process with its instance's own shares and number."""
 
     def filled(text: str) -> str:
         for mark, share in shares.items():

@@ -1,4 +1,4 @@
-"""A run that waits in the queue of this machine: what it needs, and where it finds what it got."""
+"""A run that waits in the queue of this machine: what it needs, and where it finds what it was given."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from cloudtrain.targets.common.this_machine import LocalAccount, LocalPlan
 from cloudtrain.targets.local.settings import Local
 
 _OURS = "CLOUDTRAIN_RUN_DIR"
-"""A variable of every process that the supervisor starts, and of no rank that a launcher starts in turn."""
+"""A variable that only the processes which the supervisor starts have; ranks below a launcher lack it."""
 
 
 def queue_plan(plan: LocalPlan, job: AnyJob, settings: Local, account: LocalAccount) -> LocalPlan:
-    """The plan of the same run, which waits for its place. CUDA_VISIBLE_DEVICES is filled in when it has it.
+    """Return the plan of the same run, waiting for its place. CUDA_VISIBLE_DEVICES is filled in when the run has its
+    place.
 
     Raises:
-        JobError: it needs more than there is, so it would wait for ever.
+        JobError: the run needs more than the machine has, so it would wait for ever.
     """
     specification = plan.specification
     given = _own_devices(job)
@@ -39,13 +40,13 @@ def queue_plan(plan: LocalPlan, job: AnyJob, settings: Local, account: LocalAcco
 
 
 def plan_after(plan: LocalPlan, runs: tuple[str, ...]) -> LocalPlan:
-    """The plan of the same run, which waits until other runs have succeeded."""
+    """Return the plan of the same run, waiting until other runs have succeeded."""
     summary = (*plan.summary, ("waits for", ", ".join(runs)))
     return replace(plan, request=replace(plan.specification, after=runs).to_json(), summary=summary)
 
 
 def _own_devices(job: AnyJob) -> str | None:
-    """The job's own CUDA_VISIBLE_DEVICES, which counts as it is."""
+    """Return the job's own CUDA_VISIBLE_DEVICES, which is used exactly."""
     view = job.as_training() if isinstance(job, ProcessingJob) else job
     return view.environment.variables.get(VISIBLE)
 
@@ -93,7 +94,7 @@ def _with_share(process: StartedProcess) -> StartedProcess:
 
 
 def _shown(group: Alike) -> Alike:
-    """The same processes as a plan shows them. Ranks have the environment of their launcher."""
+    """Return the processes as a plan shows them. Ranks have the environment of their launcher."""
     if _OURS not in group.first.env:
         return group
 

@@ -1,4 +1,4 @@
-"""The local target: a job becomes a launch specification, the exact list of processes that the supervisor starts."""
+"""Compile a training job for the local target: a launch specification with the exact list of processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cloudtrain.targets.local.settings import Local
 
 
 def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> LocalPlan:
-    """The plan of a job on this machine. `context.account` is a `LocalAccount`.
+    """Return the plan of a job on this machine. `context.account` is a `LocalAccount`.
 
     Raises:
         JobError: the job needs something that this machine cannot give, with the alternative.
@@ -49,7 +49,7 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> L
 
 
 def _plan(job: TrainingJob, target: Local, context: CompileContext) -> LocalPlan:
-    """The plan, with inputs that have no place here in a folder of the run, where there is nothing."""
+    """Return the plan. Inputs without a place on this machine point to an empty path in the run's folder."""
     run = _RunLayout.of(job, target, context)
     launch = _LAUNCHERS["fork" if target.launcher == "fork" else _launcher_of(job)](run)
     specification = LaunchSpecification(
@@ -87,7 +87,7 @@ class _Launch:
 
 @dataclass(frozen=True)
 class _RunLayout:
-    """Where everything of one run lies on this machine."""
+    """Where the files of one run lie on this machine."""
 
     job: TrainingJob
     target: Local
@@ -96,7 +96,7 @@ class _RunLayout:
     run_dir: str
     code_dir: str
     paths: dict[str, str]
-    """Reference to path: `inputs.train`, `outputs.model`, `checkpoint`."""
+    """Map reference to path: `inputs.train`, `outputs.model`, `checkpoint`."""
 
     @classmethod
     def of(cls, job: TrainingJob, target: Local, context: CompileContext) -> _RunLayout:
@@ -126,7 +126,7 @@ class _RunLayout:
 
     @property
     def written(self) -> dict[str, str]:
-        """The folders that the run writes to."""
+        """Return the folders that the run writes to."""
         return {name: path for name, path in self.paths.items() if not name.startswith("inputs.")}
 
     @property
@@ -134,7 +134,7 @@ class _RunLayout:
         return local_size(self.job, self.target, self.account.machine)
 
     def program(self) -> list[str]:
-        """The script with its arguments; a shell script or command with the shell before it."""
+        """Return the script with its arguments; for a shell script or command, with the shell before it."""
         if self.job.command is not None:
             return ["bash", "-c", resolve_text(self.job.command, self.paths)]
         assert self.job.entry_point is not None
@@ -143,13 +143,13 @@ class _RunLayout:
         return [*shell, self.job.entry_point, *arguments]
 
     def direct_program(self) -> list[str]:
-        """The same with the interpreter in front, for processes that no launcher starts."""
+        """Return the program with the interpreter in front, for processes that no launcher starts."""
         program = self.program()
         return [self.python, "-u", *program] if program[0].endswith(".py") else program
 
     def env(self, instance: int, *, processes: int, ranks: bool = True) -> dict[str, str]:
-        """What each process of an instance finds in its environment, beside the submitter's own variables. `ranks` are
-        processes that meet through torch or MPI."""
+        """Return the variables that each process of an instance gets beside the submitter's own. `ranks` are processes
+        that meet through torch or MPI."""
         given = {key: resolve_text(value, self.paths) for key, value in self.job.environment.variables.items()}
         searched = given.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
         env = {
@@ -232,7 +232,8 @@ def _fork(run: _RunLayout) -> _Launch:
 
 
 def _mpirun(run: _RunLayout) -> _Launch:
-    """One mpirun for the whole job: its ranks all count as one instance, since mpirun would need ssh for several."""
+    """Return one mpirun for the whole job. All its ranks count as one instance, because mpirun would need ssh for
+    several."""
     shape = JobSize(1, run.shape.world_size)
     assert run.account.mpirun is not None
     program = run.direct_program()
@@ -271,7 +272,7 @@ def _tensorflow(run: _RunLayout) -> _Launch:
 
 
 def _single(run: _RunLayout) -> _Launch:
-    """One process per instance. A shell gets its signals as a group, because it does not pass them on."""
+    """Return one process per instance. A shell gets its signals as a group, because it does not pass them on."""
     shape, program = JobSize(run.shape.instances, 1), tuple(run.direct_program())
     started = tuple(
         Process(
@@ -328,7 +329,7 @@ def _input_problems(job: TrainingJob) -> list[Problem]:
 
 
 def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Iterator[Problem]:
-    """What this machine cannot start at all."""
+    """Yield what keeps the job from starting on this machine at all."""
     yield from option_problems(job)
     if job.entry_point is None and job.command is None:
         message = "the job runs its image's own entry point, and there are no images on this machine"
@@ -363,12 +364,13 @@ def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]
         message = "`--launcher fork` runs a Python script in a process that has imported torch, and nothing else"
         yield Problem((field,), message, f"{hint}, or name the script: `entry_point: train.py`", code="CT038")
     if account.machine.gpus:
-        message = f"`--launcher fork` is for CPUs, and the ranks would find GPUs here ({account.machine})"
+        message = f"`--launcher fork` works on CPUs only, and the ranks would find GPUs here ({account.machine})"
         yield Problem((), message, f"{hint}, or hide the GPUs with `CUDA_VISIBLE_DEVICES=` in front", code="CT038")
 
 
 def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> Iterator[Problem]:
-    """Only the target's own count is taken as it is, and the servers with it."""
+    """Yield the problems of a TensorFlow job's counts. Only the target's own count, and the servers with it, is used
+    exactly and so can be too large."""
     workers, servers = local_tasks(job, target, account.machine)
     if workers + servers > MOST_TASKS:
         message = f"{workers:,} workers and {servers:,} parameter servers are too much for this machine: at most "

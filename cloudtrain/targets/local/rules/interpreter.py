@@ -1,4 +1,5 @@
-"""What an interpreter has: imported by this one, and run as a file by another, which may be older. Stands alone."""
+"""Report the distributions and the platform of an interpreter. cloudtrain imports this module for its own interpreter,
+and runs it as a file with another one, which may be older. So it imports only the standard library."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str | None]:
-    """The installed version of each distribution; None where there is none."""
+    """Return the installed version of each distribution; None where it is not installed."""
     found: dict[str, str | None] = {}
     for name in names:
         try:
@@ -25,7 +26,7 @@ def versions_of(names: Iterable[str]) -> dict[str, str | None]:
 
 
 def machine() -> dict[str, str]:
-    """What the markers of requirements ask for."""
+    """Return the values that the markers of requirements compare with."""
     return {
         "python_version": ".".join(platform.python_version_tuple()[:2]),
         "python_full_version": platform.python_version(),

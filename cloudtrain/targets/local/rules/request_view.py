@@ -1,4 +1,4 @@
-"""What rules for all targets read out of a launch specification."""
+"""What the rules for all targets read from a launch specification."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cloudtrain.targets.registry import target_of
 
 
 class LocalView(RequestView):
-    """How launch specifications are read. With `emulate`, the overrides of that service count.
+    """Reads launch specifications. With `emulate`, the overrides of the emulated service count.
 
-    What an emulated service writes lies in the run's own folder, but for checkpoints; and an emulation has the machines
-    of this machine, whatever the overrides say.
+    An emulated service writes into the run's own folder, except checkpoints. An emulation runs on this machine,
+    whatever machines the overrides name.
     """
 
     def __init__(self, target: str, emulated: str | None) -> None:
@@ -27,19 +27,19 @@ class LocalView(RequestView):
 
     @property
     def service(self) -> str:
-        """The service that is emulated, if any."""
+        """Return the service that is emulated, if any."""
         return self._emulated.service if self._emulated is not None else self.target
 
     def change(self, subject: Subject) -> dict[str, Any]:
-        """Variables and hyperparameters, as the service would pass them on."""
+        """Return variables and hyperparameters as the service would pass them on."""
         return self._emulated.change_script(subject) if self._emulated is not None else {}
 
     def places(self, subject: Subject) -> Iterator[DataPlace]:
-        """Paths of this machine."""
+        """Yield the paths on this machine."""
         return declared_places(subject.job, self.target, outputs=self._emulated is None)
 
     def images(self, subject: Subject) -> Iterator[tuple[str, Path]]:
-        """The images of any target: none runs here, and each can be wrong."""
+        """Yield the images of all targets: this machine runs none of them, but each can be wrong."""
         given = subject.job.environment.image
         names = [] if given is None else [name for target in target_names() if (name := given.of(target)) is not None]
         yield from ((name, IMAGE) for name in dict.fromkeys(names))

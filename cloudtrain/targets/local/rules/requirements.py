@@ -1,7 +1,8 @@
-"""What a requirements file asks for, and which of it an interpreter has. Nothing is asked of a network.
+"""Which requirements of a file an interpreter lacks. Nothing here asks the network.
 
-The interpreter is asked once, for the versions of all names; this one by import, another one as a process. Whatever
-this does not understand (an address without a name, an unusual marker, a version that is no number) counts as there.
+The interpreter is asked once for the versions of all names: this one by import, another one as a process. A requirement
+that this module cannot read (an address without a name, an unusual marker, a version that is not numeric) counts as
+installed.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import NamedTuple
 from cloudtrain.targets.local.rules import interpreter
 
 _PATIENCE = 10.0
-"""Seconds that another interpreter has to answer."""
+"""Seconds that another interpreter may take to answer."""
 
 _DEEPEST = 8
-"""Files that include each other, one in the other."""
+"""How deep requirements files may include each other."""
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(.*)")
 _CLAUSE = re.compile(r"(===|==|!=|>=|<=|~=|>|<)\s*([^\s,;]+)")
@@ -41,14 +42,15 @@ class Requirement(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A requirement that is not met; `installed` is None where there is no version at all."""
+    """A requirement that is not met; `installed` is None where the distribution is not installed in any version."""
 
     requirement: Requirement
     installed: str | None
 
 
 def requirements_in(file: str, read: Callable[[str], str | None], deepest: int = _DEEPEST) -> Iterator[Requirement]:
-    """Those of a file, and of the files that it includes. `read` gives the text of a file of the bundle."""
+    """Yield the requirements of a file and of the files that it includes. `read` returns the text of a file of the
+    bundle."""
     text = read(file)
     for line in (text or "").replace("\\\n", " ").splitlines():
         line = re.sub(r"(^|\s)#.*", "", line).strip()
@@ -69,7 +71,8 @@ def requirements_in(file: str, read: Callable[[str], str | None], deepest: int =
 
 
 def missing_from(python: str, requirements: Iterable[Requirement]) -> list[Missing]:
-    """Those that the interpreter has not, or in another version. None of an interpreter that does not answer."""
+    """Return the requirements that the interpreter lacks or has in another version. Empty where the interpreter does
+    not answer."""
     wanted = list(dict.fromkeys(requirements))
     answer = _ask(python, sorted({requirement.name for requirement in wanted})) if wanted else None
     if answer is None:
@@ -98,7 +101,8 @@ def _ask(python: str, names: list[str]) -> tuple[dict[str, str | None], dict[str
 
 
 def _applies(marker: str, machine: Mapping[str, str]) -> bool:
-    """Comparisons joined by `and`, or by `or`; anything else does not apply."""
+    """Return whether a marker applies. Comparisons joined by `and`, or by `or`, are understood; any other marker does
+    not apply."""
     joined = re.split(r"\s+(and|or)\s+", marker) if marker else []
     words = {*joined[1::2]}
     results = []
@@ -121,7 +125,8 @@ def _is_met(versions: str, installed: str | None) -> bool:
 
 
 def _clause_is_met(operator: str, wanted: str, installed: str) -> bool:
-    """By the numbers of the releases. Where they are equal and one of both is more than numbers, it counts as met."""
+    """Compare the numbers of two releases. Where they are equal and either version has a suffix, the clause counts as
+    met."""
     have, want = _VERSION.fullmatch(installed.partition("+")[0]), _VERSION.fullmatch(wanted.partition("+")[0])
     if operator == "===" or have is None or want is None:
         return True

@@ -71,7 +71,7 @@ def torch_is_missing(subject: Subject) -> Iterator[Fault]:
 
 
 def _will_install(subject: Subject) -> bool:
-    """Whether the environment that is built for the job gets PyTorch."""
+    """Return whether the environment that is built for the job gets PyTorch."""
     file = subject.job.environment.requirements
     if file is None or not subject.target.build_environment:
         return False
@@ -103,7 +103,7 @@ def place_is_a_file(subject: Subject) -> Iterator[Fault]:
 
 
 def _file_on_the_way(folder: str) -> str | None:
-    """The file that lies where the folder is to be, or above; what cannot be looked at counts as not there."""
+    """Return the file that lies at the folder's path, or above it. A path that cannot be read counts as free."""
     there = str(Path(folder))
     while not os.path.exists(there):  # noqa: PTH110 - a text for each of ten thousand parents, not a path
         there = os.path.dirname(there) or "."  # noqa: PTH120
@@ -132,7 +132,7 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
 
 
 def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
-    """The same for TensorFlow, whose emulated hosts have a task each."""
+    """The same check for TensorFlow, where each emulated host has one task."""
     asked, specification = requested_tasks(subject.job), _specification(subject)
     instances, tasks, here = asked.workers, sum(asked), specification.world_size
     if subject.target.emulate is not None:
@@ -246,7 +246,7 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
 
 
 def _text_of(tree: Tree, path: str) -> str | None:
-    """A file of the bundle; None where there is none that can be read."""
+    """Return the text of a file of the bundle; None where it is missing or cannot be read."""
     entry = next((entry for entry in tree.entries if entry.path == path), None)
     try:
         return None if entry is None else Path(tree.location(entry)).read_text("utf-8", "replace")

@@ -20,6 +20,6 @@
                     killing.py        kill every process of a run
                     proc.py           the process table: /proc, or psutil where there is none
 
-Whatever runs in the supervisor or the guard is standard library only: it starts in milliseconds, and a training process
-gets the memory instead. Nothing is imported here for the same reason.
+The supervisor and the guard use the standard library only, so that they start in milliseconds and leave the memory to
+the training processes. This module imports nothing for the same reason.
 """

@@ -1,6 +1,7 @@
-"""Waiting for the end of another run on this machine, without looking at it again and again.
+"""Wait for the end of another run on this machine without polling it.
 
-Its supervisor holds a lock for life, so a shared lock on the same file comes when it ends, whatever ended it.
+The supervisor of that run holds a lock for life. A shared lock on the same file is granted when the supervisor ends,
+whatever ended it.
 """
 
 # Paths are strings here: this has to start, and to poll, in no time.
@@ -25,7 +26,8 @@ class _Woken(BaseException):
 
 
 def wait_for_end(run_dir: str, is_asked_to_stop: Callable[[], bool]) -> str | None:
-    """Return the final state of another run, `gone` where nothing is left of it, and None where this one is to stop."""
+    """Return the final state of another run; `gone` where nothing is left of it, and None where the waiting run is to
+    stop."""
     passed_on = signal.getsignal(signal.SIGTERM)
 
     def wake(number: int, frame: FrameType | None) -> None:

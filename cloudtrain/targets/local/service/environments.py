@@ -1,11 +1,11 @@
-"""Building the environment of a job's requirements, once for all runs that want the same.
+"""Build the environment of a job's requirements, once for all runs with the same requirements.
 
     environments/KEY               a link to the environment, made when it is whole
     environments/KEY-RANDOM/env/   where it stands; an attempt that was cut off leaves a folder that nothing links to
     environments/KEY.log           what the last attempt's installer said
 
-The environment sees what the interpreter below it has, as the image of a cloud does; what the requirements bring comes
-first. uv builds it where it is installed, else venv and pip.
+The environment sees the packages of the interpreter below it, as in a cloud's image; the packages of the requirements
+come first. uv builds it where uv is installed, else venv and pip.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cloudtrain.system.private import make_private_folder, open_private
 from cloudtrain.system.words import tell
 
 _LOOK_EVERY = 0.2
-"""Seconds between two looks at what another process builds."""
+"""Seconds between two looks at an environment that another process builds."""
 
 _BASE = (
     "import json, sys; "
@@ -39,19 +39,19 @@ _NOT_PASSED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYV
 """Variables of the shell that would lead an installer to another environment."""
 
 _NEWS = ("Collecting ", "Downloading ", "Building ", "Installing collected", "Resolved ", "Prepared ", "Installed ")
-"""How the lines begin by which pip and uv say how far they are."""
+"""Beginnings of the lines in which pip and uv report progress."""
 
 
 _ASIDES = ("[notice]", "WARNING:", "warning:", "hint:")
-"""How the lines begin that are no reason of a failure."""
+"""Beginnings of lines that do not explain a failure."""
 
 
 def provide(wanted: BuiltEnvironment, code: CodePlace, environ: Mapping[str, str]) -> None:
-    """See to it that the environment is there. The requirements are those of the bundle.
+    """Make sure that the environment exists. The requirements are those of the bundle.
 
     Raises:
-        TargetError: it cannot be built; the message is what the installer said last.
-        OSError: it cannot be written.
+        TargetError: the environment cannot be built; the message is the installer's last output.
+        OSError: the environment cannot be written.
     """
     link = Path(wanted.folder)
     if _is_whole(link):
@@ -66,7 +66,7 @@ def provide(wanted: BuiltEnvironment, code: CodePlace, environ: Mapping[str, str
 
 
 def _is_whole(link: Path) -> bool:
-    """Whether the environment can be used; then it counts as used now."""
+    """Return whether the environment can be used. If so, mark it as used now."""
     if not (link / "bin" / "python").exists():
         return False
     os.utime(link.resolve().parent)
@@ -115,28 +115,28 @@ def _build(wanted: BuiltEnvironment, link: Path, code: CodePlace, environ: Mappi
 
 
 def _leads_to(source: Path, place: Path) -> bool:
-    """Whether something was installed such that it still stands in the bundle's code: `-e .`."""
+    """Return whether an installed package still points into the bundle's code, as with `-e .`."""
     linked = [*place.glob("lib/python*/site-packages/*.pth"), *place.glob("lib/python*/site-packages/__editable__*")]
     return any(str(source) in file.read_text("utf-8", "replace") for file in linked if file.is_file())
 
 
 def _publish(place: Path, link: Path) -> None:
-    """The environment appears, whole; what an earlier link led to is gone."""
+    """Make the finished environment visible, and remove the one that an earlier link led to."""
     temporary = place.parent / "link"
     temporary.symlink_to(place)
     temporary.replace(link)
 
 
 def _find_uv(python: str, environ: Mapping[str, str]) -> str | None:
-    """The uv on the PATH, or beside the interpreter, where `pip install uv` puts it."""
+    """Return the uv on the PATH, or beside the interpreter, where `pip install uv` puts it."""
     return shutil.which("uv", path=os.pathsep.join((environ.get("PATH", ""), str(Path(python).parent))))
 
 
 def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -> None:
-    """Let the environment see what the interpreter below it has.
+    """Let the environment see the packages of the interpreter below it.
 
     Raises:
-        TargetError: the interpreter does not say.
+        TargetError: the interpreter does not list its paths.
     """
     found = subprocess.run(
         [python, "-c", _BASE], cwd=folder, env=dict(environ), capture_output=True, text=True, check=False
@@ -150,10 +150,10 @@ def _layer(python: str, place: Path, folder: Path, environ: Mapping[str, str]) -
 
 
 def _run(argv: Sequence[str], folder: Path, environ: Mapping[str, str], log: TextIO, wanted: BuiltEnvironment) -> None:
-    """Run one step; its output goes to the log, and what is news of it to the listener.
+    """Run one step. Its output goes to the log; lines of progress go to the listener.
 
     Raises:
-        TargetError: it failed.
+        TargetError: the step failed.
     """
     last = ""
     with subprocess.Popen(
@@ -177,6 +177,6 @@ def _run(argv: Sequence[str], folder: Path, environ: Mapping[str, str], log: Tex
         log_name = f"{wanted.folder}.log"
         raise TargetError(
             f"the environment of `{wanted.requirements}` cannot be built: {last or f'exit code {code}'}",
-            hint=f"mend the file, or run without `build_environment`; `{log_name}` has all that was said",
+            hint=f"fix the file, or run without `build_environment`; `{log_name}` has the full output",
             code="CT953",
         )

@@ -1,4 +1,4 @@
-"""Which ranks ended badly, and what that makes the status of the run say."""
+"""Which ranks ended badly, and what the status of the run says about it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Deaths:
-    """Collects bad ends of ranks, in order, those of the newest attempt only."""
+    """Collects the bad ends of ranks, in order. Only those of the newest attempt count."""
 
     def __init__(self, spec: LaunchSpecification) -> None:
         self._spec = spec
@@ -23,24 +23,26 @@ class Deaths:
         self._killed_launcher: Launched | None = None
 
     def started(self, rank: int) -> None:
-        """A process of this rank was found; the second one means that all ranks are being started again."""
+        """Note that a process of this rank was found. The second process of a rank means that all ranks are being
+        started again."""
         self._starts[rank] = self._starts.get(rank, 0) + 1
 
     def ended(self, process: Rank | Launched, exit_code: int | None) -> None:
-        """A rank ended; None where only its launcher knows how."""
+        """Note that a rank ended. The code is None where only its launcher knows it."""
         assert process.rank is not None
         self._ends.append((process, process.rank, exit_code, self._starts.get(process.rank, 1)))
 
     def launcher_was_killed(self, launcher: Launched) -> None:
-        """A signal from outside ended a launcher. Unless a rank had ended badly before, the launcher is the cause, and
-        the ranks that end from now on were stopped for it."""
+        """Note that a signal from outside ended a launcher. Unless a rank had ended badly before, the launcher is the
+        cause, and ranks that end later were stopped because of it."""
         if not any(exit_code for _, _, exit_code, _ in self._ends):
             self._killed_launcher = launcher
 
     def of_newest_attempt(self, output: Output) -> list[Death]:
-        """The bad ends of the newest attempt, completed by what the launchers say. Reads the tails of the output.
+        """Return the bad ends of the newest attempt, completed by the launchers' reports, which are read from the tails
+        of the output.
 
-        mpirun names the one rank that it ended the others for. On a busy machine all of them are seen to end at once.
+        mpirun names the rank whose failure made it end the others. On a busy machine all ranks seem to end at once.
         """
         from cloudtrain.targets.local.service.verdict import Death
 
@@ -60,8 +62,8 @@ class Deaths:
         return list(found.values())
 
     def verdict(self, output: Output, launched: list[Launched]) -> Verdict:
-        """Why the run failed; where a host of an emulation has written its reason, in its words. The output must
-        have been drained.
+        """Return why the run failed. Where a host of an emulation has written its reason, the verdict quotes it. The
+        output must have been drained.
         """
         from cloudtrain.targets.local.service.verdict import in_own_words
 
@@ -84,7 +86,8 @@ class Deaths:
         return verdict.Verdict("the run failed, and no process says why", [])
 
     def _read_reports(self, output: Output) -> dict[int, tuple[int, int]]:
-        """Rank to instance and exit code. The instance is that of the launcher that says so: mpirun has all ranks."""
+        """Map rank to instance and exit code. The instance is that of the reporting launcher: with mpirun, one instance
+        has all ranks."""
         if self._spec.launcher == "processes":
             return {}
         return {

@@ -1,19 +1,18 @@
-"""A run's folder: which files it has, and the status that its supervisor keeps there.
+"""A run's folder: its files, and the status that the supervisor keeps there.
 
     launch.json         the launch specification, exactly as planned
-    supervisor.lock     held for life by the supervisor (afterwards by whoever finishes a lost run)
-    waiting             what wakes the supervisor of a run that waits in the queue; see `queue.py`
-    supervisor.log      what the supervisor says itself; empty unless something is wrong
+    supervisor.lock     held for life by the supervisor (afterwards by the process that finishes a lost run)
+    waiting             wakes the supervisor of a run that waits in the queue; see `queue.py`
+    supervisor.log      the supervisor's own messages; empty unless something is wrong
     status.json         the state of the run; written whole, never in place
-    unpacked            empty; made when the code was there, so what is newer in it is the script's
+    unpacked            empty; made right after unpacking, so newer files are the script's
     output.jsonl        the journal: every line of output, and how far each file was read
     logs/rank_<r>.log   the output of one rank, all attempts, stdout and stderr as they came
-    logs/instance_<i>/  the files that the processes write to themselves
-    code/ model/ outputs/ checkpoint/
+    logs/instance_<i>/  the files that the processes write to themselves code/ model/ outputs/ checkpoint/
     steps/<r>           the newest step of each rank, written by the script's runtime
     preempted           written by the script's runtime when it saved and left early
 
-Whoever reads the status may find the supervisor gone: nobody holds the lock, and the state is not final. See `lost.py`.
+A reader of the status may find the supervisor gone: the lock is free, and the state is not final. See `lost.py`.
 """
 
 # Paths are strings here: this has to start, and to poll, in no time.
@@ -33,17 +32,18 @@ if TYPE_CHECKING:
     from cloudtrain.launch.specification import LaunchSpecification
 
 FINAL = ("succeeded", "failed", "stopped", "lost")
-"""The states that never change again; `RunState` has them too, but costs the supervisor its imports."""
+"""The states that never change again. `RunState` has them too, but would cost the supervisor its imports."""
 
 FORCED = "what did not leave within the grace period was killed"
-"""Part of the reason of a run that was stopped, and did not stop by itself."""
+"""Part of the reason of a run that was asked to stop and had to be killed."""
 
 _SHORT = 3500
-"""Bytes of a status that fit into the first block of a file, which is on the disk already when the disk is full."""
+"""Bytes of a status that fit into the first block of a file. That block is on the disk already when the disk is
+full."""
 
 
 class RunFolder:
-    """The paths of one run, and reading and writing its status."""
+    """The paths of one run, with functions to read and write its status."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -58,10 +58,10 @@ class RunFolder:
         self.unpacked = f"{path}/unpacked"
 
     def read_launch(self) -> LaunchSpecification:
-        """The launch specification.
+        """Return the launch specification.
 
         Raises:
-            TargetError: it cannot be read, or is damaged.
+            TargetError: the file cannot be read, or is damaged.
         """
         from cloudtrain.launch.specification import LaunchSpecification  # 9 ms that no submitter need wait for
 
@@ -71,11 +71,12 @@ class RunFolder:
         except (OSError, ValueError) as error:
             from cloudtrain.errors import TargetError
 
-            hint = f"look into `{self.path}` for what the run has left, and submit the job again"
+            hint = f"look into `{self.path}` for the run's files, and submit the job again"
             raise TargetError(f"the launch specification cannot be read: {error}", hint=hint, code="CT952") from error
 
     def read_status(self) -> dict[str, Any] | None:
-        """The status, or None where no supervisor ever took the run over. A broken one, after a power cut, is final."""
+        """Return the status, or None where no supervisor ever took the run over. A status that a power cut has broken
+        is final."""
         try:
             with open(self.status, "rb") as file:
                 status: dict[str, Any] = json.load(file)
@@ -88,7 +89,7 @@ class RunFolder:
         return status
 
     def write_status(self, status: dict[str, Any]) -> None:
-        """Replace the status, whole. On a full disk a short form is written over the old one, which needs no room.
+        """Replace the status, whole. On a full disk, write a short form over the old status, which needs no space.
 
         Raises:
             OSError: not even that was possible.
@@ -116,7 +117,8 @@ class RunFolder:
             os.close(descriptor)
 
     def read_preempted(self) -> dict[str, Any] | None:
-        """The marker that the script's runtime left when it saved and went early: `step` and `signal`, if known."""
+        """Return the marker that the script's runtime left when it saved and left early: `step` and `signal`, if
+        known."""
         try:
             with open(self.preempted, "rb") as file:
                 marker = json.load(file)
@@ -128,7 +130,7 @@ class RunFolder:
 
 
 def new_status(pid: int, now: float, *, is_queued: bool = False) -> dict[str, Any]:
-    """The status of a run that its supervisor just took over. The keys are those of `RunStatus`, and `pid`."""
+    """Return the status of a run that its supervisor just took over. The keys are those of `RunStatus`, and `pid`."""
     return {
         "state": "queued" if is_queued else "preparing",
         "reason": None,

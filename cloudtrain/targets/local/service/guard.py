@@ -1,7 +1,7 @@
 """The guard: outlives a killed supervisor just long enough to kill its processes.
 
-It reads a pipe that the supervisor holds open: `+PID` for each process that is started, `-PID` for each that has
-ended, `done` when the run has. The end of the file without `done` means that the supervisor is gone.
+The guard reads a pipe that the supervisor holds open: `+PID` for each started process, `-PID` for each ended process,
+`done` when the run has ended. The end of the file without `done` means that the supervisor is gone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 
 
 def main(arguments: list[str]) -> None:
-    """`RUN_DIR DESCRIPTOR`: guard the run until its supervisor is done or dead."""
+    """Guard the run until its supervisor is done or dead. The arguments are `RUN_DIR DESCRIPTOR`."""
     run_dir, descriptor = arguments[0], int(arguments[1])
     known: set[int] = set()
     with os.fdopen(descriptor, "r", encoding="ascii") as pipe:

@@ -1,8 +1,8 @@
-"""Kill every process of a run, wherever it went.
+"""Kill every process of a run, including those that left its session.
 
 A process belongs to a run when it was started with `CLOUDTRAIN_RUN_DIR=<the run's folder>` in its environment (data
-loader workers, daemons that a script forked), when it is one of the processes that the supervisor knows, when one of
-these is an ancestor, or leads its session (programs that overwrite their environment, as setproctitle does).
+loader workers, daemons that a script forked), or when the supervisor knows it. A process also belongs to the run when
+one of those is its ancestor or leads its session (programs that overwrite their environment, as setproctitle does).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _PATIENCE = 5.0
-"""Seconds after which a process that survives SIGKILL (stuck in the kernel) is given up."""
+"""Seconds after which `kill_run` gives up on a process that survives SIGKILL (stuck in the kernel)."""
 
 
 def members(run_dir: str, known: Iterable[int] = ()) -> list[int]:
-    """The living processes of a run, zombies and this process left out."""
+    """Return the living processes of a run, without zombies and this process."""
     roots, marker, own = set(known), f"CLOUDTRAIN_RUN_DIR={run_dir}", os.getpid()
     stats = {pid: stat for pid in proc.processes() if (stat := proc.stat_of(pid)) is not None}
 
@@ -43,13 +43,13 @@ def members(run_dir: str, known: Iterable[int] = ()) -> list[int]:
 
 
 def session_members(leader: int) -> list[int]:
-    """The living processes of a session, zombies left out."""
+    """Return the living processes of a session, without zombies."""
     stats = ((pid, proc.stat_of(pid)) for pid in proc.processes())
     return [pid for pid, stat in stats if stat is not None and stat.session == leader and not stat.is_zombie]
 
 
 def kill_run(run_dir: str, known: Iterable[int] = ()) -> int:
-    """SIGKILL to every process of a run until none is left. Returns how many there were."""
+    """Send SIGKILL to every process of a run until none is left. Return how many there were."""
     roots, killed, deadline = set(known), set[int](), time.monotonic() + _PATIENCE
     while found := members(run_dir, roots):
         for pid in found:

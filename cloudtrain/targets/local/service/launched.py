@@ -1,4 +1,4 @@
-"""The processes that the supervisor starts itself: launchers, or ranks where there is none."""
+"""The processes that the supervisor starts itself: launchers, or the ranks of a job without a launcher."""
 
 # Paths are strings here: this has to start, and to poll, in no time.
 # ruff: noqa: PTH123
@@ -28,12 +28,12 @@ class Launched:
         self.pid = child.pid
         self.exit_code: int | None = None
         self.is_empty = False
-        """It has ended, and nobody was left in its session. From then on its id may be anybody's."""
+        """The process has ended, and its session is empty. From then on the system may reuse its id."""
         self._signal = process.signal
         self._child = child
 
     def poll(self) -> bool:
-        """True once: when the process has ended since the last call."""
+        """Return True once: when the process has ended since the last call."""
         if self.exit_code is not None:
             return False
         self.exit_code = self._child.poll()
@@ -43,7 +43,7 @@ class Launched:
         return True
 
     def terminate(self, ranks: list[int]) -> None:
-        """SIGTERM: to the process, which passes it on, to its whole group, or to the ranks that it has started."""
+        """Send SIGTERM to the process, which passes it on, to its whole group, or to the ranks that it has started."""
         if self._signal == "group" and not self.is_empty:
             _send(os.killpg, self.pid)
         elif self._signal == "ranks" and ranks:
@@ -53,7 +53,7 @@ class Launched:
             _send(os.kill, self.pid)
 
     def is_leaving(self) -> bool:
-        """After `terminate`: whether it, or one of the group that was asked too, is still there."""
+        """Return whether, after `terminate`, the process or a member of the group that was asked is still there."""
         if self._signal == "group" and not self.is_empty and self.exit_code is not None:
             self.is_empty = not killing.session_members(self.pid)
             return not self.is_empty
@@ -70,10 +70,10 @@ def launch(
     environment: dict[str, str],
     umask: int,
 ) -> Launched:
-    """Start one process in its own session, its output going to files. `umask` is the submitter's.
+    """Start one process in its own session, with its output going to files. `umask` is the submitter's.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the process cannot be started.
     """
     paths = [launched_log(logs, process, index, stream) for stream in STREAMS]
     with open(paths[0], "ab") as stdout, open(paths[1], "ab") as stderr:

@@ -1,19 +1,19 @@
-"""Bytes of one stream to lines of text, as a person should see them."""
+"""Turn the bytes of one stream into lines of text, as a terminal would show them."""
 
 from __future__ import annotations
 
 LONGEST = 32 * 1024
-"""Bytes of a line; a longer one goes on in further lines."""
+"""Most bytes of a line. A longer line is split."""
 
 PROGRESS_EVERY = 5.0
-"""Seconds between the states of a progress bar that has not ended its line yet."""
+"""Seconds between two recorded states of a progress bar that has not ended its line yet."""
 
 
 class Lines:
     """Splits one stream. `pending` holds the bytes after the last whole line.
 
-    Invalid UTF-8 is replaced. Of a line with carriage returns, the last state is kept; while a progress bar runs, its
-    state is a line of its own every few seconds.
+    Invalid UTF-8 is replaced. A line with carriage returns keeps its last state. While a progress bar runs, its current
+    state becomes a line every few seconds.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Lines:
         self._progress_at = 0.0
 
     def feed(self, chunk: bytes, now: float) -> list[str]:
-        """The lines that `chunk` completes. `now` is any clock, in seconds."""
+        """Return the lines that `chunk` completes. `now` is the time of any clock, in seconds."""
         data = self.pending + chunk
         end = data.rfind(b"\n") + 1
         lines = _texts(data[:end]) if end else []
@@ -35,7 +35,7 @@ class Lines:
         return lines
 
     def flush(self) -> list[str]:
-        """The rest, at the end of the stream."""
+        """Return the rest at the end of the stream."""
         rest, self.pending = self.pending, b""
         return _texts(rest + b"\n") if rest.strip(b"\r") else []
 
@@ -50,7 +50,7 @@ class Lines:
 
 
 def _texts(data: bytes) -> list[str]:
-    """The lines of data that ends with a newline."""
+    """Return the lines of data that ends with a newline."""
     lines = data.decode("utf-8", "replace").split("\n")
     lines.pop()
     if b"\r" in data:
@@ -73,7 +73,7 @@ def _pieces(line: str) -> list[str]:
 
 
 def _boundary(data: bytes, limit: int) -> int:
-    """The last place at or before `limit` where a character begins."""
+    """Return the last position up to `limit` where a character begins."""
     if len(data) <= limit:
         return len(data)
     cut = limit

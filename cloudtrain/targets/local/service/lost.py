@@ -1,4 +1,4 @@
-"""Finish a run whose supervisor died: kill what is left of it, complete its output, say that it is lost."""
+"""Finish a run whose supervisor died: kill its remaining processes, complete its output, set its state to lost."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from cloudtrain.launch.specification import LaunchSpecification
 
 _PATIENCE = 5.0
-"""Seconds to wait for the lock: a dying supervisor, or somebody else who finishes the run, holds it for moments."""
+"""Seconds to wait for the lock. A dying supervisor, or another process that finishes the run, holds it only briefly."""
 
 
 def finish(run_dir: str, known: Iterable[int] = ()) -> None:
-    """Make a run that nobody supervises final. Does nothing for a run that is final, or has its supervisor.
+    """Make a run without a supervisor final. Do nothing for a run that is final or has its supervisor.
 
     Raises:
         OSError: the run's folder cannot be written.
@@ -45,7 +45,7 @@ def finish(run_dir: str, known: Iterable[int] = ()) -> None:
             try:
                 _complete_output(folder)
             except (OSError, ValueError, LookupError, TargetError) as error:  # of the disk, the journal, or launch.json
-                reason += f"; its output is not whole: {getattr(error, 'message', error)}"
+                reason += f"; its output is incomplete: {getattr(error, 'message', error)}"
             folder.write_status({**status, "state": "lost", "ended": time.time(), "reason": reason})
     finally:
         lock.release()
@@ -68,7 +68,8 @@ def _complete_output(folder: RunFolder) -> None:
 
 
 def _secrets_of(spec: LaunchSpecification) -> tuple[str, ...]:
-    """What must not be told of the output: the secrets that this process can look up without asking anybody."""
+    """Return the secrets to mask in the output: those that this process can look up without asking the user or a
+    service."""
     from cloudtrain.runtime.errors import SetupError
     from cloudtrain.runtime.secret_values import VARIABLE, forms_of, references, resolved
 

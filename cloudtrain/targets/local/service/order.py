@@ -1,7 +1,7 @@
-"""The order of the queue: who waits, who has what, and who gets a place next. Nothing here touches a file.
+"""The order of the queue: which runs wait, what each run holds, and which run is next. Pure.
 
-First come, first served, among runs of one priority. What a run waits for that cannot start yet is kept for it: nobody
-behind it gets one of the GPUs that it may use, or a CPU slot, so that small runs never keep a large one waiting.
+Runs of one priority start in the order of their arrival. A run that cannot start yet reserves what it waits for: no run
+behind it gets a GPU that it may use, or a CPU slot. So small runs never keep a large run waiting.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A run that waits for `count` of its `gpus`, or of the machine's CPU `slots` where it has none."""
+    """A run that waits for `count` of its `gpus`, or for that many CPU `slots` of a machine without GPUs."""
 
     run: str
     count: int
@@ -29,13 +29,13 @@ class Waiting:
 
     @classmethod
     def of(cls, run: str, need: QueueNeed, since: float) -> Waiting:
-        """A run that has just come."""
+        """Make the entry of a run that has just arrived."""
         return cls(run, need.count, tuple(need.gpus), need.slots, need.priority, since)
 
 
 @dataclass(frozen=True)
 class Held:
-    """A run that has its place: these GPUs, or so many CPU slots."""
+    """A run that has its place: these GPUs, or this number of CPU slots."""
 
     run: str
     gpus: tuple[str, ...]
@@ -46,16 +46,16 @@ class Held:
 
 @dataclass
 class Order:
-    """The whole queue. `waiting` is sorted by priority, and within one priority as users want it."""
+    """The whole queue. `waiting` is sorted by priority, and within one priority as users arranged it."""
 
     waiting: list[Waiting] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
-    """Runs that were taken out of the queue and have not noticed yet."""
+    """Runs that were taken out of the queue and have not noticed it yet."""
 
     @classmethod
     def from_json(cls, data: Any) -> Order:
-        """What `to_json` made."""
+        """Read what `to_json` made."""
         return cls(
             [Waiting(**{**one, "gpus": tuple(one["gpus"])}) for one in data["waiting"]],
             [Held(**{**one, "gpus": tuple(one["gpus"])}) for one in data["held"]],
@@ -63,42 +63,42 @@ class Order:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The queue as JSON data."""
+        """Return the queue as JSON data."""
         return asdict(self)
 
     def place_of(self, run: str) -> int | None:
-        """Its place among those that wait, from 1; None where it does not wait."""
+        """Return a run's position among the waiting runs, from 1; None where the run does not wait."""
         return next((number for number, one in enumerate(self.waiting, 1) if one.run == run), None)
 
     def held_by(self, run: str) -> Held | None:
-        """What a run has, if it has its place."""
+        """Return what a run holds, if it has its place."""
         return next((one for one in self.held if one.run == run), None)
 
     def enter(self, one: Waiting) -> None:
-        """Behind all those of its priority."""
+        """Add a run behind all runs of its priority."""
         behind = (number for number, other in enumerate(self.waiting) if other.priority < one.priority)
         self.waiting.insert(next(behind, len(self.waiting)), one)
 
     def hold(self, one: Held) -> None:
-        """A place for a run that does not ask for it."""
+        """Record a place for a run that does not wait for one."""
         self.held.append(one)
 
     def leave(self, run: str) -> None:
-        """Neither waits nor has anything any more."""
+        """Remove a run from the waiting runs and from the places."""
         self._keep(lambda name: name != run)
 
     def forget(self, is_over: Callable[[str], bool]) -> None:
-        """Without the runs that are over. One whose supervisor was killed is not over before somebody has finished it:
-        what it had started may live on, and keeps its place until then."""
+        """Remove the runs that are over. A run whose supervisor was killed keeps its place until it is finished,
+        because its processes may live on until then."""
         over = {run for run in self.runs() if is_over(run)}
         self._keep(lambda run: run not in over)
 
     def runs(self) -> set[str]:
-        """All runs that stand anywhere."""
+        """Return all runs that wait or hold a place."""
         return {one.run for one in self.waiting} | {one.run for one in self.held} | {*self.dropped}
 
     def drop(self, run: str) -> bool:
-        """Take a run out that waits; False where it does not wait (any more)."""
+        """Take a waiting run out of the queue. Return False where the run does not wait (any more)."""
         if self.place_of(run) is None:
             return False
         self.leave(run)
@@ -106,8 +106,8 @@ class Order:
         return True
 
     def move(self, run: str, before: str | None, *, last: bool = False) -> bool:
-        """Put a run before another one, or first (`before` None), or last. It takes the priority that it needs to stay
-        there. False where one of the two does not wait (any more)."""
+        """Move a run before another one, to the front (`before` None), or to the end. The run takes the priority that
+        this position needs. Return False where one of the two does not wait (any more)."""
         place = self.place_of(run)
         if place is None or (before is not None and self.place_of(before) is None):
             return False
@@ -128,7 +128,7 @@ class Order:
         return True
 
     def grant(self, now: float) -> None:
-        """Give places to those that can have theirs, from the head on."""
+        """Give places to the waiting runs that can have theirs, from the head on."""
         taken = {gpu for one in self.held for gpu in one.gpus}
         used, is_kept = sum(one.slots for one in self.held), False
         for one in tuple(self.waiting):
@@ -145,8 +145,8 @@ class Order:
                 is_kept = True
 
     def watched(self) -> dict[str, frozenset[str]]:
-        """For each run that waits, whose end it has to see: the head that of those who have a place, every other one
-        that of its predecessor. So the end of a run, whatever killed it, wakes one process."""
+        """Return, for each waiting run, the runs whose end it has to watch: the head watches the runs with a place,
+        every other run watches its predecessor. So the end of a run, whatever killed it, wakes one process."""
         found, before = dict[str, frozenset[str]](), frozenset(one.run for one in self.held)
         for one in self.waiting:
             found[one.run] = before

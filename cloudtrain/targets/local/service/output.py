@@ -1,13 +1,13 @@
-"""Every process's output, followed into one journal, into one file per rank, and kept at hand for the verdict.
+"""Follow the output of every process into one journal and one file per rank, and keep the last lines for the verdict.
 
 The journal `output.jsonl` holds two kinds of records, one per line:
 
     {"time": 1763712000.123, "instance": 0, "rank": 1, "stream": "stdout", "attempt": 0, "text": "step 1"}
     {"file": "logs/...", "inode": 4711, "offset": 1024, "rank": 1}
 
-The first also has `values`, `{"step": 1, "train:loss": 0.25}`, where the job's `metrics` found some: whoever reads the
-journal needs no pattern. The second kind closes each batch: so much of that file is in the journal. Whoever finishes a
-lost run goes on there.
+The first kind also has `values`, `{"step": 1, "train:loss": 0.25}`, where the job's `metrics` found some, so that
+readers of the journal need no patterns. The second kind closes each batch and says how much of that file is in the
+journal. The process that finishes a lost run continues there.
 """
 
 # Paths are strings here: this has to start, and to poll, in no time.
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 _CHUNK = 1 << 20
-"""Bytes read from one file before the others have their turn."""
+"""Bytes read from one file before the next file has its turn."""
 
 _FIND_EVERY = 0.1
-"""Seconds between two looks for new files."""
+"""Seconds between two searches for new files."""
 
 _REMEMBERED = 200
-"""Lines per rank and stream that the verdict may look at."""
+"""Lines per rank and stream that are kept for the verdict."""
 
 _text = json.encoder.encode_basestring_ascii
 
@@ -52,7 +52,7 @@ class Output:
     def __init__(self, folder: RunFolder, spec: LaunchSpecification, rank_of: RankOf) -> None:
         self.metrics: dict[str, float] = {}
         self.hidden: tuple[str, ...] = ()
-        """What no line may hold: the values of the job's secrets."""
+        """Texts that are masked in every line: the values of the job's secrets."""
         self._folder = folder
         self._finder = SourceFinder(folder.logs, spec, rank_of)
         self._sources: list[Source] = []
@@ -70,11 +70,11 @@ class Output:
 
     @property
     def restarts(self) -> int:
-        """How often ranks were started again."""
+        """Return how often the ranks were started again."""
         return self._finder.restarts
 
     def resume(self) -> None:
-        """Go on behind the last whole batch in the journal of a dead supervisor. What it wrote of another one goes."""
+        """Continue after the last whole batch in a dead supervisor's journal. An incomplete batch is cut off."""
         size = whole = 0
         with open(self._folder.journal, "rb") as journal:
             for line in journal:
@@ -86,7 +86,7 @@ class Output:
         os.ftruncate(self._journal, whole)
 
     def pump(self, *, at_once: bool = False) -> bool:
-        """Read what is there, a bounded amount. True when there is more.
+        """Read a bounded amount of what is available. Return True when there is more.
 
         Raises:
             OSError: the journal cannot be written.
@@ -99,7 +99,7 @@ class Output:
         return any([self._read(source, now) for source in self._sources])  # noqa: C419 - every source has its turn
 
     def drain(self) -> None:
-        """Read everything to its end, last lines without a newline too. Nobody may be writing any more."""
+        """Read everything to its end, including last lines without a newline. All writers must have ended."""
         while self.pump(at_once=True):
             pass
         for source in self._sources:
@@ -108,11 +108,11 @@ class Output:
             self._write(source, lines, time.time())
 
     def tail(self, instance: int, rank: int | None, stream: str) -> list[str]:
-        """The last lines that a rank wrote, or with None the launcher of an instance."""
+        """Return the last lines that a rank wrote; with None, those of an instance's launcher."""
         return list(self._tails.get((-1 if rank is not None else instance, rank, stream), ()))
 
     def close(self) -> None:
-        """Let all files go."""
+        """Close all files."""
         for source in self._sources:
             source.close()
         for descriptor in (*self._rank_files.values(), self._journal):
@@ -155,7 +155,7 @@ class Output:
         _write_all(self._journal, "".join(records).encode("ascii"))
 
     def _records(self, source: Source, lines: list[str], now: float) -> list[str]:
-        """The journal's records of some lines; the lines go into their rank's own file and tail on the way."""
+        """Return the journal's records of some lines. Each line also goes into its rank's own file and tail."""
         rank, stream = source.rank, source.stream
         key = (-1 if rank is not None else source.instance, rank, stream)
         if key not in self._tails:
@@ -177,7 +177,7 @@ class Output:
         return records + self._complaints(now)
 
     def _complaints(self, now: float) -> list[str]:
-        """What there is to say about the patterns, as lines that the launcher of the first instance wrote."""
+        """Return the complaints about patterns, as lines of the first instance's launcher."""
         assert self._patterns is not None
         said, self._patterns.complaints = self._patterns.complaints, []
         head = {"time": round(now, 3), "instance": 0, "rank": None, "stream": "stderr", "attempt": 0}
@@ -190,8 +190,8 @@ class Output:
         return self._rank_files[rank]
 
     def _values(self, lines: list[str], rank: int | None) -> dict[int, dict[str, float]]:
-        """What the patterns find: number of the line to values. The newest values of all metrics are kept on the way;
-        a metric line is not read by patterns."""
+        """Search lines with the patterns. Return line number to values, and update the newest values of all metrics.
+        Metric lines are not searched."""
         found: dict[int, dict[str, float]] = {}
         for number, line in enumerate(lines):
             if "[metrics]" in line:
@@ -206,7 +206,8 @@ class Output:
         return found
 
     def _of_lowest(self, values: dict[str, float], rank: int | None) -> dict[str, float]:
-        """Those that no lower rank prints too; see `core.states.Metrics`, which costs the supervisor its imports."""
+        """Return the values that no lower rank prints as well. `core.states.Metrics` does the same, but would cost the
+        supervisor its imports."""
         own = sys.maxsize if rank is None else rank
         kept = {name: value for name, value in values.items() if own <= self._lowest.setdefault(name, own)}
         self._lowest.update(dict.fromkeys(kept, own))
@@ -214,7 +215,8 @@ class Output:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    """Append all of it; on a full disk the lines that fit, so that no half record stays in front of the next one."""
+    """Append everything. On a full disk, append only whole lines, so that the next record never follows half a
+    record."""
     view = memoryview(data)
     try:
         while view:

@@ -14,10 +14,11 @@ _BOOT = (
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """The argv that runs `main(arguments)` of a module of this package.
+    """Return the argv that runs `main(arguments)` of a module of this package.
 
-    Isolated, so that neither the working directory nor PYTHONPATH can put a user's `json.py` in front of ours; without
-    `site`, which is half of the start-up time. Our own folder comes last on the path, after the standard library.
+    The process is isolated, so that neither the working directory nor PYTHONPATH can put a user's `json.py` before
+    ours. It starts without `site`, which is half of the start-up time. Our own folder comes last on the path, after the
+    standard library.
     """
     root = os.path.abspath(__file__)
     for _ in __name__.split("."):

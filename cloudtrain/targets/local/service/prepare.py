@@ -1,4 +1,5 @@
-"""Everything that a run needs before its processes start: folders, files, links, code, free ports, placeholders."""
+"""Prepare everything that a run needs before its processes start: folders, files, links, code, free ports,
+placeholders."""
 
 # Paths are strings here: this has to start, and to poll, in no time.
 # ruff: noqa: PTH101, PTH103, PTH120, PTH123, PTH211
@@ -18,14 +19,15 @@ if TYPE_CHECKING:
     from cloudtrain.launch.specification import LaunchSpecification, StartedProcess
 
 _RANGE = range(20_000, 32_768)
-"""Below the ports that Linux gives to outgoing connections (32768 on), one of which could take a port while torchrun
+"""The ports below those that Linux gives to outgoing connections (32768 on). A port above could be taken while torchrun
 imports torch, a second before it listens."""
 
 _PLACEHOLDER = re.compile(r"\$\{\{(ports|env|gpus)\.([^}]*)\}\}")
 
 
 class Ports:
-    """Free loopback ports by name, held until `release`, so that nobody takes them before the processes start."""
+    """Free loopback ports by name. They are held until `release`, so that no other process takes them before the run's
+    processes start."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._sockets: list[socket.socket] = []
@@ -56,13 +58,13 @@ class Ports:
 
 
 def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()) -> str:
-    """`text` with `${{ports.NAME}}`, `${{env.NAME}}` and `${{gpus.INSTANCE}}` replaced.
+    """Return `text` with `${{ports.NAME}}`, `${{env.NAME}}` and `${{gpus.INSTANCE}}` replaced.
 
-    A variable that is not set becomes nothing, and a list of paths that would then end with `:` loses it: an empty
-    part of PYTHONPATH would mean the working directory.
+    An unset variable becomes an empty string. A list of paths that would then end with `:` loses the colon, because an
+    empty part of PYTHONPATH means the working directory.
 
     Raises:
-        KeyError: no such port.
+        KeyError: the port does not exist.
     """
     is_empty = False
 
@@ -83,25 +85,25 @@ def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: 
 def command_of(
     process: StartedProcess, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
-    """The argv and the whole environment of one process of the specification. `gpus` are the shares of the instances of
-    a run that got them from the queue."""
+    """Return the argv and the whole environment of one process of the specification. `gpus` are the instances' shares
+    for a run that got its GPUs from the queue."""
     argv = [fill(argument, ports, environ, gpus) for argument in process.argv]
     own = {name: fill(value, ports, environ, gpus) for name, value in process.env.items()}
     return argv, {**environ, **own}
 
 
 def shares_of(gpus: Sequence[str], instances: int) -> list[str]:
-    """Each instance's part of the GPUs, as CUDA_VISIBLE_DEVICES names them."""
+    """Return each instance's part of the GPUs, written as in CUDA_VISIBLE_DEVICES."""
     each = len(gpus) // instances
     return [",".join(gpus[number * each : (number + 1) * each]) for number in range(instances)]
 
 
 def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
-    """The folders that the run writes to, and those of its logs. Places outside of the run's folder, which the job
+    """Make the folders that the run writes to, and those of its logs. Places outside the run's folder, which the job
     names, get the modes of the submitter's `umask`.
 
     Raises:
-        OSError: one cannot be made.
+        OSError: a folder cannot be made.
     """
     own = f"{spec.run_dir}/"
     for folder in (*spec.directories, *(f"{logs}/instance_{number}" for number in range(spec.instances))):
@@ -111,11 +113,11 @@ def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
 
 
 def make_files(spec: LaunchSpecification) -> None:
-    """The files and links that the processes expect to find; an emulation has many, a processing job
-    its shards, other runs have none.
+    """Make the files and links that the processes expect. An emulation has many, a processing job has its shards, other
+    runs have none.
 
     Raises:
-        OSError: one cannot be made.
+        OSError: a file or link cannot be made.
     """
     for path, text in (spec.files or {}).items():
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -134,15 +136,15 @@ def make_files(spec: LaunchSpecification) -> None:
 
 
 def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
-    """The user's code, where the processes will find it. A launcher that unpacks it itself has no `directory`, and gets
-    an archive that was looked at. The empty file `unpacked` is made afterwards.
+    """Unpack the user's code where the processes will find it. A launcher that unpacks the code itself has no
+    `directory`; its archive is checked and handed over. Afterwards make the empty file `unpacked`.
 
-    An archive that does not have the content of the specification's hash is removed, so that the next submit writes it
-    anew.
+    An archive whose content does not match the specification's hash is removed, so that the next submit writes it
+    again.
 
     Raises:
         UsageError: the archive is damaged.
-        OSError: it is missing, or there is no room for it.
+        OSError: the archive is missing, or the disk is full.
     """
     from pathlib import Path
 
@@ -161,5 +163,5 @@ def unpack_code(spec: LaunchSpecification, unpacked: str) -> None:
         from cloudtrain.errors import UsageError
 
         archive.unlink(missing_ok=True)
-        raise UsageError(f"{error}; it was removed", hint="submit the job again, which writes it anew") from None
+        raise UsageError(f"{error}; it was removed", hint="submit the job again, which writes a new one") from None
     os.close(open_private(unpacked, os.O_WRONLY | os.O_CREAT))

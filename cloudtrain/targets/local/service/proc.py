@@ -1,6 +1,6 @@
 """The process table of this machine: /proc where there is one, psutil elsewhere.
 
-Every function answers None or nothing for a process that is gone or belongs to somebody else.
+Every function returns None or an empty result for a process that is gone or belongs to another user.
 """
 
 # Paths are strings here: this has to start, and to poll, in no time.
@@ -17,7 +17,7 @@ HAS_PROC = os.path.exists("/proc/self/environ")
 
 
 class Stat:
-    """What the table says about one process. `wait_status` is set for a zombie on Linux: what `wait` would return."""
+    """The table's entry of one process. `wait_status` is set for a zombie on Linux: what `wait` would return."""
 
     __slots__ = ("is_zombie", "parent", "session", "wait_status")
 
@@ -29,14 +29,14 @@ class Stat:
 
 
 def processes() -> list[int]:
-    """The ids of all processes."""
+    """Return the ids of all processes."""
     if HAS_PROC:
         return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     return list(_psutil().pids())
 
 
 def stat_of(pid: int) -> Stat | None:
-    """Parent, session, and whether it is a zombie."""
+    """Return the parent, the session, and whether the process is a zombie."""
     if not HAS_PROC:
         return _psutil_stat(pid)
     content = _read(f"/proc/{pid}/stat")
@@ -48,7 +48,7 @@ def stat_of(pid: int) -> Stat | None:
 
 
 def environment_of(pid: int) -> dict[str, str] | None:
-    """The environment that the process was started with."""
+    """Return the environment that the process was started with."""
     if not HAS_PROC:
         return _psutil_environment(pid)
     content = _read(f"/proc/{pid}/environ")
@@ -59,7 +59,7 @@ def environment_of(pid: int) -> dict[str, str] | None:
 
 
 def carries(pid: int, variable: str) -> bool:
-    """Whether the process was started with `NAME=value` in its environment."""
+    """Return whether the process was started with `NAME=value` in its environment."""
     if not HAS_PROC:
         name, _, value = variable.partition("=")
         return (_psutil_environment(pid) or {}).get(name) == value
@@ -68,7 +68,7 @@ def carries(pid: int, variable: str) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The direct children."""
+    """Return the direct children."""
     if not HAS_PROC:
         table = _psutil()
         try:

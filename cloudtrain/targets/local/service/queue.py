@@ -1,14 +1,14 @@
-"""The queue of this machine, in files: whoever has something to change does it, under a lock, for all.
+"""The queue of this machine, in files. Each process that changes the queue does so under a lock, for all.
 
     queue/lock          held while the table is changed, for about a millisecond
     queue/table.json    the order; written whole, never in place
     runs/NAME/waiting   a FIFO that the run's supervisor holds open: a byte in it wakes the supervisor, and the kernel
                         tells whoever reads it when the supervisor is gone
 
-There is no daemon. A run lives as long as its supervisor holds the lock of the run. What a dead one had is free when
-somebody has finished its run, which kills what it had started: the one who watches it does (`Order.watched`). Those who
-must act on a change are woken before it is written. So where the one who changes the table dies in the middle, they
-find the table as it was, and do it themselves.
+There is no daemon. A run lives as long as its supervisor holds the lock of the run. The place of a dead run becomes
+free when the run that watches it (`Order.watched`) has finished it and killed its processes. Supervisors that must act
+on a change are woken before the change is written. So if the writer dies in between, they find the old table and make
+the change themselves.
 """
 
 # Paths are strings here: this has to start, and to poll, in no time.
@@ -41,31 +41,32 @@ class Queue:
 
     @classmethod
     def of(cls, run_dir: str) -> Queue:
-        """The queue in which a run would be."""
+        """Return the queue in which a run would wait."""
         return cls(os.path.dirname(os.path.dirname(run_dir)))
 
     def run_dir(self, run: str) -> str:
-        """The folder of a run."""
+        """Return the folder of a run."""
         return f"{self._state_dir}/runs/{run}"
 
     def fifo(self, run: str) -> str:
-        """What wakes a run's supervisor."""
+        """Return the FIFO that wakes a run's supervisor."""
         return f"{self.run_dir(run)}/waiting"
 
     def is_alive(self, run: str) -> bool:
-        """Whether a run has its supervisor, or somebody who is just finishing it."""
+        """Return whether a run has a supervisor, or is just being finished by another process."""
         return is_held(Path(RunFolder(self.run_dir(run)).lock))
 
     def is_over(self, run: str) -> bool:
-        """Whether nothing of a run can be left: its supervisor is gone, and has written its end or never a status."""
+        """Return whether nothing of a run can be left: its supervisor is gone, and it has a final status or never had
+        one."""
         if self.is_alive(run):
             return False
         status = RunFolder(self.run_dir(run)).read_status()
         return status is None or status["state"] in FINAL
 
     def read(self) -> Order:
-        """The order as it was written last. Empty where there is none, or where a power cut has torn it: then no
-        supervisor is left that could be in it."""
+        """Return the order as it was last written. Empty where the file is missing, or was torn by a power cut, which
+        no supervisor survives."""
         try:
             with open(self._table, "rb") as file:
                 return Order.from_json(json.load(file))
@@ -73,8 +74,8 @@ class Queue:
             return Order()
 
     def settle(self) -> None:
-        """Give away what a dead run had. Nothing where nobody ever used the queue, or where it cannot be written: then
-        those who wait do it."""
+        """Give away the places of dead runs. Do nothing where the queue was never used or cannot be written; the
+        waiting runs then do it."""
         if os.path.exists(self._table):
             try:
                 self.change()
@@ -82,10 +83,10 @@ class Queue:
                 return
 
     def change(self, how: Callable[[Order], object] = lambda _order: None) -> Order:
-        """Change the order, give places to those who can have them now, and wake those whom it concerns.
+        """Change the order, give places to the runs that can have them now, and wake the runs that are affected.
 
         Raises:
-            OSError: the table cannot be written; the order is what it was.
+            OSError: the table cannot be written; the order is unchanged.
         """
         make_private_folder(self._folder)
         lock = open_private(f"{self._folder}/lock", os.O_RDWR | os.O_CREAT)
@@ -113,7 +114,7 @@ class Queue:
         os.replace(new, self._table)
 
     def _wake(self, run: str) -> None:
-        """A byte for a supervisor that waits; one that is dead, or has enough of them, needs none."""
+        """Send a byte to a waiting supervisor. A dead supervisor, or one with a full pipe, needs none."""
         try:
             descriptor = os.open(self.fifo(run), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:

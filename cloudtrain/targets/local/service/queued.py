@@ -1,4 +1,4 @@
-"""The queue as users see and change it: where a run stands, the list, and moving and dropping runs that wait."""
+"""The queue for users: the position of a run, the list of runs, and moving and dropping waiting runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloudtrain.targets.local.service.queue import Queue
 
 
 def standing(run_dir: str) -> dict[str, Any]:
-    """What the queue says about a run that has not noted yet that its time has come: changes of its status."""
+    """Return the changes of a run's status that the queue knows before the run itself notes them."""
     queue, name = Queue.of(run_dir), run_dir.rpartition("/")[2]
     order = queue.read()
     place = order.place_of(name)
@@ -25,7 +25,7 @@ def standing(run_dir: str) -> dict[str, Any]:
 
 
 def listed(state_dir: str, ref_of: Callable[[str], RunRef]) -> Iterator[QueuedRun]:
-    """The runs that have a place, then those that wait, in their order."""
+    """Yield the runs that have a place, then the waiting runs, both in queue order."""
     queue = Queue(state_dir)
     order = queue.read()
     order.forget(queue.is_over)
@@ -36,7 +36,7 @@ def listed(state_dir: str, ref_of: Callable[[str], RunRef]) -> Iterator[QueuedRu
 
 
 def move(state_dir: str, run: str, before: str | None, *, last: bool) -> None:
-    """Change the place of a run that waits.
+    """Change the place of a waiting run.
 
     Raises:
         UsageError: one of the two does not wait.
@@ -48,10 +48,10 @@ def move(state_dir: str, run: str, before: str | None, *, last: bool) -> None:
 
 
 def drop(state_dir: str, run: str) -> None:
-    """Stop a run that waits.
+    """Stop a waiting run.
 
     Raises:
-        UsageError: it does not wait.
+        UsageError: the run does not wait.
         TargetError: the queue cannot be written.
     """
     order = _change(state_dir, lambda order: order.drop(run))
@@ -60,7 +60,7 @@ def drop(state_dir: str, run: str) -> None:
 
 
 def _change(state_dir: str, how: Callable[[Order], bool]) -> Order | None:
-    """The order that it could not be done with; None where it was done."""
+    """Apply a change to the queue. Return the order where the change was not possible; None where it was made."""
     done = False
 
     def change(order: Order) -> None:

@@ -1,8 +1,9 @@
-"""Which process is which rank, and in which order they end.
+"""Which process is which rank, and in which order the ranks end.
 
 torchrun and mpirun start the ranks; the supervisor finds them below its launchers by the rank in their environment.
-Forked ranks have their launcher's environment in the process table, so that launcher writes down who they are.
-On Linux a pid file descriptor says at once when one has ended, and the zombie, until its launcher collects it, how.
+Forked ranks have their launcher's environment in the process table, so the fork launcher writes their ranks into files.
+On Linux a pid file descriptor reports the end of a process at once. Until its launcher collects the zombie, the zombie
+holds the exit code.
 """
 
 # Paths are strings here: this has to start, and to poll, in no time.
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 RANK_FILE = "rank.json"
-"""Beside the output of a forked rank; `cloudtrain.runtime.fork_launcher` writes it, whole."""
+"""File beside the output of a forked rank. `cloudtrain.runtime.fork_launcher` writes it, whole."""
 
 _DEPTH = 3
-"""How far below a launcher a rank is looked for: a wrapper or a daemon may stand in between."""
+"""How many levels below a launcher ranks are searched, because a wrapper or a daemon may stand in between."""
 
 
 class Rank:
@@ -44,7 +45,7 @@ class Rank:
 
 
 class Exits:
-    """Waits for processes that need not be children. Answers their ids in the order in which they ended."""
+    """Waits for processes, which need not be children. Returns their ids in the order in which they ended."""
 
     def __init__(self) -> None:
         self._events = select.epoll() if hasattr(os, "pidfd_open") else None
@@ -68,7 +69,7 @@ class Exits:
             self._events.register(descriptor, select.EPOLLIN)
 
     def wait(self, seconds: float) -> list[int]:
-        """The processes that ended, as soon as there is one; none after so many seconds."""
+        """Return the processes that have ended, as soon as there is one; none after the given seconds."""
         gone, self._gone = self._gone, []
         timeout = 0 if gone else seconds
         if self._events is None:
@@ -87,7 +88,7 @@ class Exits:
 
 
 class RankTable:
-    """The ranks that live, found below their launchers."""
+    """The living ranks, found below their launchers."""
 
     def __init__(self, exits: Exits) -> None:
         self._exits = exits
@@ -96,19 +97,19 @@ class RankTable:
         self._read: set[str] = set()
 
     def pids(self, instance: int | None = None) -> list[int]:
-        """The processes of the ranks that live, of one instance or of all."""
+        """Return the processes of the living ranks, of one instance or of all."""
         return [rank.pid for rank in self._alive.values() if instance in (None, rank.instance)]
 
     def rank_of(self, instance: int, local_rank: int) -> int | None:
-        """The global rank of the process that has this local one now, or had it last."""
+        """Return the global rank of the process that has this local rank now, or had it last."""
         return self._rank_of.get((instance, local_rank))
 
     def discover(self, launchers: Iterable[tuple[int, int]]) -> list[Rank]:
-        """Ranks that are new below the launchers, given as (pid, instance)."""
+        """Return the new ranks below the launchers, given as (pid, instance)."""
         return self._adopt([rank for pid, instance in launchers for rank in self._below(pid, instance, _DEPTH)])
 
     def announced(self, logs: str, instances: int) -> list[Rank]:
-        """Ranks that are new among those that the launcher of forks has written down."""
+        """Return the new ranks among those that the fork launcher has written down."""
         new = []
         for instance in range(instances):
             for _, folder in rank_folders(f"{logs}/instance_{instance}"):
@@ -125,7 +126,8 @@ class RankTable:
         return new
 
     def ended(self, pid: int) -> tuple[Rank, int | None] | None:
-        """The rank that this process was, with its exit code where it can still be known; None if it was no rank."""
+        """Return the rank that this process was, with its exit code where it is still known; None if it was not a
+        rank."""
         rank = self._alive.pop(pid, None)
         if rank is None:
             return None

@@ -1,4 +1,4 @@
-"""Reading the journal of a run, from any byte on: what `logs` yields, and how following goes on without loss."""
+"""Read the journal of a run from any byte on. `logs` uses it, and following continues without loss."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _CHUNK = 1 << 20
 
 
 class JournalReader:
-    """Reads whole records from where it stopped; a record that is still being written is left for the next time."""
+    """Reads whole records from where it stopped. A record that is still being written is left for the next call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def new_lines(self, rank: int | None = None) -> Iterator[LogLine]:
-        """The lines since the last call, of one rank or of all."""
+        """Yield the lines since the last call, of one rank or of all."""
         wanted = None if rank is None else f'"rank": {rank}, "stream"'.encode()
         try:
             file = self._path.open("rb")
@@ -42,7 +42,7 @@ class JournalReader:
 
 
 def _line(record: bytes) -> Iterator[LogLine]:
-    """The line of a record; none of one that a power cut has torn."""
+    """Yield the line of a record; nothing for a record that a power cut has torn."""
     try:
         data = json.loads(record)
     except ValueError:
@@ -51,7 +51,7 @@ def _line(record: bytes) -> Iterator[LogLine]:
 
 
 def steps_of(folder: RunFolder) -> dict[int, float]:
-    """The newest step of each rank whose script reports it there."""
+    """Return the newest step of each rank whose script reports steps there."""
     found = {}
     try:
         entries = [entry for entry in os.scandir(folder.steps) if entry.name.isdecimal()]

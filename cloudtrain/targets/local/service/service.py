@@ -36,18 +36,19 @@ from cloudtrain.targets.local.service.work import NAME, working_files
 from cloudtrain.targets.local.settings import Local
 
 _FOLLOW_EVERY = 0.05
-"""Seconds between two looks at a run that is followed."""
+"""Seconds between two looks at a followed run."""
 
 _NOT_INHERITED = (
     "RANK LOCAL_RANK GROUP_RANK NODE_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE "
     "MASTER_ADDR MASTER_PORT TF_CONFIG"
 ).split()
 _NOT_INHERITED_PREFIXES = ("CLOUDTRAIN_", "TORCHELASTIC_", "OMPI_", "PMIX_", "PRTE_")
-"""Variables of a launcher around the submitter (a run that submits a run): its processes are not ours."""
+"""Variables that the submitter inherited from a launcher (a run that submits a run). They describe that launcher's
+processes."""
 
 
 class LocalService:
-    """This machine. Needs no account, no network and no service; everything is files below `state_dir`."""
+    """The service of the local target. It needs no account and no network; everything is a file below `state_dir`."""
 
     in_flight = 0.0
     names_are_unique = True
@@ -57,19 +58,19 @@ class LocalService:
         self._environ = environ
 
     def check(self, job: TrainingJob, settings: Local, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
-        """Nothing: there is no account."""
+        """Return no findings: this machine has no account to check."""
         return []
 
     def can_check(self, settings: Local) -> bool:  # noqa: ARG002 - the promise's
-        """Nothing is missing for checks that do not exist."""
+        """Return True: this target has no checks that need anything."""
         return True
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002
-        """Write the archive where the plan says; False when it is there already. Then the environment of the job is
-        built, if it wants one that is not there.
+        """Write the archive where the plan says, then build the job's environment if it is needed and missing. Return
+        False when the archive is already there.
 
         Raises:
-            TargetError: one of them cannot be written, or a requirement cannot be installed.
+            TargetError: the archive or the environment cannot be written, or a requirement cannot be installed.
         """
         archive = Path(plan.uploads[0].destination)
         try:
@@ -93,10 +94,10 @@ class LocalService:
             raise self._unwritable("the environment", error) from error
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Write the launch specification and start a supervisor; returns once it has taken over.
+        """Write the launch specification and start a supervisor. Return once the supervisor has taken over.
 
         Raises:
-            NameTaken: there is a run of that name already.
+            NameTaken: a run of that name exists already.
             TargetError: the supervisor cannot start.
         """
         folder = self._folder(plan.run_name)
@@ -110,11 +111,11 @@ class LocalService:
         return self._ref(plan.run_name)
 
     def has(self, ref: RunRef) -> bool:
-        """Whether a supervisor ever took over a run of that name."""
+        """Return whether a supervisor ever took over a run of that name."""
         return self._has(ref.name)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Take away the launch specification of a run whose supervisor has not taken over; see `withdraw.py`."""
+        """Remove the launch specification of a run whose supervisor has not taken over; see `withdraw.py`."""
         from cloudtrain.targets.local.service.withdraw import withdraw
 
         return withdraw(self._folder(ref.name))
@@ -125,7 +126,7 @@ class LocalService:
         return _is_taken_over(self._folder(run_name))
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Where the run is now. A run that lost its supervisor is cleaned up first."""
+        """Return the status of the run. A run that lost its supervisor is cleaned up first."""
         status = self._status(self._folder_of(ref))
         return RunStatus(
             state=RunState(status["state"]),
@@ -149,7 +150,7 @@ class LocalService:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """The output so far; with `follow`, until the run has ended and its last line is out."""
+        """Yield the output so far. With `follow`, go on until the run has ended and its last line is out."""
         folder = self._folder_of(ref)
         lines = self._lines(ref, folder, follow=follow, rank=rank, on_status=on_status)
         return lines if instance is None else (line for line in lines if line.instance == instance)
@@ -177,7 +178,7 @@ class LocalService:
             time.sleep(_FOLLOW_EVERY)
 
     def stop(self, ref: RunRef) -> None:
-        """SIGTERM to the supervisor, which passes it on. Nothing for a run that has ended."""
+        """Send SIGTERM to the supervisor, which passes it on. Do nothing for a run that has ended."""
         status = self._status(self._folder_of(ref))
         if status["state"] not in FINAL:
             try:
@@ -186,22 +187,22 @@ class LocalService:
                 return
 
     def queue(self) -> list[QueuedRun]:
-        """The runs that have a place, then those that wait for one, in their order."""
+        """Return the runs that have a place, then the waiting runs, both in queue order."""
         return list(queued.listed(str(self._state_dir), self._ref))
 
     def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
-        """Put a run that waits before another one, or first, or last."""
+        """Move a waiting run before another one, or to the front, or to the end."""
         self._folder_of(ref)
         other = None if before is None else Path(self._folder_of(before).path).name
         queued.move(str(self._state_dir), ref.name, other, last=last)
 
     def drop(self, ref: RunRef) -> None:
-        """Stop a run that waits; one that has started stays as it is."""
+        """Stop a waiting run. A run that has started is left alone."""
         self._folder_of(ref)
         queued.drop(str(self._state_dir), ref.name)
 
     def runs(self, place: str = "") -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
-        """The runs of this machine's state folder, newest first."""
+        """Yield the runs of this machine's state folder, newest first."""
         found = []
         try:
             entries = list(os.scandir(self._state_dir / "runs"))
@@ -218,7 +219,7 @@ class LocalService:
             yield ListedRun(self._ref(name), self.status(self._ref(name)))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """The folder in which the run has its code, then the archive."""
+        """Yield the run's code folder, then the archive."""
         spec = self._read_launch(ref)
         if spec is not None:
             yield from (Path(folder) for folder in (spec.code.directory, *(spec.code.copies or ())) if folder)
@@ -248,10 +249,10 @@ class LocalService:
         return RunRef(DEFAULT_TARGET, host_name(), run_name)
 
     def _folder_of(self, ref: RunRef) -> RunFolder:
-        """The folder of a run that exists here.
+        """Return the folder of a run on this machine.
 
         Raises:
-            RunNotFound: there is none, or it runs on another machine that shares the folder.
+            RunNotFound: the run does not exist, or runs on another machine that shares the folder.
         """
         if ref.place != host_name():
             hint = f"log in to `{ref.place}` and ask there"
@@ -261,7 +262,7 @@ class LocalService:
         return self._folder(ref.name)
 
     def _status(self, folder: RunFolder) -> dict[str, Any]:
-        """The status; when nobody holds the lock of a run that is not final, the run is finished first."""
+        """Return the status. Where the state is not final and the run's lock is free, finish the run first."""
         status = _read(folder)
         if status["state"] in FINAL or is_held(Path(folder.lock)):
             return status | queued.standing(folder.path) if status["state"] == "queued" else status
@@ -292,10 +293,10 @@ def _inherit(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
-    """`launch.json` appears whole, and only once. False where an earlier process of this submission wrote it.
+    """Write `launch.json` whole, and only once. Return False where an earlier process of this submission wrote it.
 
     Raises:
-        NameTaken: another submission wrote one.
+        NameTaken: another submission wrote the file.
     """
     make_private_folder(folder.path)
     temporary = Path(f"{folder.launch}.{os.getpid()}.{get_native_id()}")
@@ -314,10 +315,11 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
 
 
 def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) -> None:
-    """Returns when a supervisor, this one or a quicker one, has the run; one that is to wait is in the queue then.
+    """Start a supervisor and return when this supervisor, or one that was quicker, has the run. A run that is to wait
+    is then in the queue.
 
     Raises:
-        TargetError: it could not start; the message says what it said.
+        TargetError: the supervisor could not start; the message is its output.
     """
     reader, writer = os.pipe()
     log_file = open_private(folder.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

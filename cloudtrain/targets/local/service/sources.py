@@ -1,4 +1,4 @@
-"""The files that the processes of a run write their output to, and whose output each of them holds."""
+"""The files that receive the output of a run's processes, and the process behind each file."""
 
 # Paths are strings here: this has to start, and to poll, in no time.
 # ruff: noqa: PTH110, PTH116, PTH208
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 STREAMS = ("stdout", "stderr")
 
 _KNOWN_SOON = 10.0
-"""Seconds that a new file waits for its process to be seen, whose environment holds the rank."""
+"""Seconds to wait for the process of a new file, because the rank is in the environment of that process."""
 
 
 def launched_log(logs: str, process: StartedProcess, index: int, stream: str) -> str:
-    """Where the supervisor sends the output of a process that it starts itself. `index` is its place in the list."""
+    """Return the file for the output of a process that the supervisor starts itself. `index` is the process's place in
+    the list."""
     return f"{logs}/instance_{process.instance}/{process.role}_{index}.{stream}.log"
 
 
@@ -45,17 +46,17 @@ class Source:
 
     @property
     def consumed(self) -> int:
-        """Bytes of whole lines that were read; from here another reader can go on."""
+        """Return the bytes of whole lines that were read. Another reader can continue there."""
         return self.offset - len(self.lines.pending)
 
     def read(self, limit: int) -> bytes:
-        """The next bytes, at most `limit`; nothing at the end."""
+        """Return the next bytes, at most `limit`; nothing at the end."""
         chunk = os.pread(self._descriptor, limit, self.offset)
         self.offset += len(chunk)
         return chunk
 
     def erase(self, start: int, secrets: Iterable[bytes]) -> None:
-        """Write stars over secrets in the file, between `start` and what is consumed."""
+        """Write stars over secrets in the file, between `start` and `consumed`."""
         found = data = os.pread(self._descriptor, self.consumed - start, start)
         for secret in secrets:
             data = data.replace(secret, b"*" * len(secret))
@@ -64,7 +65,7 @@ class Source:
                 os.pwrite(file.fileno(), data, start)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         os.close(self._descriptor)
 
 
@@ -72,8 +73,9 @@ class SourceFinder:
     """Finds the files as they appear: those of launched processes, and those of ranks, attempt by attempt.
 
     Ranks of mpirun write `logs/instance_0/rank_<r>.stdout.log`, those of torchrun
-    `logs/instance_<i>/<random>/attempt_<n>/<local rank>/stdout.log`, and so do forked ones. torchrun removes and makes
-    anew the folder of an attempt that another instance made it repeat, so a file is known by its path and its inode.
+    `logs/instance_<i>/<random>/attempt_<n>/<local rank>/stdout.log`, and so do forked ones. When another instance makes
+    torchrun repeat an attempt, torchrun removes that attempt's folder and creates it again. So path and inode together
+    identify a file.
     """
 
     def __init__(self, logs: str, spec: LaunchSpecification, rank_of: RankOf) -> None:
@@ -86,11 +88,11 @@ class SourceFinder:
 
     @property
     def restarts(self) -> int:
-        """How often ranks were started again, as far as their files show."""
+        """Return how often the ranks were started again, judged by their files."""
         return max(self._attempts.values(), default=1) - 1
 
     def launched(self) -> Iterator[Source]:
-        """The files of the processes that the supervisor starts, as far as they exist."""
+        """Yield the existing files of the processes that the supervisor starts."""
         for index, process in enumerate(self._spec.processes):
             for stream in STREAMS:
                 path = launched_log(self._logs, process, index, stream)
@@ -100,7 +102,7 @@ class SourceFinder:
                     yield source
 
     def new_ranks(self, *, at_once: bool = False) -> Iterator[Source]:
-        """The files of ranks that appeared since the last call. `at_once`: do not wait to learn a rank."""
+        """Yield the files of ranks that appeared since the last call. `at_once`: do not wait to learn a rank."""
         if self._spec.launcher == "mpirun":
             for rank in range(self._spec.world_size):
                 yield from self._streams(f"{self._logs}/instance_0/rank_{rank}.", 0, rank, rank)
@@ -128,8 +130,8 @@ class SourceFinder:
             yield source
 
     def _rank(self, instance: int, local_rank: int, folder: str, at_once: bool) -> int | None:
-        """The global rank. With one instance it is the local one, and forks follow the instances; torchrun decides at
-        each rendezvous."""
+        """Return the global rank. With one instance it equals the local rank, and forks follow the instances; torchrun
+        decides it at each rendezvous."""
         per_instance = self._spec.world_size // self._spec.instances
         usual = instance * per_instance + local_rank
         if self._spec.instances == 1 or self._spec.launcher == "fork":
@@ -142,7 +144,7 @@ class SourceFinder:
 
 
 def rank_folders(folder: str) -> Iterator[tuple[int, str]]:
-    """The local ranks of one instance with the folders of their output, attempt by attempt."""
+    """Yield the local ranks of one instance with the folders of their output, attempt by attempt."""
     found = [
         f"{folder}/{run}/{attempt}"
         for run in _names(folder)

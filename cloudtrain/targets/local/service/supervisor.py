@@ -1,4 +1,4 @@
-"""The supervisor: one detached process per run, which starts the run's processes, watches them and ends them.
+"""The supervisor: one detached process per run, which starts, watches and ends the run's processes.
 
     queued       where the run is to wait: until the runs that it reads from have ended (`chained.py`) and it has its
                  place (`waiting.py`), or is asked to stop
@@ -7,7 +7,7 @@
     stopping     asked to stop, or out of time: SIGTERM, and SIGKILL after the grace period
     final        kills whatever is left, drains the output, writes the last status
 
-It has to be quick to start: whatever is not needed to start the processes is imported after they run.
+The supervisor has to start quickly, so imports that the start does not need come after the processes run.
 """
 
 # Paths are strings here: this has to start, and to poll, in no time.
@@ -35,46 +35,46 @@ if TYPE_CHECKING:
     from cloudtrain.targets.local.service.waiting import Place
 
 _TICK = 0.05
-"""Seconds between two looks at the output; the end of a process wakes the supervisor at once."""
+"""Seconds between two looks at the output. The end of a process wakes the supervisor at once."""
 
 _FAILURE_GRACE = 3.0
-"""Seconds from SIGTERM to SIGKILL where the run has failed already."""
+"""Seconds from SIGTERM to SIGKILL once the run has failed."""
 
 _FINISHED_GRACE = 5.0
-"""The same for processes that serve for ever, once those that matter have succeeded."""
+"""Seconds from SIGTERM to SIGKILL for processes that serve for ever, once the others have succeeded."""
 
 _PUBLISH_EVERY = 0.5
 """Seconds between two statuses that differ only in metrics."""
 
 
 QUEUED = "queued"
-"""The argument that says that the run waits for its place."""
+"""The argument that makes the run wait for its place."""
 
 
 _SOON = ("failures", "killing", "launched", "output", "ranks")
-"""Modules that a run imports when it starts, and one that waits before."""
+"""Modules that a run imports when it starts. A waiting run imports them while it waits."""
 
 
 class CannotStart(Exception):
-    """The processes cannot be started; the message is the run's reason."""
+    """The processes cannot be started. The message becomes the run's reason."""
 
 
 class Cancelled(Exception):
-    """What the run waited for will never be there; the message is the run's reason."""
+    """What the run waited for will never exist. The message becomes the run's reason."""
 
 
 _ENDED = {"failed": "failed", "stopped": "was stopped", "lost": "was lost", "gone": "is gone"}
 
 
 class Ending:
-    """How the run is being ended: the state that it will have, why, and when patience is over."""
+    """How the run is being ended: its future state, the reason, and the time at which patience ends."""
 
     def __init__(self, state: str, reason: str | None, kill_at: float) -> None:
         self.state = state
         self.reason = reason
         self.kill_at = kill_at
         self.killed = 0
-        """Processes that did not leave by themselves."""
+        """Processes that had to be killed."""
 
 
 class Supervisor:
@@ -83,7 +83,7 @@ class Supervisor:
     def __init__(self, folder: RunFolder, umask: int, *, is_queued: bool = False) -> None:
         self.folder = folder
         self.umask = umask
-        """The submitter's, which the run's processes have."""
+        """The submitter's umask, which the run's processes have."""
         self.is_queued = is_queued
         self.status = new_status(os.getpid(), time.time(), is_queued=is_queued)
         self.spec: LaunchSpecification
@@ -103,15 +103,15 @@ class Supervisor:
         self._gpus: tuple[str, ...] = ()
 
     def ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
-        """Signal handler: the watch loop does the rest."""
+        """Note the request to stop, from a signal handler. The watch loop acts on it."""
         self._asked_to_stop = True
         if self._place is not None:
             self._place.ring()
 
     def enter_queue(self) -> None:
-        """Take the next place in the queue, before anybody hears that the run exists. Why not is told by `run`.
+        """Take the next place in the queue before the submitter is told that the run exists. `run` reports a failure.
 
-        A run that waits for others stands in it when they have ended.
+        A run that waits for other runs enters the queue when they have ended.
         """
         try:
             self.spec = self.folder.read_launch()
@@ -130,7 +130,7 @@ class Supervisor:
         self._place.enter(self.spec.queue)
 
     def run(self) -> None:
-        """From taking over to the final status."""
+        """Supervise the run from taking over to the final status."""
         try:
             if self.is_queued and not self._wait():
                 self._close("stopped", reason="stopped on request while it was queued; nothing had started")
@@ -153,8 +153,8 @@ class Supervisor:
     # queued
 
     def _wait(self) -> bool:
-        """Wait for the place; False where the run is to stop instead. The code is unpacked before, so that the run has
-        it however long it waits, and begins at once."""
+        """Unpack the code, then wait for the place. Return False where the run is to stop instead. The code is unpacked
+        first, so that it is kept however long the run waits, and the run then starts at once."""
         if self._not_queued is not None:
             raise CannotStart(self._not_queued)
         if self.spec.after:
@@ -176,7 +176,7 @@ class Supervisor:
         return True
 
     def _wait_for_runs(self) -> bool:
-        """Wait until the other runs have succeeded; False where the run is to stop instead.
+        """Wait until the other runs have succeeded. Return False where the run is to stop instead.
 
         Raises:
             Cancelled: one of them did not succeed.
@@ -250,7 +250,7 @@ class Supervisor:
         self.output.hidden = forms_of(secrets)
 
     def _tell_queue(self, environments: list[dict[str, str]]) -> None:
-        """Let those who wait for GPUs know which ones this run takes, although it does not wait."""
+        """Tell the waiting runs which GPUs this run uses, although it did not wait for them."""
         from cloudtrain.targets.local.service.taken import taken_gpus
 
         gpus = taken_gpus(self.spec, environments)
@@ -299,7 +299,8 @@ class Supervisor:
             self._publish_news()
 
     def _someone_is_leaving(self) -> bool:
-        """A group that was asked to leave may outlive its leader; it has until the end of the grace period."""
+        """Return whether a group that was asked to leave outlives its leader; the group has until the end of the grace
+        period."""
         return self.ending is not None and any(item.is_leaving() for item in self.launched)
 
     def _discover(self) -> None:
@@ -340,7 +341,7 @@ class Supervisor:
                 self._end("succeeded", None, _FINISHED_GRACE)
 
     def _has_finished(self) -> bool:
-        """Whether the processes that the run is about have all succeeded, while others would serve for ever."""
+        """Return whether the essential processes have all succeeded, while the remaining ones would serve for ever."""
         roles = self.spec.finishes
         return bool(roles) and all(item.exit_code == 0 for item in self.launched if item.role in roles)
 
@@ -396,18 +397,19 @@ class Supervisor:
         return "; the script saved and left" + (f" at step {step}" if step is not None else "")
 
     def _someone_failed(self) -> bool:
-        """Whether a rank ended badly; the launcher of ranks that left on SIGTERM always does."""
+        """Return whether a rank ended badly. The exit code of the launcher does not tell: it is bad whenever ranks
+        leave on SIGTERM."""
         return any(death.exit_code != -signal.SIGTERM for death in self.deaths.of_newest_attempt(self.output))
 
     def _close(self, state: str, **changes: Any) -> None:
-        """The final status: nothing runs any more, and the journal is whole."""
+        """Write the final status: no process runs any more, and the journal is complete."""
         self._sweep()
         try:
             if hasattr(self, "output"):
                 self.output.drain()
                 changes.update(metrics=self.output.metrics, restarts=self.output.restarts)
         except OSError as error:
-            _say(f"the output is not whole: {error}")
+            _say(f"the output is incomplete: {error}")
         self._publish(state=state, ended=time.time(), **changes)
         self._tell_guard("done")
         if self._place is not None:
@@ -447,8 +449,8 @@ class Supervisor:
 
 
 def main(arguments: list[str]) -> None:
-    """`RUN_DIR DESCRIPTOR [queued]`: supervise the run. One byte into the descriptor says who has it: `1` we, `0`
-    another."""
+    """Supervise the run. The arguments are `RUN_DIR DESCRIPTOR [queued]`. One byte into the descriptor says which
+    supervisor has the run: `1` this one, `0` another."""
     if os.fork():
         os._exit(0)  # the submitter collects this one; nobody has to collect the other
     from pathlib import Path
@@ -485,7 +487,7 @@ def _answer(ready: int, word: bytes) -> None:
 
 
 def _start_guard(run_dir: str) -> int:
-    """Starts the guard and returns the end of its pipe that must stay open."""
+    """Start the guard and return the end of its pipe that must stay open."""
     import subprocess
 
     from cloudtrain.targets.local.service.own_processes import command
@@ -503,7 +505,7 @@ def _start_guard(run_dir: str) -> int:
 
 
 def _say(text: str) -> None:
-    """Into supervisor.log, unless the disk is so full that not even that is possible."""
+    """Write to supervisor.log, and do nothing where the disk is too full for that."""
     try:
         sys.stderr.write(f"{text}\n")
     except OSError:
@@ -511,7 +513,7 @@ def _say(text: str) -> None:
 
 
 def _words(error: Exception) -> str:
-    """One line: what our own errors say with their hint, what the system says otherwise."""
+    """Describe an error in one line: message and hint of our own errors, the system's text otherwise."""
     hint = getattr(error, "hint", None)
     message = str(getattr(error, "message", error)) or type(error).__name__
     return f"{message}; {hint}" if hint else message

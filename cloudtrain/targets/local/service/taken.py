@@ -1,4 +1,4 @@
-"""Which GPUs a run takes that did not ask the queue for them, as far as its variables tell."""
+"""Which GPUs a run uses that started outside the queue, judged by its variables."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def taken_gpus(spec: LaunchSpecification, environments: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """The first ones that each instance sees, one for each of its ranks: the rank n of an instance takes the n-th.
+    """Return the first GPUs that each instance sees, one for each of its ranks: rank n of an instance uses the n-th.
 
-    A process whose own variables name GPUs has them, whether they can be seen here or not.
+    A process whose own variables name GPUs uses those, whether this machine shows them or not.
     """
     ranks = max(1, spec.world_size // spec.instances)
     found = dict[str, None]()

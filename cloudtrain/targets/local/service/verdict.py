@@ -1,4 +1,4 @@
-"""Whose fault it was, and how to say it: which rank, how it ended, and the last lines that it wrote."""
+"""Why a run failed, in words: which rank failed, how it ended, and its last lines of output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudtrain.targets.common.tracebacks import PEER_LOST
 
 
 class Death(NamedTuple):
-    """A rank that ended badly. `order` counts the ends; `attempt` counts the starts of its rank."""
+    """A rank that ended badly. `order` numbers the ends; `attempt` numbers the starts of the rank."""
 
     rank: int
     instance: int
@@ -23,7 +23,7 @@ class Death(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a failed run's status says."""
+    """What the status of a failed run says."""
 
     reason: str
     details: list[str]
@@ -32,7 +32,7 @@ class Verdict(NamedTuple):
 
 
 DETAILS = 20
-"""Lines of output that explain a failure."""
+"""Most lines of output in an explanation."""
 
 _LONGEST_REASON = 400
 
@@ -45,9 +45,11 @@ _HEADER = "Traceback (most recent call last):"
 
 
 def first_failure(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]]) -> Death | None:
-    """The rank that began it: the first to end, unless it was asked to leave or says that it lost another one.
+    """Return the rank that failed first: the first to end, unless it was asked to leave or reports that it lost another
+    rank.
 
-    A rank with an error of its own can end later than those that lost it: taking a process group down takes time.
+    The rank with the original error can end after the ranks that lost it, because taking a process group down takes
+    time.
     """
     in_order = sorted(deaths, key=lambda death: death.order)
     own = (death for death in in_order if not _is_consequence(death, lines_of(death)))
@@ -55,7 +57,7 @@ def first_failure(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]
 
 
 def rank_verdict(death: Death, lines: list[str], *, instances: int) -> Verdict:
-    """What to say about a rank that failed. `lines` are the last ones of its stderr (or stdout)."""
+    """Describe the failure of a rank. `lines` are the last lines of its stderr (or stdout)."""
     where = [f"instance {death.instance}"] if instances > 1 else []
     if death.role not in ("process", "torchrun", "mpirun"):
         where.insert(0, death.role)
@@ -66,14 +68,14 @@ def rank_verdict(death: Death, lines: list[str], *, instances: int) -> Verdict:
         if death.exit_code == -signal.SIGABRT and message:  # torch may abort while it takes down what an error left
             reason += f" after {message}"
         if death.exit_code == -signal.SIGKILL:
-            reason += "; if nobody sent it, the machine most likely ran out of memory"
+            reason += "; unless someone sent it, the machine most likely ran out of memory"
     else:
         reason = f"{who} failed with exit code {death.exit_code}" + (f": {message}" if message else "")
     return Verdict(_shorten(reason), details, death.rank, death.exit_code)
 
 
 def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: int, lines: list[str]) -> Verdict:
-    """What to say when a launcher failed and no rank is known to have."""
+    """Describe the failure of a launcher where no rank is known to have failed."""
     message, details = explain(lines)
     if _NO_TORCH.search(message):
         reason = (
@@ -88,9 +90,9 @@ def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: i
 
 
 def in_own_words(verdict: Verdict, failure_files: Iterable[str]) -> Verdict:
-    """The verdict, with what stands in the first failure file to be written as its reason.
+    """Return the verdict, with the content of the first failure file as its reason.
 
-    SageMaker takes 1,024 characters of `/opt/ml/output/failure`, and of the container that failed first.
+    SageMaker reads 1,024 characters of `/opt/ml/output/failure`, from the container that failed first.
     """
     files = [path for path in map(Path, failure_files) if path.is_file()]
     found = sorted(files, key=lambda path: path.stat().st_mtime)
@@ -102,7 +104,7 @@ def in_own_words(verdict: Verdict, failure_files: Iterable[str]) -> Verdict:
 
 
 def explain(lines: list[str]) -> tuple[str, list[str]]:
-    """The line that names the error, and the last lines that belong to it."""
+    """Return the line that names the error, and the last lines that belong to it."""
     clean = [_RANK_PREFIX.sub("", line, count=1) if line.startswith("[rank") else line for line in lines]
     clean = [line.rstrip() for line in clean if line.strip()]
     starts = [index for index, line in enumerate(clean) if line.strip() == _HEADER]

@@ -1,8 +1,8 @@
-"""A supervisor's own place: it waits in the queue, has what it got, and leaves it.
+"""A supervisor's own place in the queue: waiting for it, holding it, and leaving it.
 
-Waiting costs nothing: the supervisor sleeps in the kernel until a byte comes, or until the run ends that it watches
-(`Order.watched`). Only the head of the queue looks around by itself, once in a minute, in case that the kernel of this
-machine does not tell of a death.
+Waiting costs nothing: the supervisor sleeps in the kernel until a byte comes, or until a run that it watches
+(`Order.watched`) ends. Only the head of the queue also checks once a minute, in case the kernel of this machine does
+not report a death.
 """
 
 # Paths are strings here: this has to start, and to poll, in no time.
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from cloudtrain.targets.local.service.order import Order
 
 _LOOK_EVERY = 60.0
-"""Seconds between two looks of the head of the queue, if nothing wakes it."""
+"""Seconds between two checks by the head of the queue, if nothing wakes it."""
 
 _FULL_DISK_PAUSE = 1.0
-"""Seconds until a table is tried again that could not be written."""
+"""Seconds between two tries to write a table on a full disk."""
 
 
 class Place:
-    """What one supervisor has to do with the queue."""
+    """One supervisor's view of the queue."""
 
     def __init__(self, run_dir: str) -> None:
         self._run = os.path.basename(run_dir)  # noqa: PTH119
@@ -43,7 +43,7 @@ class Place:
         self._watched: dict[str, int] = {}
 
     def enter(self, need: QueueNeed) -> None:
-        """Stand in the queue from now on.
+        """Enter the queue.
 
         Raises:
             OSError: the queue cannot be written.
@@ -53,7 +53,7 @@ class Place:
         self._queue.change(self._enter)
 
     def hold(self, gpus: tuple[str, ...]) -> None:
-        """Let the queue know which GPUs a run takes that does not wait for them.
+        """Record in the queue which GPUs a run uses that does not wait for them.
 
         Raises:
             OSError: the queue cannot be written.
@@ -62,8 +62,8 @@ class Place:
         self._queue.change(lambda order: order.hold(Held(self._run, gpus, 0, time.time())))
 
     def wait(self, is_asked_to_stop: Callable[[], bool]) -> tuple[str, ...] | None:
-        """The GPUs that the run got, none of a run that needs CPU slots. None where it is to stop instead: it was asked
-        to, or was dropped from the queue."""
+        """Return the GPUs that the run got; an empty list for a run that needs CPU slots. None where the run is to stop
+        instead: it was asked to, or was dropped from the queue."""
         try:
             while not is_asked_to_stop():
                 try:
@@ -83,7 +83,7 @@ class Place:
             self._watch(frozenset())
 
     def ring(self) -> None:
-        """Wake the supervisor itself: what its signal handler does."""
+        """Wake the supervisor itself. Its signal handler calls this."""
         if self._bell is not None:
             try:
                 os.write(self._bell, b".")
@@ -91,8 +91,8 @@ class Place:
                 return
 
     def leave(self) -> None:
-        """Give back what the run has, so that the next one starts. Where the table cannot be written, those who wait
-        see it when this process ends."""
+        """Give back what the run holds, so that the next run starts. Where the table cannot be written, the waiting
+        runs notice the end of this process instead."""
         try:
             self._queue.change(lambda order: order.leave(self._run))
             os.unlink(self._fifo)
@@ -100,7 +100,7 @@ class Place:
             return
 
     def _finish(self, run: str) -> None:
-        """End a run that nobody supervises: before that, its place is not free."""
+        """Finish a run without a supervisor. Until then its place is taken."""
         if not os.path.isdir(self._queue.run_dir(run)):
             return
         try:
@@ -109,17 +109,18 @@ class Place:
             time.sleep(_FULL_DISK_PAUSE)
 
     def _enter(self, order: Order) -> None:
-        """Also where somebody has removed the table meanwhile."""
+        """Enter the queue, also where the table was removed meanwhile."""
         if self._need is not None and self._run not in order.runs():
             order.enter(Waiting.of(self._run, self._need, time.time()))
 
     def _hang_bell(self) -> None:
-        """Open for reading and writing, so that it has no end; the kernel closes it with the process."""
+        """Open the FIFO for reading and writing, so that it never reaches its end. The kernel closes it with the
+        process."""
         os.mkfifo(self._fifo, 0o600)
         self._bell = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def _sleep(self, watched: frozenset[str], *, is_head: bool) -> list[str]:
-        """Until there is something to do; the runs that ended meanwhile without leaving the queue."""
+        """Sleep until there is something to do. Return the runs that ended meanwhile without leaving the queue."""
         missing = self._watch(watched)
         # A supervisor that was dead before it could be watched: nobody tells of that any more.
         missing += [run for run in self._watched if not self._queue.is_alive(run)]
@@ -136,7 +137,7 @@ class Place:
         return [run for run, descriptor in self._watched.items() if descriptor in happened]
 
     def _watch(self, runs: frozenset[str]) -> list[str]:
-        """Watch these runs and no others. Those that cannot be watched, because their folder is gone."""
+        """Watch exactly these runs. Return those that cannot be watched, because their folder is gone."""
         for run in self._watched.keys() - runs:
             os.close(self._watched.pop(run))
         missing = []

@@ -10,13 +10,14 @@ from cloudtrain.system.lock import ProcessLock
 from cloudtrain.targets.local.service.folder import RunFolder
 
 _PATIENCE = 60.0
-"""Seconds in which a supervisor that holds the lock writes its status: one file."""
+"""Seconds in which a supervisor that holds the lock must have written its status, which is one file."""
 
 
 def withdraw(folder: RunFolder) -> bool:
-    """Remove the launch specification that a supervisor would start from; False where one has taken over.
+    """Remove the launch specification that a supervisor would start from. Return False where a supervisor has taken
+    over.
 
-    A supervisor may just be starting. It looks for the specification under the lock that is held here.
+    A supervisor may just be starting. This function holds the lock under which the supervisor reads the specification.
 
     Raises:
         TargetUnreachable: a supervisor holds the lock and writes no status.

@@ -1,7 +1,7 @@
-"""What a script wrote into its working folder, beside the code: `out/last.pt` of one that knows nothing of folders.
+"""Files that a script wrote into its working folder, beside the code: `out/last.pt`, for example.
 
-Its working folder is that of the code, so the files that are newer than the unpacked code are the script's. The change
-time of a file counts, which no program can set, against that of a file that was made when the code was there.
+The working folder is the code folder, so files newer than the unpacked code are the script's. A file's change time,
+which programs cannot set, is compared with that of a file made right after unpacking.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from cloudtrain.launch.specification import LaunchSpecification
 
 NAME = "work"
-"""Under which it is downloaded."""
+"""The name under which these files are downloaded."""
 
 _NOT_RESULTS = frozenset(("__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".ruff_cache"))
 
 
 def working_files(spec: LaunchSpecification, unpacked: Path) -> dict[str, Path]:
-    """The files that are new or changed, by their names below the working folder. Where emulated hosts have one each,
-    the last one counts. `unpacked` is the file that was made when the code was there; empty without it."""
+    """Return new and changed files by their names below the working folder. Where each emulated host has such a folder,
+    the last one counts. `unpacked` is the file that was made right after unpacking; without it the result is empty."""
     code = spec.code
     folders = [folder for folder in (code.directory, *(code.copies or ())) if folder is not None]
     try:
@@ -33,7 +33,8 @@ def working_files(spec: LaunchSpecification, unpacked: Path) -> dict[str, Path]:
 
 
 def _newer(root: str, since: int, places: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Folders that are places of their own are left out, and links to folders, behind which anything may be."""
+    """Yield the newer files. Folders that are places themselves are skipped, and so are links to folders, which can
+    lead anywhere."""
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in _NOT_RESULTS and f"{folder}/{name}" not in places)
         for name in sorted(names):

@@ -172,7 +172,7 @@ def _pick_base(wanted: _Wanted, candidates: Sequence[ImageEntry], base: str | No
     if base is None:
         return max(candidates, key=lambda row: (row.base.startswith("pytorch"), numbers(row.base)))
     if wanted.framework != "huggingface":
-        _fail("base", f"`base` is for Hugging Face images, and this is {wanted.title}", "remove `base`")
+        _fail("base", f"`base` applies to Hugging Face images, and this is {wanted.title}", "remove `base`")
     fitting = [row for row in candidates if row.base == base or row.base.startswith(f"{base}.")]
     if not fitting:
         options = ", ".join(f"`{row.base}`" for row in candidates)

@@ -136,7 +136,7 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
         yield "nothing is known of a training toolkit in your own image"
         return
     if image.known.toolkit is None:
-        yield "nothing is known of a training toolkit in this image"
+        yield "cloudtrain knows no training toolkit in this image"
         return
     if job.environment.secrets:
         yield "cloudtrain's own launcher looks up the job's secrets"
@@ -147,7 +147,7 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
         yield "the toolkit takes code with a `setup.py` for a package, and its torchrun refuses packages"
     parameters = resolve_hyperparameters(job, paths_of(job))
     if under_torchrun and (words := misread(hyperparameter_argv(parameters))):
-        yield f"the toolkit's torchrun would take `{words[0]}` for an option of its own"
+        yield f"the toolkit's torchrun would take `{words[0]}` for its own option"
     for name, value in parameters.items():
         if not arrives_intact(value, image.known.toolkit, script=job.entry_point or "train.py"):
             yield f"the shell of toolkit {image.known.toolkit} would break `{name}`"

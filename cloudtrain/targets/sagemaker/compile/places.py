@@ -194,7 +194,7 @@ def _output_problems(job: TrainingJob) -> list[Problem]:
     return [
         Problem(
             ("outputs", name, "sagemaker"),
-            f"output `{name}` cannot have a place of its own on SageMaker, which keeps all outputs with the model",
+            f"output `{name}` cannot have a separate place on SageMaker, which keeps all outputs with the model",
             "remove it; `cloudtrain download NAME outputs/" + name + "` gets it from there",
             code="CT032",
         )

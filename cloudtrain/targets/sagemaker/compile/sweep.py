@@ -53,7 +53,7 @@ _TAKEN_APART = {
 _UNSAID = {"ProfilerConfig": {"DisableProfiler": True}}
 """Fields that switch a feature off in a training job; in a tuning job the feature is always off."""
 
-_ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a job of its own"
+_ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate job"
 
 
 def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> Plan:
@@ -216,7 +216,7 @@ def _cannot_search(sweep: Sweep, request: Mapping[str, Any]) -> Iterator[tuple[t
         message = f"SageMaker's tuner searches at most {_MOST_RANGES} hyperparameters, and this sweep {len(ranges)}"
         yield ("search",), message, _ALTERNATIVE
     if len(request.get("HyperParameters", {}).keys() - ranges.keys()) > _MOST_STATIC:
-        message = f"a tuning job has at most {_MOST_STATIC} hyperparameters that stay"
+        message = f"a tuning job has at most {_MOST_STATIC} fixed hyperparameters"
         yield ("job", "hyperparameters"), message, _ALTERNATIVE
     if sweep.strategy == "grid" and sweep.trial_count < sweep.space.grid_size:
         message = f"SageMaker's grid runs all {sweep.space.grid_size} combinations, and `trials` is {sweep.trials}"
@@ -243,7 +243,7 @@ def _cannot_search(sweep: Sweep, request: Mapping[str, Any]) -> Iterator[tuple[t
             message = f"SageMaker's tuner takes at most {_MOST_VALUES} listed values, and `{name}` has {len(values)}"
             yield ("search", name), message, f"list fewer, use a range without `step`, or {_ALTERNATIVE}"
         elif any(isinstance(value, list | dict) or value is None for value in values):
-            yield ("search", name), f"`{name}` has values that are no text or number", _ALTERNATIVE
+            yield ("search", name), f"`{name}` has values that are neither text nor numbers", _ALTERNATIVE
         elif any(len(_text(value, as_json=True)) > _LONGEST_VALUE for value in values):
             yield (
                 ("search", name),

@@ -207,7 +207,7 @@ def _parameter_server(setup: HostSetup) -> Command:
 
 
 def _xla(setup: HostSetup) -> Command:  # noqa: ARG001 - as the other launchers
-    raise ValueError("SageMaker Training Compiler, which ended with PyTorch 1.13, is not known here")
+    raise ValueError("cloudtrain does not support SageMaker Training Compiler, which ended with PyTorch 1.13")
 
 
 _LAUNCHERS: dict[str | None, Callable[[HostSetup], Command]] = {

@@ -136,7 +136,7 @@ def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
     distribution = subject.effective.distribution
     if isinstance(distribution, TensorFlow) and mode(subject) == "toolkit" and cluster(subject).spanned_count == 1:
         yield Fault(
-            f"`{distribution.strategy}` has nobody to share with on one instance",
+            f"`{distribution.strategy}` has no other instance to share with",
             "set `instance_count` to 2 or more; or use `distribution: {type: none}` and `MirroredStrategy`",
             ("resources", "instance_count"),
         )

@@ -144,7 +144,7 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
         if library in ("smddp", "smp"):
             hint = f"begin its Dockerfile with `FROM` and the address of an image of AWS that has `{library}`"
         yield Fault(
-            "nothing is known of a training toolkit in this image",
+            "cloudtrain knows no training toolkit in this image",
             hint,
             image_path(subject),
         )

@@ -69,7 +69,7 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
     for name, value in resolve_hyperparameters(subject.effective, paths_of(subject.job)).items():
         for word in misread(hyperparameter_argv({name: value}), dashes=dashes):
             better = f"call it `{name}_value`" if word == f"--{name}" else f"write another value for `{name}`"
-            message = f"torchrun takes `{word.removeprefix('--')}` for an option of its own, and stops"
+            message = f"torchrun takes `{word.removeprefix('--')}` for its own option, and stops"
             yield Fault(message, add_entrypoint_hint(subject, better), ("hyperparameters", name))
 
 
@@ -89,7 +89,7 @@ def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
     if not _options_arrive(subject, options):
         yield Fault(
             f"the container would not read `{field}` as it is written: `{options}`",
-            "write plain words without quotes; what needs a value with blanks belongs into `environment.variables`",
+            "write plain words without quotes; put a value with blanks into `environment.variables`",
             ("distribution", field),
         )
 

@@ -48,7 +48,7 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
         )
     if {"Key": RUN_TAG, "Value": name} not in mappings(subject, "Tags"):
         yield Fault(
-            f"the overrides remove the tag `{RUN_TAG}`, by which cloudtrain knows its own job",
+            f"the overrides remove the tag `{RUN_TAG}`, by which cloudtrain recognises its own job",
             "move the tags of `sagemaker_overrides` to `tags`",
             ("sagemaker_overrides", "Tags"),
         )

@@ -171,7 +171,9 @@ EXCEPTIONS: dict[str, ErrorTemplate] = {
     "NoRegionError": ErrorTemplate(
         SettingsError, "no AWS region is known", "set `region` in [sagemaker], or AWS_REGION"
     ),
-    "InvalidRegionError": ErrorTemplate(SettingsError, "`{region}` is no AWS region", "set `region` in [sagemaker]"),
+    "InvalidRegionError": ErrorTemplate(
+        SettingsError, "`{region}` is not an AWS region", "set `region` in [sagemaker]"
+    ),
     "ParamValidationError": ErrorTemplate(
         TargetError, "boto3 refuses the request: {said}", "pip install --upgrade boto3"
     ),
@@ -222,7 +224,7 @@ def _template_of(error: Exception) -> tuple[ErrorTemplate, str]:
         return CODES.get(code) or _unknown(code, response), said
     names = [kind.__name__ for kind in type(error).__mro__]
     found = next((EXCEPTIONS[name] for name in names if name in EXCEPTIONS), None)
-    assert found is not None, f"{type(error).__name__} is no error of botocore"
+    assert found is not None, f"{type(error).__name__} is not an error of botocore"
     return found, str(error)
 
 

@@ -78,7 +78,7 @@ class SageMakerService:
 
         account = account_of(settings, self._environ)
         if "region" in account.missing:
-            message = "prices are a region's, and none is given"
+            message = "prices depend on the region, and none is set"
             raise SettingsError(message, hint="set `region` under `[sagemaker]` in cloudtrain.toml")
         folder, today = user_config_path("cloudtrain", appauthor=False), datetime.now(timezone.utc).date()
         clients = self._at(account._replace(region=pricing_region(account.region)).place)

@@ -98,7 +98,7 @@ def _reason(description: Mapping[str, Any], state: RunState) -> str | None:
     if secondary == "MaxWaitTimeExceeded":
         return f"it reached `spot.max_wait` ({_duration(stopping.get('MaxWaitTimeInSeconds'))})"
     if secondary == "Interrupted":
-        return "spot capacity was taken away; it goes on when there is some again"
+        return "spot capacity was taken away; the job continues when capacity returns"
     if state is RunState.LOST:
         return "the service is deleting the job"
     if state is RunState.PENDING:

@@ -1,4 +1,4 @@
-"""Where everything of one run is, and what its processes find in their environment."""
+"""Where the files of one run are, and the environment of its processes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NAME = "slurm"
 
 
 def is_mpi(job: TrainingJob) -> bool:
-    """Whether MPI starts the ranks."""
+    """Return whether MPI starts the ranks."""
     return job.distribution.type in ("mpi", "horovod") or getattr(job.distribution, "launch", "") == "mpi"
 
 
 def is_plug_in(mpi: str) -> bool:
-    """Whether `srun --mpi=NAME` starts the ranks, and not a program called mpirun."""
+    """Return whether `srun --mpi=NAME` starts the ranks, instead of a program called mpirun."""
     return "mpirun" not in mpi and "mpiexec" not in mpi and "/" not in mpi
 
 
@@ -37,23 +37,23 @@ class ClusterRun:
 
     @property
     def account(self) -> SlurmAccount:
-        """Where runs are."""
+        """Return where runs are."""
         found: SlurmAccount = self.context.account
         return found
 
     @cached_property
     def folder(self) -> RunFolder:
-        """The folder of the run."""
+        """Return the folder of the run."""
         return RunFolder.of(self.account.shared_dir, self.context.run_name)
 
     @property
     def bundle(self) -> str:
-        """The archive with the user's code."""
+        """Return the archive with the user's code."""
         return bundle_path(self.account.shared_dir, self.context.bundle.sha256)
 
     @cached_property
     def paths(self) -> dict[str, str]:
-        """Reference to path: `inputs.train`, `outputs.model`, `checkpoint`."""
+        """Map reference to path: `inputs.train`, `outputs.model`, `checkpoint`."""
         job, run = self.job, self.folder.path
         found = {f"inputs.{name}": value_for(item, NAME) or f"{run}/inputs/{name}" for name, item in job.inputs.items()}
         found["outputs.model"] = f"{run}/model"
@@ -66,28 +66,28 @@ class ClusterRun:
 
     @property
     def output_folders(self) -> list[str]:
-        """The folders that the run writes to."""
+        """Return the folders that the run writes to."""
         return sorted({path for name, path in self.paths.items() if not name.startswith("inputs.")})
 
     @property
     def image(self) -> str | None:
-        """The container image; None where the nodes run the script as they are."""
+        """Return the container image; None where the script runs directly on the nodes."""
         image = self.job.environment.image
         return value_for(image, NAME) if image is not None and self.settings.container is not None else None
 
     @property
     def nodes(self) -> int:
-        """Instances of the job."""
+        """Return the job's number of instances."""
         return self.job.resources.instance_count
 
     @property
     def gpus(self) -> int:
-        """GPUs of each instance."""
+        """Return the GPUs of each instance."""
         return self.job.resources.gpus_per_instance or 0
 
     @property
     def processes(self) -> int:
-        """Ranks of each instance: one per GPU unless the job says otherwise."""
+        """Return the ranks of each instance. Default: one per GPU."""
         distribution = self.job.distribution
         if isinstance(distribution, TensorFlow):
             return -(-sum(self.tasks) // self.nodes)
@@ -97,7 +97,7 @@ class ClusterRun:
 
     @property
     def tasks(self) -> tuple[int, int]:
-        """Workers, the chief among them, and parameter servers of a TensorFlow job."""
+        """Return the number of workers, including the chief, and of parameter servers of a TensorFlow job."""
         distribution = self.job.distribution
         assert isinstance(distribution, TensorFlow), "only such jobs have tasks"
         workers = distribution.workers or self.nodes
@@ -107,7 +107,7 @@ class ClusterRun:
 
     @property
     def program(self) -> list[str]:
-        """The script with its arguments, and what runs it."""
+        """Return the script with its arguments, and the interpreter or shell that runs it."""
         if self.job.command is not None:
             return ["bash", "-c", resolve_text(self.job.command, self.paths)]
         script = self.job.entry_point or ""
@@ -118,7 +118,7 @@ class ClusterRun:
 
     @cached_property
     def variables(self) -> dict[str, str]:
-        """What every process finds in its environment, beside what the cluster and `setup` put there."""
+        """Return the variables that every process gets, beside those of the cluster and of `setup`."""
         variables = self.job.environment.variables
         given = {name: resolve_text(text, self.paths) for name, text in variables.items()}
         found = {

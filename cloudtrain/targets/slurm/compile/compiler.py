@@ -1,4 +1,4 @@
-"""Job, settings and context in, plan out."""
+"""Compile a job, settings and context to a plan."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _OURS = ("job-name", "comment", "output", "open-mode", "export", "parsable", "ar
 
 
 def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> SlurmPlan:
-    """The plan of a job on a Slurm cluster. `context.account` is a `SlurmAccount`. `request` has
+    """Return the plan of a job on a Slurm cluster. `context.account` is a `SlurmAccount`. `request` has
 
         argv        the command line of sbatch
-        script      the batch script, which is its last word
-        options     what `argv` says, by name
+        script      the batch script; the last word of `argv` stands for it
+        options     the options in `argv`, by name
         folder      of the run
         outputs     where the run writes
 
@@ -50,7 +50,7 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Slur
 
 
 def _as_processing(plan: SlurmPlan) -> SlurmPlan:
-    """The plan of a processing job, which has neither a model nor checkpoints."""
+    """Return the plan of a processing job, which has neither a model nor checkpoints."""
     outputs = {name: path for name, path in plan.request["outputs"].items() if name.startswith("outputs/")}
     summary = tuple(pair for pair in plan.summary if pair[0] not in ("distribution", "checkpoint"))
     return replace(plan, request=plan.request | {"outputs": outputs}, summary=summary)
@@ -86,18 +86,18 @@ def _plan(run: ClusterRun) -> SlurmPlan:
 
 
 def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
-    """sbatch's options with the job's own on top; null removes one.
+    """Return sbatch's options with the job's own on top. A null removes an option.
 
     Raises:
-        JobError: one is not an option, or is one that cloudtrain finds the run by.
+        JobError: an override is not an option, or is an option by which cloudtrain finds the run.
     """
     problems = []
     for name, value in overrides.items():
         if name in _OURS:
-            message = f"cloudtrain finds the run by `{name}`, so it stays as it is"
+            message = f"cloudtrain finds the run by `{name}`, so it cannot be changed"
             problems.append(Problem((NAME + OVERRIDES, name), message, "leave it out of the overrides", code="CT035"))
         elif not (value is None or isinstance(value, str | int | bool)):
-            message = f"`{name}` must be what stands after `--{name}=`"
+            message = f"`{name}` must be the value after `--{name}=`"
             problems.append(
                 Problem((NAME + OVERRIDES, name), message, "write a text, a number or `true`", code="CT035")
             )
@@ -111,7 +111,7 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any]) -> Options:
 
 
 def _output_name(reference: str) -> str:
-    """`outputs/scores` of `outputs.scores`; the model and the checkpoint go by their own names."""
+    """Return `outputs/scores` for `outputs.scores`. The model and the checkpoint keep their names."""
     return {"outputs.model": "model"}.get(reference, reference.replace(".", "/", 1))
 
 

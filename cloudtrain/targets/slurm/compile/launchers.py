@@ -1,6 +1,6 @@
-"""The command that starts the ranks of a job, distribution by distribution, and what a reader sees of it.
+"""The command that starts the ranks of a job, by distribution, and the description of it in a plan.
 
-`$head` is the host of the first node and `$port` a port there; the batch script (`script.py`) works out both.
+`$head` is the host of the first node and `$port` a port there; the batch script (`script.py`) sets both.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Launch:
     """How the ranks start.
 
     Attributes:
-        title: the launcher, for a reader.
+        title: the launcher's name in the plan.
         before: lines of the batch script that the command needs.
         command: the command of the batch script.
         started: what the command starts on the nodes.
-        ranks: what a launcher starts in turn.
+        ranks: the processes that a launcher starts in turn.
     """
 
     title: str
@@ -38,7 +38,7 @@ class Launch:
 
 
 def launch(run: ClusterRun) -> Launch:
-    """How the job's ranks start."""
+    """Return how the job's ranks start."""
     if is_mpi(run.job):
         return _mpi(run)
     return _LAUNCHERS[run.job.distribution.type](run)
@@ -98,7 +98,7 @@ def _mpi_ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
 
 
 def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
-    """Ranks that srun starts itself."""
+    """Return ranks that srun starts directly."""
 
     def rank(number: int) -> Process:
         node, local = divmod(number, run.processes)
@@ -159,7 +159,8 @@ _LAUNCHERS: dict[str, Callable[[ClusterRun], Launch]] = {
 
 
 def _srun(run: ClusterRun, *options: str, tasks: int, per_node: int) -> list[str]:
-    """srun as shell words. All CPUs of the node are every task's: torch and the user's script share them out."""
+    """Return the srun command as shell words. Every task may use all CPUs of the node: torch and the user's script
+    divide them."""
     settings = run.settings
     words = ["srun", f"--nodes={run.nodes}", f"--ntasks={tasks}", f"--ntasks-per-node={per_node}"]
     words += ["--kill-on-bad-exit=1", "--input=none", *map(quote, options)]

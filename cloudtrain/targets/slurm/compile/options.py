@@ -1,4 +1,4 @@
-"""sbatch's options, by their long names. A value of True is an option without one."""
+"""sbatch's options, by their long names. The value True stands for an option without a value."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cloudtrain.targets.slurm.compile.cluster_run import NAME, ClusterRun, is_mp
 Options = dict[str, "str | bool"]
 
 COMMENT = "cloudtrain:"
-"""With this begins the comment of a job of ours; the folder of the run follows."""
+"""The beginning of the comment of cloudtrain's jobs. The folder of the run follows."""
 
 
 def sbatch_options(run: ClusterRun) -> Options:
-    """What the job asks Slurm for."""
+    """Return the options with which the job is submitted."""
     settings, job = run.settings, run.job
     options: Options = {
         "job-name": run.context.run_name,
@@ -48,13 +48,13 @@ def sbatch_options(run: ClusterRun) -> Options:
 
 
 def sbatch_argv(options: Mapping[str, object], script: str) -> list[str]:
-    """The command line that sends the batch script."""
+    """Return the command line that sends the batch script."""
     words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
     return ["sbatch", "--parsable", *words, script]
 
 
 def time_limit(seconds: int) -> str:
-    """`DAYS-HOURS:MINUTES:SECONDS`."""
+    """Format a duration as `DAYS-HOURS:MINUTES:SECONDS`."""
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -62,7 +62,8 @@ def time_limit(seconds: int) -> str:
 
 
 def _tasks(run: ClusterRun) -> Options:
-    """How many tasks Slurm counts on a node, and the CPUs of each. mpirun starts as many ranks as there are tasks."""
+    """Return how many tasks Slurm counts on a node, and the CPUs of each. mpirun starts as many ranks as there are
+    tasks."""
     alone = isinstance(run.job.distribution, TensorFlow) or is_mpi(run.job)
     tasks, cpus = run.processes if alone else 1, run.settings.cpus_per_instance
     share = {"cpus-per-task": str(max(1, cpus // tasks))} if cpus and not run.settings.exclusive else {}
@@ -70,7 +71,8 @@ def _tasks(run: ClusterRun) -> Options:
 
 
 def _constraint(run: ClusterRun) -> str | None:
-    """The features of the settings, and the job's instance type, which is a feature of the nodes that have it."""
+    """Return the features from the settings, plus the job's instance type, which nodes of that type have as a
+    feature."""
     named = run.job.resources.instance_type
     words = [word for word in (run.settings.constraint, value_for(named, NAME) if named is not None else None) if word]
     return (

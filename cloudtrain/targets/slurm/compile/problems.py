@@ -1,4 +1,4 @@
-"""What a Slurm cluster cannot do, with the alternative."""
+"""What a Slurm cluster cannot do, each with an alternative."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
-    """Everything that keeps the job from running there."""
+    """Yield everything that keeps the job from running on the cluster."""
     yield from option_problems(job)
     if job.entry_point is None and job.command is None:
         message = "the job runs its image's own entry point, and a Slurm cluster runs a command of yours"
@@ -53,7 +53,7 @@ def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
     image = job.environment.image
     named = value_for(image, NAME) if image is not None else None
     if named is not None and settings.container is None:
-        message = f"nothing is known that runs the image `{named}` on the cluster"
+        message = f"no setting says what runs the image `{named}` on the cluster"
         hint = '`container = "pyxis"` or `"apptainer"` in `[slurm]` of `cloudtrain.toml`; or leave the image out'
         yield Problem(("environment", "image"), message, hint, code="CT034")
     elif named is not None and is_mpi(job) and not is_plug_in(settings.mpi):
@@ -85,5 +85,5 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
 
 def _path_problems(path: tuple[str, ...], place: str | None) -> Iterator[Problem]:
     if place is not None and not place.startswith("/"):
-        message = f"`{place}` is no absolute path, and a Slurm cluster has files and folders only"
+        message = f"`{place}` is not an absolute path, and a Slurm cluster has files and folders only"
         yield Problem(path, message, "write for example `/data/train`, a path that every node sees", code="CT031")

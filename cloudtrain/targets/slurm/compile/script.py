@@ -1,7 +1,7 @@
-"""The batch script: what runs on the first node of the job.
+"""The batch script, which runs on the first node of the job.
 
-It is whole in itself: `sbatch` takes it from a file too. A job that starts again runs it again, with another number of
-restarts, and its processes continue from their checkpoint.
+The script is self-contained, so `sbatch` accepts it from a file too. A restarted job runs the script again with a
+higher restart count, and its processes continue from their checkpoint.
 """
 
 from __future__ import annotations
@@ -121,11 +121,11 @@ fi
 """
 
 _SIGNAL = '  scancel --signal=TERM "$SLURM_JOB_ID"\n'
-"""To every process of the job but the batch script."""
+"""Sends a signal to every process of the job except the batch script."""
 
 
 def batch_script(run: ClusterRun, launch: Launch) -> str:
-    """The text of the batch script."""
+    """Return the text of the batch script."""
     settings, grace = run.settings, run.settings.grace_period
     text = _BEGIN.format(
         name=run.context.run_name,
@@ -149,6 +149,6 @@ def batch_script(run: ClusterRun, launch: Launch) -> str:
 
 
 def _hosts(override: str | None) -> str:
-    """The command that prints the host of each node of the job."""
+    """Return the command that prints the host of each node of the job."""
     command = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     return command if override is None else f"{command} | while read -r _; do echo {quote(override)}; done"

@@ -1,13 +1,13 @@
-"""What runs on the nodes in the place of a rank: pieces of bash around the user's program, which `"$0" "$@"` is.
+"""Pieces of bash that run on the nodes in place of a rank, around the user's program, which is `"$0" "$@"`.
 
-Every rank sends its own output to files of its own, so that no launcher mixes the lines of several.
+Every rank writes its output to its own files, so that no launcher mixes the lines of several ranks.
 """
 
 from __future__ import annotations
 
 
 def _to_files(name: str) -> str:
-    """The redirection of a process to the files of its name."""
+    """Return the redirection of a process to its output files."""
     file = f"$CLOUDTRAIN_LOGS/node_${{SLURM_NODEID:-0}}.{name}"
     return f'>>"{file}.stdout.log" 2>>"{file}.stderr.log"'
 
@@ -15,26 +15,27 @@ def _to_files(name: str) -> str:
 _BEGIN = """\
 trap : TERM
 [ ! -e "$CLOUDTRAIN_LOGS/stopping" ] || exit 0"""
-"""The beginning of what srun starts: a SIGTERM may have come before there was anything to send it to."""
+"""The beginning of what srun starts. A SIGTERM may have come before there was a process to receive it."""
 
 _WAIT = """
 wait $!
 status=$?
 while kill -0 $! 2>/dev/null; do wait $!; status=$?; done"""
-"""A SIGTERM ends `wait`, and what is waited for may go on to save."""
+"""Waits for the program. A SIGTERM ends bash's `wait`, while the program may go on to save."""
 
 _LEAVE = """
 [ ! -e "$CLOUDTRAIN_LOGS/stopping" ] || status=0
 exit $status"""
-"""The end of what srun starts. srun kills all others when one ends badly, and who was asked to stop may still save."""
+"""The end of what srun starts. srun kills all tasks when one ends badly, while a task that was asked to stop may still
+be saving."""
 
 AGENT = f"""\
 {_BEGIN}
 "$0" -m torch.distributed.run --node-rank "$SLURM_NODEID" "$@" {_to_files("launcher")} &{_WAIT}{_LEAVE}"""
-"""For `bash -c` on each node: torchrun, told which node it is on. $0 is the interpreter."""
+"""For `bash -c` on each node: torchrun with the node's number. $0 is the interpreter."""
 
 TORCH_RANK = f'exec "$0" "$@" {_to_files("rank_$RANK")}'
-"""For `bash -c` in the place of a rank that torchrun starts."""
+"""For `bash -c` in place of a rank that torchrun starts."""
 
 ALONE = f"""\
 {_BEGIN}
@@ -42,7 +43,7 @@ number=$SLURM_PROCID
 export CLOUDTRAIN_INSTANCE=$SLURM_NODEID CLOUDTRAIN_INSTANCE_COUNT=$SLURM_NNODES
 unset SLURM_PROCID SLURM_LOCALID
 "$0" "$@" {_to_files("rank_$number")} &{_WAIT}{_LEAVE}"""
-"""For `bash -c` on each node: a process that knows nothing of the others."""
+"""For `bash -c` on each node: a process that runs independently of the other nodes."""
 
 MPI_RANK = f"""\
 {_BEGIN}
@@ -51,7 +52,7 @@ while kill -0 $! 2>/dev/null; do
   if [ -e "$CLOUDTRAIN_LOGS/stopping" ]; then kill -TERM $!; break; fi
   sleep 1
 done{_WAIT}{_LEAVE}"""
-"""For `bash -c` in the place of a rank of MPI: mpirun would kill its ranks a second after a SIGTERM, so that each looks
+"""For `bash -c` in place of a rank of MPI. mpirun would kill its ranks a second after a SIGTERM, so each rank checks
 for itself whether it is to stop."""
 
 TASK = f"""\
@@ -70,4 +71,4 @@ while [ $kind != chief ] && [ "$CLOUDTRAIN_SERVERS" != 0 ] && kill -0 $! 2>/dev/
   sleep 1
 done{_WAIT}
 [ $kind != chief ] || touch "$CLOUDTRAIN_LOGS/chief_ended"{_LEAVE}"""
-"""For `bash -c` in the place of a task of TensorFlow. Servers serve for ever: they end when the chief has."""
+"""For `bash -c` in place of a task of TensorFlow. Servers run for ever, so they end when the chief has ended."""

@@ -1,4 +1,4 @@
-"""Rules about the settings: the folder, the partition and what a node is to give."""
+"""Rules about the settings: the shared folder, the partition and what each node provides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def no_shared_dir(subject: Subject) -> Iterator[Fault]:
     """
     if "shared_dir" in subject.account.missing:
         hint = 'add `shared_dir = "/fsx/you/cloudtrain"` to `[slurm]` in `cloudtrain.toml`'
-        yield Fault("no `shared_dir` is set: where are runs to be on the cluster?", hint)
+        yield Fault("no `shared_dir` is set, so runs have no place on the cluster", hint)
 
 
 @rule("SL102", Level.WARNING)

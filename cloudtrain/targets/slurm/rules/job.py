@@ -1,4 +1,4 @@
-"""Rules about the job: GPUs, time, and what a cluster does not install."""
+"""Rules about the job: GPUs, time, and packages that a cluster does not install."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def no_gpu_count(subject: Subject) -> Iterator[Fault]:
     """
     resources = subject.job.resources
     if resources.gpu is not None and resources.gpus_per_instance is None:
-        message = f"the job is for a `{resources.gpu}`, and says not how many each node is to have"
+        message = f"the job asks for a `{resources.gpu}`, but not how many on each node"
         yield Fault(message, "add `gpus_per_instance: 8`", ("resources", "gpus_per_instance"))
 
 

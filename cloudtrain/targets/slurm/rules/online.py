@@ -1,6 +1,6 @@
-"""What only the cluster can tell: `SlurmService.check` asks it.
+"""Rules that only the cluster can check: `SlurmService.check` asks it.
 
-The rules stand here for their codes, levels and pages: `explain` and `--ignore` know them like any other.
+The rules are declared here for their codes, levels and pages, so that `explain` and `--ignore` know them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Talks to the cluster: shell scripts that run here, or on the login node through ssh.
+"""Talks to the cluster through shell scripts that run here, or on the login node through ssh.
 
 runner.py       runs a script there
 scripts.py      the scripts
 states.py       Slurm's states and their meaning
-records.py      what the scripts answer: a run's journal and Slurm's word about its job
+records.py      the scripts' answers: a run's journal and Slurm's data about its job
 status.py       from a record to a status; why a run failed
 submission.py   exactly one job for a run
 ssh.py          the command line of ssh

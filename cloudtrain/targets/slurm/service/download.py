@@ -1,4 +1,4 @@
-"""Copies of what a run wrote, as one stream of tar."""
+"""Copy what a run wrote, as one stream of tar."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from cloudtrain.targets.slurm.service import scripts
 from cloudtrain.targets.slurm.service.runner import CommandFailed, Runner
 
 _NOTHING = 3
-"""The exit code of the script where there is no such file or folder."""
+"""The script's exit code for a missing file or folder."""
 
 
 def download(runner: Runner, folder: RunFolder, path: str, destination: Path) -> list[Path]:
-    """Copy what is under `path` into `destination`; with an empty path every place gets a folder of its own there.
+    """Copy the files under `path` into `destination`. With an empty path, every place gets a folder there.
 
     Raises:
-        UsageError: there is no such place; the hint names those that exist.
+        UsageError: the place does not exist; the hint names the existing places.
         TargetError: the run has written nothing there.
     """
     known: dict[str, str] = {**json.loads(runner.run(scripts.OUTPUTS, folder.path)), "logs": f"{folder.path}/logs"}
@@ -41,7 +41,7 @@ def download(runner: Runner, folder: RunFolder, path: str, destination: Path) ->
 
 
 def fetch(runner: Runner, source: str, target: Path) -> bool:
-    """Copy one file; False where there is none."""
+    """Copy one file. Return False where the file does not exist."""
     with landing(target.parent, odd_names=True) as staging:
         found = _copy(runner, source, staging, "")
         staging.move()
@@ -56,12 +56,14 @@ def _find(wanted: str, known: Mapping[str, str]) -> str:
             return "/".join([known[name], *rest])
     if wanted == "outputs":
         names = [name for name in known if name.startswith("outputs/")]
-        raise UsageError("`outputs` is several places", hint=f"name one: {', '.join(names) or '`model`'}", code="CT935")
+        raise UsageError(
+            "`outputs` means several places", hint=f"name one: {', '.join(names) or '`model`'}", code="CT935"
+        )
     raise UsageError(f"a run has no `{wanted}`", hint=did_you_mean(wanted, known), code="CT935")
 
 
 def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
-    """False where there is nothing to copy."""
+    """Copy a place. Return False where it is empty or missing."""
 
     def take(stream: IO[bytes]) -> None:
         with tarfile.open(fileobj=stream, mode="r|") as archive:

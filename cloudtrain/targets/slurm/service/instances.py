@@ -1,4 +1,4 @@
-"""The nodes of a cluster, as `sinfo` knows them now."""
+"""The nodes of a cluster, as `sinfo` reports them now."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from cloudtrain.targets.slurm.service.runner import Runner
 from cloudtrain.targets.slurm.service.scripts import NODES
 
 _IDLE = ("idle", "idle~", "idle#")
-"""States of nodes that wait for work; `~` and `#` are nodes of a cloud that are off or starting."""
+"""States of idle nodes. `~` and `#` mark nodes of a cloud that are off or starting."""
 
 
 def list_nodes(runner: Runner) -> list[NodeKind]:
-    """The kinds of nodes, those with the most GPUs first."""
+    """Return the kinds of nodes, those with the most GPUs first."""
     found = parse_nodes(runner.run(NODES).decode("utf-8", "replace").splitlines())
     return sorted(found, key=lambda kind: (-kind.gpus, -kind.cpus, -kind.memory))
 
 
 def parse_nodes(lines: Iterable[str]) -> list[NodeKind]:
-    """The lines of `sinfo -N -o '%N|%R|%T|%c|%m|%G|%f'`: one for each node and partition."""
+    """Parse the lines of `sinfo -N -o '%N|%R|%T|%c|%m|%G|%f'`: one for each node and partition."""
     kinds: dict[tuple[object, ...], NodeKind] = {}
     seen: set[str] = set()
     for line in sorted(lines):  # sinfo has no order of its own: it asks for all partitions at once

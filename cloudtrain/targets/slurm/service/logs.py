@@ -1,4 +1,4 @@
-"""The output of a run's processes, read on from where it stopped, over all of its restarts."""
+"""The output of a run's processes over all restarts. Each call reads on from where the last one stopped."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _FILE = re.compile(
 )
 
 _MOST = 4 * 2**20
-"""Bytes that are read of a file at a time."""
+"""Most bytes read of one file at a time."""
 
 _AT_ONCE = 16 * 2**20
-"""Bytes that are read of all files at a time."""
+"""Most bytes read of all files at a time."""
 
 _MOST_FILES = 400
-"""Files that are named in one command line."""
+"""Most files named in one command line."""
 
 _LONGEST = 32 * 1024
-"""Bytes of a line; a longer one goes on in further lines."""
+"""Most bytes of a line. A longer line is split."""
 
 
 @dataclass
 class _File:
-    """One file, and how far it was read."""
+    """One file, and the position up to which it was read."""
 
     name: str
     restart: int
@@ -42,13 +42,13 @@ class _File:
 
     @property
     def order(self) -> tuple[int, int, int, str]:
-        """Restarts in their order, and ranks within each."""
+        """Sort key: restarts in order, and ranks within each restart."""
         return (self.restart, self.node, -1 if self.rank is None else self.rank, self.stream)
 
 
 @dataclass
 class RunLog:
-    """The log of one run. Lines have the time at which their file was written last."""
+    """The log of one run. The time of a line is the last time at which its file was written."""
 
     runner: Runner
     folder: str
@@ -57,7 +57,7 @@ class RunLog:
     streams: dict[str, _File] = field(default_factory=dict)
 
     def new_lines(self) -> Iterator[LogLine]:
-        """The lines since the last call. An error in between loses none and repeats none."""
+        """Yield the lines since the last call. An error in between neither loses nor repeats a line."""
         while True:
             grown = self._grown()
             wanted = [(file, min(size - file.read, _MOST), time) for file, size, time in grown]
@@ -71,7 +71,7 @@ class RunLog:
                 yield from (_line(file, text, time) for text in lines)
 
     def rest(self) -> Iterator[LogLine]:
-        """What stands after the last end of a line, once nothing is written any more."""
+        """Yield the text after the last end of a line, once nothing is written any more."""
         for file in sorted(self.streams.values(), key=lambda one: one.order):
             if file.pending:
                 text, file.pending = _text(file.pending), b""
@@ -81,7 +81,7 @@ class RunLog:
         self._times: dict[str, float] = {}
 
     def _grown(self) -> list[tuple[_File, int, float]]:
-        """The files that have more than was read, with their size and time."""
+        """Return the files with unread bytes, with their size and time."""
         found = []
         for line in self.runner.run(scripts.SIZES, self.folder).decode("utf-8", "replace").splitlines():
             size, time, name = line.split(" ", 2)
@@ -127,7 +127,7 @@ def _take_lines(file: _File, piece: bytes) -> list[str]:
 
 
 def _text(line: bytes) -> str:
-    """A line as a terminal would show it: of a progress bar, the last state."""
+    """Return a line as a terminal would show it: the last state of a progress bar."""
     return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
 
 

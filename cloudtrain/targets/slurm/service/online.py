@@ -1,4 +1,4 @@
-"""Checks that ask the cluster. Nothing is changed there; what may not be looked at is a warning."""
+"""Checks that ask the cluster and change nothing. What cloudtrain may not read becomes a warning."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _GRES = re.compile(r"(?P<name>[^:(]+)(?::(?P<kind>[A-Za-z][^:(]*))?(?::(?P<count
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition of the cluster, by one kind of its nodes."""
+    """A partition of the cluster, with one kind of its nodes."""
 
     name: str
     is_default: bool
     is_up: bool
     longest: int | None
-    """Seconds that a job may run; None without a limit."""
+    """Return the seconds that a job may run; None without a limit."""
     nodes: int
     gres: str
 
 
 def check(runner: Runner, plan: Plan) -> list[Finding]:
-    """What the cluster says about a plan."""
+    """Return the cluster's findings about a plan."""
     shared_dir = str(plan.request["folder"]).rpartition("/runs/")[0]
     argv = [word for word in plan.request["argv"][:-1] if word != "--parsable"]
     script = str(plan.request["script"]).encode()
@@ -95,14 +95,14 @@ def _gpu_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> Iter
 
 
 def parse_partition(line: str) -> Partition:
-    """A line of `sinfo -o '%P|%a|%l|%D|%G'`."""
+    """Parse a line of `sinfo -o '%P|%a|%l|%D|%G'`."""
     name, state, longest, nodes, gres = line.split("|", 4)
     return Partition(name.rstrip("*"), name.endswith("*"), state == "up", parse_time(longest), int(nodes), gres)
 
 
 def parse_time(text: str) -> int | None:
-    """Seconds of `DAYS-HOURS:MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`, `MINUTES:SECONDS` or `MINUTES`; None for
-    `infinite`."""
+    """Return the seconds of `DAYS-HOURS:MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`, `MINUTES:SECONDS` or `MINUTES`; None
+    for `infinite`."""
     days, dash, rest = text.rpartition("-")
     parts = rest.split(":")
     if not all(part.isdecimal() for part in parts) or (dash and not days.isdecimal()):
@@ -118,7 +118,7 @@ def parse_time(text: str) -> int | None:
 
 
 def parse_gres(text: str) -> list[tuple[str, str, int]]:
-    """Name, kind and number of `gpu:a100:8(S:0-1),shard:4`."""
+    """Return name, kind and number of each entry of `gpu:a100:8(S:0-1),shard:4`."""
     found = []
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
         match = _GRES.fullmatch(part.strip())

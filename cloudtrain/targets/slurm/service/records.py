@@ -1,4 +1,4 @@
-"""What the cluster says about a run: the journal of its batch script, and Slurm's word about its job."""
+"""What the cluster knows about a run: the journal of its batch script, and Slurm's data about its job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Note:
-    """A line of the journal: when the batch script noted what."""
+    """A line of the journal: a time and an event."""
 
     time: float
     job: str
@@ -19,18 +19,18 @@ class Note:
 
 @dataclass
 class Record:
-    """Everything that is known about one run.
+    """Everything that the cluster knows about one run.
 
     Attributes:
-        name: of the run.
-        job: the number of its job; empty where there is none.
+        name: the run's name.
+        job: the number of its job; empty where the run has no job.
         sent: when the request was sent.
-        stop_asked: whether somebody asked it to stop.
+        stop_asked: whether the run was asked to stop.
         notes: the journal.
-        state: Slurm's word for the state; None where Slurm knows the job no more.
-        why: Slurm's reason for it.
+        state: Slurm's word for the state; None where Slurm no longer knows the job.
+        why: Slurm's reason for the state.
         created: when Slurm took the job.
-        ended: when the job ended, by Slurm.
+        ended: when the job ended, according to Slurm.
     """
 
     name: str
@@ -44,17 +44,17 @@ class Record:
     ended: float | None = None
 
     def last(self, *words: str) -> Note | None:
-        """The last note with one of the words."""
+        """Return the last note with one of the words."""
         return next((note for note in reversed(self.notes) if note.word in words), None)
 
     @property
     def starts(self) -> list[Note]:
-        """One note for every time that the job has started."""
+        """Return one note for each start of the job."""
         return [note for note in self.notes if note.word == "started"]
 
 
 def parse_records(answer: bytes) -> Iterator[Record]:
-    """The records that the script STATUS prints."""
+    """Parse the records that the script STATUS prints."""
     record: Record | None = None
     for line in answer.decode("utf-8", "replace").splitlines():
         word, _, rest = line.partition(" ")
@@ -87,7 +87,7 @@ def _take(record: Record, word: str, rest: str) -> None:
 
 
 def _notes(line: str) -> list[Note]:
-    """The note of a line; none of a line that is not whole yet."""
+    """Return the note of a line; None for an incomplete line."""
     parts = line.split(" ", 3)
     time = _time(parts[0])
     if len(parts) < 3 or time is None:
@@ -96,7 +96,7 @@ def _notes(line: str) -> list[Note]:
 
 
 def _time(text: str) -> float | None:
-    """Seconds since the epoch; Slurm says `N/A`, `Unknown` or `None` where it does not know."""
+    """Return seconds since the epoch. Slurm prints `N/A`, `Unknown` or `None` where it does not know the time."""
     with suppress(ValueError):
         return float(text) or None
     return None

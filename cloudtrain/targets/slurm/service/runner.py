@@ -1,4 +1,5 @@
-"""Runs shell scripts on the machine that has Slurm's commands: this one, or a login node through the system's ssh."""
+"""Run shell scripts on the machine that has Slurm's commands: this machine, or a login node through the system's
+ssh."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.slurm.service.ssh import ssh_argv
 
 _MARK = b"\x01cloudtrain\x01\n"
-"""Comes before a script's own output: a login shell may greet."""
+"""Printed before a script's own output, because a login shell may print a greeting."""
 
 _PREFIX = "printf '\\001cloudtrain\\001\\n'\n"
 
 TIMEOUT = 180.0
-"""Seconds that a script may take which moves no file."""
+"""Seconds that a script may take that transfers no file."""
 
 _UNREACHABLE = (
     "Unable to contact slurm controller",
@@ -36,16 +37,16 @@ _UNREACHABLE = (
     "Resource temporarily unavailable",
     "slurm_load_jobs error: Unable",
 )
-"""Words of Slurm's commands when the cluster does not answer just now."""
+"""Words in the errors of Slurm's commands that mean the cluster does not answer at the moment."""
 
 _COMMAND = re.compile(r"^(?:\w+: )?error: ")
-"""What comes before a message: `sbatch: error: `."""
+"""The prefix of a message: `sbatch: error: `."""
 
 _SSH_FAILED, _NOT_FOUND = 255, 127
 
 
 class CommandFailed(TargetError):
-    """A script ended with another code than 0."""
+    """A script ended with an exit code other than 0."""
 
     def __init__(self, code: int, said: str, *, hint: str) -> None:
         super().__init__(said or f"a command of Slurm ended with exit code {code}", hint=hint)
@@ -53,7 +54,7 @@ class CommandFailed(TargetError):
 
 
 class Runner:
-    """Runs scripts. `host` is a name that ssh knows; None for this machine."""
+    """Runs scripts. `host` is a name that ssh knows; None means this machine."""
 
     def __init__(self, host: str | None, environ: Mapping[str, str], state_dir: Path) -> None:
         self.host = host
@@ -61,12 +62,12 @@ class Runner:
         self._state_dir = state_dir
 
     def run(self, script: str, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT) -> bytes:
-        """What the script prints. Its arguments are `$1` and so on, whatever they hold.
+        """Run a script and return its output. Its arguments are `$1` and so on, whatever they contain.
 
         Raises:
             TargetUnreachable: the login node or the cluster does not answer.
-            TargetUnavailable: it has no such command.
-            CommandFailed: the script ended with another code than 0; the message is what it said.
+            TargetUnavailable: the machine lacks the command.
+            CommandFailed: the script ended with an exit code other than 0; the message is its error output.
         """
         argv = self._argv(script, arguments)
         try:
@@ -82,7 +83,7 @@ class Runner:
         return self._answer(done.stdout)
 
     def send(self, script: str, *arguments: str, chunks: Iterable[bytes], on_sent: Callable[[int], None]) -> bytes:
-        """The same for a script that reads a file; `on_sent` is told of every chunk's bytes."""
+        """Run a script that reads a file. `on_sent` receives the number of bytes of every chunk."""
         with self._open(script, arguments, subprocess.PIPE) as process:
             assert process.stdin is not None, "it is a pipe"
             said, errors = _drain(process.stdout), _drain(process.stderr)
@@ -98,7 +99,7 @@ class Runner:
         return self._answer(answer)
 
     def read(self, script: str, *arguments: str, take: Callable[[IO[bytes]], None]) -> None:
-        """Hands the script's output to `take` as it comes."""
+        """Run a script and pass its output to `take` as it arrives."""
         with self._open(script, arguments, subprocess.DEVNULL) as process:
             assert process.stdout is not None, "it is a pipe"
             errors = _drain(process.stderr)
@@ -147,7 +148,7 @@ class Runner:
         if code == _NOT_FOUND or "command not found" in said:
             raise self._unavailable(said or "a command is not there")
         raise CommandFailed(
-            code, said, hint="the message is Slurm's own; `sinfo` and `scontrol` on the cluster tell more"
+            code, said, hint="the message is Slurm's own; `sinfo` and `scontrol` on the cluster show more"
         )
 
     @property
@@ -168,19 +169,20 @@ class Runner:
 
 
 def _is_of_a_job(name: str) -> bool:
-    """Variables of a job around this process, and those that sbatch takes for options: a plan does not show them."""
+    """Return whether a variable belongs to a job around this process, or is one that sbatch takes for an option. A plan
+    does not show those."""
     return name != "SLURM_CONF" and name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_"))
 
 
 def _find_errors(text: str) -> str:
-    """What Slurm's commands call errors, in one line; else the last line."""
+    """Return the errors in the output of Slurm's commands, in one line; without any, the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [_COMMAND.sub("", line) for line in lines if "error" in line or "failure" in line]
     return shorten_line("; ".join(dict.fromkeys(errors or lines[-1:])))
 
 
 def _drain(stream: IO[bytes] | None) -> Callable[[], bytes]:
-    """Reads a stream beside everything else; what is returned waits for its end."""
+    """Read a stream in a thread. The returned function waits for its end."""
     parts: list[bytes] = []
     assert stream is not None, "it is a pipe"
     thread = Thread(target=lambda: parts.append(stream.read()), daemon=True)

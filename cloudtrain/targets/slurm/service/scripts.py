@@ -1,8 +1,8 @@
-"""The shell scripts that talk to Slurm. Everything that they are told comes as an argument or on stdin, so that no text
-of a user is ever read as a command.
+"""The shell scripts that talk to Slurm. All their data comes as arguments or on stdin, so that no user's text is ever
+read as a command.
 
-Times are seconds since the epoch (`SLURM_TIME_FORMAT`), whatever the zone of the login node is. Their own exit codes:
-20 somebody else holds the lock, 21 the run is another user's, 22 the request was withdrawn, 23 sbatch refused.
+Times are seconds since the epoch (`SLURM_TIME_FORMAT`), whatever the time zone of the login node. The scripts' own exit
+codes: 20 another process holds the lock, 21 the run is another user's, 22 the request was withdrawn, 23 sbatch refused.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LOCK = r"""
 mkdir -p "$run" || exit 1
 exec 9>"$run/lock" && flock --wait 90 9 || { echo "error: another command holds $run/lock" >&2; exit 20; }
 """
-"""sbatch inherits the lock: it is free again only when no request can be on its way any more."""
+"""sbatch inherits the lock, so the lock becomes free only when no request can be on its way any more."""
 
 FIND = _COMMON + "run=$1 name=$2\n" + _FIND + "find_job\n"
 
@@ -61,7 +61,7 @@ if [ -z "$found" ]; then touch "$run/sending.$token" || exit 1; fi
 printf '%s\n' "$found"
 """
 )
-"""Lets a request come: that of this token. Prints the job that has the run already."""
+"""Opens the run for the request with this token. Prints the job that already has the run."""
 
 SEND = (
     _COMMON
@@ -162,7 +162,7 @@ cd "$1/logs" || exit 1
 shift
 while [ $# -gt 0 ]; do tail -c "+$(($2 + 1))" "$1" | head -c "$3"; shift 3; done
 """
-"""Pieces of files, one after the other: the name, the offset and the length of each."""
+"""Prints pieces of files, one after the other. The arguments are name, offset and length of each."""
 
 UPLOAD = r"""
 umask 077
@@ -183,7 +183,7 @@ code=$?; [ $code -le 1 ]  # 1: a file changed while it was read
 """
 
 NODES = _COMMON + "sinfo --noheader --Node --format='%N|%R|%T|%c|%m|%G|%f'\n"
-"""One line for each node and each of its partitions."""
+"""Prints one line for each node and each of its partitions."""
 
 LOOK = (
     _COMMON
@@ -198,4 +198,4 @@ sinfo --noheader --format='%P|%a|%l|%D|%G' | sed 's/^/@partition /'
 printf '@test %s\n' "$("$@" --chdir=/ --test-only 2>&1 | tail -n 1)"
 """
 )
-"""What the cluster would do with a request, and which partitions it has. The batch script comes on stdin."""
+"""Prints what the cluster would do with a request, and which partitions it has. The batch script comes on stdin."""

@@ -1,4 +1,4 @@
-"""The service of Slurm clusters: everything goes through shell scripts on the machine that has Slurm's commands."""
+"""The service of Slurm clusters. It runs shell scripts on the machine that has Slurm's commands."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 PACE = Pace(every=2.0, per_stream=0.0, settle=4.0)
 
 _AT_ONCE = 50
-"""Runs that are asked about with one command."""
+"""Most runs in one status command."""
 
 
 class SlurmService(Service):
-    """Clusters of Slurm. A reference says which login node and which shared folder a run is at."""
+    """Slurm clusters. The reference of a run holds its login node and its shared folder."""
 
     in_flight = 0.0
-    """sbatch holds the run's lock for as long as a request is on its way; see `submission`."""
+    """Seconds that a request may be on its way: 0, because sbatch holds the run's lock for that time; see
+    `submission`."""
     names_are_unique = False
 
     def __init__(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace = PACE) -> None:
@@ -46,17 +47,17 @@ class SlurmService(Service):
         self._pace = pace
 
     def check(self, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the request says it
-        """What the cluster says about the request: `sbatch --test-only`, and which partitions there are."""
+        """Ask the cluster about the request: `sbatch --test-only`, and which partitions exist."""
         from cloudtrain.targets.slurm.service.online import check
 
         return check(self._runner(SlurmAccount.parse(plan.place)), plan)
 
     def can_check(self, settings: Slurm) -> bool:
-        """Whether it is known where runs are."""
+        """Return whether the settings say where runs are."""
         return settings.shared_dir is not None
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Put the archive into the shared folder; False when it is there already."""
+        """Put the archive into the shared folder. Return False when it is already there."""
         return upload(self._runner(SlurmAccount.parse(plan.place)), plan, bundle, on_bytes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
@@ -65,15 +66,15 @@ class SlurmService(Service):
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Whether a job has the run."""
+        """Return whether a job has the run."""
         return bool(submission.find(*self._at(ref), ref))
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Whether there is no job, and will be none."""
+        """Make sure that the run gets no job any more. Return False where it has one."""
         return submission.withdraw(*self._at(ref), ref)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Where the run is now."""
+        """Return the status of the run."""
         runner, folder = self._at(ref)
         record = self._record(runner, folder, ref)
         return status_of(record, lambda: runner.run(scripts.TAILS, folder.path).decode("utf-8", "replace"))
@@ -87,7 +88,7 @@ class SlurmService(Service):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """The output of the run's processes, all restarts; with `follow`, until the run has ended."""
+        """Yield the output of the run's processes, over all restarts. With `follow`, go on until the run has ended."""
         runner, folder = self._at(ref)
         self._record(runner, folder, ref)
         return self._lines(ref, RunLog(runner, folder.path, rank, instance), is_followed=follow, on_status=on_status)
@@ -107,13 +108,14 @@ class SlurmService(Service):
             yield from log.rest()
 
     def stop(self, ref: RunRef) -> None:
-        """SIGTERM to the batch script, which passes it on and kills after the grace period what is left."""
+        """Send SIGTERM to the batch script, which passes it on and kills the remaining processes after the grace
+        period."""
         if not self.status(ref).state.is_final:
             runner, folder = self._at(ref)
             runner.run(scripts.STOP, folder.path)
 
     def runs(self, place: str) -> Iterator[ListedRun]:
-        """The runs of the shared folder, newest first. What a failed rank said takes a closer look."""
+        """Yield the runs of the shared folder, newest first. The error of a failed rank is read only by `status`."""
         account = SlurmAccount.parse(place)
         runner = self._runner(account)
         names = runner.run(scripts.LIST, account.shared_dir).decode().split()
@@ -123,11 +125,11 @@ class SlurmService(Service):
                 yield ListedRun(RunRef("slurm", place, record.name), status_of(record, lambda: ""))
 
     def instances(self, place: str) -> list[NodeKind]:
-        """The nodes that the cluster has now: GPUs, memory, partitions, how many are idle."""
+        """Return the nodes that the cluster has now: GPUs, memory, partitions, and how many are idle."""
         return list_nodes(self._runner(SlurmAccount.parse(place)))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """The archive in the shared folder."""
+        """Yield the archive in the shared folder."""
         from cloudtrain.targets.common.archives import unpacked
         from cloudtrain.targets.slurm.service.download import fetch
 
@@ -143,10 +145,10 @@ class SlurmService(Service):
         return download(runner, folder, path, destination)
 
     def _record(self, runner: Runner, folder: RunFolder, ref: RunRef) -> Record:
-        """What the cluster knows of the run.
+        """Return what the cluster knows about the run.
 
         Raises:
-            RunNotFound: no job has it.
+            RunNotFound: no job has the run.
         """
         runs = folder.path.rpartition("/")[0]
         for _ in range(2):

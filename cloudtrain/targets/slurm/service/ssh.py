@@ -1,4 +1,4 @@
-"""The system's ssh, whose one connection serves all commands of some minutes: no key is asked for twice."""
+"""The system's ssh. One connection serves all commands of some minutes, so that ssh asks for a key only once."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tempfile import gettempdir
 from cloudtrain.system.private import make_private_folder, require_own
 
 _LONGEST = 100
-"""Bytes that the path of a socket may have; ssh adds 17 to it while it opens one."""
+"""Most bytes in the path of a socket. ssh adds 17 to it while it opens the socket."""
 
 _NAME = 40 + 17 + 1
 
 
 def ssh_argv(state_dir: Path) -> list[str]:
-    """The beginning of the command line. ssh asks nothing: keys, names and jumps are those of the user's own
+    """Return the beginning of the command line. ssh asks no questions: keys, names and jumps come from the user's own
     configuration.
 
     Raises:
-        OSError: the folder of the sockets is somebody else's.
+        OSError: the folder of the sockets belongs to another user.
     """
     options = {
         "BatchMode": "yes",
@@ -33,7 +33,8 @@ def ssh_argv(state_dir: Path) -> list[str]:
 
 
 def _socket_folder(state_dir: Path) -> Path:
-    """A folder of the user's alone. Where the state folder lies too deep for a socket, it is a temporary one."""
+    """Return a folder that only the user can access. Where the state folder's path is too long for a socket, the folder
+    is a temporary one."""
     folder = state_dir / "ssh"
     if len(os.fsencode(folder)) + _NAME > _LONGEST:
         folder = Path(gettempdir(), f"cloudtrain-{os.getuid()}")

@@ -8,7 +8,7 @@ from cloudtrain.core.states import RunState
 
 
 class Meaning(NamedTuple):
-    """The state of the run, and why, where it ended by the cluster's doing."""
+    """The state of the run, and the reason where the cluster ended it."""
 
     state: RunState
     reason: str | None = None
@@ -47,11 +47,11 @@ MEANINGS: dict[str, Meaning] = {
     "TIMEOUT": Meaning(RunState.FAILED, "the time limit was reached"),
     "UPDATE_DB": _RUNNING,
 }
-"""`STOPPED` and `SUSPENDED` jobs keep their nodes and go on later."""
+"""The meaning of each state. `STOPPED` and `SUSPENDED` jobs keep their nodes and continue later."""
 
 
 def meaning_of(word: str) -> Meaning:
-    """What a state of Slurm means: `CANCELLED by 0` and `CANCELLED+` too. One that nobody knows is still going on, as
-    far as anybody can tell."""
+    """Return what a state of Slurm means, also in the forms `CANCELLED by 0` and `CANCELLED+`. An unknown state counts
+    as running."""
     parts = word.split()
     return MEANINGS.get(parts[0].rstrip("+") if parts else "", _RUNNING)

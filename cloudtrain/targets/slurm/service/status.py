@@ -1,4 +1,4 @@
-"""From what the cluster says about a run to its status, and why a run has failed."""
+"""Derive the status of a run, and the reason of a failure, from the cluster's data."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _BROKEN = {
 }
 _RANK = re.compile(r"node_\d+\.rank_(\d+)\.stderr\.log")
 _DETAILS = 12
-"""Lines of output that explain a failure."""
+"""Most lines of output in an explanation of a failure."""
 
 
 def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
-    """The status of a run. `tails` gives the ends of its error output, and is asked of a failed run only.
+    """Return the status of a run. `tails` reads the ends of its error output, and is called for a failed run only.
 
-    Times and the exit code are those of the journal where it has them, so that they stay as they are when Slurm forgets
-    the job.
+    Times and the exit code come from the journal where it has them, so that they do not change when Slurm forgets the
+    job.
     """
     state, reason = _judge(record)
     starts, ended = record.starts, record.last("ended", "stopped", "left", "broken")
@@ -43,7 +43,7 @@ def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
 
 
 def _judge(record: Record) -> Meaning:
-    """The state and its reason."""
+    """Return the state and its reason."""
     if record.state is None:
         return _judge_by_journal(record)
     found, last = meaning_of(record.state), record.last("ended", "stopped", "left", "broken")
@@ -63,7 +63,8 @@ def _judge(record: Record) -> Meaning:
 
 
 def _judge_by_journal(record: Record) -> Meaning:
-    """Of a job that Slurm knows no more. A script that was killed has noted no end, but perhaps why it had to leave."""
+    """Judge a job that Slurm no longer knows. A killed script has not noted its end, but perhaps why it had to
+    leave."""
     last = record.last("started", "stopping", "interrupted", "timeout", "ended", "stopped", "left", "broken")
     if last is None and record.stop_asked:
         return Meaning(RunState.STOPPED, "it was asked to stop before it started")
@@ -79,13 +80,13 @@ def _judge_by_journal(record: Record) -> Meaning:
 
 
 def _is_of_last_start(record: Record) -> bool:
-    """Whether the journal's end is that of the last start: a job that was requeued has several."""
+    """Return whether the journal's end belongs to the last start. A requeued job has several starts."""
     last = record.last("started", "ended", "stopped", "left", "broken")
     return last is not None and last.word != "started"
 
 
 def _is_left(record: Record) -> bool:
-    """Whether the journal ends with a start whose nodes were taken away."""
+    """Return whether the journal ends with a start whose nodes were taken away."""
     last = record.last("started", "left")
     return last is not None and last.word == "left"
 
@@ -107,12 +108,13 @@ def _exit_code(record: Record) -> int | None:
 
 
 def _waiting(record: Record) -> str | None:
-    """Why the job waits, in Slurm's words."""
+    """Return why the job waits, in Slurm's words."""
     return f"it waits: {record.why}" if record.why and record.why != "None" else None
 
 
 def _with_cause(status: RunStatus, tails: str) -> RunStatus:
-    """The rank whose error came first, if one names it: the errors of others say that this one is gone."""
+    """Add the rank whose error came first, if an error names a rank. The other ranks report only that this one is
+    gone."""
     found = []
     for file, lines in _files(tails):
         error, match = error_in(lines), _RANK.fullmatch(file)

@@ -1,10 +1,10 @@
-"""Exactly one job for a run, though Slurm takes any number of jobs of one name.
+"""Submit exactly one job for each run, although Slurm accepts any number of jobs of one name.
 
-A run has a folder, and the folder a lock that sbatch itself holds while a request is on its way. Under the lock a
-request is sent only where no job has the run: none has taken the link `job`, and neither `squeue` nor `sacct` knows one
-of that name and comment. Each submission first opens the run with a token of its own; a request whose token is not
-there any more, because the run was withdrawn, is not sent, however late it arrives. Should two jobs
-exist all the same, the batch script lets only one of them run.
+Each run has a folder with a lock, which sbatch itself holds while a request is on its way. Under the lock, a request is
+sent only where no job has the run: the link `job` is missing, and neither `squeue` nor `sacct` knows a job of that name
+and comment. Each submission first opens the run with its own token. Withdrawing the run removes the token, and a
+request without its token is never sent, however late it arrives. If two jobs exist nevertheless, the batch script lets
+only one of them run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cloudtrain.targets.slurm.service.runner import CommandFailed, Runner
 
 
 def send(runner: Runner, plan: Plan, *, again: bool) -> None:
-    """Send the request. A job has the run when this returns.
+    """Send the request. When this returns, the run has a job.
 
     Raises:
         NameTaken: there is a run of that name, and this submission cannot have made it.
@@ -37,7 +37,7 @@ def send(runner: Runner, plan: Plan, *, again: bool) -> None:
 
 
 def _send(runner: Runner, plan: Plan, folder: str, token: str) -> str:
-    """Send the request, unless another sender was quicker: then the number of its job; else nothing."""
+    """Send the request. Where another sender was quicker, return the number of its job; otherwise an empty text."""
     outputs = json.dumps(plan.request["outputs"])
     script = str(plan.request["script"]).encode()
     argv = plan.request["argv"]
@@ -47,7 +47,7 @@ def _send(runner: Runner, plan: Plan, folder: str, token: str) -> str:
 
 
 def find(runner: Runner, folder: RunFolder, ref: RunRef) -> str:
-    """The number of the run's job; empty where there is none.
+    """Return the number of the run's job; empty where the run has none.
 
     Raises:
         NameTaken: the run is another user's.
@@ -56,7 +56,7 @@ def find(runner: Runner, folder: RunFolder, ref: RunRef) -> str:
 
 
 def withdraw(runner: Runner, folder: RunFolder, ref: RunRef) -> bool:
-    """See to it that no request of the run is sent any more; False where there is a job."""
+    """Make sure that no request of the run is sent any more. Return False where the run has a job."""
     return not _call(runner, scripts.WITHDRAW, folder.path, ref.name)
 
 

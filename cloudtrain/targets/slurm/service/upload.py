@@ -1,4 +1,4 @@
-"""The bundle on its way to the shared folder."""
+"""Upload the bundle to the shared folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK = 2**20
 
 
 def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgress | None) -> bool:
-    """Put the archive where the plan says; it appears there whole. False where it was there already."""
+    """Put the archive where the plan says; it appears there whole. Return False where it was already there."""
     place = plan.uploads[0].destination
     if runner.run(scripts.EXISTS, place).strip():
         return False
