@@ -135,7 +135,7 @@ def test_a_traceback_begins_in_the_script(tmp_path: Path) -> None:
     assert done.written(0, "stderr") == bare.stderr
     hooked = launch(tmp_path, "import sys\nsys.excepthook = lambda *_: print('hooked')\n1 / 0\n")
     assert (hooked.code, hooked.written(0)) == (1, "hooked\n")
-    wrong = launch(tmp_path, "print(1\n")
+    wrong = launch(tmp_path, "print(1\n", "--processes-per-instance", "1")
     assert "SyntaxError: '(' was never closed" in wrong.written(0, "stderr")
 
 
