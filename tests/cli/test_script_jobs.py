@@ -112,7 +112,7 @@ def test_mistakes(cli: Cli, script: str, clean_environment: Path) -> None:
         (["submit", "absent.py"], "there is no script `absent.py`"),
         (["submit", "bad.py"], "is not Python"),
         (["plan", "job.yaml", "--", "--epochs", "3"], "`job.yaml` is a job file, and takes no arguments"),
-        (["check", "job.yaml", "--gpu", "H100"], "`--gpu` is for a script"),
+        (["check", "job.yaml", "--gpu", "H100"], "`--gpu` applies to a script"),
         (["plan", "--save-job", "job.yaml", script], "`job.yaml` exists already"),
         (["plan", "--nproc", "2", "none.py"], "imports no library that several processes train with"),
         (["plan", "--set", "hyperparameter.a=1", script], "hyperparameters"),

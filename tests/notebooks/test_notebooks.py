@@ -130,8 +130,13 @@ def test_parallelism_is_measured_and_drawn(monkeypatch: pytest.MonkeyPatch, tmp_
         assert max(loss, gradient) <= bound, name
     assert float(layouts["fsdp"][8]) < 0.6 * float(layouts["ddp"][8])
 
-    gradients = [line.split() for line in section(text, "gradients of 4 processes")][1:]
-    assert [float(row[-1]) <= 1e-6 for row in gradients] == [True] * 5
+    rows = itertools.takewhile(
+        lambda line: not line.startswith("gradients:"), section(text, "gradients of 4 processes")
+    )
+    gradients = {line[:24].strip(): float(line.split()[-1]) for line in list(rows)[1:]}
+    assert gradients.keys() >= {"simple", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"}
+    for name, difference in gradients.items():
+        assert difference <= (1e-2 if "bf16" in name else 1e-6), name
     bubbles = {line.split()[0]: line.split() for line in section(text, "bubbles of 4 processes and 8")}
     assert bubbles["1f1b"][1:3] == ["0.273", "0.273"]
     assert all(float(bubbles[name][2]) <= float(bubbles[name][3]) < 1 for name in ("simple", "1f1b", "zero-bubble-v"))
