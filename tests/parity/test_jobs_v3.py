@@ -32,6 +32,8 @@ REFUSED = {
     "profiler": "ProfilerConfig",
     "profiler_and_debugger": "ProfilerConfig",
     "override_profiler": "ProfilerConfig",
+    "override_rules": "DebugRuleConfigurations",
+    "override_debug_rule": "DebugRuleConfigurations",
     "experiment": "ExperimentConfig",
 }
 """Case to the field that version 3 has no word for."""

@@ -59,7 +59,7 @@ class Image(NamedTuple):
     @property
     def python_version(self) -> tuple[int, ...]:
         """Return `py312` as (3, 12), and the oldest tags' `py3` as (3,); empty if the address names no version."""
-        match = re.fullmatch(r"py(\d)(\d*)", self.python)
+        match = re.fullmatch(r"py(\d)(\d{0,4})", self.python)
         return tuple(int(part) for part in match.groups() if part) if match else ()
 
     @property

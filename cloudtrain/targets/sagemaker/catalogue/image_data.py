@@ -122,8 +122,8 @@ def registry_host(account: str, region: str) -> str:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return `2.10.0` as (2, 10, 0), for comparisons."""
-    return tuple(int(part) for part in re.findall(r"\d+", version))
+    """Return `2.10.0` as (2, 10, 0), for comparisons. Python refuses to read a number of over 4,300 digits."""
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", version))
 
 
 def whole_version(version: str, known: Collection[str]) -> str | None:

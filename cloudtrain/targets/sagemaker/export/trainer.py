@@ -70,6 +70,8 @@ _NESTED = {
     "S3DataSource": "S3DataSource",
     "FileSystemDataSource": "FileSystemDataSource",
     "ShuffleConfig": "ShuffleConfig",
+    "HubAccessConfig": "HubAccessConfig",
+    "ModelAccessConfig": "ModelAccessConfig",
     "TrainingRepositoryAuthConfig": "TrainingRepositoryAuthConfig",
     "InstanceGroups": "InstanceGroup",
     "InstancePreferences": "InstancePreference",
