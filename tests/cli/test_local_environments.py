@@ -140,6 +140,7 @@ def test_an_emulation_has_none(cli: Cli, project: Path) -> None:
 
 
 @pytest.mark.lifecycle
+@pytest.mark.slow
 def test_pip_builds_once(cli: Cli, project: Path, state_dir: Path) -> None:
     """The script finds what it requires, and what the interpreter below has; the second run builds nothing."""
     first = cli("submit", "job.yaml", "--build-environment")
@@ -167,6 +168,7 @@ def test_uv_builds_where_it_is_installed(cli: Cli, project: Path, state_dir: Pat
 
 
 @pytest.mark.lifecycle
+@pytest.mark.slow
 def test_what_cannot_be_installed_stops_the_submit(
     cli: Cli,
     project: Path,

@@ -149,6 +149,7 @@ def test_a_hint_that_is_followed_helps(name: str, tmp_path: Path) -> None:
         assert not new, f"new after `{way}`: {[finding for finding in after if finding.code in new]}"
 
 
+@pytest.mark.slow
 def test_most_hints_can_be_followed(make_source: MakeSource) -> None:
     """Every rule has a job whose hint says what to type, but for those that need a human."""
     typed, told = set(), set()
