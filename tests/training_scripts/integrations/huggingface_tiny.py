@@ -6,7 +6,7 @@ import signal
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from cloudtrain.runtime import detect_environment, integrations, model_dir
+from cloudtrain.runtime import destroy_process_group, detect_environment, integrations, model_dir
 
 torch.manual_seed(1)
 DATA = [{"input_ids": row, "labels": row} for row in torch.randint(0, 32, (32, 8))]
@@ -38,3 +38,4 @@ integrations.train(trainer)
 trainer.save_model()
 if detect_environment().is_main:
     print("saved", sorted(path.name for path in model_dir().glob("*.safetensors")))
+destroy_process_group()

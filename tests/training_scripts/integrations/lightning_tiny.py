@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from cloudtrain.runtime import detect_environment, integrations
+from cloudtrain.runtime import destroy_process_group, detect_environment, integrations
 
 if os.environ.get("PACKAGE") == "pytorch_lightning":
     import pytorch_lightning as pl
@@ -80,3 +80,4 @@ if __name__ == "__main__":
         with suppress(SystemExit) if len(sys.argv) > 2 else nullcontext():
             train()
         print("trained", flush=True)
+    destroy_process_group()
