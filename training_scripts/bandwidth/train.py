@@ -125,8 +125,8 @@ if config.check:
         if device.type == "cuda":
             torch.cuda.synchronize()
         by_hand.append((time.perf_counter() - begun) / turns)
-    off = min(ours) / min(by_hand) - 1
-    say(f"an all-reduce of {words(config.largest)} timed by hand: {min(by_hand) * 1e6:.1f} us; ours {off:+.1%}")
+    off = sorted(ours)[2] / sorted(by_hand)[2] - 1
+    say(f"an all-reduce of {words(config.largest)} timed by hand: {sorted(by_hand)[2] * 1e6:.1f} us; ours {off:+.1%}")
 
 say(f"\na model of {config.layers} layers, width {config.width}, {config.batch} rows on each process")
 say(f"{'processes':>9} {'step ms':>9} {'rows/s':>10} {'speed-up':>9} {'efficiency':>11}")
