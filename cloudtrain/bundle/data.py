@@ -7,6 +7,7 @@ target.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
@@ -61,7 +62,7 @@ def read_data(place: str) -> LocalData:
     try:
         return _hashed(_files_of(place), os.path.isfile(place))  # noqa: PTH113
     except OSError as error:
-        message = f"the data in `{escape_path(place)}` cannot be read: {error.strerror}"
+        message = f"`{escape_path(str(error.filename or place))}` cannot be read: {error.strerror}"
         raise UnreadableData(message, hint="name a folder or a file that you may read") from None
 
 
@@ -84,20 +85,24 @@ def _files_of(place: str) -> tuple[DataFile, ...]:
 
 
 def _below(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[DataFile]:
-    """Yield every file below a folder. A link to one of the folder's parents is not followed."""
+    """Yield every file below a folder, its own before those of its folders. A link to one of the folder's parents is
+    not followed."""
     here = folder.resolve()
     if here in above:
         return
-    for place in sorted(folder.iterdir()):
-        if place.is_dir():
-            yield from _below(place, f"{prefix}{place.name}/", (*above, here))
-        else:
-            yield _file(prefix + place.name, place)
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    folders = {entry.name for entry in entries if entry.is_dir()}
+    for entry in entries:
+        if entry.name not in folders:
+            yield _file(prefix + entry.name, Path(entry.path))
+    for name in sorted(folders):
+        yield from _below(folder / name, f"{prefix}{name}/", (*above, here))
 
 
 def _file(path: str, place: Path) -> DataFile:
     status = place.stat()
-    if not place.is_file():
+    if not stat.S_ISREG(status.st_mode):
         hint = "remove it, or name another folder"
         raise UnreadableData(f"`{escape_path(str(place))}` is not a plain file", hint=hint)
     return DataFile(path, place, status.st_size, status.st_mtime_ns)

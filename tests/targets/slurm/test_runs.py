@@ -78,8 +78,11 @@ def test_time_limit(site: Site) -> None:
 
 
 def test_failed_rank(site: Site) -> None:
-    """A failed run names the rank and its error."""
-    script = "import os\nif os.environ['CLOUDTRAIN_INSTANCE'] == '1':\n    raise ValueError('bad thing')\n"
+    """A failed run names the rank and its error, with its exit code and not that of a rank that Slurm ended then."""
+    script = (
+        "import os, time\nif os.environ['CLOUDTRAIN_INSTANCE'] == '1':\n    raise ValueError('bad thing')\n"
+        "time.sleep(600)\n"
+    )
     status = site.submit(script, name="fails-1", resources=TWO).wait()
     assert status.state is RunState.FAILED
     assert (status.failed_rank, status.reason) == (1, "rank 1: ValueError: bad thing (exit code 1)")

@@ -96,6 +96,7 @@ if [ -z "$told" ]; then
   wait "$ranks"
   status=$?
   while [ -n "$told" ] && kill -0 "$ranks" 2>/dev/null; do wait "$ranks"; status=$?; done
+  [ "$status" = 0 ] || [ ! -s "$logs/failed" ] || status=$(cat "$logs/failed")
 fi
 
 trap '' TERM

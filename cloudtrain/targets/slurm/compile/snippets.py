@@ -25,9 +25,10 @@ while kill -0 $! 2>/dev/null; do wait $!; status=$?; done"""
 
 _LEAVE = """
 [ ! -e "$CLOUDTRAIN_LOGS/stopping" ] || status=0
+[ $status = 0 ] || (set -C; echo $status >"$CLOUDTRAIN_LOGS/failed") 2>/dev/null
 exit $status"""
 """The end of what srun starts. srun kills all tasks when one ends badly, while a task that was asked to stop may still
-be saving."""
+be saving. The first failure is written down, because srun ends with the highest exit code: that of a killed task."""
 
 AGENT = f"""\
 {_BEGIN}
