@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,18 +28,17 @@ LISTS = {"JobError", "CompileError", "_Problems", "PreflightError"}
 """Errors that are lists of what has its codes already."""
 
 
-def trees() -> dict[Path, ast.Module]:
-    """Every module, parsed."""
-    return {file: ast.parse(file.read_text()) for file in FILES}
+@cache
+def tree(file: Path) -> ast.Module:
+    """A module, parsed."""
+    return ast.parse(file.read_text())
 
 
-TREES = trees()
-
-
+@cache
 def classes() -> dict[str, str | None]:
     """The classes of errors, by name, with the code of all their errors; None where each says its own."""
     found: dict[str, str | None] = {"CloudtrainError": None}
-    definitions = [node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    definitions = [node for file in FILES for node in ast.walk(tree(file)) if isinstance(node, ast.ClassDef)]
     before = -1
     while len(found) > before:
         before = len(found)
@@ -56,15 +56,12 @@ def classes() -> dict[str, str | None]:
     return found
 
 
-CLASSES = classes()
-
-
 def calls(file: Path) -> Iterator[tuple[str, ast.Call]]:
     """The calls in a file that make an error or a problem."""
-    for node in ast.walk(TREES[file]):
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.Call):
             name = node.func.id if isinstance(node.func, ast.Name) else ""
-            if name in CLASSES or name in PROBLEMS:
+            if name in classes() or name in PROBLEMS:
                 yield name, node
 
 
@@ -83,10 +80,10 @@ def test_every_error_has_a_code_and_a_hint(file: Path) -> None:
     for name, node in calls(file):
         if name in LISTS or (name == "super" and not node.args):
             continue
-        has_code = argument(node, "code") is not None or (name in CLASSES and CLASSES[name] is not None)
-        if not has_code and (name in CLASSES or name in NEED_A_CODE):
+        has_code = argument(node, "code") is not None or (name in classes() and classes()[name] is not None)
+        if not has_code and (name in classes() or name in NEED_A_CODE):
             faults.append(f"{file}:{node.lineno}: no code")
-        own = name in CLASSES and any(item.name == name for item in TREES[file].body if isinstance(item, ast.ClassDef))
+        own = name in classes() and any(item.name == name for item in tree(file).body if isinstance(item, ast.ClassDef))
         hint = argument(node, "hint", PROBLEMS.get(name))
         if not own and (hint is None or (isinstance(hint, ast.Constant) and not hint.value)):
             faults.append(f"{file}:{node.lineno}: no hint")

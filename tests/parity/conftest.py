@@ -29,6 +29,7 @@ SDKS = {3: "sagemaker-train", 2: "sagemaker", "azureml": "azure-ai-ml"}
 """What the marker `parity` names, and the package that has it: a version of SageMaker's SDK, or Azure ML's."""
 
 
+@cache
 def sdk_version() -> int | str | None:
     """The SDK that is installed here: one of `SDKS`."""
     for sdk, package in SDKS.items():
