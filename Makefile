@@ -37,8 +37,8 @@ test-all: test test-rest
 
 # What `test` leaves out, but for what needs an environment of its own.
 test-rest: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not ($(HEAVY) or parity or smoke)"
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "($(HEAVY)) and not (parity or smoke)"
+	$(BIN)/python -m pytest -n $(WORKERS) --durations 12 -m "slow and not ($(HEAVY) or parity or smoke)"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 -m "($(HEAVY)) and not (parity or smoke)"
 
 # Without PyTorch, real processes and kills.
 test-core: $(VENV)/.dev
