@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand
+
+from cloudtrain.errors import UsageError
 
 CONTEXT: dict[Any, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -49,6 +52,7 @@ class Command(TyperCommand):
         if any(param.name == "arguments" for param in self.params):
             end = self._first_argument(args)
             if end is not None and args[end].endswith(".py") and args[end + 1 :][:1] != ["--"]:
+                self._refuse_misplaced(args[end], args[end + 1 :])
                 args = [*args[: end + 1], "--", *args[end + 1 :]]
         try:
             parsed: list[str] = super().parse_args(ctx, args)
@@ -70,6 +74,25 @@ class Command(TyperCommand):
                 return None
             index += 2 if args[index] in with_value else 1
         return None
+
+    def _refuse_misplaced(self, script: str, words: list[str]) -> None:
+        """Refuse an option of this command that would go to a script which does not mention it. With `--dry-run` there,
+        the job would be sent.
+
+        Raises:
+            UsageError: there is one.
+        """
+        own = {name for param in self.params for name in param.opts if name.startswith("--") and len(name) > 3}
+        typed = [word.partition("=")[0] for word in words]
+        found = [name for name in typed if name in own]
+        if not found or not Path(script).is_file():
+            return
+        text = Path(script).read_text(encoding="utf-8", errors="replace")
+        for name in found:
+            if not re.search(rf"\b{name[2:].replace('-', '[-_]')}\b", text):
+                message = f"`{name}` stands after `{script}`, which does not know it"
+                hint = f"write it before `{script}`, or `--` after `{script}` if its arguments all go to the script"
+                raise UsageError(message, hint=hint, code="CT902")
 
     def _arguments(self, ctx: Any) -> list[Any]:
         return [param for param in self.get_params(ctx) if param.param_type_name == "argument"]

@@ -15,7 +15,7 @@ import cloudtrain as ct
 from cloudtrain.core.script import read_hyperparameters
 from tests.cli.conftest import Cli
 
-TORCH = "import sys\ndef train():\n    import torch\nprint('got', sys.argv[1:], flush=True)\n"
+TORCH = "import sys  # --target\ndef train():\n    import torch\nprint('got', sys.argv[1:], flush=True)\n"
 
 
 @pytest.fixture
@@ -44,6 +44,17 @@ def test_arguments_are_hyperparameters(cli: Cli, script: str, clean_environment:
     expected = {"epochs": 3, "lr": "1e-3", "momentum": 0.9, "shift": -1, "target": "cat"}
     assert (job.entry_point, job.hyperparameters) == (script, expected)
     assert (job.name, job.distribution.type) == (clean_environment.name, "torch")
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], ["--lr", "1", "--instances=4"], ["--upload-only", "x"]])
+def test_an_option_of_the_command_after_the_script_is_refused(cli: Cli, script: str, words: list[str]) -> None:
+    """With `--dry-run` behind a script that knows no such option a job would be sent. `--` gives it to the script."""
+    name = next(word for word in words if word not in ("--lr", "1", "x")).partition("=")[0]
+    refused = cli("submit", script, *words)
+    assert refused.code == 2
+    assert f"`{name}` stands after `{script}`, which does not know it [CT902]" in " ".join(refused.err.split())
+    assert not json.loads(cli("ps", "--json").out)
+    assert cli("plan", script, "--", *words).code == 0
 
 
 @pytest.mark.parametrize(
