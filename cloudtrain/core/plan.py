@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -334,10 +335,12 @@ def _places(numbers: Sequence[int]) -> str:
 
 
 def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
-    """Yield a request for the reader. In a very long request, the middle lines are replaced by their number."""
+    """Yield a request for the reader: as JSON, with scripts as YAML writes them. In a very long request, the middle
+    lines are replaced by their number."""
     from cloudtrain.render.document import Lines, Text
 
-    lines = json.dumps(request, indent=2, ensure_ascii=False).splitlines()
+    text = json.dumps(request, indent=2, ensure_ascii=False)
+    lines = [part for line in text.splitlines() for part in _readable(line)]
     start = _within(lines, _READ)
     end = len(lines) - _within(lines[::-1], _READ // 10)
     if end <= start:
@@ -346,6 +349,15 @@ def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
     yield Lines(lines[:start])
     yield Text(f"{end - start:,} more lines of the request: `cloudtrain plan --format request` has them all")
     yield Lines(lines[end:])
+
+
+def _readable(line: str) -> list[str]:
+    """Return a line of JSON, or the lines of the script that it holds."""
+    script = re.fullmatch(r'(\s*)("[^"]*": )("#!(?:[^"\\]|\\.)*"),?', line)
+    if script is None:
+        return [line]
+    indent, key, text = script.groups()
+    return [f"{indent}{key}|", *(f"{indent}  {part}".rstrip() for part in json.loads(text).splitlines())]
 
 
 _READ = 200_000

@@ -188,3 +188,11 @@ def test_places(host: str | None, folders: list[str]) -> None:
     account = SlurmAccount(host, "/" + "/".join(folders))
     assert SlurmAccount.parse(account.place) == account
     assert "/" not in account.place
+
+
+def test_a_plan_shows_the_script_as_it_is_run() -> None:
+    """Line by line below the request's other fields, and none of it changed."""
+    plan = compile_plan(job_of(JOBS["torch"]), Slurm(shared_dir=SHARED))
+    script = plan.request["script"]
+    shown = plan.to_text(width=80).partition('    "script": |\n')[2].splitlines()
+    assert [line[6:] for line in shown[: script.count("\n")]] == [line.rstrip() for line in script.splitlines()]
