@@ -173,13 +173,15 @@ def accuracy() -> float:
 checkpoints = runtime.Checkpoints()
 first_step = 0
 if saved := checkpoints.agree():
-    engine.load_checkpoint(str(saved.path), tag="parts")
+    _, more = engine.load_checkpoint(str(saved.path), tag="parts")
+    runtime.restore_random_states(more["random"])
     first_step = saved.step
     runtime.notice(f"resumed from step {first_step}")
 
 
 def save(step: int) -> None:
-    checkpoints.save_sharded(lambda path: engine.save_checkpoint(str(path), tag="parts", save_latest=False), step)
+    more = {"random": runtime.random_states()}  # of all processes, for what a network of yours may draw: dropout
+    checkpoints.save_sharded(lambda path: engine.save_checkpoint(str(path), "parts", more, save_latest=False), step)
 
 
 def gradient_norm() -> torch.Tensor:
