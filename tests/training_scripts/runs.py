@@ -167,6 +167,19 @@ def kill_all(pid: int) -> None:
             each.kill()
 
 
+Edit = tuple[str, str, str]
+"""A file beside the script, what stands there once, what is planted instead."""
+
+
+def plant(script: Path, *edits: Edit) -> None:
+    """Change lines of a checkout."""
+    for name, before, after in edits:
+        path = script.with_name(name)
+        text = path.read_text()
+        assert text.count(before) == 1, (name, before)
+        path.write_text(text.replace(before, after))
+
+
 def assert_same_losses(
     found: Run, reference: Run, *, at_least: int | None = None, within: float = FIVE_DECIMALS, norms: bool = True
 ) -> None:

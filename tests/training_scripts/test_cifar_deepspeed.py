@@ -27,7 +27,7 @@ import yaml
 from cloudtrain import TrainingJob
 from tests.deadlines import DEADLINE
 from tests.training_scripts import runs
-from tests.training_scripts.runs import REPOSITORY, check_out, terminate
+from tests.training_scripts.runs import REPOSITORY, SAME_GRADIENT, Edit, Run, check_out, plant, terminate
 
 FOLDER = REPOSITORY / "training_scripts" / "cifar_deepspeed"
 PYTHON = os.environ.get("CLOUDTRAIN_DEEPSPEED_PYTHON", sys.executable)
@@ -124,12 +124,17 @@ def test_the_job_files_are_the_three_forms() -> None:
 
 def run(folder: Path, *command: str | Path, stop_at: int | None = None) -> dict[int, float]:
     """Losses by step, of a run in a checkout of its own; with `stop_at`, SIGTERM is sent once that step is reported."""
+    return whole_run(folder, *command, stop_at=stop_at).losses
+
+
+def whole_run(folder: Path, *command: str | Path, stop_at: int | None = None) -> Run:
+    """All that it reported."""
     check_out("cifar_deepspeed", folder)
     path = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
     disturb = None if stop_at is None else terminate
     done = runs.run(folder, *command, disturb=disturb, at=stop_at or 0, deadline=DEADLINE, PATH=path, **EXTENSIONS)
     assert (done.exit_code == 0) is (stop_at is None), done.errors  # torchrun ends a SIGTERM with 1
-    return done.losses
+    return done
 
 
 SCRIPT = Path("training_scripts", "cifar_deepspeed", "train.py")
@@ -165,3 +170,36 @@ def test_stopped_it_goes_on_where_it_was(tmp_path: Path, stage: str) -> None:
     assert (max(first), min(second), max(second)) == (stopped_at, stopped_at + 1, 22)
     for step, loss in {**first, **second}.items():
         assert loss == pytest.approx(whole[step], abs=1e-5), f"step {step}"
+
+
+AFTER_START = "dtype = torch.bfloat16 if engine"
+NO_EXCHANGE = {
+    "0": "engine.enable_backward_allreduce = False",
+    "2": "type(engine.optimizer).average_tensor = lambda *_: None",
+    "3": "import deepspeed.runtime.zero.stage3 as at_3; at_3.reduce_scatter_coalesced = lambda tensors, group: "
+    "[tensor.flatten().chunk(group.size())[group.rank()].clone() for tensor in tensors]",
+}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One process."""
+    return whole_run(tmp_path_factory.mktemp("alone"), PYTHON, SCRIPT, *SMALL)
+
+
+@needs_deepspeed
+@pytest.mark.torch
+@pytest.mark.parametrize("stage", NO_EXCHANGE)
+def test_a_planted_fault_is_seen_at_each_stage(tmp_path: Path, alone: Run, stage: str) -> None:
+    """A factor of 2, which Adam would hide, a missing exchange, a share taken twice: the first norm of the gradient is
+    that of one process, or says so."""
+    faults: dict[str, tuple[Edit, ...]] = {
+        "none": (),
+        "factor": (("train.py", "engine.backward(loss)", "engine.backward(2 * loss)"),),
+        "missing": (("train.py", AFTER_START, f"{NO_EXCHANGE[stage]}\n{AFTER_START}"),),
+        "shard": (("batches.py", "return whole[self.rank :: self.world_size]", "return whole[:: self.world_size]"),),
+    }
+    for fault, edits in faults.items():
+        plant(check_out("cifar_deepspeed", tmp_path / fault), *edits)
+        found = whole_run(tmp_path / fault, *TWO, SCRIPT, *SMALL, "--zero_stage", stage)
+        assert (abs(found.norms[1] / alone.norms[1] - 1) > SAME_GRADIENT) is (fault != "none"), fault

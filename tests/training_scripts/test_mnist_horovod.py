@@ -29,7 +29,16 @@ import cloudtrain as ct
 from cloudtrain.runtime import SetupError
 from cloudtrain.targets.common.machine import find_mpirun
 from tests.training_scripts import runs
-from tests.training_scripts.runs import REPOSITORY, Run, assert_same_losses, rank_of
+from tests.training_scripts.runs import (
+    REPOSITORY,
+    SAME_GRADIENT,
+    Edit,
+    Run,
+    assert_same_losses,
+    check_out,
+    plant,
+    rank_of,
+)
 
 FOLDER = REPOSITORY / "training_scripts" / "mnist_horovod"
 STAND_IN = REPOSITORY / "tests" / "fakes" / "horovod"
@@ -222,6 +231,27 @@ def test_two_processes_learn_the_same(alone: Run, with_horovod: dict[str, str], 
     assert [path.name for path in sorted((tmp_path / "checkpoint").iterdir())] == [
         f"{number:06d}-step-{step}" for number, step in ((2, 50), (3, 75), (4, 92))
     ]
+
+
+FAULTS: dict[str, Edit] = {
+    "factor": ("train.py", "    loss.backward()", "    (2 * loss).backward()"),
+    "average": ("train.py", "network.named_parameters(), op=hvd.Sum", "network.named_parameters(), op=hvd.Average"),
+    "missing": ("train.py", "optimizer = hvd.DistributedOptimizer(optimizer,", "(lambda *_, **__: None)(optimizer,"),
+    "shard": ("train.py", "batch[hvd.rank() :: hvd.size()]", "batch[:: hvd.size()]"),
+}
+
+
+@starts_ranks
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_seen(alone: Run, with_horovod: dict[str, str], tmp_path: Path, fault: str) -> None:
+    """A factor, gradients averaged or not exchanged, a share taken twice: the first norm of the gradient says so."""
+    script = check_out("mnist_horovod", tmp_path / "checkout")
+    plant(script, FAULTS[fault])
+    found = run(tmp_path / "run", *MPIRUN, PYTHON, script, "--epochs", "1", variables=with_horovod)
+    assert found.exit_code == 0, found.errors
+    with pytest.raises(AssertionError):
+        assert_same_losses(found, alone, at_least=2)
+    assert abs(found.norms[1] / alone.norms[1] - 1) > SAME_GRADIENT
 
 
 @starts_ranks

@@ -31,7 +31,7 @@ from cloudtrain import TrainingJob
 from cloudtrain.runtime import SetupError, parse_metrics
 from tests.deadlines import DEADLINE
 from tests.ports import free_ports
-from tests.training_scripts.runs import REPOSITORY, check_out
+from tests.training_scripts.runs import REPOSITORY, Edit, check_out, plant
 
 FOLDER = REPOSITORY / "training_scripts" / "mnist_tensorflow"
 PYTHON = os.environ.get("CLOUDTRAIN_TENSORFLOW_PYTHON", sys.executable)
@@ -401,6 +401,28 @@ def test_workers_in_step_learn_the_same(script: Path, alone: Run, tmp_path: Path
     assert_same_losses(found.losses, alone.losses, at_least=23)
     assert found.accuracies == pytest.approx(alone.accuracies)
     assert len(found.lines) == len(alone.lines)
+
+
+FAULTS: dict[str, Edit] = {
+    "factor": ("train.py", "zip(gradients, network", "zip([2 * each for each in gradients], network"),
+    "missing": ("train.py", "    optimizer.build(network", "    optimizer._all_reduce_sum_gradients = list\n"
+                "    optimizer.build(network"),
+    "shard": ("train.py", "mine = rows[number::count]", "mine = rows[0::count]"),
+}  # fmt: skip
+
+
+@needs_tensorflow
+@pytest.mark.torch
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_seen(alone: Run, tmp_path: Path, fault: str) -> None:
+    """Gradients doubled, not exchanged, or of a share taken twice: losses say so, because plain momentum, unlike Adam,
+    hides no factor."""
+    script = check_out("mnist_tensorflow", tmp_path / "checkout")
+    plant(script, FAULTS[fault])
+    found = run(tmp_path / "run", script, workers=2)
+    assert_succeeded(found)
+    with pytest.raises(AssertionError, match="step 10"):
+        assert_same_losses(found.losses, alone.losses, at_least=23)
 
 
 @needs_tensorflow

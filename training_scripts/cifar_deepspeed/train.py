@@ -173,13 +173,21 @@ def accuracy() -> float:
 checkpoints = runtime.Checkpoints()
 first_step = 0
 if saved := checkpoints.agree():
-    engine.load_checkpoint(str(saved.path), tag="parts")
+    _, more = engine.load_checkpoint(str(saved.path), tag="parts")
+    runtime.restore_random_states(more["random"])
     first_step = saved.step
     runtime.notice(f"resumed from step {first_step}")
 
 
 def save(step: int) -> None:
-    checkpoints.save_sharded(lambda path: engine.save_checkpoint(str(path), tag="parts", save_latest=False), step)
+    more = {"random": runtime.random_states()}  # of all processes, for what a network of yours may draw: dropout
+    checkpoints.save_sharded(lambda path: engine.save_checkpoint(str(path), "parts", more, save_latest=False), step)
+
+
+def gradient_norm() -> torch.Tensor:
+    """Return the norm of this process's gradient, which at stage 0 is all of it, between `backward` and `step`."""
+    norms = [parameter.grad.norm() for parameter in network.parameters() if parameter.grad is not None]
+    return torch.stack(norms).norm() if norms else torch.tensor(0.0)
 
 
 started = time.perf_counter()
@@ -191,14 +199,16 @@ for step in range(first_step, last_step):
         logits = engine(prepared(part)).float()
         loss = nn.functional.cross_entropy(logits, truth.to(engine.device), label_smoothing=config.label_smoothing)
         engine.backward(loss)
+        norm = gradient_norm()
         engine.step()
         loss_sum += loss.detach() * len(truth)
 
     done = step + 1
     if done % config.report_every == 0 or done == first_step + 1:
         dist.all_reduce(loss_sum)
-        rate = engine.get_lr()[0]
-        runtime.report(step=done, loss=loss_sum / batches.global_batch, learning_rate=rate)
+        whole = engine.get_global_grad_norm()  # before clipping; of fp32 at stage 0 DeepSpeed keeps none
+        figures = {"loss": loss_sum / batches.global_batch, "gradient_norm": norm if whole is None else whole}
+        runtime.report(step=done, **figures, learning_rate=engine.get_lr()[0])
     if done % batches.steps_per_epoch == 0:
         runtime.report(step=done, epoch=done // batches.steps_per_epoch, test_accuracy=accuracy())
     if done % config.checkpoint_every == 0 or done == last_step:

@@ -34,6 +34,10 @@ def allreduce(tensor: torch.Tensor, **_: object) -> torch.Tensor:
     return tensor
 
 
+def allgather_object(value: T, **_: object) -> list[T]:
+    return [value]
+
+
 def broadcast_object(value: T, **_: object) -> T:
     return value
 

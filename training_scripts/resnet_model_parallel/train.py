@@ -165,11 +165,12 @@ if resumed:
     for name, momentum in resumed.state["momentum"].items():
         if name in mine:
             optimizer.state[mine[name]]["momentum_buffer"] = momentum.to(mine[name].device)
+    runtime.restore_random_states(resumed.state["random"])
 
 
-def whole_state() -> dict[str, dict[str, torch.Tensor]] | None:
-    """Return weights and momentum of all stages by name, on the main process. The result does not depend on the
-    cuts."""
+def whole_state() -> dict[str, dict[str, torch.Tensor]]:
+    """Return weights and momentum by name, on the main process those of all stages, elsewhere of one stage. The result
+    does not depend on the cuts."""
     momentum = {name: optimizer.state[parameter].get("momentum_buffer") for name, parameter in mine.items()}
     here = {
         "model": {name: tensor.cpu() for name, tensor in model.state_dict().items() if not tensor.is_meta},
@@ -182,7 +183,8 @@ def whole_state() -> dict[str, dict[str, torch.Tensor]] | None:
 
 
 def save(step: int) -> None:
-    checkpoints.save(whole_state(), step)
+    random = runtime.random_states()  # of all processes, for what a network of yours may draw: dropout
+    checkpoints.save({**whole_state(), "random": random}, step)
 
 
 def learning_rate_at(step: int) -> float:

@@ -73,7 +73,8 @@ optimizer = torch.optim.SGD(layer.parameters(), lr=config.learning_rate)
 checkpoints = runtime.Checkpoints()
 resumed = checkpoints.load(map_location=group.device)
 if resumed:
-    layer.load_state_dict(resumed.state)
+    layer.load_state_dict(resumed.state["layer"])
+    runtime.restore_random_states(resumed.state["random"])
     runtime.notice(f"resumed from step {resumed.step}")
 
 for step in range(resumed.step if resumed else 0, config.steps):
@@ -93,7 +94,7 @@ for step in range(resumed.step if resumed else 0, config.steps):
         time.sleep(config.step_delay)
     stop = runtime.should_stop() and done < config.steps
     if stop or done % 50 == 0 or done == config.steps:
-        checkpoints.save(layer.state_dict(), done)
+        checkpoints.save({"layer": layer.state_dict(), "random": runtime.random_states()}, done)
     if stop:
         runtime.exit_preempted(done)
 

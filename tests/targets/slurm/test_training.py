@@ -45,6 +45,28 @@ def losses(run: Run) -> dict[str, str]:
     return {parts[1]: next(part for part in parts if part.startswith("loss=")) for parts in words}
 
 
+def lose(cluster: Path, node: str) -> None:
+    """A machine is gone: Slurm's daemon, its supervisors of steps (which would report that their step failed), ranks."""
+    subprocess.run([sys.executable, str(STARTER), "kill", str(cluster), node], check=True)
+    ranks = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("SLURMD_NODENAME") == node:
+                ranks.append(process)
+    supervisors = []
+    for rank in ranks:
+        with suppress(psutil.Error):
+            supervisors += [parent for parent in rank.parents() if parent.name() == "slurmstepd"]
+    for process in [*supervisors, *ranks]:
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def revive(cluster: Path, node: str) -> None:
+    """It is back."""
+    subprocess.run([sys.executable, str(STARTER), "revive", str(cluster), node], check=True)
+
+
 @pytest.mark.torch
 def test_two_nodes_train(site: Site) -> None:
     """digits_ddp trains on two nodes to at least 0.95 accuracy, and its model can be downloaded."""
@@ -102,6 +124,57 @@ def test_bandwidth_between_two_nodes(site: Site) -> None:
         moved = {"1K": 1024, "4K": 4096}[size]
         assert float(algorithm) == pytest.approx(moved / float(micros) / 1e3, rel=0.01, abs=6e-4)
         assert float(bus) == pytest.approx(float(algorithm) * factors[name], abs=1.1e-3)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_an_elastic_training_loses_a_node_and_takes_it_back(site: Site, cluster: Path) -> None:
+    """Two runs with a node each train together. One node dies, the other goes on alone; Slurm starts the lost run again,
+    and it joins. Every loss is that of a training that lost nobody."""
+    long: dict[str, Any] = {"epochs": 60, "report_every": 1}
+    whole = site.submit(
+        name="still-1", source=DIGITS, hyperparameters=long, settings={"extra_sbatch": ("--nodelist=n3",)}
+    )
+    elastic = {**long, "step_delay": 0.3, "meeting": f"{site.root}/meeting", "host": "127.0.0.1"}
+    runs = [
+        site.submit(
+            name=f"elastic-{instance}", source=DIGITS, entry_point="elastic_slurm.py", distribution={"type": "none"},
+            hyperparameters={**elastic, "instance": instance},
+            settings={"grace_period": 5, "extra_sbatch": (f"--nodelist=n{instance + 1}",)},
+        )
+        for instance in (0, 1)
+    ]  # fmt: skip
+
+    def told(text: str) -> int:
+        return sum(line.startswith(text) for run in runs for line in run.texts())
+
+    def last_step() -> int:
+        return max((int(step.removeprefix("step=")) for run in runs for step in losses(run)), default=0)
+
+    eventually(lambda: told("processes=2"), "both train")
+    together, before = told("processes=2"), last_step()
+    eventually(lambda: last_step() > before, "they make steps")
+    alone = told("processes=1")
+    lose(cluster, "n2")
+    try:
+        eventually(lambda: runs[1].status.state is RunState.PENDING, "the lost run waits for a node")
+        eventually(lambda: told("processes=1") > alone, "the first goes on alone")
+    finally:
+        revive(cluster, "n2")
+    eventually(lambda: runs[1].status.restarts == 1, "Slurm starts the lost run again")
+    eventually(lambda: told("processes=2") > together, "the lost one is back")
+    before = last_step()
+    eventually(lambda: last_step() > before, "they make steps again")
+    assert [run.status.restarts for run in runs] == [0, 1]
+    for run in runs:
+        site.service.stop(run.ref)
+    assert whole.wait().state is RunState.SUCCEEDED
+    expected = losses(whole)
+    for found in map(losses, runs):
+        for step, loss in found.items():
+            assert float(loss.removeprefix("loss=")) == pytest.approx(
+                float(expected[step].removeprefix("loss=")), abs=5e-6
+            )
 
 
 @pytest.mark.torch

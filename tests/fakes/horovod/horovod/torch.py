@@ -102,6 +102,11 @@ def allreduce(tensor: torch.Tensor, *, name: str | None = None, op: str = Averag
     return torch.as_tensor(total).reshape(tensor.shape) / (size() if op == Average else 1)
 
 
+def allgather_object(obj: Any, *, name: str | None = None) -> list[Any]:
+    gathered: list[Any] = _exchanged(_name("gather", name), obj, list)
+    return gathered
+
+
 def broadcast_object(obj: Any, root_rank: int = 0, *, name: str | None = None) -> Any:
     received = _exchanged(_name("object", name), obj, lambda objects: objects[root_rank])
     return obj if rank() == root_rank else received

@@ -1,0 +1,61 @@
+"""A network with dropout, planted in each script: a run that was stopped and resumed draws what one run draws."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.training_scripts.runs import (
+    Edit,
+    Run,
+    assert_same_losses,
+    check_out,
+    forks,
+    plant,
+    run,
+    terminate,
+)
+
+pytestmark = pytest.mark.torch
+
+RESNET = "--model toy --image_size 8 --batch 8 --split_size 4 --steps 20 --report_every 1 --device cpu"
+DROPS: dict[str, tuple[str, int, Edit]] = {
+    "toy_smddp": ("--steps 60", 2, ("train.py", "model(images[mine])", "model(nn.functional.dropout(images[mine]))")),
+    "mnist_horovod": (
+        "--epochs 1 --report_every 1", 1,
+        ("train.py", "    logits = network(train", "    logits = nn.functional.dropout(torch.ones(1), 0.3) * network(train"),
+    ),
+    "resnet_model_parallel": (
+        RESNET, 1,
+        ("train.py", "pipeline.step(*batch_at(step))",
+         "pipeline.step(*(part if number else nn.functional.dropout(part, 0.3) "
+         "for number, part in enumerate(batch_at(step))))"),
+    ),
+}  # fmt: skip
+"""Script to arguments, processes, and what is planted."""
+
+
+@pytest.mark.parametrize("name", DROPS)
+def test_a_resumed_run_draws_what_one_run_draws(name: str, tmp_path: Path) -> None:
+    """SIGTERM in the middle, then the same command: the losses of a run that was never stopped."""
+    arguments, processes, edit = DROPS[name]
+    script = check_out(name, tmp_path / "checkout")
+    plant(script, edit)
+
+    def start(folder: str, *more: str, stop_at: int | None = None) -> Run:
+        found = run(
+            tmp_path / folder, *forks(processes), script, *arguments.split(), *more,
+            disturb=None if stop_at is None else terminate, at=stop_at or 0, PYTHONPATH=str(script.parents[2]),
+        )  # fmt: skip
+        assert stop_at is not None or found.exit_code == 0, found.errors
+        return found
+
+    whole = start("whole")
+    first = start("parts", "--step_delay", "0.2", stop_at=min(sorted(whole.losses)[1:]))
+    stopped_at = json.loads((tmp_path / "parts" / "checkpoint" / "preempted").read_text())["step"]
+    rest = start("parts")
+    assert rest.resumed_from == [stopped_at]
+    assert_same_losses(first, whole)
+    assert_same_losses(rest, whole, at_least=1)
