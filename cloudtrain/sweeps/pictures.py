@@ -27,7 +27,7 @@ _LOGARITHMIC_FROM = 50.0
 
 
 def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """The value of each trial in their order, and the best so far."""
+    """Draw the value of each trial in their order, and the best so far."""
     objective, known = _with_values(trials, objective)
     figure = _figure((7.0, 4.0))
     axes = figure.add_subplot()
@@ -47,7 +47,7 @@ def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
 
 
 def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """The value of each trial over each hyperparameter; later trials are darker."""
+    """Draw the value of each trial over each hyperparameter; later trials are darker."""
     objective, known = _with_values(trials, objective)
     names = list(known[0].values)
     figure = _figure((3.2 * len(names) + 1.0, 3.4))
@@ -70,7 +70,7 @@ def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
 
 
 def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """One line for each trial through its hyperparameters to its value; the better, the more colour."""
+    """Draw one line for each trial through its hyperparameters to its value; better trials have more colour."""
     objective, known = _with_values(trials, objective)
     names = [*known[0].values, objective.metric]
     columns = [[trial.values[name] for trial in known] for name in known[0].values]
@@ -99,7 +99,8 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
 
 
 def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """How much each hyperparameter tells the best trials from the others, as parts of one: PED-ANOVA, by Optuna.
+    """Draw how much each hyperparameter separates the best trials from the others, as fractions of one (PED-ANOVA, by
+    Optuna).
 
     Raises:
         UsageError: fewer than ten trials have a value.
@@ -149,7 +150,7 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
 
 
 def _figure(size: tuple[float, float]) -> Figure:
-    """An empty figure, which notebooks show and `savefig` writes; no window is opened.
+    """Return an empty figure that notebooks show and `savefig` writes; it opens no window.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -175,7 +176,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _places(values: Sequence[Any]) -> tuple[list[float], list[str] | None]:
-    """Where the values are on an axis, and the labels of those that are no numbers."""
+    """Return where the values are on an axis, and the labels of values that are not numbers."""
     if all(_is_number(value) for value in values):
         return [float(value) for value in values], None
     labels = sorted({str(value) for value in values})
@@ -195,7 +196,7 @@ def _scale(axes: Axes, places: Sequence[float], labels: list[str] | None) -> Non
 
 
 def _shares(column: Sequence[Any]) -> list[float]:
-    """The values from 0, the least, to 1."""
+    """Scale the values from 0, the smallest, to 1, the largest."""
     from math import log
 
     places, labels = _places(column)
@@ -206,7 +207,7 @@ def _shares(column: Sequence[Any]) -> list[float]:
 
 
 def _ends(column: Sequence[Any]) -> list[tuple[float, str]]:
-    """The texts beside an axis: each label, or the least and the largest number."""
+    """Return the texts beside an axis, with their places: each label, or the smallest and the largest number."""
     shares = _shares(column)
     texts = [
         value if isinstance(value, str) else f"{value:.4g}" if _is_number(value) else str(value) for value in column

@@ -198,7 +198,7 @@ def _parameter_server(setup: HostSetup) -> Command:
     index = setup.resource["hosts"].index(setup.host.name)
     if index >= len(cluster.get("ps", ())):
         group = setup.host.group
-        raise ValueError(f"the toolkit numbers parameter servers by host of the job, and has no {index} in `{group}`")
+        raise ValueError(f"the toolkit counts all hosts, so it has no parameter server {index} in `{group}`")
     note = (
         f"ps process: tf.distribute.Server(cluster_spec, job_name='ps', task_index={index}) "
         f"cluster={json.dumps(cluster)}"
