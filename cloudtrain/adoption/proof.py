@@ -146,10 +146,10 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
 
 
 def settled(draft: Draft) -> TrainingJob:
-    """Return the job of a draft without compiling it. Fields that the job's model refuses are taken out.
+    """Return the job of a draft without compiling it. Fields that the job's model refuses are removed.
 
     Raises:
-        JobError: something that cannot be taken out is refused.
+        JobError: the model or the target refuses a field that cannot be removed.
     """
     for _ in range(_TRIES):
         try:
@@ -181,7 +181,7 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
     """Return the draft with overrides for everything that its fields cannot express.
 
     Raises:
-        JobError: the draft does not compile, whichever fields are taken out.
+        JobError: the draft does not compile, whichever fields are removed.
     """
     settings, context, plan = _mended(target, adopter, original, draft)
     theirs = adopter.comparable(original.request, original, context, None)
@@ -240,10 +240,10 @@ def _removes(value: Any) -> bool:
 
 def _mended(target: Target, adopter: Adopter, original: Original, draft: Draft) -> tuple[Any, CompileContext, Plan]:
     """Return the settings, the context and the plan of a draft. Fields that the job's model or the target refuses are
-    taken out, and overrides take their place.
+    removed, and overrides take their place.
 
     Raises:
-        JobError: something that cannot be taken out is refused.
+        JobError: the model or the target refuses a field that cannot be removed.
     """
     first: JobError | None = None
     for _ in range(_TRIES):

@@ -184,13 +184,13 @@ def _known(node: ast.expr, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
         left, right = _plain(_known(node.left, names)), _plain(_known(node.right, names))
         if isinstance(node.op, ast.Mult) and not (isinstance(left, int | float) and isinstance(right, int | float)):
-            raise ValueError("texts are not repeated")
+            raise ValueError("the draft does not repeat texts")
         return left + right if isinstance(node.op, ast.Add) else left * right
     if isinstance(node, ast.Subscript):
         return _sure(_known(node.value, names)[_known(node.slice, names)])
     if isinstance(node, ast.Call):
         return _called(node, names)
-    raise ValueError("no literal")
+    raise ValueError("not a literal")
 
 
 def _called(node: ast.Call, names: Mapping[str, Any]) -> Any:
@@ -210,5 +210,5 @@ def _sure(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if not isinstance(value, str | int | float):
-        raise TypeError("no plain value")
+        raise TypeError("not a plain value")
     return value

@@ -36,8 +36,8 @@ def discard(stream: TextIO) -> None:
 
 
 def _as_given(stream: Any, number: int) -> dict[str, Any]:
-    """Return the arguments for a stream like `stream`. None is one that was closed (`>&-`): it leads nowhere, and
-    keeps the next file that is opened from getting its number."""
+    """Return the arguments for a stream like `stream`. None is a stream that was closed (`>&-`). It gets /dev/null,
+    so that the next file that is opened does not get its number."""
     if stream is None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         return {"buffer": open(number, "wb"), "encoding": "utf-8", "errors": _ESCAPED}

@@ -36,7 +36,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print one JSON document on stdout; with `indent=None` on one line. JSON has no NaN and no infinity: they are
+    """Print one JSON document on stdout; with `indent=None` on one line. JSON has no NaN and no infinity, which become
     null."""
     import json
 

@@ -4,6 +4,7 @@ each of them matters."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, simplefilter
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 _PLATE = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
 """Behind a text that lines would cross."""
+
+_INK = "#808080"
+"""A grey that can be read on light and on dark pages."""
 
 _ENOUGH = 10
 """Trials with a value from which importance says something."""
@@ -43,7 +47,7 @@ def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     axes.set_ylabel(objective.metric)
     axes.locator_params(axis="x", integer=True)
     axes.legend(frameon=False)
-    return figure
+    return _on_any_page(figure)
 
 
 def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
@@ -66,7 +70,7 @@ def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
             axes.set_ylabel(objective.metric)
         else:
             axes.tick_params(labelleft=False)
-    return figure
+    return _on_any_page(figure)
 
 
 def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -> Figure:
@@ -95,7 +99,7 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
     axes.set_yticks([])
     for side in ("left", "right", "top", "bottom"):
         axes.spines[side].set_visible(False)
-    return figure
+    return _on_any_page(figure)
 
 
 def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
@@ -119,7 +123,7 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     axes.set_xlim(0, 1.1)
     for side in ("right", "top"):
         axes.spines[side].set_visible(False)
-    return figure
+    return _on_any_page(figure)
 
 
 def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, float]:
@@ -150,7 +154,7 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
 
 
 def _figure(size: tuple[float, float]) -> Figure:
-    """Return an empty figure that notebooks show and `savefig` writes; it opens no window.
+    """Return an empty figure that notebooks show, even without pyplot, and `savefig` writes; it opens no window.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -160,7 +164,29 @@ def _figure(size: tuple[float, float]) -> Figure:
     except ImportError as error:
         hint = "pip install matplotlib"
         raise MissingExtra("pictures need matplotlib, which is not installed", hint=hint, code="CT063") from error
-    return Figure(figsize=size, layout="constrained")
+
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            file = BytesIO()
+            self.savefig(file, format="png")
+            return file.getvalue()
+
+    return Picture(figsize=size, layout="constrained")
+
+
+def _on_any_page(figure: Figure) -> Figure:
+    """Remove the background, and draw axes and words so that light and dark pages show them."""
+    figure.patch.set_alpha(0)
+    for axes in figure.axes:
+        axes.patch.set_alpha(0)
+        axes.tick_params(colors=_INK, which="both")
+        for spine in axes.spines.values():
+            spine.set_edgecolor(_INK)
+        legend = axes.get_legend()
+        plain = [text for text in axes.texts if text.get_bbox_patch() is None]
+        for text in (axes.xaxis.label, axes.yaxis.label, *plain, *(legend.get_texts() if legend else ())):
+            text.set_color(_INK)
+    return figure
 
 
 def _with_values(trials: Sequence[Trial], objective: Objective | None) -> tuple[Objective, list[Trial]]:

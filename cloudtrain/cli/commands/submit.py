@@ -194,8 +194,8 @@ def _upload(file: JobFile, where: Any, profile: str | None, ignore: list[str] | 
 
 
 def show_plan(plan: Plan) -> None:
-    """Show the summary and the findings. Errors are not shown here: they are about to stop the submit, which says
-    them."""
+    """Show the summary and the findings. Errors are not shown here, because the submit is about to stop
+    and show them."""
     from cloudtrain.cli.terminal import show
 
     if not plan.errors:

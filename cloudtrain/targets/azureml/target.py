@@ -114,7 +114,7 @@ class AzureMLTarget(Target):
         return AzureMLView(self.name)
 
     def refuse_path(self, path: str) -> str | None:
-        """Explain why a file is refused: every file becomes a blob, and blob names have their own rules."""
+        """Explain why a file is refused. Every file becomes a blob, and blob names have their own rules."""
         from cloudtrain.targets.azureml.blob_names import refuse_blob_name
 
         return refuse_blob_name(path)
