@@ -1,7 +1,7 @@
 """Runs a script so that it stops at the first job that it creates. `cloudtrain adopt` starts a copy of this file.
 
-Only the standard library, and any Python 3.7 or newer: this is the script's interpreter, not cloudtrain's. It is told
-by `plan.json` beside it: the hooks, the script or the cells, the arguments.
+The script's interpreter runs it, so it uses only the standard library and works with Python 3.7 and newer. `plan.json`
+beside it names the hooks, the script or the cells, and the arguments.
 """
 
 import ast

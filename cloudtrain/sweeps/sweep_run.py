@@ -97,10 +97,10 @@ class SweepRun(Run):
         return Run.attached(listed, self._settings)
 
     def resume(self, trials: int = 0, *, on_run: Callable[[SweepRun], None] | None = None) -> SweepRun:
-        """Go on with a sweep that has ended, or whose driver is gone, with so many more trials.
+        """Continue a sweep that has ended, or whose driver is gone, with that many more trials.
 
-        Our driver goes on under the same name. A tuner that can learn from an earlier sweep starts a new one: the run
-        that is returned, whose trials are those of both. `on_run` tells the user about it, as of `submit`.
+        Our driver continues under the same name. A tuner that can learn from an earlier sweep starts a new one, and
+        the returned run has the trials of both. `on_run` tells the user about it, as of `submit`.
 
         Raises:
             UsageError: it is still running, cannot have more, or could cost more than `max_cost`.

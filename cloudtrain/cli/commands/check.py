@@ -22,7 +22,7 @@ def command(
         typer.Option(
             "--online/--offline",
             show_default=False,
-            help="Ask the target too: role, bucket, inputs, quota. Default: if you have credentials for it.",
+            help="Ask the target too: role, bucket, inputs, quota. Default: only with credentials.",
         ),
     ] = None,
     json: options.Json = False,

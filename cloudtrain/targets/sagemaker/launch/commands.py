@@ -100,7 +100,8 @@ def host_command(setup: HostSetup) -> Command:
 def overwritten(
     request: Request, host: Host, container: Container, *, gpus: int, neurons: int = 0
 ) -> dict[str, tuple[str, str]]:
-    """Return the variables of the request's environment that never reach the script: name to given and real value."""
+    """Return the variables of the request's environment that never reach the script, with the given and the
+    real value."""
     setup = HostSetup(request, host, container, gpus=gpus, neurons=neurons)
     made = host_command(setup)
     real = {**host_environment(setup), **made.env, **made.exports}
