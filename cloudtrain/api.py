@@ -302,7 +302,7 @@ def upload(
 
 
 def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = None) -> Any:
-    """The job, or the sweep, with the versions that its labels (`azureml:NAME@latest`) mean now. Asks the target.
+    """Return the job or sweep with the versions that its labels (`azureml:NAME@latest`) mean now. Asks the target.
 
     Raises:
         TargetError: the target cannot be asked, or a label means nothing.
@@ -314,10 +314,10 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
     own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
     service, inner = service_of(own.type, settings), cast("AnyJob", getattr(job, "job", job))
     if not isinstance(service, PinsVersions):
-        raise UsageError(f"`{own.type}` has no labels whose version changes", hint="remove `--pin`", code="CT987")
+        raise UsageError(f"`{own.type}` has no labels such as `NAME@latest`", hint="remove `--pin`", code="CT987")
     pinned = service.pin(inner, own)
     if pinned is inner:
-        raise UsageError("the job names nothing by `NAME@latest`", hint="remove `--pin`", code="CT987")
+        raise UsageError("the job has no `NAME@latest`", hint="remove `--pin`", code="CT987")
     return pinned if inner is job else job.model_copy(update={"job": pinned})
 
 
@@ -380,14 +380,14 @@ def run(name: str) -> Run:
         ref = RunRef.parse(name)
         return Run.attached(ListedRun(ref, service_of(ref.target, settings).status(ref)), settings)
     if removed:
-        raise RunNotFound(f"the run `{name}` was removed", hint="`cloudtrain ps` lists those that are there")
+        raise RunNotFound(f"the run `{name}` was removed", hint="`cloudtrain ps` lists the others")
     if not rows:
         hint = did_you_mean(name, known[:8]) or "submit a job first: `cloudtrain submit job.yaml`"
         raise RunNotFound(f"there is no run `{name}`", hint=hint)
     if len(rows) > 1:
         names = ", ".join(f"`{row.name}`" for row in rows[:5])
         raise RunNotFound(
-            f"`{name}` is the beginning of {len(rows)} runs", hint=f"write more of it: {names}", code="CT932"
+            f"`{name}` is the beginning of {len(rows)} runs", hint=f"type more of the name: {names}", code="CT932"
         )
     return _run_of(rows[0], settings, elsewhere=elsewhere)
 
@@ -429,7 +429,7 @@ def runs(
     conditions += [condition_of(text) for text in where]
     if conditions and target is not None:
         hint = "leave out the target: this machine knows the tags and hyperparameters of the runs that it submitted"
-        raise UsageError("a target is not asked for tags or hyperparameters", hint=hint, code="CT902")
+        raise UsageError("runs of a target cannot be found by tags or hyperparameters", hint=hint, code="CT902")
     settings, limit = load_settings(), None if limit is None else min(limit, sys.maxsize)
     if target is not None:
         model = settings.target(target, profile=profile) if isinstance(target, str) else target
@@ -532,7 +532,7 @@ def runs_at(target: TargetSettings, settings: Settings) -> Iterator[ListedRun]:
     missing = [field for field in _WHERE if field in getattr(account, "missing", ())]
     if missing:
         hint = f"set {', '.join(f'`{field}`' for field in missing)} in [{name}] of cloudtrain.toml"
-        raise SettingsError(f"it is not known where in `{name}` to look", hint=hint, code="CT915")
+        raise SettingsError(f"the settings do not say where in `{name}` the runs are", hint=hint, code="CT915")
     return service_of(name, settings).runs(account.place)
 
 

@@ -215,7 +215,8 @@ class TargetUnavailable(TargetError):
 
 
 class TargetUnreachable(TargetError):
-    """The target does not answer now: the network is down, or the target is overloaded. Trying again later may help."""
+    """The target does not answer now, because the network is down or the target is overloaded. Trying again
+    later may help."""
 
     code = "CT942"
 

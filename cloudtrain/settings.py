@@ -86,8 +86,8 @@ class Settings(NamedTuple):
         return found.from_files(tuple(map(str, self.files)))
 
     def _no_target(self, name: str, *, given: str | None) -> SettingsError:
-        """Return the error for a target that does not exist. A name that was not given here comes from a settings
-        file."""
+        """Return the error for a target that does not exist. A name that the caller did not give comes from a
+        settings file."""
         problem = Problem(("target",), f"`{name}` is not a target", did_you_mean(name, target_names()), code="CT913")
         placed = problem if given else place_of(self.sources, [()], problem)
         return SettingsError.of([placed if placed.file else replace(problem, path=())])

@@ -1,9 +1,9 @@
-"""`cloudtrain adopt`: any training job that people have today as a cloudtrain job, proven equal.
+"""`cloudtrain adopt`: turn any training job into a cloudtrain job, and prove that both send the same.
 
 sources     tells what was named apart, and reads it                      -> originals
 proof       draft, write, read back, compile, compare                     -> Adoption
 writing     the job file and its settings as text, with comments
 comparison  what differs, and why
 
-What knows a service stands with its target (`cloudtrain/targets/NAME/adopt`, behind `Target.adopter`).
+Code that knows a service is in the folder of its target (`cloudtrain/targets/NAME/adopt`, behind `Target.adopter`).
 """

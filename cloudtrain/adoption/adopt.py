@@ -1,4 +1,4 @@
-"""`ct.adopt`: from what was named to a proven job."""
+"""`ct.adopt`: from a source that the user names to a proven job."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def adopt(
         job: which job, where the source has several.
         folder: where the job file will stand: relative places in it start there.
         execute: that a script may be run, until it creates its first job (docs/adopting.md).
-        python: the interpreter of the script, which has its packages; this one unless given.
+        python: the interpreter of the script, which has its packages; default: this interpreter.
         time_limit: seconds that the script gets.
         static: read the text of a script instead, for a draft.
 
@@ -53,7 +53,7 @@ def adopt(
 
         if not is_script(str(source)):
             hint = "leave `--static` out: nothing is executed for other sources"
-            raise UsageError(f"`{source}` is no script and no notebook", hint=hint, code="CT981")
+            raise UsageError(f"`{source}` is neither a script nor a notebook", hint=hint, code="CT981")
         return adopt_statically(Path(source), Path(folder))
     launched = launch_of(str(source))
     if launched is not None:
@@ -63,16 +63,16 @@ def adopt(
 
 
 def launch_of(source: str) -> tuple[Launch, str] | None:
-    """What a launch line, a batch script or a task file starts, and what it is; None for everything else.
+    """Return what a launch line, a batch script or a task file starts, and its kind; None for anything else.
 
     Raises:
-        UsageError: it is one of them, and starts no training that cloudtrain knows.
+        UsageError: the source starts no training that cloudtrain knows.
     """
     try:
         return _launch_of(source)
     except (ValueError, TypeError, AttributeError, IndexError) as error:
         hint = 'adopt the launch line alone: `cloudtrain adopt "torchrun ... train.py"`'
-        raise UsageError(f"the launch in `{source[:80]}` is not understood: {error}", hint=hint, code="CT981") from None
+        raise UsageError(f"cannot read the launch in `{source[:80]}`: {error}", hint=hint, code="CT981") from None
 
 
 def _launch_of(source: str) -> tuple[Launch, str] | None:
@@ -92,12 +92,12 @@ def _launch_of(source: str) -> tuple[Launch, str] | None:
             hint = (
                 f'adopt the line that uses it: `cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
             )
-            raise UsageError(f"`{source}` is a configuration of accelerate, without a script", hint=hint, code="CT981")
+            raise UsageError(f"`{source}` is accelerate's configuration and names no script", hint=hint, code="CT981")
     return None
 
 
 def is_script(source: str) -> bool:
-    """Whether adopting it means to run it."""
+    """Return whether cloudtrain has to run the source to adopt it."""
     return source.endswith(SCRIPTS) and os.path.isfile(source)  # noqa: PTH113 - a Path raises where the name is too long
 
 
@@ -109,7 +109,7 @@ def originals_of(
     python: str | None = None,
     time_limit: float = TIME_LIMIT,
 ) -> list[Original]:
-    """The jobs that a source holds.
+    """Return the jobs that a source holds.
 
     Raises:
         UsageError: it holds none, or does not exist.
@@ -117,7 +117,7 @@ def originals_of(
     if is_script(source):
         if not execute:
             hint = "allow it with `--yes`, or with `execute=True` in Python"
-            raise UsageError(f"adopting `{source}` means to run it", hint=hint, code="CT985")
+            raise UsageError(f"cloudtrain has to run `{source}` to adopt it", hint=hint, code="CT985")
         from cloudtrain.adoption.scripts import originals_of_script
 
         return originals_of_script(Path(source), arguments, python=python, time_limit=time_limit)
@@ -130,10 +130,10 @@ def originals_of(
 
 
 def original_at(reference: str) -> Original:
-    """A job that a target has: `sagemaker://us-west-2/NAME`. Slashes within the place stand for the colons of others.
+    """Return a job that a target has: `sagemaker://us-west-2/NAME`. In the place, slashes replace colons.
 
     Raises:
-        UsageError: the reference is none, or the target has no such job.
+        UsageError: the reference is not valid, or the target has no such job.
         TargetError: the target cannot be asked.
     """
     from cloudtrain.core.states import RunRef
@@ -148,10 +148,10 @@ def original_at(reference: str) -> Original:
 
 
 def chosen(originals: Sequence[Original], name: str | None) -> Original:
-    """The job of that name; the only one where none is named.
+    """Return the job of that name, or the only job if no name is given.
 
     Raises:
-        UsageError: there are several and none is named, or none has the name.
+        UsageError: there are several jobs and no name is given, or no job has the name.
     """
     names = [original.name for original in originals]
     if name is not None:

@@ -34,5 +34,5 @@ class Comparison:
 
 
 def shown_path(path: Path) -> str:
-    """The way to a value, as people read it."""
+    """Return the path to a value as people read it."""
     return dotted(path) or "(the whole request)"

@@ -1,7 +1,7 @@
 """Runs a script so that it stops at the first job that it creates. `cloudtrain adopt` starts a copy of this file.
 
-Only the standard library, and any Python 3.7 or newer: this is the script's interpreter, not cloudtrain's. It is told
-by `plan.json` beside it: the hooks, the script or the cells, the arguments.
+The script's interpreter runs it, so it uses only the standard library and works with Python 3.7 and newer. `plan.json`
+beside it names the hooks, the script or the cells, and the arguments.
 """
 
 import ast
@@ -59,7 +59,7 @@ def run_cell(cell, title, names, folder):
 
 
 def refuse_sockets():
-    """No connection leaves this process through Python."""
+    """Refuse every connection that this process opens through Python."""
 
     def refuse(*_, **__):
         raise OSError("cloudtrain adopt refuses connections")
@@ -71,7 +71,7 @@ def refuse_sockets():
 
 
 def hooks_of(folder, names):
-    """Module name to what has to be done with it when it is imported."""
+    """Map each module's name to its hook and to the functions that the hook calls."""
     found = {}
     for name in names:
         path = os.path.join(folder, "hook_%s.py" % name)
@@ -83,7 +83,7 @@ def hooks_of(folder, names):
 
 
 def taker(folder, name):
-    """What writes the job down and ends the process: an exception could be swallowed."""
+    """Return a function that writes the job down and ends the process: the script could swallow an exception."""
 
     def emit(record):
         text = json.dumps({"target": name, "record": record}, default=str)
@@ -97,7 +97,8 @@ def taker(folder, name):
 
 
 def keeper(folder):
-    """What keeps what the script uploads: the job's code is among it. Of data, the first megabytes are enough."""
+    """Return a function that keeps what the script uploads: all archives, because the job's code is among them, and the
+    first megabytes of data."""
     kept = [0, 0]
     lock = threading.Lock()
 
@@ -123,7 +124,7 @@ class Finder(importlib.abc.MetaPathFinder):
         self.hooks = hooks
 
     def find_spec(self, name, path=None, target=None):  # noqa: ARG002
-        """The module's own way of being found, with the hook behind it."""
+        """Find modules as Python does, with the hook added."""
         if name not in self.hooks:
             return None
         hook, emit, keep = self.hooks.pop(name)

@@ -1,4 +1,4 @@
-"""A launch line as a job, and what the job starts beside what the line starts."""
+"""Turn a launch line into a job, and compare what the job starts with what the line starts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from cloudtrain.targets.common.compiling import hyperparameter_argv
 
 
 def adopt_launch(launch: Launch, kind: str) -> Adoption:
-    """The job of a launch line, its file read back and compared with the line: machines, processes, script, arguments.
+    """Return the job of a launch line, after comparing its file with the line: machines, processes, script, arguments.
 
     Raises:
-        JobError: no job can say it.
+        JobError: no job can express the line.
     """
     fields, comments = _fields(launch)
     head = [f"Adopted from {kind}."]

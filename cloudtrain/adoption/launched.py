@@ -27,12 +27,12 @@ _GPUS = frozenset({"SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SKYPILOT_NUM_GP
 
 
 def is_batch_script(text: str) -> bool:
-    """Whether a text is a script for `sbatch`."""
+    """Return whether a text is a script for `sbatch`."""
     return text.startswith("#!") and "#SBATCH" in text
 
 
 def read_batch_script(text: str, folder: str) -> Launch:
-    """What a batch script starts: its directives, its variables, and the one launch line in it.
+    """Return what a batch script starts: its directives, its variables, and its one launch line.
 
     Raises:
         UsageError: it has no launch line, or several.
@@ -55,7 +55,8 @@ def read_batch_script(text: str, folder: str) -> Launch:
 
 
 def _directives(text: str) -> dict[str, str]:
-    """The options above a script's first command, by their long names; empty text where one has no value.
+    """Return the options above a script's first command, by their long names; an option without a value has an empty
+    text.
 
     Raises:
         ValueError: a quote is open.
@@ -77,7 +78,7 @@ def _directives(text: str) -> dict[str, str]:
 
 
 def is_task_file(data: Any) -> bool:
-    """Whether the data is a task of SkyPilot."""
+    """Return whether the data is a task of SkyPilot."""
     return (
         isinstance(data, Mapping)
         and isinstance(data.get("run"), str)
@@ -86,7 +87,7 @@ def is_task_file(data: Any) -> bool:
 
 
 def read_task_file(data: Mapping[str, Any], folder: str) -> Launch:
-    """What a task of SkyPilot starts.
+    """Return what a task of SkyPilot starts.
 
     Raises:
         UsageError: its `run` has no launch line, or several.
@@ -161,7 +162,7 @@ def _last_number(text: str) -> int | None:
 
 
 def _seconds(text: str) -> int | None:
-    """`DAYS-HOURS:MINUTES:SECONDS` and its shorter forms, as `--time` takes them."""
+    """Return the seconds of `DAYS-HOURS:MINUTES:SECONDS` or a shorter form, as `--time` takes them."""
     if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
         return None
     days, dash, clock = text.rpartition("-")

@@ -47,7 +47,7 @@ class Launch:
 
 
 def is_launch_line(text: str) -> bool:
-    """Whether a text begins like a command line that is understood here."""
+    """Return whether a text begins like a command line that cloudtrain understands."""
     try:
         words = _without_variables(shlex.split(text))[1]
     except ValueError:
@@ -56,15 +56,15 @@ def is_launch_line(text: str) -> bool:
 
 
 def read_launch_line(text: str, folder: str = ".") -> Launch:
-    """What a command line starts. Files that it names stand below `folder`.
+    """Return what a command line starts. Files that it names are below `folder`.
 
     Raises:
-        UsageError: it is no shell line, or starts no script.
+        UsageError: the text is not a shell line, or starts no script.
     """
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise _wrong(f"`{text[:80]}` is no shell line: {error}", "close the quotes") from None
+        raise _wrong(f"`{text[:80]}` is not a shell line: {error}", "close the quotes") from None
     variables, words = _without_variables(words)
     if words[:1] == ["srun"]:
         words = _after_options(words[1:], _SRUN_FLAGS)
@@ -82,7 +82,7 @@ def read_launch_line(text: str, folder: str = ".") -> Launch:
 
 
 def _tool_of(words: Sequence[str]) -> tuple[str, int] | None:
-    """The tool of a line, and how many words name it."""
+    """Return the tool of a line, and how many words name it."""
     first = os.path.basename(words[0])  # noqa: PTH119
     if first == "srun":
         rest = _after_options(words[1:], _SRUN_FLAGS)
@@ -104,7 +104,7 @@ def _tool_of(words: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _without_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Variables that stand before a command, and the command."""
+    """Return the variables that stand before a command, and the command."""
     variables = {}
     rest = list(words)
     while rest and (match := _ASSIGNMENT.fullmatch(rest[0])):
@@ -121,7 +121,8 @@ def _after_options(words: Sequence[str], flags: frozenset[str]) -> list[str]:
 
 
 def _options(words: Sequence[str], flags: frozenset[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Options with their values, names with hyphens; and the rest from the first word that is none."""
+    """Return the options with their values, names with hyphens; and the words from the first one that is not an
+    option."""
     found: dict[str, list[str]] = {}
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
@@ -232,7 +233,7 @@ def _first(options: dict[str, list[str]], *names: str) -> str | None:
 
 
 def _hosts(file: str) -> list[int]:
-    """Slots of each host of a hostfile."""
+    """Return the slots of each host of a hostfile."""
     lines = [line.split("#")[0].split() for line in _text(file).splitlines()]
     return [int((re.search(r"slots=(\d+)", " ".join(words)) or ["", "1"])[1]) for words in lines if words]
 

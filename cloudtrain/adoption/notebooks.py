@@ -1,4 +1,4 @@
-"""The cells of a notebook as Python: without what only IPython understands."""
+"""The cells of a notebook as Python, without the lines that only IPython understands."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _AROUND_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
 
 
 def cells_of(notebook: Path) -> list[str]:
-    """The code cells of a notebook. A cell that writes a file does so; other magics and shell lines are left out, and a
-    cell that is all magic is empty.
+    """Return the code cells of a notebook. A cell that writes a file does so; other magics and shell lines are left
+    out, and a cell that is all magic is empty.
 
     Raises:
-        UsageError: it is no notebook.
+        UsageError: the file is not a notebook.
     """
     try:
         data = json.loads(read_bytes(notebook, _MOST))
@@ -51,7 +51,7 @@ def _plain(cell: str) -> str:
 
 
 def _joined(lines: list[str]) -> Iterator[str]:
-    """The lines; a shell line that goes on after a backslash is one line."""
+    """Yield the lines, with a shell line that continues after a backslash as one line."""
     shell = ""
     for line in lines:
         if shell or _SHELL.match(line):

@@ -70,7 +70,7 @@ class Adoption:
         return self.comparison.differences
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """Return what `--json` prints."""
         return {
             "equal": self.equal,
             "differences": [vars(item) for item in self.differences],
@@ -83,10 +83,11 @@ class Adoption:
 
 
 def adopt_original(original: Original, place: Path) -> Adoption:
-    """The job of a request, proven: its file is read back, compiled and compared. `place` is the folder of the file.
+    """Return the job of a request, after reading its file back, compiling it and comparing the result. `place` is the
+    folder of the file.
 
     Raises:
-        UsageError: no draft of it compiles.
+        UsageError: no draft of the job compiles.
     """
     if original.search is not None:
         try:
@@ -125,7 +126,7 @@ def _best(original: Original, place: Path) -> Adoption:
 
 
 def moved(draft: Draft, original: Original, place: Path) -> Draft:
-    """A copy of the draft for a job file in another folder: relative places on this machine lead to the same files."""
+    """Return a copy of the draft for a job file in another folder, with relative paths that lead to the same files."""
     job = deepcopy(draft.job)
     if original.folder is not None:
         source = job.get("source_dir")
@@ -145,10 +146,10 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
 
 
 def settled(draft: Draft) -> TrainingJob:
-    """The job of a draft that nobody compiles. Fields that the job's model refuses are taken out.
+    """Return the job of a draft without compiling it. Fields that the job's model refuses are removed.
 
     Raises:
-        JobError: something that cannot be taken out is refused.
+        JobError: the model or the target refuses a field that cannot be removed.
     """
     for _ in range(_TRIES):
         try:
@@ -160,7 +161,7 @@ def settled(draft: Draft) -> TrainingJob:
 
 
 def _from(place: Path, folder: str, path: str) -> str:
-    """A path from one folder as a path from another."""
+    """Convert a path relative to one folder into a path relative to another."""
     there = os.path.join(folder, path)  # noqa: PTH118 - a path that is absolute already stays
     if os.path.isabs(path):  # noqa: PTH117
         return path
@@ -168,7 +169,7 @@ def _from(place: Path, folder: str, path: str) -> str:
 
 
 def _weight(found: Adoption) -> tuple[int, int]:
-    """How much of a job is not said by its fields: differences, then values in the overrides."""
+    """Return how much of a job its fields cannot express: differences, then values in the overrides."""
     return len(found.differences), _leaves(found.fields.get(found.target + OVERRIDES))
 
 
@@ -177,10 +178,10 @@ def _leaves(value: Any) -> int:
 
 
 def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft) -> Adoption:
-    """The draft with overrides for what its fields do not say.
+    """Return the draft with overrides for everything that its fields cannot express.
 
     Raises:
-        JobError: it does not compile, whatever is taken out of it.
+        JobError: the draft does not compile, whichever fields are removed.
     """
     settings, context, plan = _mended(target, adopter, original, draft)
     theirs = adopter.comparable(original.request, original, context, None)
@@ -218,7 +219,7 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
 
 
 def _overrides_comment(overrides: Mapping[str, Any]) -> str:
-    """Why they are there. A null takes something away, and everything else says something."""
+    """Return the comment above the overrides. It tells nulls, which remove something, from other values."""
     said = [f"`{name}`" for name, value in overrides.items() if _says(value)]
     removed = [f"`{name}`" for name, value in overrides.items() if _removes(value)]
     parts = []
@@ -238,11 +239,11 @@ def _removes(value: Any) -> bool:
 
 
 def _mended(target: Target, adopter: Adopter, original: Original, draft: Draft) -> tuple[Any, CompileContext, Plan]:
-    """The settings, the context and the plan of a draft. Fields that the job's model or the target refuses are taken
-    out, and the overrides then say what they said.
+    """Return the settings, the context and the plan of a draft. Fields that the job's model or the target refuses are
+    removed, and overrides take their place.
 
     Raises:
-        JobError: something that cannot be taken out is refused.
+        JobError: the model or the target refuses a field that cannot be removed.
     """
     first: JobError | None = None
     for _ in range(_TRIES):
@@ -278,12 +279,12 @@ def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str])
 
 
 def _nowhere(way: tuple[str, ...]) -> tuple[str, ...]:
-    """The key of a comment about a field that is not there: it stands at the top of the file."""
+    """Return the key of a comment about a missing field, which stands at the top of the file."""
     return ("", *way)
 
 
 def _holder(fields: Any, way: tuple[str, ...]) -> dict[str, Any] | None:
-    """The mapping with the last part of the way as a key."""
+    """Return the mapping that has the last part of the path as a key."""
     for part in way[:-1]:
         fields = fields.get(part) if isinstance(fields, dict) else None
     return fields if way and isinstance(fields, dict) and way[-1] in fields else None
@@ -294,7 +295,7 @@ def _text(draft: Draft) -> str:
 
 
 def _written(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
-    """The fields of the file and their comments: those of the job, or of a sweep with the job inside."""
+    """Return the fields of the file and their comments: those of the job, or of a sweep with the job inside."""
     if draft.sweep is None:
         return draft.job, draft.comments
     job = {name: value for name, value in draft.job.items() if name != "name"}  # which is the sweep's
@@ -303,7 +304,7 @@ def _written(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
 
 
 def _compiled(target: Target, draft: Draft, settings: Any, context: CompileContext) -> Plan:
-    """The plan of the job as its own file says it: what was written is what is proven.
+    """Return the plan of the job as its written file describes it, so that the proof covers the file.
 
     Raises:
         JobError: the job, or the target's compile, refuses something.
@@ -319,8 +320,8 @@ def _compiled(target: Target, draft: Draft, settings: Any, context: CompileConte
 
 
 def _with_places(job: TrainingJob, target: Target, settings: Any, context: CompileContext) -> TrainingJob:
-    """The job with the places that data of this machine gets. Its hash plays no part in what is proven, and the data
-    need not be there."""
+    """Return the job with the places that its local data gets. The comparison ignores the
+    hash of the data, so the data may be missing."""
     inputs = dict(job.inputs)
     for name, item in job.inputs.items():
         path = item.of(target.name)

@@ -1,6 +1,6 @@
 """A script of another tool, run until it creates its first job: in a copy of its folder, without the network, with
-credentials that are none, and for a limited time. It is the user's own script: this protects from accidents, and is no
-prison for a hostile one (docs/adopting.md says what it can still do)."""
+credentials that nothing accepts, and for a limited time. The script is the user's own: this protects from accidents,
+but not from hostile scripts (docs/adopting.md says what it can still do)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run_script(script: Path, arguments: Sequence[str], *, python: str | None, ti
     """Run a script or a notebook until it creates a job.
 
     Raises:
-        UsageError: it creates none, takes too long, or cannot be started.
+        UsageError: the script creates no job, takes too long, or cannot be started.
     """
     with tempfile.TemporaryDirectory(prefix="cloudtrain-adopt-", ignore_cleanup_errors=True) as name:
         place = Path(name)
@@ -70,17 +70,17 @@ def run_script(script: Path, arguments: Sequence[str], *, python: str | None, ti
 
 
 def outside_folders(script: Path) -> list[Path]:
-    """The folders beside the script's own, and one above, that it names: `"../shared-scripts"`."""
+    """Return the folders that the script names beside its own folder and one level above it: `"../shared-scripts"`."""
     text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
     found = sorted(set(_OUTSIDE.findall(text)))
     return [script.absolute().parent / name for name in found if not (script.parent / name).is_symlink()]
 
 
 def _copy_of(folder: Path, copy: Path) -> Path:
-    """A copy of the script's folder, in which the script may write.
+    """Yield a copy of the script's folder, in which the script may write.
 
     Raises:
-        UsageError: it is too large to be only that.
+        UsageError: the folder is too large to contain only a script.
     """
     files = size = 0
 
@@ -130,7 +130,7 @@ def _hook_of(target: Any) -> str | None:
 
 
 def _environment(place: Path, mark: str) -> dict[str, str]:
-    """What programs need to start, a home of its own, and credentials that nobody takes."""
+    """Return the variables that programs need to start, with a separate home and credentials that nothing accepts."""
     given = load_settings().environ
     region = given.get("AWS_REGION") or given.get("AWS_DEFAULT_REGION") or "us-east-1"
     return {name: given[name] for name in _KEPT if name in given} | {
@@ -148,8 +148,8 @@ def _environment(place: Path, mark: str) -> dict[str, str]:
 
 
 def _without_network() -> list[str]:
-    """The words before a command that give it neither a network nor a way to outlive its first process, where this
-    machine has them: namespaces of Linux."""
+    """Return the words before a command that give it neither a network nor a way to outlive its first process, where
+    this machine has them: namespaces of Linux."""
     program = shutil.which("unshare")
     if program is None:
         return []
@@ -163,7 +163,7 @@ def _without_network() -> list[str]:
 def _run(
     command: Sequence[str], work: Path, environment: Mapping[str, str], output: Path, mark: str, time_limit: float
 ) -> int | None:
-    """The exit code; None where the time was over. Nothing that it has started is left."""
+    """Run the command and return its exit code; None after the time limit. Kills everything that it has started."""
     try:
         with output.open("wb") as file:
             process = subprocess.Popen(
@@ -185,7 +185,7 @@ def _run(
 
 
 def _kill_what_is_left(mark: str) -> None:
-    """End processes that have left the group, such as daemons: they have the variable still."""
+    """End processes that have left the group, such as daemons, which still have the variable."""
     import psutil
 
     for _ in range(5):
@@ -246,7 +246,7 @@ def _failed(folder: Path) -> tuple[str, ...]:
 
 
 def _lines(output: Path) -> list[str]:
-    """What a script wrote at first."""
+    """Return the lines of the first megabyte that a script wrote."""
     with output.open("rb") as file:
         return file.read(1 << 20).decode(errors="replace").splitlines()
 

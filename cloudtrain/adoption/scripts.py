@@ -1,4 +1,4 @@
-"""A script that uses an SDK, as the jobs that it creates; and where on this machine their code stands."""
+"""The jobs that a script with an SDK creates, and the place of their code on this machine."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MOST_FOLDERS = 2000
 def originals_of_script(
     script: Path, arguments: Sequence[str], *, python: str | None, time_limit: float
 ) -> list[Original]:
-    """The jobs that a script creates with its first call that creates one.
+    """Return the jobs that a script creates with the first call that creates any.
 
     Raises:
-        UsageError: it creates none.
+        UsageError: the script creates no job.
     """
     captured = run_script(script, arguments, python=python, time_limit=time_limit)
     adopter = target_of(captured.target).adopter()
@@ -34,7 +34,7 @@ def originals_of_script(
     found, archive = adopter.captured(captured.record, captured.uploads)
     if not found:
         hint = "cloudtrain adopts training jobs"
-        raise UsageError(f"the first job that `{script}` creates is no training job", hint=hint, code="CT981")
+        raise UsageError(f"the first job that `{script}` creates is not a training job", hint=hint, code="CT981")
     folder, failed = script.absolute().parent, captured.failed
     places = [*_folders(folder), *outside_folders(script)]
     source = _source_in(folder, places, archive) if archive is not None else None
@@ -51,7 +51,7 @@ def originals_of_script(
 
 
 def _source_in(folder: Path, places: Sequence[Path], archive: bytes) -> str | None:
-    """The folder whose files are those of the archive, or the one file that it holds; None where there is none."""
+    """Return the folder that has exactly the archive's files, or the path of its only file; None if nothing matches."""
     try:
         files = dict(files_of(archive))
     except (tarfile.TarError, OSError, EOFError, ValueError):
@@ -68,7 +68,7 @@ def _source_in(folder: Path, places: Sequence[Path], archive: bytes) -> str | No
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    """The folder and those below it, nearest first."""
+    """Yield the folder and the folders below it, nearest first."""
     waiting = [(folder, 0)]
     for place, depth in waiting:
         yield place
@@ -86,7 +86,7 @@ def _is_file(path: Path, content: bytes) -> bool:
 
 
 def _names_below(folder: Path) -> Iterator[str]:
-    """The files that the script saw: its copy of the folder has no hidden ones."""
+    """Yield the files that the script saw; hidden files are missing from its copy of the folder."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in LEFT_OUT]
         for name in names:

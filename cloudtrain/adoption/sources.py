@@ -1,4 +1,4 @@
-"""What `cloudtrain adopt` is given, told apart by looking: a document, a script, a launch line."""
+"""The kinds of sources of `cloudtrain adopt`, recognised by their content: documents, scripts, launch lines."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _FORMATS = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
 
 def originals_of_document(source: str) -> list[Original]:
-    """The jobs of a file, or of stdin, that holds a request, an event, a description or a job of another tool.
+    """Return the jobs of a file, or of stdin, that contains a request, an event, a description or a job of another
+    tool.
 
     Raises:
-        UsageError: it cannot be read, or no target knows what it is.
+        UsageError: the source cannot be read, or no target recognises it.
     """
     text, folder = text_of(source)
     data = parsed_text(text, source)
@@ -40,7 +41,7 @@ def _of_target(target: Any, data: Any, folder: str | None) -> list[Original]:
 
 
 def text_of(source: str) -> tuple[str, str | None]:
-    """The text of a file or of stdin, and the folder that it stands in.
+    """Return the text of a file or of stdin, and the folder of the file.
 
     Raises:
         UsageError: it cannot be read.
@@ -57,11 +58,11 @@ def text_of(source: str) -> tuple[str, str | None]:
 
 
 def parsed_text(text: str, source: str) -> Any:
-    """The data of JSON or YAML text. YAML is read by the rules of version 1.1, as the other tools read it: `yes` is
-    true, `010` is 8 and `1e-4` is text.
+    """Return the data of JSON or YAML text. YAML is read by the rules of version 1.1, as the other tools read it: `yes`
+    is true, `010` is 8 and `1e-4` is text.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is neither JSON nor YAML.
     """
     name = "the text on stdin" if source == STDIN else f"`{source}`"
     form = _FORMATS.get(Path(source).suffix.lower())
@@ -87,7 +88,7 @@ def parsed_text(text: str, source: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """JSON data: texts for keys, and for the dates that YAML 1.1 sees."""
+    """Convert to JSON data: keys become texts, and so do the dates that YAML 1.1 reads."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):

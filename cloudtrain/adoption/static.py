@@ -23,10 +23,10 @@ from cloudtrain.targets.registry import all_targets
 
 
 def adopt_statically(script: Path, place: Path) -> Adoption:
-    """The draft of the first job that the script's text creates; never equal, because nothing is compared.
+    """Return a draft of the first job that the script's text creates; it is never equal, because nothing is compared.
 
     Raises:
-        UsageError: the text is no Python, or has no call that makes a job.
+        UsageError: the text is not Python, or no call in it makes a job.
     """
     calls = list(calls_in(script))
     kind = f"the text of {script.name}"
@@ -41,7 +41,7 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
         why = "no literal in the text"
         differences = [Difference(path, text, draft.comments.get((path,), ""), why) for path, text in unknown.items()]
         differences.append(Difference("(the whole request)", "", "", "nothing was executed, so nothing was compared"))
-        head = [f"A draft from {kind}: what is no literal there is missing here, or guessed."]
+        head = [f"A draft from {kind}: values that are not literals there are missing here, or guessed."]
         head += [f"{path} was: {text}" for path, text in unknown.items()]
         text = settings_toml(target.name, draft.settings, draft.settings_head) if draft.settings else ""
         written = job_yaml(draft.job, draft.comments, head)
@@ -52,10 +52,10 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
 
 
 def calls_in(script: Path) -> Iterator[StaticCall]:
-    """Every call of a script or a notebook, with what is known of its arguments.
+    """Yield every call of a script or a notebook, with what its text says about the arguments.
 
     Raises:
-        UsageError: it is no Python.
+        UsageError: the source is not Python.
     """
     notebook = script.suffix == ".ipynb"
     names: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def calls_in(script: Path) -> Iterator[StaticCall]:
 
 
 def _calls(statement: ast.AST, names: dict[str, Any]) -> Iterator[StaticCall]:
-    """The calls of a statement, outermost first; then its assignments hold."""
+    """Yield the calls of a statement, outermost first; then note its assignments."""
     if isinstance(statement, ast.If):
         yield from _calls_of_branches(statement, names)
         return
@@ -100,7 +100,7 @@ def _calls(statement: ast.AST, names: dict[str, Any]) -> Iterator[StaticCall]:
 
 
 def _calls_of_branches(statement: ast.If, names: dict[str, Any]) -> Iterator[StaticCall]:
-    """What is assigned in one branch only, or otherwise in each, is not known after them."""
+    """Yield the calls of both branches. Afterwards a name is known only if both assign it the same value."""
     branches = []
     for body in (statement.body, statement.orelse):
         branches.append({name: dict(held) if isinstance(held, dict) else held for name, held in names.items()})
@@ -139,7 +139,8 @@ def _keywords(node: ast.Call, names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dotted(node: ast.expr, names: Mapping[str, Any]) -> str:
-    """`sagemaker.pytorch.PyTorch`; of a call on a call, what was called: `PyTorch().fit`."""
+    """Return the name of a call, such as `sagemaker.pytorch.PyTorch`; for a call on a call also the inner one:
+    `PyTorch().fit`."""
     if isinstance(node, ast.Attribute):
         return f"{_dotted(node.value, names)}.{node.attr}"
     if isinstance(node, ast.Call):
@@ -149,7 +150,7 @@ def _dotted(node: ast.expr, names: Mapping[str, Any]) -> str:
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """What an expression is, as far as its text says it."""
+    """Return the value of an expression, as far as its text says it."""
     if isinstance(node, ast.Name) and isinstance(names.get(node.id), Unknown):
         return names[node.id]
     try:
@@ -159,10 +160,10 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _known(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The same.
+    """Return the value of an expression.
 
     Raises:
-        ValueError, and others: the text does not say it.
+        ValueError, and others: the text does not show the value.
     """
     if isinstance(node, ast.Constant):
         return node.value
@@ -183,13 +184,13 @@ def _known(node: ast.expr, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
         left, right = _plain(_known(node.left, names)), _plain(_known(node.right, names))
         if isinstance(node.op, ast.Mult) and not (isinstance(left, int | float) and isinstance(right, int | float)):
-            raise ValueError("texts are not repeated")
+            raise ValueError("the draft does not repeat texts")
         return left + right if isinstance(node.op, ast.Add) else left * right
     if isinstance(node, ast.Subscript):
         return _sure(_known(node.value, names)[_known(node.slice, names)])
     if isinstance(node, ast.Call):
         return _called(node, names)
-    raise ValueError("no literal")
+    raise ValueError("not a literal")
 
 
 def _called(node: ast.Call, names: Mapping[str, Any]) -> Any:
@@ -209,5 +210,5 @@ def _sure(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if not isinstance(value, str | int | float):
-        raise TypeError("no plain value")
+        raise TypeError("not a plain value")
     return value

@@ -20,14 +20,14 @@ _WIDTH = 110
 
 
 def job_yaml(job: Mapping[str, Any], comments: Mapping[Path, str], head: Sequence[str] = ()) -> str:
-    """The job file. A comment stands above its field; one whose field is not there, at the top."""
+    """Return the text of the job file. A comment stands above its field; one whose field is not there, at the top."""
     missing = [f"{text}" for path, text in comments.items() if not _holds(job, path)]
     lines = [f"# {line}".rstrip() for text in (*head, *missing) for line in text.splitlines()]
     return "\n".join([*lines, *([""] if lines else []), *_mapping(job, (), comments, "")]) + "\n"
 
 
 def settings_toml(target: str, settings: Mapping[str, Any], head: Sequence[str] = ()) -> str:
-    """The target's table of `cloudtrain.toml`, tables within it last."""
+    """Return the target's table of `cloudtrain.toml`, with nested tables last."""
     lines = [f"# {line}".rstrip() for text in head for line in text.splitlines()]
     return "\n".join([*lines, *_table((target,), settings)]) + "\n"
 
@@ -78,13 +78,13 @@ def _scalar(value: Any) -> str:
 
 
 def _number(value: Any) -> str:
-    """YAML 1.2 and this package read `1e-05` as a number; YAML 1.1 wants a point in it."""
+    """Write floats with a decimal point, because YAML 1.1 reads `1e-05` as text."""
     text = json.dumps(value)
     return re.sub(r"^(-?\d+)e", r"\1.0e", text) if isinstance(value, float) else text
 
 
 def _block(text: str, indent: str) -> tuple[str, list[str]] | None:
-    """Text of several lines as a literal block: its header, and its lines; None where quotes are safer."""
+    """Write text of several lines as a literal block: its header and its lines; None where quotes are safer."""
     plain = all(line.isprintable() and not line.endswith(" ") for line in text.split("\n"))
     if not plain or text[:1] in (" ", "\n") or text.endswith("\n\n") or not text.strip():
         return None

@@ -19,7 +19,7 @@ class Links:
     """Follows links in a tree that is known only by its paths, as the kernel will do after unpacking."""
 
     def __init__(self, roots: Collection[str], files: Collection[str], links: Mapping[str, str]) -> None:
-        """`roots` are the absolute spellings of the root; `files` and the keys of `links` are relative to it."""
+        """Take the absolute spellings of the root as `roots`; `files` and the keys of `links` are relative to it."""
         self._roots = sorted(roots, key=len, reverse=True)
         self._files = {tuple(path.split("/")) for path in files}
         self._links = {tuple(path.split("/")): target for path, target in links.items()}

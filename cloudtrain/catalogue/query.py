@@ -47,7 +47,7 @@ class Query:
     """US dollars per hour. A type without a known price does not match."""
 
     def tests(self) -> Mapping[str, Test]:
-        """The tests of the given conditions, by field."""
+        """Return the tests of the given conditions, by field."""
         gpu, gpus, memory, price = self.gpu, self.gpus, self.min_gpu_memory, self.max_price
         tests: dict[str, Test] = {}
         if gpu is not None:

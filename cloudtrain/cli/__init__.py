@@ -19,7 +19,7 @@ import sys
 
 
 def command() -> None:
-    """The `cloudtrain` command, as a process of its own."""
+    """Run the `cloudtrain` command and end the process."""
     try:
         main()
     except SystemExit as leaving:

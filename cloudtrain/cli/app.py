@@ -66,15 +66,15 @@ class LazyGroup(TyperGroup):
     """A group whose commands live in `cloudtrain.cli.commands`, imported by name."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """The names, in the order of the help."""
+        """Return the names, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """The command of that name, built from its module; None when there is none."""
+        """Return the command of that name, built from its module; None if it does not exist."""
         return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As Typer does, but with our words for a command that does not exist."""
+        """Resolve a command as Typer does, but with our words if it does not exist."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             raise UsageError(f"there is no command `{args[0]}`", hint=_nearest_command(args[0], args[1:]))
         return super().resolve_command(ctx, args)
@@ -101,7 +101,7 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """The command of that name, as the object that Typer runs. Its help is the docstring of its function."""
+    """Return the command of that name as the object that Typer runs. Its help is the docstring of its function."""
     command = import_module(f"{__package__}.commands.{_MODULES.get(name, name)}").command
     if isinstance(command, typer.Typer):
         return _name(built(command), name)
@@ -200,7 +200,8 @@ def _name(command: Any, name: str) -> Any:
 
 
 def _nearest_command(word: str, rest: Sequence[str]) -> str:
-    """What to type instead of a command that does not exist, with the arguments where the other tool has the same."""
+    """Return what to type instead of a command that does not exist, with the arguments if the other tool has the same
+    ones."""
     from cloudtrain.cli.terminal import typed
 
     if word.endswith(".py"):

@@ -1,4 +1,4 @@
-"""What the shell offers after TAB. Never prints and never fails: a completion that cannot be made is empty.
+"""The words that the shell offers after TAB. Completion prints nothing and never fails; without an answer it is empty.
 
 Shells put what is offered on the command line as it is. A name that a shell would take for something else, as the file
 `a;reboot.yaml`, is therefore not offered; bash then offers files itself, with quotes.
@@ -21,7 +21,7 @@ Completion = Callable[[str], list[str]]
 
 
 def _silent(words: Completion) -> Completion:
-    """Those words that begin with what is typed; none at all when they cannot be found.
+    """Return the words that begin with the typed text; none if they cannot be found.
 
     The function that is returned has the signature by which Typer finds out what to pass.
     """
@@ -39,7 +39,7 @@ def _silent(words: Completion) -> Completion:
 
 @_silent
 def runs(_: str) -> list[str]:
-    """Names of the newest runs, as the store has them: no target is asked, so that TAB answers at once."""
+    """Return the names of the newest runs from the store, without asking a target, so that TAB answers at once."""
     from cloudtrain.settings import load_settings
     from cloudtrain.store.store import read_store
 
@@ -48,13 +48,13 @@ def runs(_: str) -> list[str]:
 
 
 def runs_and_jobs(incomplete: str) -> list[str]:
-    """What two things can be compared: runs, and files."""
+    """Return what `diff` compares: runs and files."""
     return [*runs(incomplete), *jobs(incomplete)]
 
 
 @_silent
 def jobs(incomplete: str) -> list[str]:
-    """Job files and folders under what is typed already, and the bundled scripts."""
+    """Return job files and folders under the typed path, and the bundled scripts."""
     from cloudtrain.jobfile import SUFFIXES
     from cloudtrain.scripts import script_names
 
@@ -72,7 +72,7 @@ def jobs(incomplete: str) -> list[str]:
 
 @_silent
 def scripts(_: str) -> list[str]:
-    """Names of the bundled scripts."""
+    """Return names of the bundled scripts."""
     from cloudtrain.scripts import script_names
 
     return script_names()
@@ -80,7 +80,7 @@ def scripts(_: str) -> list[str]:
 
 @_silent
 def codes(_: str) -> list[str]:
-    """Codes of the preflight rules."""
+    """Return codes of the preflight rules."""
     from cloudtrain.targets.rules import all_rules
 
     return [rule.code for rule in all_rules()]
@@ -88,7 +88,7 @@ def codes(_: str) -> list[str]:
 
 @_silent
 def all_codes(_: str) -> list[str]:
-    """Codes of the preflight rules and of errors."""
+    """Return codes of the preflight rules and of errors."""
     from cloudtrain.problems.codes import ERROR_CODES
 
     return sorted([*codes(""), *ERROR_CODES])
@@ -96,7 +96,7 @@ def all_codes(_: str) -> list[str]:
 
 @_silent
 def targets(_: str) -> list[str]:
-    """The targets."""
+    """Return the targets."""
     from cloudtrain.core.targets import target_names
 
     return [*target_names()]
@@ -108,7 +108,7 @@ FORMATS = ("text", "json", "request")
 
 @_silent
 def formats(_: str) -> list[str]:
-    """What a plan can be printed as, on one target or another."""
+    """Return the formats of a plan, of all targets."""
     from cloudtrain.core.targets import all_targets
 
     own = dict.fromkeys(form for target in all_targets() for form in target.plan_formats)
@@ -117,7 +117,7 @@ def formats(_: str) -> list[str]:
 
 @_silent
 def emulated(_: str) -> list[str]:
-    """The targets whose machines this one can stand for."""
+    """Return the targets that this machine can emulate."""
     from cloudtrain.targets.local.settings import emulated_targets
 
     return emulated_targets()
@@ -125,7 +125,7 @@ def emulated(_: str) -> list[str]:
 
 @_silent
 def states(_: str) -> list[str]:
-    """The states of a run."""
+    """Return the states of a run."""
     from cloudtrain.core.states import RunState
 
     return [state.value for state in RunState]
@@ -133,7 +133,7 @@ def states(_: str) -> list[str]:
 
 @_silent
 def groups(_: str) -> list[str]:
-    """What costs can be summed by; of tags, those that runs have."""
+    """Return what costs can be summed by, with the tags that runs have."""
     from cloudtrain.settings import load_settings
     from cloudtrain.store.store import read_store
 
@@ -144,5 +144,5 @@ def groups(_: str) -> list[str]:
 
 @_silent
 def parts(_: str) -> list[str]:
-    """What of a run can be downloaded."""
+    """Return what of a run can be downloaded."""
     return ["model/", "outputs/", "checkpoint/", "logs/", "work/"]

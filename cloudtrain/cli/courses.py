@@ -1,4 +1,4 @@
-"""The course of a metric: its values in little room, and how they look as a curve or a sparkline."""
+"""The course of a metric: its values, thinned out, and how they look as a curve or a sparkline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ small a part of a linear scale."""
 
 
 class Course:
-    """All values of a metric in little room: the last one, the bounds, and enough at even distances for a curve."""
+    """The values of a metric in little memory: the last, the bounds, and enough evenly spaced values for a curve."""
 
     def __init__(self) -> None:
         self.last = self._newest = math.nan
@@ -25,7 +25,7 @@ class Course:
         self._count, self._distance = 0, 1
 
     def add(self, value: float) -> None:
-        """Take the next value. One that is not finite is the last one, and nothing else."""
+        """Take the next value. A value that is not finite only counts as the last one."""
         self.last = value
         if not math.isfinite(value):
             return
@@ -49,7 +49,7 @@ class Course:
 
 
 def wants_logarithm(values: Sequence[float]) -> bool:
-    """Whether a linear scale would show little but the way down from the first values, as with most losses."""
+    """Return whether a linear scale would show little but the drop from the first values, as with most losses."""
     if not values or min(values) <= 0 or max(values) / 2 < min(values) / 2 * _WIDE:
         return False
     return sorted(_fractions(values))[len(values) // 2] < _LOW
@@ -80,7 +80,7 @@ def _heights(values: Sequence[float]) -> list[float]:
 
 
 def _fractions(values: Sequence[float]) -> list[float]:
-    """Where the values lie between the smallest, 0, and the largest, 1."""
+    """Scale the values from the smallest, 0, to the largest, 1."""
     if not values:
         return []
     low, high = min(values) / 2, max(values) / 2  # halves, because the whole distance may be more than a float holds

@@ -28,7 +28,7 @@ _TORCH_PROBE = (
 
 
 class Diagnosis(NamedTuple):
-    """One line of the doctor: `level` is ok, warning, error, or optional for what is not there and need not be."""
+    """One line of the doctor: `level` is ok, warning, error, or optional for things that may be missing."""
 
     subject: str
     level: str
@@ -37,7 +37,7 @@ class Diagnosis(NamedTuple):
 
 
 def examine() -> list[Diagnosis]:
-    """Every examination, in the order of the report."""
+    """Yield every examination, in the order of the report."""
     from cloudtrain.targets.registry import all_targets
 
     targets = all_targets()
@@ -57,8 +57,8 @@ def _python() -> Diagnosis:
 
 
 def _torch() -> Diagnosis:
-    """Imported in another process: the import takes seconds, and a broken CUDA installation can kill its process. Not
-    in the working directory, whose `torch.py` would be imported."""
+    """Look at torch in another process, because the import takes seconds and a broken CUDA installation can kill its
+    process. The process starts outside the working directory, because a `torch.py` there would be imported instead."""
     import subprocess
 
     try:
@@ -176,7 +176,7 @@ def _instances() -> Diagnosis:
 
 
 def _account(target: Target) -> Diagnosis | None:
-    """What a target says about its account; None where it says nothing."""
+    """Return what a target says about its account; None if it says nothing."""
     from cloudtrain.settings import load_settings
 
     try:

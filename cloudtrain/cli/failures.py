@@ -87,7 +87,7 @@ def _notices(error: CloudtrainError) -> Iterator[Any]:
 
 
 def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
-    """The last lines: how many problems there are, and for failed checks what to do about all of them."""
+    """Return the last lines: how many problems there are, and what to do about failed checks."""
     if isinstance(error, PreflightError):
         return "\n".join(filter(None, (f"{_count(error, levels)}; nothing was sent", error.hint)))
     count = len(error.problems)
@@ -96,7 +96,7 @@ def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
 
 
 def _count(error: CloudtrainError, levels: Sequence[str]) -> str:
-    """`5 errors in job.yaml`, `1 error, 2 warnings`."""
+    """Format a count, such as `5 errors in job.yaml` or `1 error, 2 warnings`."""
     counts = {level: levels.count(level) for level in dict.fromkeys(levels)}
     text = ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items())
     files = {problem.file for problem in error.problems if problem.file}
@@ -104,7 +104,7 @@ def _count(error: CloudtrainError, levels: Sequence[str]) -> str:
 
 
 def _in_our_words(error: Any) -> UsageError:
-    """Typer's complaint as one of ours: a message without a final stop, and a hint that can be typed."""
+    """Translate Typer's complaint: a message without a full stop, and a hint that can be typed."""
     path = error.ctx.command_path if error.ctx is not None else "cloudtrain"
     see_help = f"see `{path} --help`"
     option = getattr(error, "option_name", None)
@@ -135,7 +135,7 @@ _SAID = {
 
 
 def _value_hint(error: Any, text: str) -> str | None:
-    """A value that can be typed after the option that has a wrong one."""
+    """Suggest a value to type after the option that has a wrong one."""
     flag = next((name for name in getattr(getattr(error, "param", None), "opts", ()) if name.startswith("--")), None)
     if flag is None:
         return None
@@ -156,7 +156,7 @@ def _options(ctx: Any) -> list[str]:
 
 
 def _found_by_the_system(error: Exception) -> UsageError | None:
-    """A user's mistake that the operating system sees first, at whatever place it is met; None for anything else."""
+    """Return a user's mistake that the operating system noticed first; None for anything else."""
     if not isinstance(error, OSError):
         return None
     if error.errno == errno.ENAMETOOLONG:

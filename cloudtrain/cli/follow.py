@@ -77,14 +77,14 @@ def print_logs(
 
 
 class _QueueNews:
-    """Says on stderr where a followed run stands in a queue, whenever that changes, and when it starts."""
+    """Says on stderr which place a followed run has in a queue, whenever that changes, and when it starts."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._place: int | None = None
 
     def tell(self, status: RunStatus) -> None:
-        """The status, as often as it changes."""
+        """Report a new place in the queue when the status changes."""
         place = status.queue_place
         if place is not None and place != self._place:
             say(f"`{self._name}` is queued: place {place}, {status.reason}")
@@ -94,7 +94,8 @@ class _QueueNews:
 
 
 def _fold_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """Without the traceback of a launcher whose rank failed: the end of the run says why, and `logs` prints it all."""
+    """Leave out the traceback of a launcher whose rank failed, because the end of the run says why, and `logs` prints
+    it all."""
     failing = set()
     for line in lines:
         if line.rank is None and line.text.startswith("Traceback (most recent call last)"):
@@ -106,8 +107,8 @@ def _fold_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
 def _print(
     run: Run, lines_of: Callable[[OnStatus], Iterable[LogLine]], form: LineFormat, stream: TextIO
 ) -> dict[str, float]:
-    """Print lines as they come and return the last value of each metric. `lines_of` gets what wants to be told of
-    every change of the run's status."""
+    """Print lines as they come and return the last value of each metric. `lines_of` gets a function to
+    call with every change of the run's status."""
     if form.as_json or form.raw or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return _write(lines_of(_QueueNews(run.name).tell), form, stream)
     from cloudtrain.cli.live import LiveView
@@ -119,7 +120,7 @@ def _print(
 
 
 def _write(lines: Iterable[LogLine], form: LineFormat, stream: TextIO) -> dict[str, float]:
-    """Every line is flushed, so that whoever reads a pipe follows too."""
+    """Print and flush every line, so that readers of a pipe can follow too."""
     from cloudtrain.core.states import Metrics
 
     latest: dict[str, float] = {}

@@ -31,14 +31,14 @@ def write_sections(formatter: Any, sections: Mapping[str, Sequence[tuple[str, st
 
 
 class Command(TyperCommand):
-    """A command whose arguments look in its help as they do in its examples: `JOB`, `[CODE]`, `NAME...`."""
+    """A command whose help shows arguments as its examples do: `JOB`, `[CODE]`, `NAME...`."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """`[OPTIONS] NAME [PATH]`."""
+        """Write the usage, such as `[OPTIONS] NAME [PATH]`."""
         return ["[OPTIONS]", *(_metavar(param) for param in self._arguments(ctx))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The arguments, then the options."""
+        """Write the arguments, then the options."""
         arguments = [(re.sub(r"[][]", "", _metavar(param)), param.help or "") for param in self._arguments(ctx)]
         options = [
             (record[0], _BRACKETS.sub("", record[1]).replace("\\[", "["))
@@ -48,7 +48,8 @@ class Command(TyperCommand):
         write_sections(formatter, {"Arguments": arguments, "Options": options})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As Typer does, but what follows a Python script belongs to it, as with `python`, `torchrun` and `uv run`."""
+        """Parse as Typer does, but leave what follows a Python script to the script, as `python`, `torchrun` and `uv
+        run` do."""
         if any(param.name == "arguments" for param in self.params):
             end = self._first_argument(args)
             if end is not None and args[end].endswith(".py") and args[end + 1 :][:1] != ["--"]:
@@ -63,7 +64,7 @@ class Command(TyperCommand):
         return parsed
 
     def _first_argument(self, args: list[str]) -> int | None:
-        """The index of the first word that is neither an option nor an option's value."""
+        """Return the index of the first word that is neither an option nor an option's value."""
         options: list[Any] = [param for param in self.params if param.param_type_name == "option"]
         with_value = {name for option in options if not option.is_flag for name in option.opts}
         index = 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
-    """The job of a file or of a bundled script.
+    """Return the job of a file or of a bundled script.
 
     Raises:
         UsageError: there is no such file.
@@ -45,10 +45,10 @@ def job_or_script(
     gpu: str | None = None,
     save_job: Path | None = None,
 ) -> JobFile:
-    """The job of a file, of a bundled script, or of a Python script with its arguments.
+    """Return the job of a file, of a bundled script, or of a Python script with its arguments.
 
     Raises:
-        UsageError: there is no such file, or what is for scripts is said of a job file.
+        UsageError: there is no such file, or an option for scripts is used with a job file.
         JobError: the job's problems, all of them.
     """
     if not is_script(job):
@@ -76,10 +76,10 @@ def job_or_script(
 
 
 def as_array(file: JobFile, each: Sequence[str] | None, parallel: int | None) -> JobFile:
-    """The file with the job once for each combination of `--each` values; the file itself where there are none.
+    """Return the file with the job once for each combination of `--each` values; the file itself without them.
 
     Raises:
-        UsageError: what is for arrays is said of a sweep, or the other way round.
+        UsageError: an option for arrays is used with a sweep, or the other way round.
         JobError: a value does not fit.
     """
     if not each:
@@ -93,12 +93,12 @@ def as_array(file: JobFile, each: Sequence[str] | None, parallel: int | None) ->
 
 
 def is_script(job: str) -> bool:
-    """Whether a job is named by its Python script."""
+    """Return whether the user names a job by its Python script."""
     return job.endswith(".py")
 
 
 def _require_distribution(script: Path) -> None:
-    """Several processes need a library that lets them meet.
+    """Check that a script for several processes imports a library that connects them.
 
     Raises:
         UsageError: the script imports none.
@@ -112,7 +112,7 @@ def _require_distribution(script: Path) -> None:
 
 
 def _changes(instances: int | None, processes_per_instance: int | None, gpu: str | None) -> list[str]:
-    """The fields that the flags of a script stand for, as overrides."""
+    """Return the fields that the flags of a script set, as overrides."""
     model, _, count = (gpu or "").partition(":")
     flags = {
         "resources.instance_count": instances,
@@ -145,8 +145,8 @@ def _save(file: Path, text: str) -> None:
 
 
 def target(name: str | None, profile: str | None, *, job: str | None = None, **flags: Any) -> Any:
-    """The target with its settings, those of the job file's project first. A flag of the local target that another
-    target lacks is an error.
+    """Return the target with its settings, those of the job file's project first. A flag of the local target that
+    another target lacks is an error.
 
     Raises:
         UsageError: a flag does not belong to the target.
@@ -173,10 +173,10 @@ def target(name: str | None, profile: str | None, *, job: str | None = None, **f
 
 
 def pinned(file: JobFile, where: Any, *, offline: bool = False) -> JobFile:
-    """The file with versions in the place of labels.
+    """Return the file with versions in place of labels.
 
     Raises:
-        UsageError: the target may not be asked, or there is no label that it can be asked for.
+        UsageError: `--offline` forbids to ask the target, or the job has no label that the target knows.
         TargetError: it cannot be asked.
     """
     if offline:
@@ -188,7 +188,7 @@ def pinned(file: JobFile, where: Any, *, offline: bool = False) -> JobFile:
 
 
 def plan_of(file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[str] | None) -> Plan:
-    """The plan of a job file, its findings placed in the file."""
+    """Return the plan of a job file, with its findings placed in the file."""
     import cloudtrain as ct
 
     return ct.plan(file.work, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of)
@@ -197,14 +197,14 @@ def plan_of(file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[
 def checked(
     file: JobFile, where: Any, *, profile: str | None, ignore: Sequence[str] | None, online: bool | None
 ) -> Plan:
-    """The plan of a job file with what its target says about it, if it is asked."""
+    """Return the plan of a job file, with its target's findings if the target is asked."""
     from cloudtrain.api import check
 
     return check(file.work, where, profile=profile, ignore=list(ignore or ()), place_of=file.place_of, online=online)
 
 
 def run(name: str) -> Run:
-    """The run of a name. Where `last` is a run from another folder, stderr says which."""
+    """Return the run of a name. Where `last` is a run from another folder, stderr says which."""
     import cloudtrain as ct
     from cloudtrain.cli.terminal import say
 
@@ -216,7 +216,7 @@ def run(name: str) -> Run:
 
 
 def may(what: str, run: Run) -> None:
-    """Ask before something is done to a run from another folder that was named `last`.
+    """Ask before a command changes a run from another folder that the user called `last`.
 
     Raises:
         UsageError: there is nobody to ask, or the answer is no.
@@ -229,7 +229,7 @@ def may(what: str, run: Run) -> None:
 
 
 def confirmed(question: str) -> bool:
-    """Whether a person at the terminal says yes."""
+    """Return whether a person at the terminal agrees."""
     import sys
 
     import typer
@@ -238,7 +238,7 @@ def confirmed(question: str) -> bool:
 
 
 def instance_number(text: str) -> int:
-    """An instance as a user writes it: its number, counted from 0, or SageMaker's name of its host, `algo-1`.
+    """Parse an instance as a user writes it: its number, counted from 0, or SageMaker's name of its host, `algo-1`.
 
     Raises:
         UsageError: the text is neither.
@@ -252,7 +252,7 @@ def instance_number(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """`10m` as seconds.
+    """Convert `10m` to seconds.
 
     Raises:
         UsageError: the text is not a duration.
@@ -274,7 +274,7 @@ _OF_THE_JOB = {
 
 
 def _as_fields(flags: dict[str, Any]) -> dict[str, Any]:
-    """The flags as fields of the target; an interpreter given as a path follows the working directory."""
+    """Return the flags as fields of the target; an interpreter given as a path is relative to the working directory."""
     python = flags.get("python")
     if python is not None and os.sep in python:
         home = os.path.expanduser(python)  # noqa: PTH111 - `~somebody` whom this machine does not know stays as it is

@@ -23,7 +23,8 @@ class LineFormat(NamedTuple):
     """With the colours of the line itself."""
 
     def text(self, line: LogLine) -> str:
-        """The line without its end. A service may send several as one; each gets what stands before it."""
+        """Return the line, without its end, as it is printed. A service may send several as one; each gets what
+        stands before it."""
         if self.as_json:
             content = {name: value for name, value in line.__dict__.items() if name != "values"}
             if line.values is not None:
@@ -33,12 +34,12 @@ class LineFormat(NamedTuple):
         return "\n".join(lead + part for part in self.parts(line))
 
     def parts(self, line: LogLine) -> list[str]:
-        """The text, line by line, as it may be shown."""
+        """Return the lines of the text as a terminal may show them."""
         parts = line.text.split("\n")
         return parts if self.raw else [visible_output(part, color=self.color) for part in parts]
 
     def lead(self, line: LogLine) -> str:
-        """What stands before the text: `2026-11-21T08:13:31.250Z [rank 0] `."""
+        """Return the prefix of the text: `2026-11-21T08:13:31.250Z [rank 0] `."""
         parts = []
         if self.timestamps:
             parts.append(_utc(line.time))

@@ -1,4 +1,4 @@
-"""A run on a terminal: its lines scroll, and below them stands how far it is, what it waits for, and its curves."""
+"""A run on a terminal: its lines scroll, and the rows below show its progress, what it waits for, and its curves."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _TABLE_WIDTH, _NARROWEST = 34, 8
 
 
 class LiveView:
-    """Prints lines, except metric lines, which change what stands below them. That appears at once, and its curves stay
-    on the screen when the run has ended."""
+    """Prints lines, except metric lines, which change the view below them. The view appears at once, and its curves
+    stay on the screen when the run has ended."""
 
     def __init__(self, form: LineFormat, stream: TextIO) -> None:
         from rich.console import Console
@@ -109,7 +109,7 @@ class LiveView:
         return Text(self._form.lead(line), style=colour).append_text(Text.from_ansi(part))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-        """Draw what stands below the lines. Every printed line asks for it; it is drawn anew a few times a second."""
+        """Draw the view below the lines. Every printed line asks for it; it is drawn a few times a second at most."""
         from rich.segment import Segment
 
         now, size = time.monotonic(), (options.max_width, console.size.height)
@@ -137,7 +137,7 @@ class LiveView:
         return parts + self._course_parts(width, height - min(_OTHER_ROWS, height // 2))
 
     def _course_parts(self, width: int, rows: int) -> list[RenderableType]:
-        """As many curves as `rows` have room for, and the other metrics as a table."""
+        """Draw as many curves as fit into `rows`, and list the other metrics in a table."""
         courses = sorted(self._courses.items(), key=lambda item: "loss" not in item[0])
         count = self._curves_among(len(courses), rows) if self._draws else 0
         others = courses[count:]
@@ -149,7 +149,7 @@ class LiveView:
 
     @staticmethod
     def _curves_among(count: int, rows: int) -> int:
-        """How many metrics can be curves while each of the others has a row of the table."""
+        """Return how many metrics can be curves while each of the others has a row of the table."""
         fits = (n for n in range(count, 0, -1) if n * (_LOWEST + 1) + (count - n + 1 if n < count else 0) <= rows)
         return next(fits, 1 if rows > _LOWEST + 2 else 0)
 

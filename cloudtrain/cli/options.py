@@ -168,5 +168,5 @@ Priority = Annotated[
 
 
 def submit_target(emulate: str | None, target: str | None) -> str | None:
-    """The target: an emulation runs on this machine, whatever the settings' own target is."""
+    """Return the target; an emulation runs on this machine, whatever target the settings name."""
     return target or (DEFAULT_TARGET if emulate else None)

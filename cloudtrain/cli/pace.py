@@ -1,5 +1,5 @@
-"""How a run gets on, from its lines and its status: step, pace, time left, ranks that fall behind, and what it waits
-for. Pure: the clock is an argument."""
+"""The progress of a run, from its lines and its status: step, pace, time left, ranks that fall behind, and what it
+waits for. Pure: the clock is an argument."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class Pace:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest takes: what the script says, else at the pace of the newest reports."""
+        """The seconds that are left: as the script says, else at the pace of the newest reports."""
         step, total, pace = self._latest.get("step"), self._latest.get("total"), self.per_second
         if step is None or total is None or step >= total:
             return None
         return self._latest.get("seconds_left", (total - step) / pace if pace else None)
 
     def progress(self) -> str:
-        """`step 120 of 460  26%  epoch 5.2  38 steps/s  9s left`, as far as it is known."""
+        """Format what is known as `step 120 of 460 26% epoch 5.2 38 steps/s 9s left`."""
         parts = []
         if "step" in self._latest:
             total = self._latest.get("total")
@@ -95,7 +95,8 @@ class Pace:
         return "  ".join(parts)
 
     def waiting_for(self, now: float) -> str:
-        """What the run waits for, empty while it gets on: the target, its first line, a rank that fell behind."""
+        """Return what the run waits for: the target, its first line, or a rank that fell behind; empty while it makes
+        progress."""
         if self._is_over:
             return ""
         quiet = now - self._news_at
@@ -116,7 +117,7 @@ class Pace:
         return lag
 
     def lag(self, *, is_quiet: bool) -> str:
-        """Which ranks are behind by more than one report, or, while all are quiet, by one."""
+        """Return the ranks that are more than one report behind, or one report if all are quiet."""
         if len(self._step_of) < 2 or not self._stride:
             return ""
         first = max(self._step_of.values())
@@ -133,7 +134,7 @@ class Pace:
         return self._status is not None and self._status.state.is_final
 
     def _phase(self) -> str:
-        """What the provider calls the phase that goes on now."""
+        """Return the provider's name for the current phase."""
         phases = [item for item in self._status.transitions if item.ended is None] if self._status else []
         if not phases:
             return ""

@@ -15,7 +15,7 @@ _PAUSE = 0.1
 
 
 def upload_progress() -> Callable[[int, int], None] | None:
-    """What to call with the bytes that are there and those there are; None where nobody looks."""
+    """Return a function to call with the bytes that are done and the total; None if nobody looks."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return None
     lock, drawn = threading.Lock(), 0.0

@@ -30,7 +30,7 @@ class CanRefresh(Protocol):
 
 
 def refresh_types(target: str, profile: str | None) -> Iterator[str]:
-    """Ask the target; lines that say what has been found.
+    """Ask the target, and return lines that say what it found.
 
     Raises:
         UsageError: its service cannot.
@@ -56,7 +56,7 @@ def refresh_types(target: str, profile: str | None) -> Iterator[str]:
 
 
 def _able(settings: Settings) -> Iterator[str]:
-    """The targets whose services can."""
+    """Return the targets whose services can refresh their tables."""
     from cloudtrain.core.targets import target_names
     from cloudtrain.targets.registry import service_of
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def exit_code(status: RunStatus) -> int:
-    """0 when the run succeeded, 1 otherwise."""
+    """Return 0 if the run succeeded, else 1."""
     return 0 if status.state is RunState.SUCCEEDED else 1
 
 
@@ -45,7 +45,7 @@ def report_end(run: Run, status: RunStatus, metrics: Mapping[str, float] | None 
 
 
 def _of_sweep(status: RunStatus) -> str:
-    """`trial 7 is the best, accuracy 0.97; 2 of 40 trials failed`."""
+    """Write the summary of a sweep: `trial 7 is the best, accuracy 0.97; 2 of 40 trials failed`."""
     from cloudtrain.render.status import number
 
     progress = ("trials", "ended", "running", "best_trial")
@@ -66,7 +66,7 @@ def goes_on(run: Run) -> None:
 
 
 def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
-    """A run and its status as JSON data."""
+    """Return a run and its status as JSON data."""
     return {
         "name": run.name,
         "ref": str(run.ref),
@@ -112,7 +112,7 @@ def _after(status: RunStatus) -> str:
 
 
 def _working_files(run: Run) -> dict[str, Path]:
-    """Nothing where they cannot be seen: the run has ended well all the same."""
+    """Return the working files; none if they cannot be read, because the run has ended well all the same."""
     try:
         return run.working_files
     except (OSError, CloudtrainError):
@@ -120,7 +120,7 @@ def _working_files(run: Run) -> dict[str, Path]:
 
 
 def _words_of(work: Mapping[str, Path]) -> str:
-    """How many files there are, and the largest: a script that keeps its model there has not lost it."""
+    """Say how many files there are, and name the largest, which may be the model."""
     from cloudtrain.core.units import format_size
 
     sizes = {name: file.stat().st_size for name, file in work.items() if file.exists()}
@@ -131,7 +131,7 @@ def _words_of(work: Mapping[str, Path]) -> str:
 
 
 def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
-    """What there is to download: a processing run has no model, and that of a script may be among its working files."""
+    """Return what to download: a processing run has no model, and a script's model may be among its working files."""
     written = run.written
     stopped = status.state is RunState.STOPPED
     wanted = "checkpoint" if stopped else "model" if not written or "model" in written else next(iter(written))

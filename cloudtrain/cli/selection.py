@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LogLevel(str, Enum):
-    """How grave a line is, at least."""
+    """The lowest severity of printed lines."""
 
     warning = "warning"
     error = "error"
@@ -30,7 +30,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 class Selection(NamedTuple):
-    """What a line must have to be printed; nothing unless given."""
+    """The conditions that a printed line meets; by default there are none."""
 
     pattern: re.Pattern[str] | None = None
     since: float | None = None
@@ -38,7 +38,7 @@ class Selection(NamedTuple):
     level: LogLevel | None = None
 
     def of(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
-        """The lines that are wanted. A traceback counts as one error, to its last line."""
+        """Yield the selected lines. A traceback counts as one error, to its last line."""
         open_tracebacks: set[tuple[int, int | None, str]] = set()
         for line in lines:
             if (
@@ -65,10 +65,10 @@ def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, in
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """A regular expression as it is typed.
+    """Compile a regular expression as you type it.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not a regular expression.
     """
     from cloudtrain.errors import UsageError
 
@@ -80,11 +80,11 @@ def pattern_of(text: str) -> re.Pattern[str]:
 
 
 def moment_of(text: str) -> float:
-    """A moment as it is typed, in seconds since the epoch: `10m` ago, or `2026-11-22T10:00` (local time, unless it
-    says which).
+    """Convert a moment as you type it to seconds since the epoch: `10m` ago, or `2026-11-22T10:00` (local time, unless
+    it names a zone).
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is not a moment.
     """
     from cloudtrain.core.units import parse_duration
     from cloudtrain.errors import UsageError

@@ -1,4 +1,4 @@
-"""stdout and stderr as every command finds them: open, able to take any character, and clear about a full disk."""
+"""stdout and stderr of every command: they are open, take any character, and report a full disk."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class OutputError(CloudtrainError):
 
 
 def mend_streams() -> None:
-    """Put streams that can be relied on in the place of those that the process was started with."""
+    """Replace the streams of the process by streams that escape what they cannot encode and report a full disk."""
     codecs.register_error(_ESCAPED, _escape)
     sys.stdout = _Stdout(**_as_given(sys.stdout, 1))
     sys.stderr = _Stderr(**_as_given(sys.stderr, 2))
 
 
 def discard(stream: TextIO) -> None:
-    """Point a stream at nothing, so that the interpreter's last flush has nobody to complain about."""
+    """Point a stream at /dev/null, so that the interpreter's last flush cannot fail."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _as_given(stream: Any, number: int) -> dict[str, Any]:
-    """The arguments for a stream like `stream`. None is one that was closed (`>&-`): it leads nowhere, and keeps the
-    next file that is opened from getting its number."""
+    """Return the arguments for a stream like `stream`. None is a stream that was closed (`>&-`). It gets /dev/null,
+    so that the next file that is opened does not get its number."""
     if stream is None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         return {"buffer": open(number, "wb"), "encoding": "utf-8", "errors": _ESCAPED}
@@ -46,7 +46,8 @@ def _as_given(stream: Any, number: int) -> dict[str, Any]:
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """What the encoding lacks, as JSON writes it (`\\u00e9`): readable, and what `--json` prints stays JSON."""
+    """Write what the encoding lacks as JSON does (`\\u00e9`), so that it is readable and the output of `--json` stays
+    JSON."""
     from json import dumps
 
     assert isinstance(error, UnicodeEncodeError), "only output is escaped"
@@ -54,7 +55,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 
 
 class _Stderr(io.TextIOWrapper):
-    """A command goes on without its messages where nobody can read them."""
+    """A stream that keeps a command running when its messages cannot be written."""
 
     def write(self, text: str, /) -> int:
         with self._watch():
@@ -66,7 +67,7 @@ class _Stderr(io.TextIOWrapper):
             super().flush()
 
     def failed(self, error: OSError) -> None:
-        """What follows a failure, when the stream has been discarded."""
+        """Accept the failure; the stream has been discarded."""
 
     @contextlib.contextmanager
     def _watch(self) -> Iterator[None]:
@@ -78,10 +79,10 @@ class _Stderr(io.TextIOWrapper):
 
 
 class _Stdout(_Stderr):
-    """A command without its data has failed. That a reader went away is no failure: it has seen enough."""
+    """A stream whose failures end the command. A reader that closes the pipe is not a failure, as with `| head`."""
 
     def failed(self, error: OSError) -> NoReturn:
-        """What follows a failure, when the stream has been discarded."""
+        """Raise the failure; the stream has been discarded."""
         if isinstance(error, BrokenPipeError):
             raise error
         message = f"stdout cannot be written: {error.strerror}"

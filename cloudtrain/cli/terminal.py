@@ -21,22 +21,22 @@ def show(document: Document, stream: TextIO, *, width: int | None = None) -> Non
 
 
 def say(*lines: str) -> None:
-    """A message to the person, on stderr, line by line. Literals stand in backticks."""
+    """Print a message for the user on stderr, line by line. Literals stand in backticks."""
     show(Document([Text("\n".join(map(on_one_line, lines)))]), sys.stderr)
 
 
 def typed(*words: str) -> str:
-    """A command line as a literal, which a shell reads as these words when it is copied."""
+    """Return a command line as a literal that can be copied into a shell."""
     return f"`{' '.join(map(shell_word, words))}`"
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Data on stdout, one item a line, each as a terminal may show it. With `--json` it is exact."""
+    """Print data on stdout, one item per line, as a terminal may show it. With `--json` it is exact."""
     sys.stdout.writelines(f"{on_one_line(line)}\n" for line in lines)
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """One JSON document on stdout, or with `indent=None` one line of JSON. JSON has no NaN and no infinity: they are
+    """Print one JSON document on stdout; with `indent=None` on one line. JSON has no NaN and no infinity, which become
     null."""
     import json
 
@@ -53,7 +53,7 @@ def _finite(value: Any) -> Any:
 
 
 def width_of(stream: TextIO) -> int | None:
-    """Columns of the terminal, or of `COLUMNS` where it is set; None when nothing limits the width."""
+    """Return the columns of the terminal, or of `COLUMNS` if it is set; None if nothing limits the width."""
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given) > 0:
         return int(given)
@@ -64,5 +64,5 @@ def width_of(stream: TextIO) -> int | None:
 
 
 def has_color(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the stream may be coloured: a terminal that is not dumb, and no NO_COLOR (https://no-color.org)."""
+    """Return whether the stream may be coloured: a terminal that is not dumb, and no NO_COLOR (https://no-color.org)."""
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"

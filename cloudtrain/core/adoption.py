@@ -17,8 +17,7 @@ UNREAD = "0" * 64
 
 
 class Search(NamedTuple):
-    """The search that a tuner makes: the fields of a sweep beside its job, and what is lost where only the job can be
-    adopted."""
+    """The search that a tuner makes: the fields of a sweep beside its job, and what an adopted job alone would lose."""
 
     fields: Mapping[str, Any]
     lost: Mapping[str, str]

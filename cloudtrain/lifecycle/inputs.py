@@ -133,7 +133,7 @@ class _Search:
         if len(found) > 1:
             names = ", ".join(f"`{row.name}`" for row in found[:5])
             message = f"`{name}` is the beginning of {len(found)} runs"
-            raise CloudtrainError(message, hint=f"write more of it: {names}", code="CT021")
+            raise CloudtrainError(message, hint=f"type more of the name: {names}", code="CT021")
         state = self._state(found[0])
         if state in _BAD:
             raise _unusable(found[0], f"is {state}")

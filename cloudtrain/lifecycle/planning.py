@@ -240,8 +240,8 @@ class PreparedJob:
         return price.hourly if price is not None and price.exact else None
 
     def rate_and_limit(self, plan: Plan | None = None) -> tuple[float | None, int | None]:
-        """US dollars for an hour of all instances, and the seconds that the job can run at most; None for what is not
-        known, and for both where the target takes no money."""
+        """Return the US dollars for an hour of all instances, and the most seconds that the job can run; None for
+        what is not known, and for both if the target is free."""
         if not self.where.is_paid:
             return None, None
         plan = plan or self._compile(_NAMELESS)

@@ -256,7 +256,7 @@ def _send(store: Store, submission: Submission, plan: Plan, record: RunRecord) -
         if record.stage == "planned":
             store.advance(record.name, "uploaded")
             if _is_taken(service, plan):
-                raise NameTaken(f"`{plan.target}` has another run `{plan.run_name}`", hint="it gets the next name")
+                raise NameTaken(f"`{plan.target}` has another run `{plan.run_name}`", hint="the run gets the next name")
         store.advance(record.name, "sent")
         service.submit(plan, again=record.stage == "sent")
     except BaseException as error:

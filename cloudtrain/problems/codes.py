@@ -524,7 +524,7 @@ _PLACES = (
     ErrorCode(
         "CT943",
         "The credentials may not do this.",
-        "They are good, and lack a permission. The hint names it, for whoever gives permissions in your account.",
+        "They are valid, but lack a permission. The hint names it; ask your account's administrator for it.",
     ),
     ErrorCode("CT944", "The credentials have expired.", "They were good once. The hint says how to log in again."),
     ErrorCode(

@@ -53,6 +53,9 @@ _STYLE = """<style>
 """JupyterLab styles the content of cells: tables are right-aligned and striped, with equal columns. The doubled class
 overrides these rules. Colours are those of the JupyterLab or VS Code theme, if there is one."""
 
+_LEFT = ' style="text-align:left"'
+"""On each cell, because JupyterLab removes the style above from a notebook that you have not run yourself."""
+
 
 def to_html(document: Document) -> str:
     """Return the document as one `<div class="cloudtrain">`, which loads nothing from elsewhere."""
@@ -76,13 +79,15 @@ def _text(block: Text) -> str:
 
 
 def _pairs(block: Pairs) -> str:
-    rows = "".join(f"<tr><th>{_escape(label)}</th><td>{_cell(value)}</td></tr>" for label, value in block.rows)
+    rows = "".join(
+        f"<tr><th{_LEFT}>{_escape(label)}</th><td{_LEFT}>{_cell(value)}</td></tr>" for label, value in block.rows
+    )
     return f"<table>{rows}</table>"
 
 
 def _table(block: Table) -> str:
-    head = "".join(f"<th>{_escape(header)}</th>" for header in block.headers)
-    rows = "".join("<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in block.rows)
+    head = "".join(f"<th{_LEFT}>{_escape(header)}</th>" for header in block.headers)
+    rows = "".join("<tr>" + "".join(f"<td{_LEFT}>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in block.rows)
     return f"<table><tr>{head}</tr>{rows}</table>"
 
 

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return input to path, and the script's argv."""
+    """Return a map from inputs to their paths, and the script's argv."""
     if "--" not in arguments[:-1]:
         raise SetupError("nothing to start", hint=f"python -m {MODULE} --shard NAME=PATH -- PROGRAM ARGUMENTS")
     end = list(arguments).index("--")

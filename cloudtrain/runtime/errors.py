@@ -6,7 +6,7 @@ import sys
 
 
 class SetupError(Exception):
-    """The process cannot train as it was started or asked to. `hint` says what to type or to set."""
+    """The process cannot train with its environment, arguments or data. `hint` says what to type or to set."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)

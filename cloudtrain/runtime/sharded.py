@@ -323,5 +323,5 @@ class _Unpickler(pickle.Unpickler):
 def _forgery_error(folder: Path, what: str) -> SetupError:
     return SetupError(
         f"the checkpoint `{folder}` holds data that this script never saves: {what}",
-        hint="do not load it: it may have been made to run code; remove it, and resume from another one",
+        hint="do not load it, because it may run foreign code; remove it, and resume from another checkpoint",
     )

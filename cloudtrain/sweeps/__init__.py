@@ -1,4 +1,4 @@
-"""Sweeps: many runs of one job as one thing, planned, driven, watched, stopped and continued.
+"""Sweeps: many runs of one job that are planned, driven, watched, stopped and continued together.
 
 planning.py    a sweep and the user's surroundings into a plan: the request of a service's tuner, or of our driver
 strategies.py  the values of the next trial

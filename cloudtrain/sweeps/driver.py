@@ -54,7 +54,7 @@ Moment = Callable[[str], None]
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """`STATE_DIR NAME DESCRIPTOR`: take the sweep over, say so on the descriptor, and drive it to its end."""
+    """Take the sweep `STATE_DIR NAME` over, report that on the descriptor, and drive it to its end."""
     state_dir, name, descriptor = arguments or sys.argv[1:]
     if os.fork():
         os._exit(0)
@@ -86,7 +86,7 @@ def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambd
         specification = Specification.from_json(json.loads(folder.specification.read_bytes()))
         Driver(folder, specification, settings, started, moment).drive()
     except OSError as error:
-        reason = f"the sweep's folder cannot be written: {error.strerror}; `cloudtrain continue {folder.name}` goes on"
+        reason = f"the sweep's folder cannot be written: {error.strerror}; run `cloudtrain continue {folder.name}`"
         folder.write_status(RunState.FAILED, reason, started=started, metrics=_metrics_left(folder))
     except CloudtrainError as error:
         folder.write_status(RunState.FAILED, error.message, started=started, metrics=_metrics_left(folder))
@@ -113,7 +113,7 @@ class Archive:
 
 
 class Driver:
-    """Drives one sweep."""
+    """Start, watch and stop the trials of one sweep."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Driver:
         self._end()
 
     def _step(self) -> bool:
-        """Look at every trial once, and start one if there is room. Whether anything happened."""
+        """Look at every trial once, and start one if there is room. Return whether anything happened."""
         study, happened = self._journal.study, False
         for trial in [trial for trial in study.open if trial.run]:
             happened |= self._watch(trial)
@@ -181,7 +181,7 @@ class Driver:
         return happened
 
     def _next_number(self) -> int:
-        """The number of the trial to start next; 0 where none is left, or none should be started any more."""
+        """Return the number of the trial to start next; 0 if none is left, or no more should start."""
         study = self._journal.study
         number = len(study.trials) + 1
         if number > self._sweep.trial_count + study.extended or self._folder.stop.exists():
@@ -192,7 +192,7 @@ class Driver:
         return 0 if self._hopeless() is not None else number
 
     def _hopeless(self) -> str | None:
-        """The reason of the first trials, where all of them failed."""
+        """Return why the first trials failed, if all of them did."""
         ended = self._journal.study.ended
         first = [trial for trial in ended if trial.state is RunState.FAILED]
         if len(first) < _HOPELESS or len(first) < len(ended) or self._sweep.objective is None:
@@ -253,7 +253,7 @@ class Driver:
         return True
 
     def _kept_of(self, trial: Trial, sweep: Kept | None) -> Callable[[Plan], Kept] | None:
-        """What the store keeps of a trial: the job that it is, with the source that the sweep was submitted from."""
+        """Return what the store keeps of a trial: its job, and the folder that the sweep was submitted from."""
         if sweep is None:
             return None
         from cloudtrain.bundle.entries import Entry
@@ -277,7 +277,7 @@ class Driver:
         return Origin(labels=hide(labels_of(job.tags, job.hyperparameters), values_to_hide(job)))
 
     def _watch(self, trial: Trial) -> bool:
-        """Look at a trial that runs; write down its end. Whether it has ended or was asked to stop."""
+        """Look at a running trial, and record its end. Return whether it has ended or was asked to stop."""
         ref = RunRef(self._specification.where.name, self._account.place, trial.run)
         try:
             status = self._service.status(ref)
@@ -315,7 +315,7 @@ class Driver:
         return replace(trial, reports=max(seen, trial.reports, key=len))
 
     def _values(self, ref: RunRef) -> tuple[float, ...]:
-        """Every value of the objective that a trial has reported, NaN too."""
+        """Return every value of the objective that a trial has reported, including NaN."""
         if self._sweep.objective is None:
             return ()
         metric = self._sweep.objective.metric
@@ -324,13 +324,14 @@ class Driver:
         return tuple(values[metric] for values in found if metric in values)
 
     def _searched(self, line: LogLine) -> LogLine:
-        """The line with what the job's `metrics` find of the objective in it; many targets do not look."""
+        """Add to a line the values of the objective that the job's `metrics` find in it, because many targets do not
+        look for them."""
         if self._patterns is None or line.values is not None or line.is_metrics:
             return line
         return replace(line, values=self._patterns.read(line.text))
 
     def _outcome(self, trial: Trial, status: RunStatus, reports: tuple[float, ...]) -> dict[str, Any]:
-        """How a trial ended: a run that succeeded without a value that can be compared has failed as a trial."""
+        """Return how a trial ended; a run that succeeded without a comparable value is a failed trial."""
         objective, state, reason = self._sweep.objective, status.state, status.reason
         value = reports[-1] if reports else None
         numbers = tuple(report for report in reports if math.isfinite(report))
@@ -403,7 +404,7 @@ class Driver:
         self._remember(self._folder.name, RunStatus(state, reason, self._started, time.time()))
 
     def _keep_best(self, trials: list[Trial]) -> None:
-        """Note that what the best trial wrote is what the sweep wrote: `run:SWEEP/model` reads it."""
+        """Record the best trial's outputs as the sweep's, so that `run:SWEEP/model` reads them."""
         from cloudtrain.store.store import open_store
 
         best = best_of(trials, self._sweep.objective)
@@ -415,21 +416,21 @@ class Driver:
 
 
 class _Context:
-    """What services are made with."""
+    """The settings that services need."""
 
     def __init__(self, environ: Mapping[str, str], state_dir: Path) -> None:
         self.environ = environ
         self.state_dir = state_dir
 
     def service_named(self, name: str) -> Service:
-        """The service of that name, as the store names it."""
+        """Return the service with the name that the store uses."""
         from cloudtrain.sweeps.services import service_named
 
         return service_named(name, self)
 
 
 def _woken_by(number: signal.Signals) -> int:
-    """A descriptor that can be read once the signal has come, which does nothing else: `stop` has written its file."""
+    """Return a descriptor that becomes readable when the signal arrives."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(number, lambda _number, _frame: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

@@ -70,7 +70,7 @@ class SweepFolder:
             os.close(descriptor)
 
     def read_status(self) -> dict[str, Any] | None:
-        """The status; None where no driver ever took the sweep over."""
+        """Return the status; None if no driver ever took the sweep over."""
         for _ in range(3):
             try:
                 found: dict[str, Any] = json.loads(self.status.read_bytes())

@@ -23,7 +23,7 @@ class SweepCost(NamedTuple):
     """US dollars at list prices.
 
     Attributes:
-        spent: of all trials, those that go on among them.
+        spent: the cost of all trials so far, running trials included.
         left: the most that the others and the rest of these can cost; None where a trial has no limit.
     """
 
@@ -32,7 +32,7 @@ class SweepCost(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What one trial has cost; None where nobody knows."""
+    """The cost of one trial; None if it is not known."""
 
     spent: float | None
     is_over: bool
@@ -47,10 +47,10 @@ def cost_of_sweep(
     is_driven: bool,
     more: int = 0,
 ) -> SweepCost | None:
-    """What a sweep costs; None where the target takes no money, or a price is not known. With `more` trials, what it
+    """Return what a sweep costs; None if the target is free or a price is not known. With `more` trials, what it
     would cost if it went on with them.
 
-    Trials of our driver (`is_driven`) that go on are asked what they were billed.
+    Trials of our driver (`is_driven`) that still run are asked what they were billed.
     """
     if not target_of(ref.target).is_paid:
         return None
@@ -72,7 +72,7 @@ def cost_of_sweep(
 
 
 def _driven(name: str, settings: Settings) -> Iterator[_Part]:
-    """Every run of our driver, those that `rerun` has given up among them."""
+    """Yield the cost of every run of our driver, including runs that `rerun` has replaced."""
     from cloudtrain.lifecycle.costs import cost_of
     from cloudtrain.lifecycle.run import Run
 
@@ -89,7 +89,7 @@ def _driven(name: str, settings: Settings) -> Iterator[_Part]:
 
 
 def _tuned(trials: Sequence[Trial], hourly: float | None) -> Iterator[_Part]:
-    """The trials of a service's tuner, which lists when they started and ended, and no bills."""
+    """Yield the cost of each trial of a service's tuner, from its time, because tuners list no bills."""
     for trial in trials:
         ended = trial.ended if trial.ended is not None else time.time()
         lasted = 0.0 if trial.started is None else max(0.0, ended - trial.started)

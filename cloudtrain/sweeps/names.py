@@ -1,4 +1,4 @@
-"""What tells a sweep and its trials from other runs in the store: the beginning of their keys.
+"""The prefixes of the keys by which the store tells sweeps and their trials from other runs.
 
 A key is a hash of what makes two submissions the same, so that a word before it costs no column.
 """
@@ -11,20 +11,21 @@ __all__ = ["SWEEP", "TRIAL", "TUNER", "number_of", "trial_key", "trial_name", "t
 
 
 def trials_key(sweep: str) -> str:
-    """With this begin the keys of a sweep's trials."""
+    """Return the prefix of the keys of a sweep's trials."""
     return f"{TRIAL}{sweep}:"
 
 
 def trial_key(sweep: str, number: int) -> str:
-    """The key of one trial."""
+    """Return the key of one trial."""
     return f"{trials_key(sweep)}{number:05d}"
 
 
 def trial_name(sweep: str, number: int, counter: int = 1) -> str:
-    """`digits-lr-1f3a9c2b-1-t007`. The counter is more than 1 where the target has another run of that name."""
+    """Return a trial's name, such as `digits-lr-1f3a9c2b-1-t007`. The counter is more than 1 where the target has
+    another run of that name."""
     return f"{sweep}-t{number:03d}" + (f"-{counter}" if counter > 1 else "")
 
 
 def number_of(key: str) -> int:
-    """The number of the trial with that key."""
+    """Return the number of the trial with that key."""
     return int(key.rpartition(":")[2])

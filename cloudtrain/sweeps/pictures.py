@@ -4,6 +4,7 @@ each of them matters."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, simplefilter
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 _PLATE = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
 """Behind a text that lines would cross."""
 
+_INK = "#808080"
+"""A grey that can be read on light and on dark pages."""
+
 _ENOUGH = 10
 """Trials with a value from which importance says something."""
 
@@ -27,7 +31,7 @@ _LOGARITHMIC_FROM = 50.0
 
 
 def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """The value of each trial in their order, and the best so far."""
+    """Draw the value of each trial in their order, and the best so far."""
     objective, known = _with_values(trials, objective)
     figure = _figure((7.0, 4.0))
     axes = figure.add_subplot()
@@ -43,11 +47,11 @@ def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     axes.set_ylabel(objective.metric)
     axes.locator_params(axis="x", integer=True)
     axes.legend(frameon=False)
-    return figure
+    return _on_any_page(figure)
 
 
 def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """The value of each trial over each hyperparameter; later trials are darker."""
+    """Draw the value of each trial over each hyperparameter; later trials are darker."""
     objective, known = _with_values(trials, objective)
     names = list(known[0].values)
     figure = _figure((3.2 * len(names) + 1.0, 3.4))
@@ -66,11 +70,11 @@ def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
             axes.set_ylabel(objective.metric)
         else:
             axes.tick_params(labelleft=False)
-    return figure
+    return _on_any_page(figure)
 
 
 def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """One line for each trial through its hyperparameters to its value; the better, the more colour."""
+    """Draw one line for each trial through its hyperparameters to its value; better trials have more colour."""
     objective, known = _with_values(trials, objective)
     names = [*known[0].values, objective.metric]
     columns = [[trial.values[name] for trial in known] for name in known[0].values]
@@ -95,11 +99,12 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
     axes.set_yticks([])
     for side in ("left", "right", "top", "bottom"):
         axes.spines[side].set_visible(False)
-    return figure
+    return _on_any_page(figure)
 
 
 def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """How much each hyperparameter tells the best trials from the others, as parts of one: PED-ANOVA, by Optuna.
+    """Draw how much each hyperparameter separates the best trials from the others, as fractions of one (PED-ANOVA, by
+    Optuna).
 
     Raises:
         UsageError: fewer than ten trials have a value.
@@ -118,7 +123,7 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     axes.set_xlim(0, 1.1)
     for side in ("right", "top"):
         axes.spines[side].set_visible(False)
-    return figure
+    return _on_any_page(figure)
 
 
 def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, float]:
@@ -149,7 +154,7 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
 
 
 def _figure(size: tuple[float, float]) -> Figure:
-    """An empty figure, which notebooks show and `savefig` writes; no window is opened.
+    """Return an empty figure that notebooks show, even without pyplot, and `savefig` writes; it opens no window.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -159,7 +164,29 @@ def _figure(size: tuple[float, float]) -> Figure:
     except ImportError as error:
         hint = "pip install matplotlib"
         raise MissingExtra("pictures need matplotlib, which is not installed", hint=hint, code="CT063") from error
-    return Figure(figsize=size, layout="constrained")
+
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            file = BytesIO()
+            self.savefig(file, format="png")
+            return file.getvalue()
+
+    return Picture(figsize=size, layout="constrained")
+
+
+def _on_any_page(figure: Figure) -> Figure:
+    """Remove the background, and draw axes and words so that light and dark pages show them."""
+    figure.patch.set_alpha(0)
+    for axes in figure.axes:
+        axes.patch.set_alpha(0)
+        axes.tick_params(colors=_INK, which="both")
+        for spine in axes.spines.values():
+            spine.set_edgecolor(_INK)
+        legend = axes.get_legend()
+        plain = [text for text in axes.texts if text.get_bbox_patch() is None]
+        for text in (axes.xaxis.label, axes.yaxis.label, *plain, *(legend.get_texts() if legend else ())):
+            text.set_color(_INK)
+    return figure
 
 
 def _with_values(trials: Sequence[Trial], objective: Objective | None) -> tuple[Objective, list[Trial]]:
@@ -175,7 +202,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _places(values: Sequence[Any]) -> tuple[list[float], list[str] | None]:
-    """Where the values are on an axis, and the labels of those that are no numbers."""
+    """Return where the values are on an axis, and the labels of values that are not numbers."""
     if all(_is_number(value) for value in values):
         return [float(value) for value in values], None
     labels = sorted({str(value) for value in values})
@@ -195,7 +222,7 @@ def _scale(axes: Axes, places: Sequence[float], labels: list[str] | None) -> Non
 
 
 def _shares(column: Sequence[Any]) -> list[float]:
-    """The values from 0, the least, to 1."""
+    """Scale the values from 0, the smallest, to 1, the largest."""
     from math import log
 
     places, labels = _places(column)
@@ -206,7 +233,7 @@ def _shares(column: Sequence[Any]) -> list[float]:
 
 
 def _ends(column: Sequence[Any]) -> list[tuple[float, str]]:
-    """The texts beside an axis: each label, or the least and the largest number."""
+    """Return the texts beside an axis, with their places: each label, or the smallest and the largest number."""
     shares = _shares(column)
     texts = [
         value if isinstance(value, str) else f"{value:.4g}" if _is_number(value) else str(value) for value in column

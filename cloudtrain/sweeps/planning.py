@@ -77,15 +77,15 @@ def prepare_sweep(
 
 
 def _queued(target: TargetSettings) -> TargetSettings:
-    """Settings with which trials wait for what they need, where the target has a queue of ours and nothing is said
-    about it. Trials at a time would share the first GPU otherwise."""
+    """Return settings that let trials wait for their GPUs, if the target has our queue and the settings do not
+    mention it. Trials at a time would share the first GPU otherwise."""
     if "queue" not in type(target).model_fields or "queue" in target.model_fields_set:
         return target
     return target.replace(queue=True)
 
 
 def _is_too_large(prepared: PreparedJob) -> bool:
-    """Whether a trial needs more than the queue has."""
+    """Return whether a trial needs more than the queue has."""
     try:
         prepared._compile(_NAMELESS)
     except JobError as error:
@@ -94,7 +94,7 @@ def _is_too_large(prepared: PreparedJob) -> bool:
 
 
 def _path_in_sweep(sweep: Sweep, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Where something of a trial's job stands in the sweep."""
+    """Return where a field of a trial's job stands in the sweep."""
     if path[:1] == ("hyperparameters",) and len(path) > 1 and path[1] in sweep.search:
         return ("search", *path[1:2])
     return ("job", *path)
@@ -109,7 +109,7 @@ def _refuse_too_many(sweep: Sweep, place_of: PlaceOf | None) -> None:
 
 
 def _refused(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
-    """The problems with their places in the sweep's file."""
+    """Return the problems with their places in the sweep's file."""
     return JobError([replace(item, file=place_of(item.path)) if place_of is not None else item for item in problems])
 
 
@@ -128,7 +128,7 @@ class PreparedSweep:
 
     @cached_property
     def _tuner(self) -> tuple[Plan | None, str]:
-        """The plan of the target's own tuner and why it is used, or None and why our own driver is.
+        """Return the plan of the target's own tuner, or None for our own driver, and the reason.
 
         Raises:
             JobError: `driver: service`, and the target's tuner cannot do it.
@@ -158,7 +158,7 @@ class PreparedSweep:
 
     @cached_property
     def key(self) -> str:
-        """What makes two submissions of a sweep the same."""
+        """The values that make two submissions of a sweep the same."""
         kind = SWEEP if self.is_driven else TUNER
         return kind + submission_key(self._compiled(_NAMELESS))
 
@@ -174,7 +174,7 @@ class PreparedSweep:
 
     @property
     def service(self) -> Service:
-        """What talks to the target's tuner, or to our own driver."""
+        """The service that talks to the target's tuner, or to our own driver."""
         if self.is_driven:
             from cloudtrain.sweeps.service import SweepService
 
@@ -183,11 +183,11 @@ class PreparedSweep:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """The words by which the sweep is found again: those of its job that no trial changes."""
+        """The labels by which the sweep is found again: those of its job that no trial changes."""
         return tuple(label for label in self.prepared.labels if label.key not in self.sweep.search)
 
     def plan(self, counter: int, salt: str) -> Plan:
-        """The plan of the run with that number, with the findings that need nothing but this machine.
+        """Return the plan of the run with that number, with the findings that need only this machine.
 
         Raises:
             JobError: it can cost more than `max_cost`, or a package is missing.
@@ -213,7 +213,7 @@ class PreparedSweep:
         )
 
     def check_online(self, plan: Plan, *, ask: bool = True) -> Plan:
-        """The plan with what the target says about its first trial."""
+        """Return the plan with the target's findings about its first trial."""
         if plan.errors or not ask:
             return plan
         first = self.prepared.check_online(self.prepared._compile(plan.run_name), ask=ask)
@@ -245,7 +245,7 @@ class PreparedSweep:
         )
 
     def _cost(self, first: Plan) -> float | None:
-        """US dollars that all trials cost at most; None where a price or the longest run is not known."""
+        """Return the most US dollars that all trials can cost; None if a price or the time limit is not known."""
         if not self.prepared.where.is_paid:
             return 0.0
         hourly, seconds = self.prepared.rate_and_limit(first)

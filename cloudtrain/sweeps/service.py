@@ -47,7 +47,7 @@ class SweepService(Tuner):
         self.state_dir = Path(os.path.abspath(state_dir))  # noqa: PTH100 - as trials will write it
 
     def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
-        """Nothing: the first trial is what the target is asked about."""
+        """Check nothing here, because the target checks the first trial."""
         return []
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
@@ -90,11 +90,11 @@ class SweepService(Tuner):
         return plan.ref
 
     def has(self, ref: RunRef) -> bool:
-        """Whether a driver ever took over a sweep of that name."""
+        """Return whether a driver ever took over a sweep of that name."""
         return self.folder(ref.name).read_status() is not None
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Take away the specification of a sweep whose driver has not taken over."""
+        """Remove the specification of a sweep that no driver has taken over."""
         folder = self.folder(ref.name)
         if not folder.path.is_dir():
             return True
@@ -110,7 +110,7 @@ class SweepService(Tuner):
             lock.release()
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Where the sweep is. Without its driver a sweep is lost, until `continue`; its trials go on."""
+        """Return the state of the sweep. Without a driver a sweep is lost until `continue`; its trials keep running."""
         folder = self._known(ref)
         found = folder.read_status() or {}
         state, reason = RunState(found["state"]), found["reason"]
@@ -134,7 +134,7 @@ class SweepService(Tuner):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """What happened, a line for each trial that started or ended; with `follow`, until the sweep has ended."""
+        """Yield a line for each trial that started or ended; with `follow`, until the sweep has ended."""
         refuse_rank(ref, rank, instance)
         folder, shown = self._known(ref), 0
         objective = self.sweep(ref).objective
@@ -150,7 +150,7 @@ class SweepService(Tuner):
             time.sleep(_FOLLOW_EVERY)
 
     def stop(self, ref: RunRef) -> None:
-        """Ask the driver to stop every trial and to end. One that is gone is started again for it."""
+        """Ask the driver to stop every trial and to end. A driver that is gone is started again for this."""
         folder = self._known(ref)
         found = folder.read_status() or {}
         if RunState(found["state"]).is_final:
@@ -166,16 +166,16 @@ class SweepService(Tuner):
             os.kill(found["pid"], signal.SIGTERM)
 
     def resume(self, ref: RunRef, more: int = 0, *, again: bool = False) -> None:
-        """Start the driver of a sweep again, with more trials, or with `again` those once more that have failed.
+        """Start the driver of a sweep again, with more trials, or with `again` for the trials that failed.
 
         Raises:
-            UsageError: it goes on, or has nothing left to try.
+            UsageError: it is still running, or has nothing left to try.
         """
         folder, sweep = self._known(ref), self.sweep(ref)
         lock = ProcessLock.take(folder.lock)
         if lock is None:
             hint = f"wait for it: `cloudtrain wait {ref.name}`"
-            raise UsageError(f"`{ref.name}` goes on", hint=hint, code="CT993")
+            raise UsageError(f"`{ref.name}` is still running", hint=hint, code="CT993")
         try:
             study = read_study(folder.path)
             total = sweep.trial_count + study.extended
@@ -187,7 +187,7 @@ class SweepService(Tuner):
             failed = [trial.number for trial in study.trials.values() if trial.has_failed]
             is_over = RunState(before["state"]).is_final and not study.open
             if again and not failed:
-                hint = f"`cloudtrain continue {ref.name}` goes on with it, `--trials 10` adds ten"
+                hint = f"`cloudtrain continue {ref.name}` continues it, `--trials 10` adds ten"
                 raise UsageError(f"no trial of `{ref.name}` has failed", hint=hint, code="CT067")
             if not more and not again and is_over and len(study.trials) >= total:
                 hint = f"`cloudtrain continue {ref.name} --trials 10` adds ten"
@@ -207,15 +207,15 @@ class SweepService(Tuner):
         self._start(folder)
 
     def trials(self, ref: RunRef) -> list[Trial]:
-        """The trials that were asked for, by number."""
+        """Return the trials that the driver has chosen so far, by number."""
         return list(read_study(self._known(ref).path).trials.values())
 
     def objective(self, ref: RunRef) -> Objective | None:
-        """What the sweep is after."""
+        """Return the objective of the sweep."""
         return self.sweep(ref).objective
 
     def sweep(self, ref: RunRef) -> Sweep:
-        """The sweep as it was submitted.
+        """Return the sweep as it was submitted.
 
         Raises:
             TargetError: its specification cannot be read.
@@ -228,11 +228,11 @@ class SweepService(Tuner):
             raise TargetError(f"the sweep's specification cannot be read: {error}", hint=hint, code="CT994") from error
 
     def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
-        """None: the target lists the trials."""
+        """List nothing here, because the target lists the trials."""
         return iter(())
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """The archive that the trials get."""
+        """Return the code archive of the trials."""
         return unpacked(self._known(ref).archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
@@ -248,7 +248,7 @@ class SweepService(Tuner):
         return service_of(ref.target, self).download(RunRef(ref.target, ref.place, best.run), path, destination)
 
     def folder(self, name: str) -> SweepFolder:
-        """Where everything of a sweep is."""
+        """Return the folder with everything about a sweep."""
         return SweepFolder(self.state_dir, name)
 
     def _known(self, ref: RunRef) -> SweepFolder:
@@ -262,10 +262,10 @@ class SweepService(Tuner):
         return TargetError(f"the sweep cannot be written: {error}", hint=hint, code="CT994")
 
     def _start(self, folder: SweepFolder) -> None:
-        """Returns when a driver, this one or a quicker one, has the sweep.
+        """Start a driver, and return when it or another driver has taken the sweep over.
 
         Raises:
-            TargetError: it could not start; the message says what it said.
+            TargetError: the driver could not start; the message quotes its output.
         """
         reader, writer = os.pipe()
         log_file = open_private(folder.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -292,7 +292,7 @@ class SweepService(Tuner):
 
 
 def _write_once(folder: SweepFolder, content: bytes, *, again: bool) -> bool:
-    """`sweep.json` appears whole, and only once. False where an earlier process of this submission wrote it.
+    """Write `sweep.json` whole, and only once. False where an earlier process of this submission wrote it.
 
     Raises:
         NameTaken: another submission wrote one.

@@ -1,4 +1,4 @@
-"""From the name that the store gives a service to the service: a target's, its tuner's, or our own driver's."""
+"""Find a service by its name in the store: a target's, its tuner's, or our own driver's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cloudtrain.targets.registry import ServiceContext, service_of, target_of
 
 
 def service_named(name: str, context: ServiceContext) -> Service:
-    """The service of a target, or with `sweep:` or `tuner:` before the name that of its sweeps.
+    """Return the service of a target; a name with `sweep:` or `tuner:` in front is that of its sweeps.
 
     Raises:
         SettingsError: no such target.
@@ -17,7 +17,8 @@ def service_named(name: str, context: ServiceContext) -> Service:
 
 
 def tuner_named(name: str, context: ServiceContext) -> Tuner:
-    """What drives the sweeps of a target: with `sweep:` before its name our own driver, with `tuner:` its own tuner.
+    """Return what drives the sweeps of a target: our own driver for a name with `sweep:` in front, the target's tuner
+    for `tuner:`.
 
     Raises:
         SettingsError: no such target.

@@ -1,7 +1,7 @@
-"""What our driver works from: the request of a sweep's plan, written once into the sweep's folder and never changed.
+"""The input of our driver: the request of a sweep's plan, written once into the sweep's folder and never changed.
 
-It holds everything that the plan of a trial depends on, so that each trial is what the sweep's plan said, whatever
-becomes of the user's files meanwhile.
+It holds everything that the plan of a trial depends on, so that each trial is as the sweep's plan shows it, even if
+the user's files change meanwhile.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class Specification:
 
     @classmethod
     def of(cls, sweep: Sweep, target: TargetSettings, context: CompileContext) -> Specification:
-        """The specification of a sweep that was compiled with this context."""
+        """Return the specification of a sweep that was compiled with this context."""
         rest = {name: getattr(context, name) for name in ("conda", "build", "package")}
         return cls(context.run_name, sweep, target, context.bundle, **rest)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Specification:
-        """What `to_json` wrote."""
+        """Read what `to_json` wrote."""
         settings = target_of(data["target"]["type"]).settings_model(**data["target"])
         rest = {name: data[name] for name in ("conda", "build", "package")}
         return cls(data["name"], _sweep_of(data["sweep"]), settings, Bundle(**data["bundle"]), **rest)
 
     def to_json(self) -> dict[str, Any]:
-        """The specification as JSON data."""
+        """Return the specification as JSON data."""
         sweep = self.sweep.model_dump(mode="json", exclude_unset=True, exclude={"job"})
         job = self.sweep.job.model_dump(mode="json", exclude_unset=True)
         return {
@@ -66,11 +66,11 @@ class Specification:
         return target_of(self.settings.type)
 
     def account(self, environ: Mapping[str, str], state_dir: Path) -> Any:
-        """What this machine knows of the target's account."""
+        """Return what this machine knows about the target's account."""
         return self.where.account(self.settings, environ=environ, state_dir=state_dir, cwd=Path.cwd())
 
     def trial_job(self, number: int, values: Mapping[str, Any], counter: int = 1) -> TrainingJob:
-        """The job of one trial, whose checkpoints and outputs have places of their own."""
+        """Return the job of one trial, with separate places for its checkpoints and outputs."""
         name, job = trial_name(self.name, number, counter), self.sweep.trial_job(values)
         changes: dict[str, Any] = {"name": self.sweep.name}
         if job.checkpoint is not None:
@@ -80,7 +80,7 @@ class Specification:
         return job.model_copy(update=changes)
 
     def trial_plan(self, account: Any, number: int, values: Mapping[str, Any], counter: int = 1) -> Plan:
-        """The plan of one trial.
+        """Return the plan of one trial.
 
         Raises:
             JobError: the target lacks what these values ask for.
@@ -90,7 +90,7 @@ class Specification:
         return self.where.compile(self.trial_job(number, values, counter), self.settings, context)
 
     def _own(self, place: Checkpoint | Output, name: str) -> Checkpoint | Output:
-        """The place of one trial, below the one that the job names; where it names none, each run has its own."""
+        """Return the place of one trial, below the place that the job names; without one each run has its own."""
         given = place.of(self.where.name)
         if given is None:
             return place
@@ -98,6 +98,6 @@ class Specification:
 
 
 def _sweep_of(data: Mapping[str, Any]) -> Sweep:
-    """The sweep that was validated when it was planned. Its job may hold by now what no job file may, such as the
-    place of an earlier run's output."""
+    """Return the sweep as it was planned, without validating it again. Its job may hold by now what no job file may,
+    such as the place of an earlier run's output."""
     return Sweep(**data)

@@ -18,7 +18,7 @@ _KEPT = 3
 
 
 def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
-    """Why the trial should be stopped now; None where it should go on."""
+    """Return why the trial should stop now; None if it should continue."""
     objective, step = sweep.objective, len(trial.reports)
     if objective is None or step == 0:
         return None
@@ -77,7 +77,7 @@ def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
 
 
 def _rungs(least: int, most: int) -> list[int]:
-    """The numbers of reports after which trials are compared; each bracket leaves out one more of the first."""
+    """Return the numbers of reports after which trials are compared; each bracket skips one more at the start."""
     found = [least]
     while found[-1] * _KEPT < most:
         found.append(found[-1] * _KEPT)

@@ -28,7 +28,7 @@ _LEAST = 4
 
 
 def propose(sweep: Sweep, number: int, trials: Iterable[Trial] = ()) -> dict[str, Any]:
-    """The values of the trial of that number, from 1. `trials` are those that were asked for before.
+    """Return the values of the trial with that number, counted from 1. `trials` are those that were asked for before.
 
     Raises:
         MissingExtra: Optuna is not installed.
@@ -45,15 +45,15 @@ def propose(sweep: Sweep, number: int, trials: Iterable[Trial] = ()) -> dict[str
 
 
 def needs_optuna(sweep: Sweep) -> bool:
-    """Whether some trial of the sweep is proposed by Optuna."""
+    """Return whether Optuna proposes any trial of the sweep."""
     return sweep.strategy == "bayesian" and sweep.trial_count > DRAWN_FIRST
 
 
 def require_optuna(what: str = "`strategy: bayesian` needs", instead: str = ", or use `strategy: random`") -> None:
-    """Say at once that Optuna is missing.
+    """Check that Optuna is installed.
 
     Raises:
-        MissingExtra: it is not installed.
+        MissingExtra: Optuna is not installed.
     """
     from importlib.util import find_spec
 
@@ -63,8 +63,8 @@ def require_optuna(what: str = "`strategy: bayesian` needs", instead: str = ", o
 
 
 def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
-    """What Optuna's TPE proposes after these trials. The study is made anew each time, so nothing of it can be lost;
-    Optuna's own stores are not used, and neither is its GridSampler, which breaks under ask and tell."""
+    """Return what Optuna's TPE proposes after these trials. The study is made anew each time, so nothing of it can be
+    lost; Optuna's own stores are not used, and neither is its GridSampler, which breaks under ask and tell."""
     require_optuna()
     import optuna
 
@@ -84,7 +84,7 @@ def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any
 
 
 def _frozen(trial: Trial, ranges: Mapping[str, Range], spaces: Mapping[str, BaseDistribution]) -> FrozenTrial | None:
-    """A trial as Optuna knows it; None where it tells nothing. One that goes on keeps others away from its place."""
+    """Convert a trial for Optuna; None if it says nothing. A running trial keeps others away from its values."""
     from optuna.trial import TrialState, create_trial
 
     params = {name: _param(ranges[name], value) for name, value in trial.values.items()}

@@ -63,12 +63,12 @@ class Study:
 
     @property
     def ended(self) -> list[Trial]:
-        """Those that will never change again."""
+        """The trials that will never change again."""
         return [trial for trial in self.trials.values() if trial.state.is_final]
 
     @property
     def open(self) -> list[Trial]:
-        """Those that were asked for and have not ended."""
+        """The trials that were chosen and have not ended."""
         return [trial for trial in self.trials.values() if not trial.state.is_final]
 
 
@@ -84,7 +84,7 @@ class Journal:
         os.ftruncate(self._descriptor, self._end)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Write one event down; it has happened when this returns.
+        """Write one event to the journal; it is on disk when this returns.
 
         Raises:
             OSError: the disk is full, for example; the journal is as it was.
@@ -103,12 +103,12 @@ class Journal:
         self.study.apply(entry)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._descriptor)
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """Every whole line of a sweep's journal."""
+    """Return every whole line of a sweep's journal."""
     try:
         content = (folder / FILE_NAME).read_bytes()
     except FileNotFoundError:
@@ -117,7 +117,7 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_study(folder: Path) -> Study:
-    """The trials of a sweep as its journal has them."""
+    """Return the trials of a sweep from its journal."""
     study = Study({})
     for event in read_events(folder):
         study.apply(event)
@@ -127,7 +127,7 @@ def read_study(folder: Path) -> Study:
 def told(
     number: int, state: RunState, *, reports: tuple[float, ...] = (), stopped_early: bool = False, **fields: Any
 ) -> dict[str, Any]:
-    """The fields of the event that ends a trial."""
+    """Return the fields of the event that ends a trial."""
     return {
         "trial": number,
         "state": str(state),
@@ -138,7 +138,7 @@ def told(
 
 
 def lines_of(events: list[dict[str, Any]], objective: Objective | None) -> list[LogLine]:
-    """The journal for a reader: one line for each event."""
+    """Return the journal for a reader: one line for each event."""
     study, lines = Study({}), list[LogLine]()
     for event in events:
         before = best_of(study.trials.values(), objective)
@@ -174,5 +174,5 @@ def _text(event: dict[str, Any], study: Study, before: Trial | None, objective: 
 
 
 def shown(value: Any) -> str:
-    """A value for a reader: numbers with few digits."""
+    """Format a value for a reader, with few digits."""
     return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

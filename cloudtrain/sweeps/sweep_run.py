@@ -1,4 +1,4 @@
-"""A sweep as a run: everything that a run can do, its trials, and the best of them."""
+"""A sweep as a run: it can do what a run can, and has trials, of which one is the best."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ class SweepRun(Run):
 
     @property
     def objective(self) -> Objective | None:
-        """What the sweep is after; None of an array, and of a tuner's sweep that was submitted elsewhere."""
+        """The sweep's objective; None for an array, and for a tuner's sweep that was submitted elsewhere."""
         return self._tuner.objective(self.ref)
 
     @property
     def continues(self) -> str | None:
-        """The name of the run that it goes on after, of a service's tuner; None of others."""
+        """The name of the run that this sweep continues on a service's tuner; None for other sweeps."""
         with read_store(self._settings.state_dir) as store:
             kept = None if store is None else store.kept(self.name)
         return None if kept is None else kept.rerun_of
 
     def trials(self) -> list[Trial]:
-        """Every trial that was started, by number, with its values and what came of it."""
+        """Return every trial that was started, by number, with its values and its result."""
         return self._tuner.trials(self.ref)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The trials as flat rows, for a table: `pandas.DataFrame(sweep.rows())`."""
+        """Return the trials as flat rows, for a table: `pandas.DataFrame(sweep.rows())`."""
         return [trial.row() for trial in self.trials()]
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best value; None where none has one yet."""
+        """The trial with the best value; None if no trial has a value yet."""
         return best_of(self.trials(), self.objective)
 
     def cost(self, status: RunStatus | None = None, trials: Sequence[Trial] | None = None) -> SweepCost | None:
-        """What it has spent so far and the most that is left, at list prices; None where the target takes no money, or
-        where a price is not known. `status` and `trials` are asked for unless given."""
+        """Return what the sweep has cost so far and the most that is still to come, at list prices; None if the
+        target is free or a price is not known. The target is asked for `status` and `trials` unless they are given."""
         from cloudtrain.sweeps.money import cost_of_sweep
 
         status = status or self.status()
@@ -75,7 +75,7 @@ class SweepRun(Run):
         return cost_of_sweep(self.ref, self._settings, status, trials, is_driven=self.is_driven)
 
     def trial(self, number: int) -> Run:
-        """The run of one trial.
+        """Return the run of one trial.
 
         Raises:
             RunNotFound: there is no such trial, or it has not been submitted yet.
@@ -97,13 +97,13 @@ class SweepRun(Run):
         return Run.attached(listed, self._settings)
 
     def resume(self, trials: int = 0, *, on_run: Callable[[SweepRun], None] | None = None) -> SweepRun:
-        """Go on with a sweep that has ended, or whose driver is gone, with so many more trials.
+        """Continue a sweep that has ended, or whose driver is gone, with that many more trials.
 
-        Our driver goes on under the same name. A tuner that can learn from an earlier sweep starts a new one: the run
-        that is returned, whose trials are those of both. `on_run` tells the user about it, as of `submit`.
+        Our driver continues under the same name. A tuner that can learn from an earlier sweep starts a new one, and
+        the returned run has the trials of both. `on_run` tells the user about it, as of `submit`.
 
         Raises:
-            UsageError: it goes on, cannot have more, or could cost more than `max_cost`.
+            UsageError: it is still running, cannot have more, or could cost more than `max_cost`.
             TargetError: the target refused or could not be reached.
         """
         self._keep_budget(trials)
@@ -115,7 +115,7 @@ class SweepRun(Run):
             return self
         if not self.status().state.is_final:
             hint = f"wait for it: `cloudtrain wait {self.name}`"
-            raise UsageError(f"`{self.name}` goes on", hint=hint, code="CT993")
+            raise UsageError(f"`{self.name}` is still running", hint=hint, code="CT993")
         if not trials:
             hint = f"`cloudtrain continue {self.name} --trials 10` adds ten"
             raise UsageError(f"all trials of `{self.name}` have ended", hint=hint, code="CT993")
@@ -158,14 +158,14 @@ class SweepRun(Run):
         on_bytes: ByteProgress | None = None,  # noqa: ARG002
         on_run: Callable[[Run], None] | None = None,
     ) -> SweepRun:
-        """Run the trials once more that have failed or were cut off, with the values that they had.
+        """Repeat the trials that failed or were cut off, with the same values.
 
         Raises:
-            UsageError: none has failed, the sweep goes on, or something else is to change.
+            UsageError: none has failed, the sweep is still running, or the call changes something else.
         """
         if overrides or name is not None:
             hint = "submit the sweep's file with `--set`, or rerun one trial by its run's name"
-            raise UsageError("the trials of a sweep run again as they are", hint=hint, code="CT067")
+            raise UsageError("a sweep repeats its trials unchanged", hint=hint, code="CT067")
         if not isinstance(self._service, SweepService):
             hint = f"rerun one by its run's name: `cloudtrain trials {self.name}` lists them"
             raise UsageError("the tuner of a service does not run trials again", hint=hint, code="CT067")
@@ -176,37 +176,37 @@ class SweepRun(Run):
         return self
 
     def history(self) -> Figure:
-        """A picture: the value of each trial in their order, and the best so far. Needs matplotlib."""
+        """Draw the value of each trial in their order, and the best so far. Needs matplotlib."""
         from cloudtrain.sweeps.pictures import history
 
         return history(self.trials(), self.objective)
 
     def importance(self) -> Figure:
-        """A picture: how much each hyperparameter matters for good values. Needs matplotlib and Optuna."""
+        """Draw how much each hyperparameter matters for good values. Needs matplotlib and Optuna."""
         from cloudtrain.sweeps.pictures import importance
 
         return importance(self.trials(), self.objective)
 
     def slices(self) -> Figure:
-        """A picture: the value of each trial over each hyperparameter. Needs matplotlib."""
+        """Draw the value of each trial over each hyperparameter. Needs matplotlib."""
         from cloudtrain.sweeps.pictures import slices
 
         return slices(self.trials(), self.objective)
 
     def parallel_coordinates(self) -> Figure:
-        """A picture: one line for each trial through all its hyperparameters. Needs matplotlib."""
+        """Draw one line for each trial through all its hyperparameters. Needs matplotlib."""
         from cloudtrain.sweeps.pictures import parallel_coordinates
 
         return parallel_coordinates(self.trials(), self.objective)
 
     @property
     def directory(self) -> Path | None:
-        """The sweep's own folder on this machine; None of a tuner's."""
+        """The sweep's folder on this machine; None for a tuner's sweep."""
         return self._service.folder(self.name).path if isinstance(self._service, SweepService) else None
 
     @property
     def working_files(self) -> dict[str, Path]:
-        """None: its trials have them."""
+        """Empty, because only the trials have working files."""
         return {}
 
     def remove(self) -> None:
@@ -245,7 +245,7 @@ class SweepRun(Run):
 
 
 def sweep_of(run: Run) -> SweepRun:
-    """The run as a sweep.
+    """Return the run as a sweep.
 
     Raises:
         UsageError: it is not one.

@@ -73,7 +73,7 @@ def close_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -
     shared = status.st_mode & stat.S_ISVTX
     names = set(os.listdir(path))
     if shared or (names and names.isdisjoint(ours)):
-        raise PermissionError("other users can read it, and cloudtrain is not its only user")
+        raise PermissionError("other users can read it, and it has files that are not cloudtrain's")
     try:
         os.chmod(path, stat.S_IMODE(status.st_mode) & ~UMASK)
     except OSError:  # a read-only file system, or one without modes

@@ -182,7 +182,7 @@ class Staging:
         self._links.clear()
 
     def scratch(self, name: str) -> Path:
-        """Return a path for a file that is not to be moved, such as an archive."""
+        """Return a path for a file that stays in the scratch folder, such as an archive."""
         return Path(self._scratch, name)
 
     def become(self, destination: Path) -> None:

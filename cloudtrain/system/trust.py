@@ -75,7 +75,7 @@ def require_trust(file: Path, status: os.stat_result) -> None:
 
 
 def _problem(status: os.stat_result, *, is_file: bool) -> str | None:
-    """Return who else may have written the file; None if nobody."""
+    """Return who else may have written the file; None if no other user can."""
     if status.st_uid not in (os.getuid(), 0):
         return f"belongs to {_user(status.st_uid)}"
     if not is_file and status.st_mode & stat.S_ISVTX:

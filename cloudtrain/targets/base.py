@@ -192,7 +192,7 @@ class PinsVersions(Protocol):
     """A service of a target whose jobs name things by labels (`NAME@latest`), which mean another version later."""
 
     def pin(self, job: AnyJob, settings: Any) -> AnyJob:
-        """The job with the versions that its labels mean now; the job itself where it has none.
+        """Return the job with the versions that its labels mean now; the job itself if it has no labels.
 
         Raises:
             TargetError: the target cannot be asked, or a label means nothing.
@@ -213,8 +213,8 @@ class Tuner(Service, Protocol):
         ...
 
     def continued(self, request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
-        """The request of the sweep that goes on after that of `name`, which had this request and started so many
-        trials, with so many more. Pure. A tuner without a warm start has none.
+        """Return the request of a sweep that continues the sweep `name`, which had this request and started that many
+        trials. Pure. A tuner without a warm start has none.
 
         Raises:
             UsageError: the tuner cannot go on with it, with the alternative (`CT064`).
@@ -394,8 +394,8 @@ class Target(ABC):
         raise UsageError(f"jobs of `{self.name}` cannot be fetched", hint=hint, code="CT975")
 
     def batch_settings(self, options: Mapping[str, str], setup: Sequence[str]) -> BatchSettings | None:
-        """What a batch script for the target's own scheduler says beside the job, for `cloudtrain adopt`; None where
-        it takes none.
+        """Return what a batch script for the target's own scheduler adds to the job, for `cloudtrain adopt`; None if
+        the target has no such scripts.
 
         Args:
             options: of the script's directives, by their long names.

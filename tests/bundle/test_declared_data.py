@@ -47,6 +47,16 @@ def test_declared_places_are_no_code(source: Path, path: str) -> None:
     assert code_of(entry_point="train.py", **places) != declared
 
 
+def test_declared_data_is_of_any_size(source: Path) -> None:
+    """A file that no bundle may hold is no finding where the job declares it, and an error elsewhere."""
+    with (source / "data/train/huge.bin").open("wb") as file:
+        file.truncate(320 << 20)
+    job = ct.TrainingJob(name="job", source_dir="src", entry_point="train.py")
+    declared = job.replace(inputs={"train": {"local": "src/data/train"}})
+    assert not {"CT302", "CT303"} & {finding.code for finding in ct.plan(declared, "local").findings}
+    assert "CT302" in {finding.code for finding in ct.plan(job, "local").findings}
+
+
 @pytest.mark.parametrize(
     "job",
     [

@@ -65,6 +65,7 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
             "did you mean `json`?",
         ),
         (["plan", "j.yaml", "--format", "csv"], "`csv` is not one of `text`, `json`", "use one of `aws-cli`, `az-cli`"),
+        (["ps", "--where", "epochs"], "`epochs` is not a comparison", "hint: "),
         (["logs", "last", "--rank", "two"], "`--rank`: it is not a whole number", "write for example `--rank 1`"),
         (
             ["instances", "--max-price", "much"],
@@ -92,6 +93,7 @@ def test_wrong_command_lines(cli: Cli, arguments: list[str], message: str, hint:
     assert message in err
     assert "\n\nhint: " in err
     assert hint is None or hint in err
+    assert "Value error" not in err
 
 
 def test_the_commands_of_other_tools_lead_to_ours() -> None:

@@ -74,3 +74,11 @@ def test_long_parts_are_folded() -> None:
     assert folded == ["Processes", f"Request (plan {plan.sha256[:12]})"]
     assert all("open" not in details.attrib for details in root.iter("details"))
     assert plan.run_name in "".join(heading.text or "" for heading in root.findall("h4"))
+
+
+def test_tables_are_left_aligned_where_styles_are_removed() -> None:
+    """JupyterLab removes `<style>` from a notebook that another user has run, and aligns its tables to the right."""
+    plan = ct.plan(ct.bundled_job("digits_ddp"), "local")
+    cells = [cell for cell in ET.fromstring(plan.to_html()).iter() if cell.tag in ("th", "td")]
+    assert cells
+    assert {cell.attrib.get("style") for cell in cells} == {"text-align:left"}

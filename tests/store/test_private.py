@@ -108,7 +108,7 @@ def test_a_shared_folder_is_left_as_it_is(state_dir: Path, permissions: int) -> 
     state_dir.mkdir()
     (state_dir / "thesis.tex").touch()
     state_dir.chmod(permissions)
-    with pytest.raises(CloudtrainError, match="cloudtrain is not its only user") as caught, open_store(state_dir):
+    with pytest.raises(CloudtrainError, match="files that are not cloudtrain's") as caught, open_store(state_dir):
         pass
     assert "CLOUDTRAIN_STATE_DIR" in (caught.value.hint or "")
     assert mode(state_dir) == permissions

@@ -159,7 +159,7 @@ def test_failed_trials_run_again(
     assert run.best == after[2]  # as good as the last one, and earlier
     with pytest.raises(UsageError, match="no trial of"):
         run.rerun()
-    with pytest.raises(UsageError, match="run again as they are"):
+    with pytest.raises(UsageError, match="repeats its trials unchanged"):
         run.rerun(["hyperparameters.rate=1"])
 
     source = {"source_dir": str(tmp_path / "src"), "entry_point": "train.py"}
@@ -302,7 +302,7 @@ def test_a_full_disk_ends_a_sweep_with_a_sentence(
         run = submitted(make_sweep(trials=3))
     assert run.status().state is ct.RunState.FAILED
     assert run.last_status.reason == (
-        f"the sweep's folder cannot be written: No space left on device; `cloudtrain continue {run.name}` goes on"
+        f"the sweep's folder cannot be written: No space left on device; run `cloudtrain continue {run.name}`"
     )
     run.resume()
     assert run.wait(120).state is ct.RunState.SUCCEEDED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+
 import pytest
 
 import cloudtrain as ct
@@ -66,6 +68,21 @@ def test_what_matters() -> None:
     assert bars["same"] == 0
     with pytest.raises(UsageError, match="9 trials have a value, and importance needs 10"):
         importance(trials[:9], BEST)
+
+
+def test_a_notebook_shows_it_on_light_and_dark_pages() -> None:
+    """Without pyplot too: as a picture without a background, whose words are grey."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.image import imread
+
+    from cloudtrain.sweeps.pictures import history
+
+    figure = history(TRIALS, BEST)
+    pixels = imread(BytesIO(figure._repr_png_()))  # type: ignore[attr-defined]  # what IPython asks for
+    assert pixels[0, 0, 3] == 0
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert {text.get_color() for text in (figure.axes[0].xaxis.label, *legend.get_texts())} == {"#808080"}
 
 
 def test_nothing_to_draw() -> None:

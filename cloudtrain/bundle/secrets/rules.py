@@ -20,7 +20,7 @@ _FILE = Path(__file__).parent / "data" / "secret_rules.json"
 
 
 class RuleSet(NamedTuple):
-    """The rules, and the matches that none of them may report."""
+    """The rules, and the matches that every rule ignores."""
 
     rules: tuple[Rule, ...]
     by_keyword: Mapping[bytes, tuple[Rule, ...]]

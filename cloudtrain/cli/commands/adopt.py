@@ -86,7 +86,7 @@ def command(
 
 
 def _words(text: str | None) -> list[str]:
-    """Arguments as a shell reads them.
+    """Split arguments as a shell does.
 
     Raises:
         UsageError: a quote is open.
@@ -148,7 +148,7 @@ def _show(found: Adoption, write: Path | None, *, force: bool, json: bool) -> No
 
 
 def _settings_as_comments(found: Adoption) -> str:
-    """The settings, such that what is printed is a job file still."""
+    """Return the settings, such that what is printed is a job file still."""
     if not found.settings_text:
         return ""
     lines = ["", "cloudtrain.toml, beside the job file:", "", *found.settings_text.splitlines()]

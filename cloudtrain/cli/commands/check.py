@@ -22,7 +22,7 @@ def command(
         typer.Option(
             "--online/--offline",
             show_default=False,
-            help="Ask the target too: role, bucket, inputs, quota. Default: if you have credentials for it.",
+            help="Ask the target too: role, bucket, inputs, quota. Default: only with credentials.",
         ),
     ] = None,
     json: options.Json = False,
@@ -86,13 +86,13 @@ def command(
 
 
 def _finding_json(finding: Any) -> dict[str, Any]:
-    """As `_problem_json`. A place ends with the line and the column, where it is one of a file."""
+    """Convert a problem as `_problem_json` does, with line and column at the end of a place in a file."""
     line = re.search(r":([0-9]+):[0-9]+$", finding.place or "")
     return dict(finding._asdict()) | {"level": finding.level.value, "line": int(line[1]) if line else None}
 
 
 def _problem_json(problem: Any) -> dict[str, Any]:
-    """What stops a job before a rule looks, with the fields of a finding."""
+    """Return what stops a job before the rules run, with the fields of a finding."""
     from cloudtrain.errors import more_about
 
     place = problem.file if problem.line is None else f"{problem.file}:{problem.line}:{problem.column}"

@@ -21,7 +21,7 @@ def command(
     ] = "job",
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Only runs submitted since: `30d` ago, or `2026-11-01`."),
+        typer.Option("--since", metavar="TIME", help="Only runs submitted after this: `30d` ago, or a date."),
     ] = None,
     target: Annotated[
         str | None,
@@ -94,7 +94,7 @@ def _print_csv(groups: Sequence[Sum]) -> None:
 
 
 def _plain(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+    """Return a cell that spreadsheets do not take for a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 

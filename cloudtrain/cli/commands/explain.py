@@ -9,7 +9,7 @@ from cloudtrain.cli import complete, options
 
 
 class Entry(NamedTuple):
-    """What is said about a code: of a rule, or of an error."""
+    """The explanation of a rule's or an error's code."""
 
     code: str
     level: str
@@ -61,7 +61,7 @@ def command(
 
 
 def _all() -> list[Entry]:
-    """The rules and the errors, by code."""
+    """Return the rules and the errors, by code."""
     from cloudtrain.problems.codes import ERROR_CODES
     from cloudtrain.targets.rules import all_rules
 
@@ -69,7 +69,7 @@ def _all() -> list[Entry]:
 
 
 def _entry(code: str) -> Entry:
-    """The rule or the error of that code, whatever its case.
+    """Return the rule or the error of that code, whatever its case.
 
     Raises:
         UsageError: nothing has that code.

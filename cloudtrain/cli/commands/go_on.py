@@ -20,7 +20,7 @@ def command(
     For a sweep that was stopped or has ended, and for one whose driver was killed. Trials that have ended stay as they
     are, and new ones learn from them.
 
-    On SageMaker's own tuner the sweep goes on as a new tuning job with a name of its own and a warm start. Its trials
+    On SageMaker's own tuner the sweep continues as a new tuning job with another name and a warm start. Its trials
     and its best one are those of both. Azure ML's tuner cannot go on.
 
     \b

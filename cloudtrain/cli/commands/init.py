@@ -102,8 +102,8 @@ def command(
 
 
 def _script_in(folder: Path) -> Path:
-    """The training script of a folder: `train.py`, else its only Python file, else that of a folder in it where code
-    usually is, else the `train.py` to be written."""
+    """Return the training script of a folder: `train.py`, else its only Python file, else that of a folder in it
+    where code usually is, else the `train.py` to be written."""
     for place in (folder, *(folder / name for name in _FOLDERS)):
         scripts = sorted(place.glob("*.py"))
         if place / "train.py" in scripts:
@@ -122,7 +122,7 @@ def _schema() -> str:
 
 
 def _check_name(name: str) -> str:
-    """`name`, if a job may have it.
+    """Return `name`, if a job may have it.
 
     Raises:
         JobError: it may not.
@@ -147,7 +147,7 @@ def _job_text(path: Path, script: Path, name: str) -> str:
 
 
 def _distribution(script: Path) -> str:
-    """The line about the processes: what a Python script's imports speak for, and else torch."""
+    """Return the line about the processes: the distribution that a Python script's imports suggest, else torch."""
     from cloudtrain.core.script import distribution_of
     from cloudtrain.errors import UsageError
 
@@ -163,13 +163,13 @@ def _distribution(script: Path) -> str:
 
 
 def _name_from(folder: str) -> str:
-    """A job name out of a folder's name: letters, digits and hyphens."""
+    """Make a job name from a folder's name: letters, digits and hyphens."""
     words = re.findall(r"[a-zA-Z0-9]+", folder)
     return "-".join(words)[:40].rstrip("-") or "training"
 
 
 def _yaml(text: str) -> str:
-    """`text` as a YAML scalar that is read as text, whatever it looks like; JSON's strings are YAML."""
+    """Return `text` as a YAML scalar that is read as text, whatever it looks like; JSON's strings are YAML."""
     import json
 
     from cloudtrain.documents.scalars import read_scalar

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """What begins with the text so far; `words` gets the target on the same line."""
+    """Return a completion of the words that begin with the typed text; `words` gets the target on the same line."""
 
     def completion(ctx: typer.Context, incomplete: str) -> list[str]:
         return [word for word in words(ctx.params.get("target") or _default_target()) if word.startswith(incomplete)]
@@ -106,7 +106,7 @@ def command(
         ),
     ] = "price",
     everything: Annotated[bool, typer.Option("--all", "-a", help="Show all that fit, not only the first.")] = False,
-    retired: Annotated[bool, typer.Option("--retired", help="Also types that are no longer offered.")] = False,
+    retired: Annotated[bool, typer.Option("--retired", help="Include types that are no longer offered.")] = False,
     count: Annotated[
         int,
         typer.Option("-n", "--limit", min=1, metavar="N", help="Show the first N. Default: 20.", show_default=False),
@@ -179,7 +179,7 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
     """Print the machines that the target has now; False for a target that has a table of types instead.
 
     Raises:
-        UsageError: one of them is asked for by a name; they have none.
+        UsageError: the user names a machine, but machines have no names.
         TargetError: the target does not answer.
     """
     from dataclasses import asdict
@@ -209,7 +209,7 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
 
 
 def _types(target: str) -> Sequence[InstanceType]:
-    """The target's table with the user's corrections."""
+    """Return the target's table with the user's corrections."""
     from pathlib import Path
 
     from platformdirs import user_config_path
@@ -243,7 +243,7 @@ def _gib(size: str | None) -> float | None:
 
 
 def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
-    """Mistakes in the flags, each with the nearest right word."""
+    """Yield mistakes in the flags, each with the nearest right word."""
     from cloudtrain.catalogue.gpus import has_gpu, unknown_gpu
     from cloudtrain.catalogue.query import INTERCONNECTS, ORDERS
     from cloudtrain.errors import UsageError, did_you_mean
@@ -283,7 +283,7 @@ def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
 
 
 def _default_target() -> str:
-    """The settings' target, where it has a table; else the first one that has."""
+    """Return the settings' target, if it has a table; else the first target that has one."""
     from cloudtrain.catalogue.instances import tables
     from cloudtrain.settings import load_settings
 
@@ -293,7 +293,7 @@ def _default_target() -> str:
 
 
 def _elsewhere(name: str, target: str) -> str | None:
-    """Where another target has a type of that name."""
+    """Return the option that finds a type of that name at another target; None if no target has it."""
     from cloudtrain.catalogue.instances import instance_named, tables
 
     others = [other for other in tables() if other != target and instance_named(other, name)]
@@ -301,7 +301,7 @@ def _elsewhere(name: str, target: str) -> str | None:
 
 
 def _nearest(name: str, target: str, known: Sequence[str]) -> str:
-    """The type that was meant, or how to see all; and what the name of an unknown one tells."""
+    """Return the type that was probably meant, or how to see all, and what the name of an unknown type tells."""
     from cloudtrain.catalogue.instances import name_key, tables
     from cloudtrain.errors import did_you_mean
 
@@ -320,7 +320,7 @@ def _nearest(name: str, target: str, known: Sequence[str]) -> str:
 
 
 def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, gone: int) -> list[str]:
-    """What fits, or may fit, and is not shown."""
+    """Return a line for each kind of type that fits, or may fit, and is not shown."""
     from cloudtrain.catalogue.query import count_unpriced
 
     lines = []
@@ -334,7 +334,7 @@ def _more(shown: int, found: int, types: Sequence[InstanceType], query: Query, g
 
 
 def _note(types: Sequence[InstanceType]) -> str:
-    """One line: what the columns are, from when the prices, and how to correct them."""
+    """Return one line about the columns, the date of the prices, and how to correct them."""
     from cloudtrain.render.instances import has_infiniband
 
     unit = "network in Gbit/s"
@@ -351,7 +351,7 @@ def _note(types: Sequence[InstanceType]) -> str:
 
 
 def _say_nothing(types: Sequence[InstanceType], query: Query, gone: int) -> None:
-    """Why nothing fits: the filters that alone stand in the way, or all of them."""
+    """Say why nothing fits: the filters that alone stand in the way, or all of them."""
     from cloudtrain.catalogue.query import count_unpriced, without_each
     from cloudtrain.cli.terminal import say
 

@@ -39,7 +39,7 @@ def command(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Only lines since: `10m` ago, or `2026-11-22T10:00`."),
+        typer.Option("--since", metavar="TIME", help="Only lines after this time: `10m` ago, or `2026-11-22T10:00`."),
     ] = None,
     level: Annotated[
         LogLevel | None,

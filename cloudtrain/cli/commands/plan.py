@@ -138,7 +138,7 @@ def _say_upload(plan: Plan, *words: str) -> None:
 
 
 def _say_errors(plan: Plan, *, above: bool) -> None:
-    """Say that a submit would refuse the plan, by the codes: its errors may have scrolled away, or stand in a file."""
+    """Say that a submit would refuse the plan, and name the codes, because the errors may have scrolled away."""
     from cloudtrain.cli.terminal import say
 
     sys.stdout.flush()
@@ -149,7 +149,7 @@ def _say_errors(plan: Plan, *, above: bool) -> None:
 
 
 def _known_format(form: str, target: str) -> str:
-    """The format, if any target has it. The other targets are asked last, because each costs start-up time.
+    """Return the format, if any target has it. The other targets are asked last, because each costs start-up time.
 
     Raises:
         UsageError: none has.
@@ -167,7 +167,7 @@ def _known_format(form: str, target: str) -> str:
 
 
 def _for_the_tool(plan: Plan, form: str) -> str:
-    """The request in the form of another tool.
+    """Return the request in the form of another tool.
 
     Raises:
         UsageError: the plan's target does not have that form.

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def command(
     older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="AGE", help="Runs that ended longer ago: `30d`, `12h`.")
+        str | None,
+        typer.Option("--older-than", metavar="AGE", help="Only runs that ended longer ago: `30d`."),
     ] = None,
     state: Annotated[
         list[str] | None,
@@ -75,14 +76,14 @@ def command(
         return
     if found and not (yes or inputs.confirmed(f"remove {_count(found)}?")):
         raise UsageError(
-            f"{_count(found)} would be removed: nothing was done", hint="add `--yes`, or look with `--dry-run`"
+            f"{_count(found)} would be removed; nothing was removed", hint="add `--yes`, or look with `--dry-run`"
         )
     for run in found:
         run.remove()
         print_lines([run.name])
     clean(load_settings().state_dir)
     if not found:
-        say("no run is to be removed")
+        say("no run matches; nothing was removed")
 
 
 def _count(runs: list[Run]) -> str:
@@ -97,12 +98,12 @@ def _states(names: Iterable[str] | None) -> list[RunState]:
     for name in names or ():
         if name not in final:
             hint = did_you_mean(name, [state.value for state in final])
-            raise UsageError(f"`{name}` is not a state that a run ends in", hint=hint)
+            raise UsageError(f"`{name}` is not a final state", hint=hint)
     return [RunState(name) for name in names or ()]
 
 
 def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
-    """All but the newest, or the best, of each job. A run without the metric is the worst."""
+    """Return all runs but the newest, or the best, of each job. A run without the metric is the worst."""
     found: list[Run] = []
     for _, group in groupby(sorted(runs, key=lambda run: run.job_name), key=lambda run: run.job_name):
         of_job = sorted(group, key=lambda run: run.created, reverse=True)

@@ -112,7 +112,7 @@ def _states_of(active: bool, state: str | None) -> list[Any]:
 
 
 def _tag(text: str) -> tuple[str, str]:
-    """A tag as it is typed, `team=vision`.
+    """Check a tag as you type it, `team=vision`.
 
     Raises:
         UsageError: it has no `=`.

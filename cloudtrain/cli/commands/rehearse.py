@@ -86,7 +86,7 @@ def command(
 
 
 def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, ignore: Any) -> Run:
-    """The run without interruption: sent now, or there already."""
+    """Return the run without interruption: a new one, or one that exists."""
     import cloudtrain as ct
     from cloudtrain.cli import inputs
     from cloudtrain.cli.terminal import say
@@ -117,7 +117,7 @@ def _whole(what: str, flags: dict[str, Any], *, profile: str | None, set_: Any, 
 
 
 def _is_job(what: str) -> bool:
-    """Anything that is or looks like a file; a run's reference has `://`."""
+    """Return whether the text is a file or looks like one; a run's reference has `://`."""
     from cloudtrain.core.job import BUNDLED
     from cloudtrain.jobfile import SUFFIXES
 

@@ -194,7 +194,8 @@ def _upload(file: JobFile, where: Any, profile: str | None, ignore: list[str] | 
 
 
 def show_plan(plan: Plan) -> None:
-    """The summary and the findings. Errors are not shown here: they are about to stop the submit, which says them."""
+    """Show the summary and the findings. Errors are not shown here, because the submit is about to stop
+    and show them."""
     from cloudtrain.cli.terminal import show
 
     if not plan.errors:
@@ -203,7 +204,7 @@ def show_plan(plan: Plan) -> None:
 
 
 def show_changes(since: Since | None) -> None:
-    """What changed since the job's last run, in at most three lines."""
+    """Show what changed since the job's last run, in at most three lines."""
     if since is None or not since.items:
         return
     from textwrap import wrap
@@ -232,7 +233,8 @@ def print_followed(run: Run) -> None:
 
 
 def print_detached(as_json: bool) -> Callable[[Run], None]:
-    """The name on stdout; where it cannot be written, on stderr, because the run is there and costs money."""
+    """Return a function that prints the name on stdout; if that fails, on stderr, because the run exists and costs
+    money."""
 
     def print_run(run: Run) -> None:
         from cloudtrain.cli.report import goes_on
@@ -255,7 +257,7 @@ def print_detached(as_json: bool) -> Callable[[Run], None]:
 
 
 def _say_history(run: Run) -> None:
-    """What an earlier command was cut off from saying."""
+    """Report what an earlier command could not, because it was cut off."""
     from cloudtrain.cli.terminal import say, typed
 
     if run.adopted:

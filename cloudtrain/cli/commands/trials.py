@@ -36,7 +36,7 @@ def command(
     from cloudtrain.sweeps.sweep_run import sweep_of
 
     if csv and json:
-        raise UsageError("`--csv` and `--json` are different forms", hint="use one of them", code="CT902")
+        raise UsageError("`--csv` and `--json` contradict each other", hint="leave one of them out", code="CT902")
     sweep = sweep_of(inputs.run(name))
     trials, objective = sweep.trials(), sweep.objective
     if best is not None:

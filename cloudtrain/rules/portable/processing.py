@@ -11,7 +11,7 @@ from cloudtrain.rules.rule import Fault, Subject, rule
 
 @rule("CT521", Level.WARNING)
 def instances_do_the_same(subject: Subject) -> Iterator[Fault]:
-    """Several instances of a processing job, and no input is dealt out between them.
+    """A processing job has several instances and no sharded input.
 
     Every instance runs the whole script. Unless an input has `shard: true`, all of them read the same data, do the same
     work, and write files of the same names to the same location, where only the last one remains. A script that divides
@@ -32,7 +32,7 @@ def instances_do_the_same(subject: Subject) -> Iterator[Fault]:
 
 @rule("CT522", Level.NOTICE)
 def shard_of_one(subject: Subject) -> Iterator[Fault]:
-    """An input is dealt out, and there is only one instance.
+    """An input is sharded, and there is only one instance.
 
     With one instance its shard is all of the data: `shard: true` does nothing.
     """

@@ -60,7 +60,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
             control.should_evaluate = False
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Skip saving and evaluating at the end of the epoch after a stop: the step has been saved already."""
+        """Skip saving and evaluating at the end of the epoch after a stop, because the step has been saved already."""
         if self._stopping:
             control.should_save = control.should_evaluate = False
 

@@ -219,7 +219,7 @@ def _torchrun(setup: _HostSetup) -> _HostPrograms:
 def _mpirun(setup: _HostSetup) -> _HostPrograms:
     if len(setup.hosts) > 1:
         raise SetupError(
-            f"this launcher starts mpirun on one instance, and the job has {len(setup.hosts)}",
+            f"this launcher starts mpirun on one instance only, and the job has {len(setup.hosts)}",
             hint="use an image with sagemaker-training, or `distribution: {type: torch}`",
         )
     argv = ["mpirun", *mpirun_options(setup.processes, setup.launch.mpi_options), *setup.direct()]

@@ -114,7 +114,7 @@ class AzureMLTarget(Target):
         return AzureMLView(self.name)
 
     def refuse_path(self, path: str) -> str | None:
-        """Explain why a file is refused: every file becomes a blob, and blob names have their own rules."""
+        """Explain why a file is refused. Every file becomes a blob, and blob names have their own rules."""
         from cloudtrain.targets.azureml.blob_names import refuse_blob_name
 
         return refuse_blob_name(path)
@@ -132,7 +132,7 @@ class AzureMLTarget(Target):
         return AzureMLAdopter()
 
     def fetch_original(self, place: str, name: str, settings: AzureML, environ: Mapping[str, str]) -> Original:
-        """A command job of a workspace, over REST."""
+        """Fetch a command job of a workspace over REST."""
         from cloudtrain.targets.azureml.account import account_of
         from cloudtrain.targets.azureml.account_ref import AccountRef
         from cloudtrain.targets.azureml.service.adoption import fetch_original, workspace_of

@@ -48,8 +48,8 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
     data = _read_again(item)
     strangers = there.keys() - {file.path for file in data.files}
     if strangers:
-        message = f"`{item.destination}` holds `{escape_path(min(strangers))}`, which is not of this data"
-        raise TargetError(message, hint="remove it there: the folder is cloudtrain's own", code="CT986")
+        message = f"`{item.destination}` holds `{escape_path(min(strangers))}`, which is not part of this data"
+        raise TargetError(message, hint="remove it from that folder, which only cloudtrain may use", code="CT986")
     missing = [file for file in data.files if there.get(file.path) != file.size]
     report = _counting(data, missing, on_bytes)
 

@@ -142,7 +142,7 @@ def _trial(data: Mapping[str, Any], folder: str | None) -> Original:
     trial = data.get("trial")
     if not isinstance(trial, Mapping):
         hint = f"adopt the file that it names: `cloudtrain adopt {str(trial or 'TRIAL').removeprefix('file:')}`"
-        raise UsageError("the trial of the sweep stands elsewhere", hint=hint, code="CT981")
+        raise UsageError("the trial of the sweep is in another file", hint=hint, code="CT981")
     searched = _mapping(data.get("search_space"))
     inputs, command = _mapping(data.get("inputs")), str(trial.get("command", ""))
     for name, space in searched.items():
@@ -172,7 +172,7 @@ def _steps(data: Mapping[str, Any], folder: str | None) -> Iterator[Original]:
         elsewhere = [str(job["component"]) for job in jobs.values() if isinstance(job, Mapping) and "component" in job]
         names = ", ".join(f"`{name}`" for name in elsewhere[:5]) or "other files"
         hint = f"write a job file for a step with `cloudtrain init`; its command stands in {names}"
-        raise UsageError("the steps of the pipeline are components, which are no jobs", hint=hint, code="CT981")
+        raise UsageError("the steps of the pipeline are components and not jobs", hint=hint, code="CT981")
     for name, job in inline.items():
         compute = job.get("compute") or data.get("compute") or defaults.get("default_compute")
         step = {key: value for key, value in job.items() if key != "type"}

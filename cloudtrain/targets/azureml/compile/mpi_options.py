@@ -36,7 +36,7 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
         if word == "-x":
             name, equals, value = next(rest, "").partition("=")
             if not name:
-                raise ValueError("`-x` has no variable")
+                raise ValueError("`-x` needs a variable")
             if equals:  # without a value it forwards a variable, but every process has all of them
                 yield name, value
         elif word in _MCA:
@@ -45,4 +45,4 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
                 raise ValueError(f"`{word}` needs a name and a value")
             yield f"OMPI_MCA_{setting}", given
         else:
-            raise ValueError(f"no variable stands for `{word}`")
+            raise ValueError(f"`{word}` cannot be set by an environment variable")

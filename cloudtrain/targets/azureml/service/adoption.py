@@ -22,7 +22,7 @@ _MOST = 256 << 20
 
 
 def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> AccountRef:
-    """The workspace that a reference names, whole, or by its name alone: then the settings say the rest.
+    """Return the workspace that a reference names in full, or by its name alone if the settings have the rest.
 
     Raises:
         UsageError: it is no reference, or the settings do not say the rest.
@@ -34,12 +34,12 @@ def workspace_of(place: str, account: AccountRef, missing: tuple[str, ...]) -> A
             "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/NAME`, or set `subscription_id` and "
             "`resource_group` under `[azureml]` in cloudtrain.toml"
         )
-        raise UsageError(f"nothing says in which subscription the workspace `{place}` is", hint=hint, code="CT933")
+        raise UsageError(f"the subscription of the workspace `{place}` is not known", hint=hint, code="CT933")
     return account._replace(workspace=place)
 
 
 def fetch_original(client: Client, name: str) -> Original:
-    """The job with its code. Where the code cannot be read, the job file says which it was.
+    """Return the job with its code. Where the code cannot be read, the job file says which it was.
 
     Raises:
         UsageError: the workspace has no job of that name, or it is no command job.
@@ -54,7 +54,7 @@ def fetch_original(client: Client, name: str) -> Original:
     found = originals_in(document, None)
     if len(found) != 1:
         hint = "name one of its steps' own jobs: the job's page in the studio lists them"
-        raise UsageError(f"`{name}` is a pipeline, which is no single job", hint=hint, code="CT981")
+        raise UsageError(f"`{name}` is a pipeline, not a single job", hint=hint, code="CT981")
     own = {key: value for key in ("credential", "cloud") if (value := getattr(client.place, key))}
     code_id = str(found[0].request["properties"].get("codeId") or "").removeprefix("azureml:")
     code = _code(client, code_id) if code_id.startswith("/subscriptions/") else None
@@ -62,7 +62,8 @@ def fetch_original(client: Client, name: str) -> Original:
 
 
 def _code(client: Client, code_id: str) -> bytes | None:
-    """The files of a code asset in an archive; None where they are gone, too large, or not the caller's to read."""
+    """Return the files of a code asset in an archive; None where they are gone, too large, or not the caller's to
+    read."""
     with TemporaryDirectory(prefix="cloudtrain-") as scratch:
         try:
             folder = fetch_code(Blobs(client), code_id, Path(scratch, "code"))

@@ -108,7 +108,7 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
         return BUILT_IN["AzureCloud"]
     names = [cloud.name for cloud in described]
     raise SettingsError(
-        f"`{url}` knows no cloud `{wanted}`", hint=did_you_mean(wanted, [*BUILT_IN, *names]), code="CT917"
+        f"`{url}` has no cloud `{wanted}`", hint=did_you_mean(wanted, [*BUILT_IN, *names]), code="CT917"
     )
 
 

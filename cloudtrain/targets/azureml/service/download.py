@@ -90,7 +90,7 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
 
 
 def code_folder(address: str) -> tuple[str, str]:
-    """The container that an asset's code lies in, and its folder there. The SDK's lies deeper than `upload_code`'s."""
+    """Return the container of an asset's code, and its folder there. The SDK's lies deeper than `upload_code`'s."""
     named = re.fullmatch(r"(https://[^/]+\.blob\.[^/]+/[^/]+)/(.+)", address.rstrip("/"))
     container, _, folder = address.rstrip("/").rpartition("/")
     return (named[1], named[2]) if named else (container, folder)

@@ -66,11 +66,11 @@ class Labels:
         return canonical_json({**request, "properties": properties})
 
     def pinned(self, client: Client, job: AnyJob) -> AnyJob:
-        """The job with versions in the place of labels.
+        """Return the job with versions in place of labels.
 
         Raises:
-            TargetError: a label means nothing, or may not be looked at.
-            UsageError: a label is one of a registry, which is not asked.
+            TargetError: a label has no version, or you have no permission to read it.
+            UsageError: a label is a registry's, which cloudtrain does not look up.
         """
         environment = self._version_of(client, job.environment.of("azureml"), "environments")
         inputs = {
@@ -88,7 +88,7 @@ class Labels:
         return job.model_copy(update=changes) if changes else job
 
     def _version_of(self, client: Client, written: Any, kind: str) -> str | None:
-        """What names the version that a label means now; None for what is no label."""
+        """Return what names the version that a label means now; None if the text is not a label."""
         if not isinstance(written, str):
             return None
         found = asset_id(client.place.workspace_id, written, kind) or written
@@ -98,7 +98,7 @@ class Labels:
             return whole if "/" in written else f"azureml:{label.name}:{whole.rpartition('/')[2]}"
         if found.endswith(("@latest", "/labels/latest")):
             hint = "name a version of it: its registry's page in the studio lists them"
-            raise UsageError(f"`{written}` is a label of a registry, which is not asked", hint=hint, code="CT987")
+            raise UsageError(f"`{written}` is a registry's label; cloudtrain cannot read it", hint=hint, code="CT987")
         return None
 
     def _id(self, client: Client, label: Labelled) -> str:
@@ -106,7 +106,7 @@ class Labels:
             version = self._said.get(label.thing) or self.ask(client, label)
         except NotThere as error:
             hint = f"name a version: `azureml:{label.name}:1`"
-            raise TargetError(f"the workspace has no `{label.name}`, so `latest` means nothing", hint=hint) from error
+            raise TargetError(f"the workspace has no `{label.name}`, so `latest` has no version", hint=hint) from error
         return f"{label.thing}/versions/{version}"
 
 

@@ -72,13 +72,13 @@ class AzureMLService:
         return check(self._at(plan.place), plan, machines_of(job, account).instance_type, self._labels)
 
     def pin(self, job: AnyJob, settings: AzureML) -> AnyJob:
-        """The job with the newest versions of its environment and its data; see `labels.py`."""
+        """Return the job with the newest versions of its environment and its data; see `labels.py`."""
         from cloudtrain.targets.azureml.account import account_of
 
         account = account_of(settings, self._environ, Path.cwd())
         if account.missing:
             hint = "set `subscription_id`, `resource_group` and `workspace` under `[azureml]` in cloudtrain.toml"
-            raise SettingsError("a workspace says what `@latest` means, and none is given", hint=hint)
+            raise SettingsError("looking up `@latest` needs a workspace, and the settings name none", hint=hint)
         return self._labels.pinned(self._at(account.place), job)
 
     def refresh_catalogue(self, settings: AzureML) -> Refreshed:
@@ -249,7 +249,7 @@ class AzureMLService:
             return False
         if not is_ours(job, request):
             raise NameTaken(
-                f"the workspace has a job `{ref.name}` already, and it is not this one",
+                f"the workspace has a job `{ref.name}` already, which is a different job",
                 hint=f"see it with `cloudtrain status {ref}`, or give your job another name",
                 code="CT945",
             )

@@ -132,7 +132,7 @@ def _with_reason(status: RunStatus, job: Mapping[str, Any], details: Mapping[str
 
 
 def _limit(status: RunStatus, job: Mapping[str, Any]) -> str | None:
-    """Return a note that a job ran as long as it may, if it did."""
+    """Return a note if a job reached its time limit, else None."""
     allowed = max_runtime(job["properties"])
     if not allowed or status.started is None or status.ended is None or status.ended - status.started < allowed:
         return None

@@ -220,7 +220,7 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
     """The interpreter of the run lacks what the job requires.
 
     The clouds install `environment.requirements` before the script starts. On this machine nothing is installed unless
-    you say so: with `--build-environment` the job gets an environment of its own. Otherwise the script runs with the
+    you say so: with `--build-environment` the job gets a separate environment. Otherwise the script runs with the
     packages of the interpreter that `--python` names, or of the one that runs cloudtrain. It is asked for the versions
     of what the file names, the files that it includes too; nothing is asked of the network. What only a cloud has, such
     as SageMaker's libraries, is left out with a marker or with `--ignore LO207`.

@@ -58,11 +58,11 @@ class LocalService:
         self._environ = environ
 
     def check(self, job: TrainingJob, settings: Local, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
-        """Return no findings: this machine has no account to check."""
+        """Return no findings, because this machine has no account to check."""
         return []
 
     def can_check(self, settings: Local) -> bool:  # noqa: ARG002 - the promise's
-        """Return True: this target has no checks that need anything."""
+        """Return True, because the checks of this target need nothing."""
         return True
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002

@@ -21,8 +21,8 @@ _HASH = len("-00000000-00")
 
 
 def flat(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The request of a tuning job with its definition's fields where a training job has them, and what they do not say
-    in one way only."""
+    """Return a tuning job's request with its definition's fields where a training job has them, and the search in one
+    canonical form."""
     definition = dict(request["TrainingJobDefinition"])
     found = {
         "TrainingJobName": request.get("HyperParameterTuningJobName", "tuning"),
@@ -41,7 +41,7 @@ def flat(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sweep_fields(request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The fields of a sweep beside its job; None where a sweep cannot say the search."""
+    """Return the fields of a sweep beside its job; None if a sweep cannot express the search."""
     try:
         return dict(_fields(request))
     except (KeyError, ValueError, TypeError, AttributeError):

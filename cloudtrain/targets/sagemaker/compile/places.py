@@ -40,7 +40,7 @@ def paths_of(job: TrainingJob) -> dict[str, str]:
 def channels(job: TrainingJob, usual: str) -> list[dict[str, Any]]:
     """Return `InputDataConfig` for the job's inputs, leaving out inputs with problems.
 
-    `usual` is the request's mode.
+    `usual` is the mode of inputs that name none.
     """
     return [_channel(name, item, usual) for name, item in job.inputs.items() if not _input_problems(name, item)]
 

@@ -16,7 +16,7 @@ _MOST_PARENTS, _MOST_TRIALS, _MOST_RANDOM = 5, 750, 10_000
 
 
 def parents_of(request: Mapping[str, Any]) -> list[str]:
-    """The tuning jobs that a request or a description goes on from, the oldest first."""
+    """Return the tuning jobs that a request or a description continues, the oldest first."""
     config = request.get("WarmStartConfig") or {}
     if config.get("WarmStartType") != WARM_START:
         return []
@@ -24,7 +24,7 @@ def parents_of(request: Mapping[str, Any]) -> list[str]:
 
 
 def continued(request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
-    """The request of the tuning job that goes on after `name` with so many more trials.
+    """Return the request of the tuning job that continues `name` with that many more trials.
 
     A job learns from its own parents alone, and not from theirs, so it names all of them.
 

@@ -97,7 +97,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
 
 
 def _without_machines(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the machines from the overrides: this machine and its capacity replace them."""
+    """Remove the machines from the overrides, because this machine and its capacity replace them."""
     return {key: value for key, value in overrides.items() if key != _MACHINES}
 
 

@@ -100,7 +100,8 @@ def host_command(setup: HostSetup) -> Command:
 def overwritten(
     request: Request, host: Host, container: Container, *, gpus: int, neurons: int = 0
 ) -> dict[str, tuple[str, str]]:
-    """Return the variables of the request's environment that never reach the script: name to given and real value."""
+    """Return the variables of the request's environment that never reach the script, with the given and the
+    real value."""
     setup = HostSetup(request, host, container, gpus=gpus, neurons=neurons)
     made = host_command(setup)
     real = {**host_environment(setup), **made.env, **made.exports}
@@ -198,7 +199,7 @@ def _parameter_server(setup: HostSetup) -> Command:
     index = setup.resource["hosts"].index(setup.host.name)
     if index >= len(cluster.get("ps", ())):
         group = setup.host.group
-        raise ValueError(f"the toolkit numbers parameter servers by host of the job, and has no {index} in `{group}`")
+        raise ValueError(f"the toolkit counts all hosts, so it has no parameter server {index} in `{group}`")
     note = (
         f"ps process: tf.distribute.Server(cluster_spec, job_name='ps', task_index={index}) "
         f"cluster={json.dumps(cluster)}"

@@ -59,7 +59,7 @@ class PlannedHost:
 def launched_processes(request: Request, devices: Devices, known: Known = _in_the_catalogue) -> Iterator[Alike]:
     """Yield all processes of the job: those that each host starts, then the ranks of its launchers.
 
-    Of hosts that start the same, only the first is computed at once, the others when they are read.
+    If several hosts start the same processes, the others are computed only when they are read.
 
     Raises:
         JobError: the launcher would stop; the error has the launcher's message.

@@ -1,8 +1,8 @@
 """The environment that the training toolkit gives the script.
 
-Two variables are unknown before a container runs. PYTHONPATH is left out: it is the toolkit's own `sys.path` with the
-code folder in front. SM_FRAMEWORK_MODULE is empty if `Container.training_module` is None: the recorded runs called the
-framework's toolkit directly.
+Two variables are unknown before a container runs. PYTHONPATH is left out, because it is the toolkit's own `sys.path`
+with the code folder in front. SM_FRAMEWORK_MODULE is empty if `Container.training_module` is None, because the recorded
+runs called the framework's toolkit directly.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _facts(setup: HostSetup) -> dict[str, Any]:
 
 
 def _model_parallel_from_outside(given: Mapping[str, str]) -> bool | str | None:
-    """Return the user's own SM_HP_MP_PARAMETERS: the toolkit looks for the variable before it writes its own value."""
+    """Return the user's SM_HP_MP_PARAMETERS, which the toolkit looks for before it writes its own value."""
     parameters = given.get(f"SM_HP_{MODEL_PARALLEL.upper()}")
     return parameters != "{}" if parameters else parameters
 

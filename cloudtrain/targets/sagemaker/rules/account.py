@@ -12,7 +12,7 @@ from cloudtrain.rules.rule import Fault, Subject, rule
 from cloudtrain.targets.sagemaker.rules.view import image_path, text
 
 _WANTED = {
-    "role": ("no execution role is known, as which the job would run", 'role = "arn:aws:iam::ACCOUNT:role/NAME"'),
+    "role": ("the settings name no execution role for the job", 'role = "arn:aws:iam::ACCOUNT:role/NAME"'),
     "region": ("no region is known", 'region = "eu-west-1"'),
     "bucket": ("no S3 bucket is known for code and outputs", 'bucket = "NAME"'),
 }  # fmt: skip

@@ -56,7 +56,7 @@ declare(
     """A bucket of the job does not exist.
 
     The code goes to the target's bucket, and the results to `output`. Unless given it is the SageMaker SDK's default
-    bucket, `sagemaker-REGION-ACCOUNT`, which exists once somebody has used that SDK in the region.
+    bucket, `sagemaker-REGION-ACCOUNT`, which exists once that SDK has been used in the region.
     """,
 )
 

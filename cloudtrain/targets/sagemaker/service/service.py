@@ -252,7 +252,7 @@ class SageMakerService:
             return False
         if not is_ours(self._at(ref.place), kind, description, request):
             raise NameTaken(
-                f"the account has a {kind.noun} job `{ref.name}` already, and it is not this one",
+                f"the account has a {kind.noun} job `{ref.name}` already, which is a different job",
                 hint=f"see it with `cloudtrain status {ref}`, or give your job another name",
                 code="CT945",
             )

@@ -57,7 +57,7 @@ def _find(wanted: str, known: Mapping[str, str]) -> str:
     if wanted == "outputs":
         names = [name for name in known if name.startswith("outputs/")]
         raise UsageError(
-            "`outputs` means several places", hint=f"name one: {', '.join(names) or '`model`'}", code="CT935"
+            "`outputs` is not the name of one output", hint=f"name one: {', '.join(names) or '`model`'}", code="CT935"
         )
     raise UsageError(f"a run has no `{wanted}`", hint=did_you_mean(wanted, known), code="CT935")
 
