@@ -115,6 +115,15 @@ AZUREML = {
     "registered": "env = client.environments.create_or_update(Environment(name='mine', version='3', image='x:1'))\n"
     "client.jobs.create_or_update(command(**dict(common, environment=f'{env.name}:{env.version}')))",
     "image": "client.jobs.create_or_update(command(**dict(common, environment=Environment(image='x:1'))))",
+    "named": "env = Environment(name='mine', version='3', description='For training', tags={'team': 'a'}, image='x:1')\n"
+    "client.jobs.create_or_update(command(**dict(common, environment=env)))",
+    "named_without_version": "client.jobs.create_or_update(command(**dict(common, environment=Environment(name='mine', "
+    "image='x:1', conda_file={'dependencies': ['python=3.11']}))))",
+    "built": "from azure.ai.ml.entities import BuildContext\n"
+    "client.jobs.create_or_update(command(**dict(common, environment=Environment(name='mine', version='3', "
+    "build=BuildContext(path='src', dockerfile_path='Dockerfile')))))",
+    "described": "client.jobs.create_or_update(command(**dict(common, environment=Environment(image='x:1', "
+    "description='d', tags={'a': 'b'}))))",
     "cluster": "client.compute.get('gpu')\nclient.jobs.create_or_update(command(**common))",
 }
 
