@@ -74,6 +74,10 @@ PyTorch(**common, subnets=["subnet-0123"], security_group_ids=["sg-0123"], encry
         debugger_hook_config=False,
         ).fit({"train": FileSystemInput("fs-0123456789abcdef0", "FSxLustre", "/abc/data")})
 """,
+    "channels": """
+PyTorch(**common, distribution={"torch_distributed": {"enabled": True}}
+        ).fit({"train-1.x": "s3://my-bucket/train", "train_1_x": "s3://my-bucket/other"})
+""",
     "one_file": """
 PyTorch(**dict(common, source_dir=None, entry_point="src/train.py"), base_job_name="mine").fit()
 """,
@@ -145,6 +149,10 @@ BOTO3 = {
     "'S3DataDistributionType': 'FullyReplicated'}}, 'ContentType': 'text/csv', 'CompressionType': 'None'}])",
     "dotted": "client.create_training_job(**request, InputDataConfig=[{'ChannelName': 'train-1.x', 'DataSource': "
     "{'S3DataSource': {'S3DataType': 'S3Prefix', 'S3Uri': 's3://my-bucket/t'}}}])",
+    "preferences": "request['ResourceConfig'] = {'VolumeSizeInGB': 50, 'InstancePreferences': [{'InstanceType': "
+    "'ml.p5.48xlarge', 'InstanceCount': 2, 'TrainingPlanArns': "
+    "['arn:aws:sagemaker:eu-west-1:123456789012:training-plan/p']}, {'InstanceType': 'ml.p4d.24xlarge', "
+    "'InstanceCount': 4}]}\nclient.create_training_job(**request)",
     "network": "client.create_training_job(**request, VpcConfig={'Subnets': ['subnet-1'], 'SecurityGroupIds': ['sg-1']}, "
     "EnableNetworkIsolation=True)",
     "spot": "client.create_training_job(**dict(request, StoppingCondition={'MaxRuntimeInSeconds': 60, "
