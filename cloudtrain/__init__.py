@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cloudtrain.core.processing import ProcessingJob as ProcessingJob
     from cloudtrain.core.processing import ProcessingOutput as ProcessingOutput
     from cloudtrain.core.resources import InstanceGroup as InstanceGroup
+    from cloudtrain.core.resources import InstancePreference as InstancePreference
     from cloudtrain.core.resources import Resources as Resources
     from cloudtrain.core.search import Range as Range
     from cloudtrain.core.states import LogLine as LogLine
@@ -111,6 +112,7 @@ _HOME = {
     "ProcessingJob": "core.processing",
     "ProcessingOutput": "core.processing",
     "InstanceGroup": "core.resources",
+    "InstancePreference": "core.resources",
     "Resources": "core.resources",
     "LogLine": "core.states",
     "RunRef": "core.states",

@@ -63,6 +63,8 @@ class Input(_Places):
     direct: Azure ML passes the URI unchanged. eval_mount, eval_download: Azure ML evaluates an `mltable` first."""
     type: Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"] = "uri_folder"
     """Azure ML's kind of data."""
+    channel: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] | None = None
+    """SageMaker: the name of the channel, such as `train-1.x`. Default: the input's name."""
     shard: bool = Field(default=False, strict=True)
     """SageMaker: each instance gets its own part (ShardedByS3Key) instead of all of it."""
     content_type: str | None = None
@@ -92,6 +94,7 @@ class Input(_Places):
             type: Literal[
                 "uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"
             ] = "uri_folder",
+            channel: str | None = None,
             shard: bool = False,
             content_type: str | None = None,
             compression: Literal["gzip"] | None = None,

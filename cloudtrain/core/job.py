@@ -33,6 +33,8 @@ BUNDLED = "bundled:"
 Name = Annotated[str, Field(pattern=PLACE_NAME, max_length=64)]
 """The name of an input or output, valid for both SageMaker's channels and Azure ML's keys."""
 
+AssetWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$")]
+"""The name or version of an asset of Azure ML."""
 
 _REFERENCE = re.compile(r"[a-z]+:\S.*")
 
@@ -81,6 +83,15 @@ class Environment(Model):
     `source_dir`."""
     dockerfile: str | None = None
     """Azure ML: the path of the Dockerfile inside `build`, if its name is not `Dockerfile`."""
+    asset_name: AssetWord | None = None
+    """Azure ML: the name to register the environment of an image or a `build` folder under. Default: an environment
+    without a name of its own."""
+    asset_version: AssetWord | None = None
+    """Azure ML: the version of `asset_name`. Default: a hash of the environment's definition."""
+    description: str | None = None
+    """Azure ML: a description of the environment of an image or a `build` folder."""
+    tags: dict[str, str] = Field(default_factory=dict)
+    """Azure ML: tags of that environment."""
     requirements: str | None = None
     """A pip requirements file inside `source_dir`. The clouds install it before the script starts. On this machine the
     interpreter must already have the packages (LO207)."""
@@ -110,6 +121,10 @@ class Environment(Model):
             conda_file: str | None = None,
             build: str | None = None,
             dockerfile: str | None = None,
+            asset_name: str | None = None,
+            asset_version: str | None = None,
+            description: str | None = None,
+            tags: Mapping[str, str] = ...,
             requirements: str | None = None,
             variables: Mapping[str, str] = ...,
             secrets: Mapping[str, NamedInput] = ...,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cloudtrain.core.arguments import DurationInput, Fields, Json, Texts
 
 ONLY_TRAINING = {
+    "channel": None,
     "content_type": None,
     "record_wrapper": None,
     "attribute_names": (),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from cloudtrain.core.model import Model, all_at_once
 from cloudtrain.core.per_target import per_target, value_for
@@ -51,6 +51,36 @@ class InstanceGroup(Model):
     instance_count: Count
 
 
+class InstancePreference(Model):
+    """One of several instance types (SageMaker), with the count and the training plan of that type."""
+
+    instance_type: str
+    instance_count: Count | None = None
+    """Default: the job's `instance_count`."""
+    training_plan: str | None = None
+    """ARN of a training plan for this type, instead of the target's `training_plan`."""
+
+    @model_serializer(mode="wrap")
+    def _in_short(self, as_mapping: SerializerFunctionWrapHandler) -> Any:
+        """Return the type alone where nothing else is said."""
+        alone = self.instance_count is None and self.training_plan is None
+        return self.instance_type if alone else as_mapping(self)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, *, instance_type: str, instance_count: int | None = None, training_plan: str | None = None
+        ) -> None: ...
+
+
+def _type_alone(value: Any) -> Any:
+    return {"instance_type": value} if isinstance(value, str) else value
+
+
+Preferred = Annotated[InstancePreference, BeforeValidator(_type_alone)]
+"""An instance type as a string, or with its own count and training plan."""
+
+
 def _resource_rules(resources: Mapping[str, Any]) -> Iterator[Problem]:
     named = [name for name in ("instance_type", "gpu", "instance_preferences") if resources.get(name)]
     for name in named[1:]:
@@ -93,9 +123,10 @@ class Resources(Model):
     """SageMaker only: a heterogeneous cluster, instead of `instance_type` and `instance_count`."""
     distribution_groups: tuple[str, ...] = ()
     """SageMaker only: the groups that the distribution spans. Default: all groups."""
-    instance_preferences: tuple[str, ...] = ()
+    instance_preferences: tuple[Preferred, ...] = ()
     """SageMaker only: up to five instance types, the best first, instead of `instance_type`. The service uses the first
-    type that is available."""
+    type that is available. A type may have its own count and training plan: `{instance_type: ml.p5.48xlarge,
+    instance_count: 2}`."""
     volume_size: Size | None = None
     """Disk size of each instance, for instance types without a fixed disk."""
     shm_size: Size | None = None
@@ -115,7 +146,9 @@ class Resources(Model):
             interconnect: Literal["rdma", "ethernet"] | None = None,
             instance_groups: Sequence[InstanceGroup | Fields] = (),
             distribution_groups: Texts = (),
-            instance_preferences: Texts = (),
+            instance_preferences: Texts
+            | list[str | InstancePreference | Fields]
+            | tuple[str | InstancePreference | Fields, ...] = (),
             volume_size: SizeInput | None = None,
             shm_size: SizeInput | None = None,
         ) -> None: ...

@@ -121,11 +121,14 @@ def _target_texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
-    """Allow one text for all targets in place of a mapping with one text per target."""
+    """Allow a text where it stands for a whole mapping, such as one text for all targets."""
     for name in model.model_fields:
-        shape = node_of_field(model, name)
+        shape, own = node_of_field(model, name), schema["properties"][name]
         if shape.kind == "model" and shape.parsed:
-            schema["properties"][name]["anyOf"].insert(0, {"type": "string"})
+            own["anyOf"].insert(0, {"type": "string"})
+        elif shape.inner is not None and shape.inner.kind == "model" and shape.inner.parsed:
+            key = "items" if shape.kind == "list" else "additionalProperties"
+            own[key] = {"anyOf": [{"type": "string"}, own[key]]}
 
 
 def _field_texts(model: type[BaseModel]) -> dict[str, str]:

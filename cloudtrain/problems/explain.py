@@ -117,7 +117,7 @@ def _example_value(node: SchemaNode) -> str:
 
 def _holds_mappings(node: SchemaNode) -> bool:
     inner = node.child(0)
-    return inner is not None and inner.kind in ("model", "choice", "map")
+    return inner is not None and inner.kind in ("model", "choice", "map") and not inner.parsed
 
 
 def _type_hint(node: SchemaNode, name: str, value: Any, written: str | None) -> str | None:

@@ -7,6 +7,7 @@ so that the same line works in a notebook. Folders for results are created; data
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def input_dir(name: str, *, default: str | Path | None = None) -> Path:
     Raises:
         SetupError: the folder does not exist.
     """
-    found = _first(INPUTS, name, os.environ)
+    found = _first(INPUTS, name, os.environ) or _channel(name, os.environ)
     usual = Path(default if default is not None else Path("data", name))
     path = found or usual
     if not path.exists():
@@ -107,6 +108,15 @@ def _first(templates: tuple[str, ...], name: str, variables: Variables) -> Path 
         if value:
             return Path(value, name) if template in SHARED else Path(value)
     return None
+
+
+def _channel(name: str, variables: Variables) -> Path | None:
+    """Return the SageMaker channel of an input whose channel has `-` or `.` where the input's name has `_`."""
+    wanted = f"SM_CHANNEL_{name.upper()}"
+    found = (
+        value for key, value in variables.items() if re.sub(r"\W", "_", key) in (wanted, f"SM_CHANNEL{name.upper()}")
+    )
+    return next((Path(value) for value in found if value), None)
 
 
 def _default_folder(name: str) -> Path:

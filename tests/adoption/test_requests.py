@@ -225,24 +225,7 @@ UNSAYABLE: dict[str, dict[str, Any]] = {
     "an algorithm of the marketplace": {
         "AlgorithmSpecification": {"TrainingInputMode": "File", "AlgorithmName": "arn:aws:sagemaker:x:algorithm/a"}
     },
-    "channels with other names": {
-        "InputDataConfig": [
-            {
-                "ChannelName": "train-1.x",
-                "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://b/x"}},
-            }
-        ]
-    },
     "debugger rules": {"DebugRuleConfigurations": [{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1"}]},
-    "preferences with counts and plans": {
-        "ResourceConfig": {
-            "VolumeSizeInGB": 30,
-            "InstancePreferences": [
-                {"InstanceType": "ml.p5.48xlarge", "InstanceCount": 2, "TrainingPlanArns": ["arn:aws:sagemaker:x:p"]},
-                {"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 4},
-            ],
-        }
-    },
     "profiler rules": {"ProfilerRuleConfigurations": [{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1"}]},
     "a folder of TensorBoard": {"TensorBoardOutputConfig": {"S3OutputPath": "s3://b/t", "LocalPath": "/tb"}},
     "a folder of checkpoints": {"CheckpointConfig": {"S3Uri": "s3://b/c", "LocalPath": "/c"}},
@@ -270,6 +253,23 @@ SAYABLE: dict[str, dict[str, Any]] = {
     "a run of an experiment": {"ExperimentConfig": {"ExperimentName": "e", "RunName": "r"}},
     "MLflow": {"MlflowConfig": {"MlflowResourceArn": "arn:aws:sagemaker:x", "MlflowRunName": "r"}},
     "TensorBoard": {"TensorBoardOutputConfig": {"S3OutputPath": "s3://b/t"}},
+    "a channel with another name": {"InputDataConfig": [FULL["InputDataConfig"][0] | {"ChannelName": "train-1.x"}]},
+    "preferences with counts and plans": {
+        "ResourceConfig": {
+            "VolumeSizeInGB": 30,
+            "InstancePreferences": [
+                {"InstanceType": "ml.p5.48xlarge", "InstanceCount": 2, "TrainingPlanArns": ["arn:aws:sagemaker:x:p"]},
+                {"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 4},
+            ],
+        }
+    },
+    "one count for all preferences": {
+        "ResourceConfig": {
+            "VolumeSizeInGB": 30,
+            "InstanceCount": 2,
+            "InstancePreferences": [{"InstanceType": "ml.p5.48xlarge"}, {"InstanceType": "ml.p4d.24xlarge"}],
+        }
+    },
     "tags of the session": {"SessionChainingConfig": {"EnableSessionTagChaining": True}},
 }
 
@@ -285,6 +285,18 @@ def test_what_fields_and_settings_say(case: str, adopted: Callable[..., ct.Adopt
     found = adopted(request | SAYABLE[case])
     assert found.differences == ()
     assert not found.fields.get("sagemaker_overrides", {}).keys() & (SAYABLE[case].keys() | {"InputDataConfig"})
+
+
+def test_channels_whose_names_are_no_inputs(adopted: Callable[..., ct.Adoption]) -> None:
+    """Each has a name of its own in the job, and the channel's beside it."""
+    source = {
+        "S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://b/x", "S3DataDistributionType": "FullyReplicated"}
+    }
+    names = ("a-b", "a.b", "a_b", "1x")
+    found = adopted(FULL | {"InputDataConfig": [{"ChannelName": name, "DataSource": source} for name in names]})
+    assert {name: item.channel for name, item in found.job.inputs.items()} == {
+        "a_b_": "a-b", "a_b__": "a.b", "a_b": None, "_1x": "1x",
+    }  # fmt: skip
 
 
 def test_the_answer_of_the_service_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:

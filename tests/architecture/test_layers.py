@@ -162,7 +162,7 @@ def test_public_surface_is_pinned() -> None:
     """A name is added to or removed from the public surface on purpose."""
     assert cloudtrain.__all__ == sorted([
         "Adoption", "AzureML", "Checkpoint", "CloudtrainError", "DeepSpeed", "Environment", "Finding", "Horovod", "Input",
-        "InstanceGroup", "JobError", "Level", "Local", "LogLine", "MPI", "NoDistribution", "Objective", "Output",
+        "InstanceGroup", "InstancePreference", "JobError", "Level", "Local", "LogLine", "MPI", "NoDistribution", "Objective", "Output",
         "Plan", "PreflightError", "ProcessingInput", "ProcessingJob", "ProcessingOutput", "Range", "Ray", "Resources", "Run",
         "RunNotFound", "RunRef", "RunState", "RunStatus", "SMDDP", "SMP", "SageMaker", "SettingsError", "Spot",
         "StopEarly", "Sweep", "SweepRun", "TargetError", "TensorFlow", "Torch", "TrainingJob", "Trial", "adopt",

@@ -139,6 +139,37 @@ def test_an_image_with_a_conda_file() -> None:
     assert made(plan_of(job, conda=conda)) == upload
 
 
+def test_an_environment_with_a_name() -> None:
+    """Name, version, description and tags are the asset's; without a version it is a hash of the definition alone."""
+    words = {"description": "For training", "tags": {"team": "a"}}
+    named = {"image": IMAGE, "asset_name": "mine"}
+    upload = made(plan_of({"environment": {**named, "asset_version": "3", **words}}))
+    assert upload.destination == f"{WORKSPACE}/environments/mine/versions/3"
+    assert json.loads(upload.content or "") == {
+        "properties": {"image": IMAGE, "isAnonymous": False, "isArchived": False, **words}
+    }
+    hashed, other = made(plan_of({"environment": named})), made(plan_of({"environment": {**named, **words}}))
+    assert hashed.destination == other.destination == f"{WORKSPACE}/environments/mine/versions/{hashed.sha256[:32]}"
+    unnamed = made(plan_of({"environment": {"image": IMAGE, **words}}))
+    assert json.loads(unnamed.content or "")["properties"]["tags"] == {"team": "a"}
+    assert unnamed.destination != made(plan_of({"environment": {"image": IMAGE}})).destination
+
+
+@pytest.mark.parametrize(
+    ("environment", "field"),
+    [
+        ({"azureml": "mine:3", "asset_name": "x"}, "asset_name"),
+        ({"framework": "pytorch", "version": "2.8", "tags": {"a": "b"}}, "tags"),
+        ({"image": IMAGE, "asset_version": "3"}, "asset_version"),
+    ],
+)
+def test_a_name_for_what_exists_already(environment: dict[str, Any], field: str) -> None:
+    """Words about an asset that nobody registers are an error, and so is a version of nothing."""
+    with pytest.raises(ct.JobError) as caught:
+        plan_of({"environment": environment})
+    assert [problem.path for problem in caught.value.problems] == [("environment", field)]
+
+
 def test_an_environment_built_from_a_dockerfile() -> None:
     """The folder's content names it; the address of the folder is filled in when it is uploaded."""
     job = {"environment": {"build": "./docker/"}}

@@ -13,6 +13,7 @@ from cloudtrain.targets.sagemaker.account import SageMakerAccount
 from cloudtrain.targets.sagemaker.compile import compile_sagemaker
 
 ACCOUNT = SageMakerAccount("us-west-2", "arn:aws:iam::123456789012:role/Training", "bucket")
+PLAN_ARN = "arn:aws:sagemaker:us-west-2:123456789012:training-plan/plan-1"
 GROUPS = [
     {"name": "gpu", "instance_type": "ml.g5.12xlarge", "instance_count": 1},
     {"name": "cpu", "instance_type": "ml.c5.2xlarge", "instance_count": 1},
@@ -119,6 +120,35 @@ def test_paths() -> None:
         "model": "/opt/ml/model",
         "checkpoint": "/opt/ml/checkpoints",
     }
+
+
+def test_a_channel_of_another_name() -> None:
+    """The channel and its folder have the channel's name; the job refers to the input's."""
+    found = plan(
+        inputs={"train_1": {"sagemaker": "s3://d/x", "channel": "train-1.x"}},
+        hyperparameters={"data": "${{inputs.train_1}}"},
+    )
+    assert [channel["ChannelName"] for channel in found.request["InputDataConfig"]] == ["train-1.x"]
+    assert json.loads(found.request["HyperParameters"]["data"]) == "/opt/ml/input/data/train-1.x"
+    (process,) = found.processes
+    assert process.env["SM_CHANNEL_TRAIN-1.X"] == "/opt/ml/input/data/train-1.x"
+
+
+def test_preferences_with_counts_and_plans() -> None:
+    """A type without a count has the job's; each may have a training plan of its own."""
+    resources = {
+        "instance_count": 2,
+        "instance_preferences": [
+            {"instance_type": "ml.p5.48xlarge", "training_plan": PLAN_ARN},
+            {"instance_type": "ml.p4d.24xlarge", "instance_count": 4},
+            "ml.p5e.48xlarge",
+        ],
+    }
+    assert plan(resources=resources).request["ResourceConfig"]["InstancePreferences"] == [
+        {"InstanceType": "ml.p5.48xlarge", "InstanceCount": 2, "TrainingPlanArns": [PLAN_ARN]},
+        {"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 4},
+        {"InstanceType": "ml.p5e.48xlarge", "InstanceCount": 2},
+    ]
 
 
 def test_a_checkpoint_without_a_place_is_the_runs_own() -> None:

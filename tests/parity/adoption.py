@@ -74,6 +74,10 @@ PyTorch(**common, subnets=["subnet-0123"], security_group_ids=["sg-0123"], encry
         debugger_hook_config=False,
         ).fit({"train": FileSystemInput("fs-0123456789abcdef0", "FSxLustre", "/abc/data")})
 """,
+    "channels": """
+PyTorch(**common, distribution={"torch_distributed": {"enabled": True}}
+        ).fit({"train-1.x": "s3://my-bucket/train", "train_1_x": "s3://my-bucket/other"})
+""",
     "one_file": """
 PyTorch(**dict(common, source_dir=None, entry_point="src/train.py"), base_job_name="mine").fit()
 """,
@@ -115,6 +119,15 @@ AZUREML = {
     "registered": "env = client.environments.create_or_update(Environment(name='mine', version='3', image='x:1'))\n"
     "client.jobs.create_or_update(command(**dict(common, environment=f'{env.name}:{env.version}')))",
     "image": "client.jobs.create_or_update(command(**dict(common, environment=Environment(image='x:1'))))",
+    "named": "env = Environment(name='mine', version='3', description='For training', tags={'team': 'a'}, image='x:1')\n"
+    "client.jobs.create_or_update(command(**dict(common, environment=env)))",
+    "named_without_version": "client.jobs.create_or_update(command(**dict(common, environment=Environment(name='mine', "
+    "image='x:1', conda_file={'dependencies': ['python=3.11']}))))",
+    "built": "from azure.ai.ml.entities import BuildContext\n"
+    "client.jobs.create_or_update(command(**dict(common, environment=Environment(name='mine', version='3', "
+    "build=BuildContext(path='src', dockerfile_path='Dockerfile')))))",
+    "described": "client.jobs.create_or_update(command(**dict(common, environment=Environment(image='x:1', "
+    "description='d', tags={'a': 'b'}))))",
     "cluster": "client.compute.get('gpu')\nclient.jobs.create_or_update(command(**common))",
 }
 
@@ -136,6 +149,10 @@ BOTO3 = {
     "'S3DataDistributionType': 'FullyReplicated'}}, 'ContentType': 'text/csv', 'CompressionType': 'None'}])",
     "dotted": "client.create_training_job(**request, InputDataConfig=[{'ChannelName': 'train-1.x', 'DataSource': "
     "{'S3DataSource': {'S3DataType': 'S3Prefix', 'S3Uri': 's3://my-bucket/t'}}}])",
+    "preferences": "request['ResourceConfig'] = {'VolumeSizeInGB': 50, 'InstancePreferences': [{'InstanceType': "
+    "'ml.p5.48xlarge', 'InstanceCount': 2, 'TrainingPlanArns': "
+    "['arn:aws:sagemaker:eu-west-1:123456789012:training-plan/p']}, {'InstanceType': 'ml.p4d.24xlarge', "
+    "'InstanceCount': 4}]}\nclient.create_training_job(**request)",
     "network": "client.create_training_job(**request, VpcConfig={'Subnets': ['subnet-1'], 'SecurityGroupIds': ['sg-1']}, "
     "EnableNetworkIsolation=True)",
     "spot": "client.create_training_job(**dict(request, StoppingCondition={'MaxRuntimeInSeconds': 60, "

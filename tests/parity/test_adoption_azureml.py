@@ -18,3 +18,13 @@ def test_a_command_script_is_adopted(name: str, tmp_path: Path) -> None:
     assert found.differences == ()
     assert found.job.source_dir == "src"
     assert found.settings["workspace"] == "workspace"
+    assert "azureml_overrides" not in found.fields
+
+
+def test_the_name_of_an_environment_is_a_field(tmp_path: Path) -> None:
+    """Name, version, description and tags stand in the job file."""
+    environment = adopted("azureml", AZUREML["named"], tmp_path).fields["environment"]
+    assert environment == {
+        "image": {"azureml": "x:1"}, "asset_name": "mine", "asset_version": "3", "description": "For training",
+        "tags": {"team": "a"},
+    }  # fmt: skip

@@ -16,6 +16,11 @@ def test_an_estimator_script_is_adopted(name: str, tmp_path: Path) -> None:
     """Equal, and the code is the folder beside the script."""
     found = adopted("v2", V2[name], tmp_path)
     assert found.differences == ()
+    if name == "channels":
+        assert {key: item.channel for key, item in found.job.inputs.items()} == {
+            "train_1_x_": "train-1.x", "train_1_x": None,
+        }  # fmt: skip
+        assert "sagemaker_overrides" not in found.fields
     if name not in ("image", "one_file"):
         assert found.job.source_dir == "src"
 
@@ -23,4 +28,8 @@ def test_an_estimator_script_is_adopted(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", BOTO3)
 def test_a_boto3_script_is_adopted(name: str, tmp_path: Path) -> None:
     """Equal."""
-    assert adopted("boto3", BOTO3[name], tmp_path).differences == ()
+    found = adopted("boto3", BOTO3[name], tmp_path)
+    assert found.differences == ()
+    if name == "preferences":
+        assert [row.instance_count for row in found.job.resources.instance_preferences] == [2, 4]
+        assert "ResourceConfig" not in found.fields.get("sagemaker_overrides", {})

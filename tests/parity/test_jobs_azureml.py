@@ -225,6 +225,27 @@ def test_what_the_client_adds_by_itself(fake: FakeAzure, tmp_path: Path, monkeyp
     assert put.body == plan.request
 
 
+@pytest.mark.parametrize("named", [{}, {"name": "mine", "version": "3"}])
+def test_an_environment_is_registered_as_by_the_sdk(fake: FakeAzure, named: dict[str, str]) -> None:
+    """The asset that the SDK's client makes of an environment in place: body, name and version."""
+    from azure.ai.ml import MLClient, command
+    from azure.ai.ml.entities import Environment
+    from azure.identity import ManagedIdentityCredential
+
+    words: dict[str, Any] = {"image": "x:1", "description": "For training", "tags": {"team": "a"}}
+    ours: dict[str, Any] = {f"asset_{key}": value for key, value in named.items()}
+    plan = plan_of(Case({"environment": {**words, **ours}}))
+    (upload,) = (item for item in plan.uploads if item.kind == "environment")
+    with ManagedIdentityCredential() as credential:
+        client = MLClient(credential, fake.subscription_id, fake.resource_group, fake.workspace_name)
+        client.jobs.create_or_update(command(command="x", environment=Environment(**named, **words)))
+    put, job = fake.received("PUT")
+    assert put.body == json.loads(upload.content or "")
+    if named:
+        assert put.path.removeprefix(fake.workspace_id) == upload.destination.removeprefix(ACCOUNT.workspace_id)
+        assert job.body["properties"]["environmentId"] == put.path
+
+
 ONLY_SAGEMAKER = {"smddp_mnist", "smp_gpt2"}
 EXAMPLES = [
     file

@@ -131,9 +131,13 @@ def test_the_drivers_are_told_what_to_start(name: str, expected: dict[str, Any],
     assert json.loads(_unchunked(uploaded)) == expected
 
 
+TRAINING_PLAN = "arn:aws:sagemaker:us-west-2:123456789012:training-plan/plan-1"
+
+
 def test_fields_that_version_2_lacks_are_sent(wire: Wire) -> None:
     """Instance preferences and the limit of waiting have a word in version 3, and none in version 2."""
-    resources = {"instance_preferences": ["ml.p5.48xlarge", "ml.p4d.24xlarge"], "instance_count": 2}
+    planned = {"instance_type": "ml.p4d.24xlarge", "instance_count": 4, "training_plan": TRAINING_PLAN}
+    resources = {"instance_preferences": ["ml.p5.48xlarge", planned], "instance_count": 2}
     plan = plan_of(Case({"resources": resources}, {"max_pending": "2h"}))
     theirs = train(plan, wire)
     assert theirs["ResourceConfig"] == plan.request["ResourceConfig"]

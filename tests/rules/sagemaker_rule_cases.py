@@ -212,6 +212,11 @@ MACHINE_CASES: dict[str, tuple[Case, Case, str]] = {
         job(resources={"instance_preferences": ["ml.g5.xlarge"]}, **SPOT), job(resources={"instance_preferences": ["ml.g5.xlarge"]}),
         "remove `spot`",
     ),
+    "SM524": (
+        Case({"resources": {"instance_preferences": [{"instance_type": "ml.p5.48xlarge", "training_plan": PLAN}]}}, {"training_plan": PLAN}),
+        job(resources={"instance_preferences": [{"instance_type": "ml.p5.48xlarge", "training_plan": PLAN}]}),
+        "remove `training_plan`",
+    ),
 }  # fmt: skip
 
 IMAGE_CASES: dict[str, tuple[Case, Case, str]] = {

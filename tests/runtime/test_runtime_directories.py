@@ -31,6 +31,16 @@ def test_an_input_is_where_its_platform_put_it(variable: str, tmp_path: Path, mo
     assert input_dir("train") == tmp_path / "there"
 
 
+@pytest.mark.parametrize(
+    ("name", "variable"), [("train_1_x", "SM_CHANNEL_TRAIN-1.X"), ("_1x", "SM_CHANNEL_1X"), ("a_b", "SM_CHANNEL_A_B")]
+)
+def test_a_channel_with_another_name(name: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The input is found under its own name where the channel's has other characters."""
+    (tmp_path / "there").mkdir()
+    monkeypatch.setenv(variable, str(tmp_path / "there"))
+    assert input_dir(name) == tmp_path / "there"
+
+
 def test_without_a_platform_an_input_is_under_data(tmp_path: Path) -> None:
     """`data/NAME` in the working directory, or the script's own default."""
     (tmp_path / "data" / "train").mkdir(parents=True)

@@ -24,6 +24,7 @@ import cloudtrain as ct
 from cloudtrain.store.store import Store
 from cloudtrain.targets.azureml.service import online, upload
 from cloudtrain.targets.azureml.service.service import AzureMLService
+from cloudtrain.targets.common import data
 from tests.submission import forking
 from tests.submission.forking import around, point, put_points, serve, submit_by_command
 
@@ -73,5 +74,7 @@ put_points((Store, ("reserve", "advance")), (AzureMLService, ("check", "upload",
 Transport = azure.core.pipeline.transport.RequestsTransport
 Transport.send = sent(Transport.send)  # type: ignore[method-assign]
 urllib3.connection.HTTPConnection.getresponse = answered(urllib3.connection.HTTPConnection.getresponse)  # type: ignore[method-assign]
-online._THREADS = upload._FILES_AT_ONCE = 1  # one after the other, so that a point is the same moment each time
+online._THREADS = upload._FILES_AT_ONCE = data._AT_ONCE = (
+    1  # one after the other, so that a point is the same moment each time
+)
 serve(submit)

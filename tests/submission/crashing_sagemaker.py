@@ -19,6 +19,7 @@ import urllib3.connection
 
 import cloudtrain as ct
 from cloudtrain.store.store import Store
+from cloudtrain.targets.common import data
 from cloudtrain.targets.sagemaker.service import online
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.submission.forking import around, point, put_points, serve, submit_by_command
@@ -56,5 +57,5 @@ put_points(
     (botocore.httpsession.URLLib3Session, ("send",)),
 )
 urllib3.connection.HTTPConnection.getresponse = answered(urllib3.connection.HTTPConnection.getresponse)  # type: ignore[method-assign]
-online._THREADS = 1  # one after the other, so that a point is the same moment each time
+online._THREADS = data._AT_ONCE = 1  # one after the other, so that a point is the same moment each time
 serve(submit)

@@ -136,6 +136,44 @@ def _recover(fake: FakeAws, state_dir: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert api.recover() == []
 
 
+DATA_POINTS = 54
+
+
+@pytest.fixture
+def job_with_data(job: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """The same job with a folder of this machine."""
+    (tmp_path / "data/sub").mkdir(parents=True)
+    (tmp_path / "data/a.csv").write_text("1,2\n")
+    (tmp_path / "data/sub/b.csv").write_text("3\n")
+    return job | {"inputs": {"train": {"sagemaker": f"{tmp_path}/data"}}}
+
+
+def test_the_points_of_data_are_all_known(fake: FakeAws, submitter: Submitter, job_with_data: dict[str, Any]) -> None:
+    """A listing and a request for each file are added to the points of a submission."""
+    answer = submitter.submit(point=0, job=job_with_data, target=TARGET, ignore=IGNORED)
+    assert (answer["ended"], answer["points"]) == (0, DATA_POINTS)
+
+
+@pytest.mark.parametrize("point", kill_points(DATA_POINTS))
+def test_killed_anywhere_with_data(
+    point: int, fake: FakeAws, submitter: Submitter, job_with_data: dict[str, Any], state_dir: Path
+) -> None:
+    """Killed at any point and submitted again, each file is in storage once and whole, and one job reads it."""
+    died = submitter.submit(point=point, job=job_with_data, target=TARGET, ignore=IGNORED)
+    assert died["ended"] == -signal.SIGKILL
+    was_noted = _stages(state_dir) == ["reported"]
+    run = submit_here(job_with_data)
+    assert len(fake.jobs.by_name) == 1 + was_noted
+    stored = {
+        name.rpartition("/data/")[2].partition("/")[2]: item.data
+        for bucket in fake.s3.buckets.values()
+        for name, item in bucket.objects.items()
+        if "/data/" in name
+    }
+    assert stored == {"a.csv": b"1,2\n", "sub/b.csv": b"3\n"}
+    assert run.name in fake.jobs.by_name
+
+
 @pytest.mark.parametrize("fault", ["close_before", "close_after"])
 @pytest.mark.parametrize("operation", ["HeadObject", "PutObject", "CreateTrainingJob"])
 def test_a_lost_connection_is_tried_again(fake: FakeAws, job: dict[str, Any], operation: str, fault: str) -> None:

@@ -50,7 +50,11 @@ with_variables = ct.TrainingJob(
     command="make",
     hyperparameters=rates,
     inputs=places,
-    resources=ct.Resources(instance_type=sizes, instance_preferences=["ml.g5.xlarge"], distribution_groups=("a",)),
+    resources=ct.Resources(
+        instance_type=sizes,
+        instance_preferences=("ml.g5.xlarge", {"instance_type": "ml.p5.48xlarge"}),
+        distribution_groups=("a",),
+    ),
 )
 groups = ct.Resources(instance_groups=[ct.InstanceGroup(name="a", instance_type="ml.g5.xlarge", instance_count=2)])
 

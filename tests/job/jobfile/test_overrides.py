@@ -91,7 +91,7 @@ def test_groups_can_be_written_one_by_one() -> None:
      ("distribution: []", "distribution.type=torch", "distribution", ct.Torch()),
      ("tags: []", "tags.team=vision", "tags", {"team": "vision"}),
      ("resources: {instance_preferences: {}}", "resources.instance_preferences[0]=a", "resources.instance_preferences",
-      ("a",))],
+      (ct.InstancePreference(instance_type="a"),))],
 )  # fmt: skip
 def test_what_cannot_hold_the_field_is_replaced(line: str, override: str, path: str, value: Any) -> None:
     """A list where a mapping belongs, and the reverse: as a plain value is."""

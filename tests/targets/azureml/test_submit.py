@@ -317,6 +317,25 @@ def test_an_environment_goes_up_once(fake: FakeAzure, service: AzureMLService, s
     assert fake.assets.names("environments") == [("cloudtrain", "cd" * 16)]
 
 
+def test_an_environment_with_a_name_goes_up_each_time(
+    fake: FakeAzure, service: AzureMLService, source: MakeSource
+) -> None:
+    """As azure-ai-ml sends it: its tags can change. Another definition under the same version is an error."""
+    code, place = source({}), ENVIRONMENT.replace("/cloudtrain/versions/" + "cd" * 16, "/mine/versions/3")
+
+    def upload(image: str, tag: str) -> None:
+        content = json.dumps({"properties": {"image": image, "tags": {"a": tag}, "isAnonymous": False}})
+        item = Upload("environment", "cd" * 32, place, len(content), 1, content)
+        service.upload(plan_of(uploads=(item,), environmentId=place), code)
+
+    upload("x:1", "b")
+    upload("x:1", "c")
+    assert [put.body["properties"]["tags"] for put in fake.received("PUT", place)] == [{"a": "b"}, {"a": "c"}]
+    with pytest.raises(TargetError, match=r"`mine:3` exists already, and Azure ML does not change it") as caught:
+        upload("x:2", "b")
+    assert "azureml:mine:3" in (caught.value.hint or "")
+
+
 def test_a_build_folder_goes_up_with_its_environment(
     fake: FakeAzure, service: AzureMLService, source: MakeSource
 ) -> None:

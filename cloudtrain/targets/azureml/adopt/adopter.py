@@ -13,9 +13,9 @@ from cloudtrain.core.differences import Path, overrides_between
 from cloudtrain.core.plan import Bundle, CompileContext, Plan
 from cloudtrain.targets.azureml.account import account_of
 from cloudtrain.targets.azureml.adopt.documents import originals_in
-from cloudtrain.targets.azureml.adopt.jobs import DEFAULT_EXPERIMENT, drafts_of, is_local
+from cloudtrain.targets.azureml.adopt.jobs import DEFAULT_EXPERIMENT, ENVIRONMENT_WORDS, drafts_of, is_local
 from cloudtrain.targets.azureml.compile.durations import duration_seconds
-from cloudtrain.targets.azureml.compile.identifiers import MODELS, asset_id, compute_id
+from cloudtrain.targets.azureml.compile.identifiers import MODELS, UNNAMED, asset_id, compute_id
 from cloudtrain.targets.azureml.compile.places import LOCAL_UPLOAD
 from cloudtrain.targets.azureml.compile.request import RUN_PROPERTY
 from cloudtrain.targets.azureml.settings import AzureML
@@ -97,6 +97,9 @@ class AzureMLAdopter:
             made = json.loads(upload.content)["properties"]
             if upload.folder is not None:
                 made["build"]["path"] = upload.folder
+            *_, name, _, version = str(given).split("/")
+            if name != UNNAMED:
+                made |= {"asset_name": name, "asset_version": None if version == upload.sha256[:32] else version}
             return {"defined as": _definition(made)}
         text = str(given or "")
         return asset_id(context.account.workspace_id, text, "environments") or text
@@ -129,9 +132,7 @@ class AzureMLAdopter:
 
 def _definition(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return an environment's definition, with the parsed content of its conda file instead of the file's text."""
-    found: dict[str, Any] = {}
-    if given.get("image"):
-        found["image"] = given["image"]
+    found: dict[str, Any] = {key: given[key] for key in ("image", *ENVIRONMENT_WORDS) if given.get(key)}
     if given.get("condaFile"):
         import yaml
 

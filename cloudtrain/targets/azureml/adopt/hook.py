@@ -111,4 +111,10 @@ def description(job):
             return {"name": getattr(entity, "name", None), "properties": body["properties"]}
         except Exception:  # noqa: BLE001 - whatever it is, the job file says the same
             pass
-    return dict(entity._to_dict())
+    found = dict(entity._to_dict())
+    if isinstance(found.get("environment"), dict) and not getattr(environment, "_is_anonymous", True):
+        # In a job file the SDK ignores an environment's name; here it registers the environment under it.
+        found["environment"] = dict(
+            found["environment"], asset_name=environment.name, asset_version=environment.version
+        )
+    return found

@@ -239,11 +239,14 @@ def _environment(given: Any, code: Any, folder: str | None, files: dict[str, str
         given = _environment_file(given.removeprefix("file:"), folder)
     if not isinstance(given, Mapping):
         return given
+    named = ("asset_name", "asset_version", "description")  # the SDK ignores `name` and `version` in a job file
+    found: dict[str, Any] = {key: str(given[key]) for key in named if given.get(key) is not None}
+    found["tags"] = {key: _text(value) for key, value in _mapping(given.get("tags")).items()}
     build = given.get("build")
     if isinstance(build, Mapping):
-        path = str(build.get("path", "."))
-        return {"build": {"path": _from_code(path, code, folder), "dockerfilePath": build.get("dockerfile_path")}}
-    found: dict[str, Any] = {"image": given.get("image")}
+        path = _from_code(str(build.get("path", ".")), code, folder)
+        return found | {"build": {"path": path, "dockerfilePath": build.get("dockerfile_path")}}
+    found["image"] = given.get("image")
     conda = given.get("conda_file")
     if isinstance(conda, Mapping):
         import yaml

@@ -33,6 +33,9 @@ _IDENTITIES = {"UserIdentity": "user", "Managed": "managed", "AMLToken": "aml_to
 _EVENTS = {"JobCompleted": "completed", "JobFailed": "failed", "JobCancelled": "cancelled"}
 _SERVICES = {"SSH": "ssh", "TensorBoard": "tensor_board", "JupyterLab": "jupyter_lab", "VSCode": "vs_code"}
 
+ENVIRONMENT_WORDS = ("asset_name", "asset_version", "description", "tags")
+"""What a definition of an environment says of the asset, under the names of the job's fields."""
+
 DEFAULT_EXPERIMENT = "Default"
 """The experiment that the service chooses for a body that names none."""
 
@@ -132,12 +135,13 @@ def _resources(given: Mapping[str, Any]) -> dict[str, Any]:
 def _environment(given: Any) -> dict[str, Any]:
     """Return a registered environment, or one that the job file defines in place."""
     if isinstance(given, Mapping):
+        words = {name: given[name] for name in ENVIRONMENT_WORDS if given.get(name)}
         build = given.get("build")
         if isinstance(build, Mapping):
             file = str(build.get("dockerfilePath") or "Dockerfile")
-            return {"build": build["path"], **({"dockerfile": file} if file != "Dockerfile" else {})}
+            return {"build": build["path"], **({"dockerfile": file} if file != "Dockerfile" else {}), **words}
         image = {"image": {"azureml": given.get("image", "")}}
-        return image | ({"conda_file": given["condaPath"]} if "condaPath" in given else {})
+        return image | ({"conda_file": given["condaPath"]} if "condaPath" in given else {}) | words
     text = str(given or "")
     if text and not text.startswith(("azureml:", "/")):
         text = f"azureml:{text}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.job import Environment, TrainingJob
 from cloudtrain.core.plan import CompileContext, Upload, canonical_json
 from cloudtrain.errors import JobError, Problem, did_you_mean
 from cloudtrain.targets.azureml.catalogue.curated import CURATED, curated_environment
-from cloudtrain.targets.azureml.compile.identifiers import asset_id, asset_meant, environment_id, is_label
+from cloudtrain.targets.azureml.compile.identifiers import UNNAMED, asset_id, asset_meant, environment_id, is_label
 
 FOLDER = "${{folder}}"
 """Stands in an environment's definition for the address of its folder (`Upload.folder`)."""
@@ -33,16 +34,17 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
     image = given.image.of("azureml") if given.image else None
     registered = given.of("azureml")
     if registered is not None:
+        _refuse_names(given)
         return ChosenEnvironment(_registered_id(registered, context.account.workspace_id))
     if given.build is not None:
         if image is not None or given.conda_file is not None:
             raise _wrong("build", "an environment is either built from a Dockerfile or made of an image", "remove one")
-        return _asset_from_build(given.build, posixpath.normpath(given.dockerfile or "Dockerfile"), context)
+        return _asset_from_build(given, given.build, posixpath.normpath(given.dockerfile or "Dockerfile"), context)
     if given.dockerfile is not None:
         hint = "add the folder that holds it: `build: ../environment`"
         raise _wrong("dockerfile", "`dockerfile` is a file of the `build` folder, and none is given", hint)
     if image is not None:
-        return _asset_from_image(image, given.conda_file, context)
+        return _asset_from_image(given, image, context)
     if given.conda_file is not None:
         message = "`conda_file` needs an image to build on"
         hint = "add `image: {azureml: mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04}`"
@@ -50,6 +52,7 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
     if given.framework is None:
         hint = 'add `environment: {framework: pytorch, version: "2.8"}`, `azureml: azureml:NAME:VERSION`, or an `image`'
         raise _wrong("framework", "the job does not say in which environment it runs on Azure ML", hint)
+    _refuse_names(given)
     return ChosenEnvironment(_curated_id(given.framework, given.version))
 
 
@@ -66,17 +69,25 @@ def _registered_id(written: str, workspace_id: str) -> str:
     raise _wrong("azureml", message, hint if version is None else f"write `azureml:{name}:{version}`")
 
 
-def _asset_from_image(image: str, conda_file: str | None, context: CompileContext) -> ChosenEnvironment:
-    properties: dict[str, Any] = {"image": image, "isAnonymous": True, "isArchived": False}
-    if conda_file is not None:
+def _refuse_names(given: Environment) -> None:
+    """Raise JobError if an environment that exists already is given a name, a description or tags."""
+    for field in ("asset_name", "asset_version", "description", "tags"):
+        if getattr(given, field):
+            message = f"`{field}` belongs to an environment that cloudtrain registers, and this job's exists already"
+            raise _wrong(field, message, "remove it, or define the environment with `image` or `build`")
+
+
+def _asset_from_image(given: Environment, image: str, context: CompileContext) -> ChosenEnvironment:
+    properties: dict[str, Any] = {"image": image}
+    if given.conda_file is not None:
         if context.conda is None:
             hint = "write its path from `source_dir`, and see that no ignore file leaves it out"
-            raise _wrong("conda_file", f"the bundle has no file `{conda_file}`", hint)
+            raise _wrong("conda_file", f"the bundle has no file `{given.conda_file}`", hint)
         properties["condaFile"] = context.conda
-    return _asset(properties, context)
+    return _asset(given, properties, context)
 
 
-def _asset_from_build(folder: str, dockerfile: str, context: CompileContext) -> ChosenEnvironment:
+def _asset_from_build(given: Environment, folder: str, dockerfile: str, context: CompileContext) -> ChosenEnvironment:
     """Return an environment that is built from a folder.
 
     Its name comes from the folder's content, because only storage knows the folder's address when the environment is
@@ -86,16 +97,26 @@ def _asset_from_build(folder: str, dockerfile: str, context: CompileContext) -> 
         hint = "write the folder that holds the `Dockerfile`, from `source_dir`; `dockerfile` is its name in there"
         raise _wrong("build", f"the bundle has no file `{posixpath.normpath(f'{folder}/{dockerfile}')}`", hint)
     build = {"contextUri": FOLDER, "dockerfilePath": dockerfile}
-    properties = {"build": build, "isAnonymous": True, "isArchived": False}
-    return _asset(properties, context, folder=posixpath.normpath(folder), sha256=context.build)
+    return _asset(given, {"build": build}, context, folder=posixpath.normpath(folder), sha256=context.build)
 
 
 def _asset(
-    properties: dict[str, Any], context: CompileContext, *, folder: str | None = None, sha256: str = ""
+    given: Environment,
+    definition: Mapping[str, Any],
+    context: CompileContext,
+    *,
+    folder: str | None = None,
+    sha256: str = "",
 ) -> ChosenEnvironment:
-    content = canonical_json({"properties": properties})
-    digest = hashlib.sha256((content + sha256).encode()).hexdigest()
-    destination = environment_id(context.account.workspace_id, digest)
+    if given.asset_version is not None and given.asset_name is None:
+        raise _wrong("asset_version", "`asset_version` needs an `asset_name`", "add `asset_name`, or remove it")
+    words = {name: value for name in ("description", "tags") if (value := getattr(given, name))}
+    properties = {"isAnonymous": given.asset_name is None, "isArchived": False, **definition}
+    hashed = properties if given.asset_name else properties | words
+    digest = hashlib.sha256((canonical_json({"properties": hashed}) + sha256).encode()).hexdigest()
+    content = canonical_json({"properties": properties | words})
+    version = given.asset_version or digest[:32]
+    destination = environment_id(context.account.workspace_id, given.asset_name or UNNAMED, version)
     size = len(content.encode())
     return ChosenEnvironment(
         destination, Upload("environment", digest, destination, size, 1, content=content, folder=folder)

@@ -26,6 +26,9 @@ _CURATED = "AzureML-"
 Their short names are sent unchanged, because the service knows them.
 """
 
+UNNAMED = "cloudtrain"
+"""Name of all environments that a job defines without a name. Their version is a hash of the definition."""
+
 MODELS = ("mlflow_model", "custom_model", "triton_model")
 """Types of data that are registered as models."""
 
@@ -35,9 +38,9 @@ def code_id(workspace_id: str, sha256: str) -> str:
     return f"{workspace_id}/codes/cloudtrain-{sha256[:40]}/versions/1"
 
 
-def environment_id(workspace_id: str, sha256: str) -> str:
-    """Return the id of the environment made of a definition with this hash."""
-    return f"{workspace_id}/environments/cloudtrain/versions/{sha256[:32]}"
+def environment_id(workspace_id: str, name: str, version: str) -> str:
+    """Return the id of an environment of the workspace."""
+    return f"{workspace_id}/environments/{name}/versions/{version}"
 
 
 def compute_id(workspace_id: str, compute: str) -> str:

@@ -85,11 +85,14 @@ def _environment(parts: Parts, body: Mapping[str, Any]) -> str:
     upload = parts.environment.upload
     if upload is None or body.get("environmentId") != parts.environment.id:
         return str(body.get("environmentId", ""))
+    given = parts.job.environment
+    *_, asset, _, version = upload.destination.split("/")
+    registered = f", registered as {asset}:{version}" if given.asset_name else ""
     if upload.folder is not None:
-        return f"built from {upload.folder}/{parts.job.environment.dockerfile or 'Dockerfile'}"
-    image = parts.job.environment.image.of("azureml") if parts.job.environment.image else None
-    conda = f" with {parts.job.environment.conda_file}" if parts.job.environment.conda_file else ""
-    return f"made of {image}{conda}"
+        return f"built from {upload.folder}/{given.dockerfile or 'Dockerfile'}{registered}"
+    image = given.image.of("azureml") if given.image else None
+    conda = f" with {given.conda_file}" if given.conda_file else ""
+    return f"made of {image}{conda}{registered}"
 
 
 def _cost(machines: MachineGroup, body: Mapping[str, Any]) -> str:

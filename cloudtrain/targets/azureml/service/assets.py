@@ -7,6 +7,7 @@ import json
 from cloudtrain.core.plan import Upload
 from cloudtrain.errors import TargetError, TargetUnreachable
 from cloudtrain.targets.azureml.compile.environments import FOLDER
+from cloudtrain.targets.azureml.compile.identifiers import UNNAMED
 from cloudtrain.targets.azureml.service.client import Client
 from cloudtrain.targets.azureml.service.upload import upload_code, upload_folder
 from cloudtrain.targets.azureml.service.versions import CODE, ENVIRONMENT
@@ -25,10 +26,15 @@ The SDK's own property (`hash_sha256`) follows other rules; the SDK would mistak
 def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: ByteProgress | None) -> bool:
     """Make an asset; return False if it exists already. After an interruption, the asset is made again from the start.
 
+    An environment with a name of the user's is sent each time, as azure-ai-ml does: its tags and its description can
+    change, and the service refuses another definition.
+
     Raises:
         TargetError: the workspace or its storage refuses the asset.
     """
-    if _is_there(client, item):
+    *_, name, _, version = item.destination.split("/")
+    named = item.kind == "environment" and name != UNNAMED
+    if not named and _is_there(client, item):
         return False
     content = item.content if item.content is not None else _code(client, item, bundle, on_bytes)
     if item.folder is not None:
@@ -37,9 +43,13 @@ def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: Byt
         client.send("PUT", item.destination, api_version=_VERSIONS[item.kind], content=content.encode())
     except (TargetUnreachable, Denied):
         raise
-    except TargetError:
+    except TargetError as error:
         if not _is_there(client, item):  # another process may have made the same asset meanwhile
             raise
+        if named:
+            message = f"the environment `{name}:{version}` exists already, and Azure ML does not change it: {error}"
+            hint = f"raise `asset_version`, or use what exists: `environment: {{azureml: azureml:{name}:{version}}}`"
+            raise TargetError(message, hint=hint) from None
     return True
 
 

@@ -119,8 +119,13 @@ def _drop_defaults(request: dict[str, Any]) -> None:
     """Drop fields that only repeat a default.
 
     A channel's mode is redundant if it equals the mode of the whole job: version 3 writes it, version 2 does not. The
-    same holds for the service's default checkpoint folder (API reference, CheckpointConfig).
+    same holds for the service's default checkpoint folder (API reference, CheckpointConfig). One count for all
+    preferred instance types means the same as that count at each of them (ResourceConfig).
     """
+    config = request.get("ResourceConfig", {})
+    if config.get("InstancePreferences") and "InstanceCount" in config:
+        count = config.pop("InstanceCount")
+        config["InstancePreferences"] = [{"InstanceCount": count, **row} for row in config["InstancePreferences"]]
     if (checkpoint := request.get("CheckpointConfig", {})).get("LocalPath") == CHECKPOINT_DIR:
         del checkpoint["LocalPath"]
     mode = request.get("AlgorithmSpecification", {}).get("TrainingInputMode")

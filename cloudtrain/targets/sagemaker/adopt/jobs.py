@@ -13,6 +13,7 @@ from cloudtrain.catalogue.machines import known_type
 from cloudtrain.core.adoption import Draft, Original
 from cloudtrain.core.script import job_name_from
 from cloudtrain.errors import JobError
+from cloudtrain.problems.names import PLACE_NAME
 from cloudtrain.targets.sagemaker.account import account_id
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.launches import OF_TOOLKIT, distribution_in, parsed
@@ -201,13 +202,26 @@ def _resources(config: Mapping[str, Any]) -> dict[str, Any]:
             for row in groups
         ]
     elif preferences:
-        found["instance_count"] = preferences[0].get("InstanceCount", config.get("InstanceCount", 1))
-        found["instance_preferences"] = [row.get("InstanceType", "") for row in preferences]
+        counts = [row.get("InstanceCount", config.get("InstanceCount", 1)) for row in preferences]
+        alike = len(set(counts)) == 1
+        if alike:
+            found["instance_count"] = counts[0]
+        found["instance_preferences"] = [
+            _preference(row, None if alike else count) for row, count in zip(preferences, counts, strict=True)
+        ]
     else:
         found["instance_count"] = config.get("InstanceCount", 1)
         found["instance_type"] = {"sagemaker": config.get("InstanceType", "")}
     volume = config.get("VolumeSizeInGB", DEFAULT_VOLUME_GIB)
     return found | ({"volume_size": f"{volume}g"} if volume != DEFAULT_VOLUME_GIB else {})
+
+
+def _preference(row: Mapping[str, Any], count: int | None) -> Any:
+    """Return one preference: only its instance type if it has no count and no training plan of its own."""
+    name, plans = row.get("InstanceType", ""), row.get("TrainingPlanArns")
+    own = {"instance_count": count, "training_plan": plans[0] if plans else None}
+    kept = {key: value for key, value in own.items() if value is not None}
+    return {"instance_type": name, **kept} if kept else name
 
 
 def _gpus(request: Mapping[str, Any]) -> int | None:
@@ -222,15 +236,31 @@ def _inputs(request: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     isolated = (
         str(_mapping(request.get("HyperParameters")).get(keys.SUBMIT_DIRECTORY, "")).strip('"').startswith("/opt")
     )
-    for channel in request.get("InputDataConfig", ()):
+    channels = request.get("InputDataConfig", ())
+    names = {str(channel.get("ChannelName")) for channel in channels}
+    for channel in channels:
         name = channel.get("ChannelName")
+        key = _input_name(str(name), names)
+        names.add(key)
+        own = {} if key == name else {"channel": name}
         source = _mapping(channel.get("DataSource"))
         if name == "code" and isolated:
             continue
         if "FileSystemDataSource" in source:
-            yield name, _file_system(source["FileSystemDataSource"])
+            yield key, _file_system(source["FileSystemDataSource"]) | own
         elif "S3DataSource" in source:
-            yield name, _s3(source["S3DataSource"], channel, job_mode)
+            yield key, _s3(source["S3DataSource"], channel, job_mode) | own
+
+
+def _input_name(channel: str, taken: set[str]) -> str:
+    """Return the channel's name, or a name like it that an input may have."""
+    if re.fullmatch(PLACE_NAME, channel):
+        return channel
+    name = re.sub(r"\W", "_", channel, flags=re.ASCII)
+    name = f"_{name}" if name[:1].isdigit() else name
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _file_system(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,9 +37,10 @@ def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
             "groups",
             spans,
         )
-    names = resources.instance_preferences or (_instance_type(job, account),)
-    equal = tuple(_group(name, resources.instance_count, account) for name in names)
-    return Machines(equal, "preferences" if resources.instance_preferences else "type")
+    preferred = [(row.instance_type, row.instance_count) for row in resources.instance_preferences]
+    named = preferred or [(_instance_type(job, account), None)]
+    equal = tuple(_group(name, count or resources.instance_count, account) for name, count in named)
+    return Machines(equal, "preferences" if preferred else "type")
 
 
 def some_machines(job: TrainingJob) -> Machines:
@@ -79,8 +80,11 @@ def cluster_config(job: TrainingJob, target: SageMaker, machines: Machines) -> d
             for group in machines.groups
         ]
     elif machines.kind == "preferences":
+        plans = [row.training_plan for row in job.resources.instance_preferences]
         config["InstancePreferences"] = [
-            {"InstanceType": group.instance_type, "InstanceCount": group.count} for group in machines.groups
+            {"InstanceType": group.instance_type, "InstanceCount": group.count}
+            | ({} if plan is None else {"TrainingPlanArns": [plan]})
+            for group, plan in zip(machines.groups, plans, strict=True)
         ]
     else:
         config |= {"InstanceType": machines.first.instance_type, "InstanceCount": machines.first.count}

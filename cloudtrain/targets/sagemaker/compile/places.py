@@ -32,7 +32,7 @@ _FILE_SYSTEM_TYPES = {"fsx": "FSxLustre", "efs": "EFS"}
 
 def paths_of(job: TrainingJob) -> dict[str, str]:
     """Map each reference to the path that the script sees: `inputs.train` to `/opt/ml/input/data/train`."""
-    paths = {f"inputs.{name}": _input_path(name, item) for name, item in job.inputs.items()}
+    paths = {f"inputs.{name}": _input_path(item.channel or name, item) for name, item in job.inputs.items()}
     paths |= {f"outputs.{name}": f"{OUTPUT_ROOT}/{name}" for name in job.outputs}
     return paths | {"outputs.model": MODEL_DIR, "checkpoint": CHECKPOINT_DIR}
 
@@ -42,7 +42,11 @@ def channels(job: TrainingJob, usual: str) -> list[dict[str, Any]]:
 
     `usual` is the mode of inputs that name none.
     """
-    return [_channel(name, item, usual) for name, item in job.inputs.items() if not _input_problems(name, item)]
+    return [
+        _channel(item.channel or name, item, usual)
+        for name, item in job.inputs.items()
+        if not _input_problems(name, item)
+    ]
 
 
 def place_problems(job: TrainingJob) -> list[Problem]:

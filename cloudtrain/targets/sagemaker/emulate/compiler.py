@@ -198,7 +198,7 @@ def _links(stage: Stage, job: TrainingJob, host: Host) -> Iterator[Link]:
     for name, item in job.inputs.items():
         if item.instance_groups and host.group not in item.instance_groups:
             continue
-        folder = f"{stage.root(host)}/input/data/{name}"
+        folder = f"{stage.root(host)}/input/data/{item.channel or name}"
         assert item.local is not None, "the scaled job was refused otherwise"
         if item.type == "uri_file":
             yield Link(f"{folder}/{PurePath(item.sagemaker or item.local).name}", item.local, None)

@@ -165,6 +165,24 @@ def preferences_exclude(subject: Subject) -> Iterator[Fault]:
         )
 
 
+@rule("SM524", Level.ERROR)
+def training_plan_twice(subject: Subject) -> Iterator[Fault]:
+    """The target and a preferred instance type both name a training plan.
+
+    `TrainingPlanArns` of a preference and `TrainingPlanArn` of the whole job exclude each other (API reference,
+    InstancePreference).
+    """
+    if not mapping(subject, "ResourceConfig").get("TrainingPlanArn"):
+        return
+    for index, row in enumerate(subject.job.resources.instance_preferences):
+        if row.training_plan is not None:
+            yield Fault(
+                f"`{row.instance_type}` has a training plan, and the target has one for all types",
+                "remove `training_plan` from `[sagemaker]` in `cloudtrain.toml`, or from the preference",
+                ("resources", "instance_preferences", index, "training_plan"),
+            )
+
+
 def _preferences(subject: Subject) -> list[MachineGroup]:
     machines = cluster(subject)
     return list(machines.groups) if machines.kind == "preferences" else []

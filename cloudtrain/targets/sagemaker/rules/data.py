@@ -13,7 +13,16 @@ from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
 from cloudtrain.targets.sagemaker.compile.places import INPUT_ROOT
 from cloudtrain.targets.sagemaker.launch.keys import SUBMIT_DIRECTORY
 from cloudtrain.targets.sagemaker.rules.account import is_bucket
-from cloudtrain.targets.sagemaker.rules.view import Path, cluster, mapping, mappings, mode, overridden, text
+from cloudtrain.targets.sagemaker.rules.view import (
+    Path,
+    cluster,
+    input_named,
+    mapping,
+    mappings,
+    mode,
+    overridden,
+    text,
+)
 
 _S3 = re.compile(r"(?:s3|https)://(?P<bucket>[^/]*)(?P<key>/.*)?", re.DOTALL)
 
@@ -225,7 +234,7 @@ def _channels(subject: Subject) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the job's channels by name, except the channel that brings the code."""
     for channel in mappings(subject, "InputDataConfig"):
         name = channel.get("ChannelName")
-        if isinstance(name, str) and (name != CODE_CHANNEL or name in subject.job.inputs):
+        if isinstance(name, str) and (name != CODE_CHANNEL or input_named(subject, name) is not None):
             yield name, channel
 
 
@@ -237,7 +246,8 @@ def _mode_of(subject: Subject, channel: Mapping[str, Any]) -> str:
 def _input_path(subject: Subject, name: str, *field: str) -> Path:
     if path := overridden(subject, "InputDataConfig"):
         return path
-    return ("inputs", name, *field) if name in subject.job.inputs else ()
+    key = input_named(subject, name)
+    return ("inputs", key, *field) if key is not None else ()
 
 
 def _addresses(subject: Subject) -> Iterator[tuple[Path, str]]:

@@ -18,7 +18,7 @@ from cloudtrain.rules.subject import IMAGE, RequestView, Subject
 from cloudtrain.runtime.sagemaker_launcher.arguments import RESERVED_PREFIXES, decode_hyperparameters
 from cloudtrain.targets.sagemaker.compile.request import DEFAULT_MAX_RUNTIME
 from cloudtrain.targets.sagemaker.rules.request_distribution import distribution_in
-from cloudtrain.targets.sagemaker.rules.view import cluster, image, seconds, text
+from cloudtrain.targets.sagemaker.rules.view import cluster, image, input_named, seconds, text
 
 _CONFIG, _CLUSTER = ("ResourceConfig",), ("ProcessingResources", "ClusterConfig")
 _LAUNCH = ("HyperParameters", "cloudtrain_launch")
@@ -114,10 +114,10 @@ class SageMakerView(RequestView):
         """Yield the locations that the request reads and writes."""
         request = subject.plan.request
         for item in rows_at(request, "InputDataConfig") if subject.processing is None else ():
-            name = str(item.get("ChannelName"))
+            name = input_named(subject, item.get("ChannelName"))
             source = item.get("DataSource")
             uri = value_at(source, "S3DataSource", "S3Uri")
-            if name in subject.job.inputs and isinstance(uri, str):
+            if name is not None and isinstance(uri, str):
                 yield data_place("input", name, uri, split_uri(uri), ("inputs", name, self.target))
         for item in rows_at(request, "ProcessingInputs"):
             name, uri = str(item.get("InputName")), value_at(item, "S3Input", "S3Uri")

@@ -100,6 +100,11 @@ def _type_path(subject: Subject, kind: str, index: int) -> Path:
     return ("resources", "instance_preferences", index)
 
 
+def input_named(subject: Subject, channel: object) -> str | None:
+    """Return the name of the job's input that a channel brings; None for a channel that no input brings."""
+    return next((name for name, item in subject.job.inputs.items() if (item.channel or name) == channel), None)
+
+
 def mode(subject: Subject) -> Mode:
     """Return the mode, which says what starts the processes: see `cloudtrain.targets.sagemaker.compile.modes`."""
     entrypoint = value_at(subject.plan.request, "AlgorithmSpecification", "ContainerEntrypoint")
