@@ -9,6 +9,7 @@ from typing import Any
 
 from cloudtrain.core.differences import Path
 from cloudtrain.documents.scalars import read_scalar
+from cloudtrain.render.escape import on_one_line
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./@+-]*(?: [A-Za-z0-9_./@+=-]+)*")
 """Text that YAML reads as text without quotes, version 1.1 and 1.2."""
@@ -22,14 +23,19 @@ _WIDTH = 110
 def job_yaml(job: Mapping[str, Any], comments: Mapping[Path, str], head: Sequence[str] = ()) -> str:
     """Return the text of the job file. A comment stands above its field; one whose field is not there, at the top."""
     missing = [f"{text}" for path, text in comments.items() if not _holds(job, path)]
-    lines = [f"# {line}".rstrip() for text in (*head, *missing) for line in text.splitlines()]
+    lines = [line.rstrip() for text in (*head, *missing) for line in _commented(text)]
     return "\n".join([*lines, *([""] if lines else []), *_mapping(job, (), comments, "")]) + "\n"
 
 
 def settings_toml(target: str, settings: Mapping[str, Any], head: Sequence[str] = ()) -> str:
     """Return the target's table of `cloudtrain.toml`, with nested tables last."""
-    lines = [f"# {line}".rstrip() for text in head for line in text.splitlines()]
+    lines = [line.rstrip() for text in head for line in _commented(text)]
     return "\n".join([*lines, *_table((target,), settings)]) + "\n"
+
+
+def _commented(text: str, indent: str = "") -> Iterator[str]:
+    """The lines of a comment. It may quote the source, and neither YAML nor TOML takes control characters."""
+    return (f"{indent}# {on_one_line(line)}" for line in text.splitlines())
 
 
 def _holds(value: Any, path: Path) -> bool:
@@ -43,7 +49,7 @@ def _holds(value: Any, path: Path) -> bool:
 def _mapping(value: Mapping[str, Any], path: Path, comments: Mapping[Path, str], indent: str) -> Iterator[str]:
     for key, inner in value.items():
         here = (*path, key)
-        yield from (f"{indent}# {line}" for line in comments.get(here, "").splitlines())
+        yield from _commented(comments.get(here, ""), indent)
         name = _scalar(key)
         flow = _flow(inner)
         commented = any(at[: len(here)] == here and at != here for at in comments)
@@ -73,8 +79,14 @@ def _scalar(value: Any) -> str:
         return _number(value)
     if _PLAIN.fullmatch(value) and value.lower() not in _WORDS and read_scalar(value) == value:
         return value
-    quoted = json.dumps(value, ensure_ascii=False)
-    return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in quoted)
+    return _quoted(value)
+
+
+def _quoted(text: str) -> str:
+    """Text in double quotes, for YAML and TOML."""
+    return "".join(
+        letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in json.dumps(text, ensure_ascii=False)
+    )
 
 
 def _number(value: Any) -> str:
@@ -109,6 +121,4 @@ def _key(name: str) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return (
-        json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else _number(value)
-    )
+    return _quoted(value) if isinstance(value, str) else _number(value)

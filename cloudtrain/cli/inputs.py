@@ -277,6 +277,7 @@ def _as_fields(flags: dict[str, Any]) -> dict[str, Any]:
     """Return the flags as fields of the target; an interpreter given as a path is relative to the working directory."""
     python = flags.get("python")
     if python is not None and os.sep in python:
-        home = os.path.expanduser(python)  # noqa: PTH111 - `~somebody` whom this machine does not know stays as it is
-        flags = flags | {"python": str(Path(home).absolute())}
+        from cloudtrain.system.paths import expand_home
+
+        flags = flags | {"python": str(expand_home(python).absolute())}
     return flags

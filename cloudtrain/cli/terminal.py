@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from cloudtrain.render.document import Document, Text
@@ -42,6 +42,24 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
 
     text = json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
     sys.stdout.write(visible_json(text) + "\n")
+
+
+def print_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None:
+    """A table with a header on stdout. Cells are as a terminal may show them, and no spreadsheet takes one for a
+    formula. With `--json` they are exact."""
+    from csv import DictWriter
+
+    shown = {name: _cell(name) for name in columns}
+    writer = DictWriter(sys.stdout, list(shown.values()), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({shown[name]: _cell(value) for name, value in row.items()} for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, (str, dict, list, tuple)):
+        return value
+    text = on_one_line(str(value))
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def _finite(value: Any) -> Any:

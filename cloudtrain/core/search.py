@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from math import exp, floor, isfinite, log, prod
+from sys import float_info
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
-from pydantic import Field, JsonValue
+from pydantic import Field, FiniteFloat, JsonValue
 
 from cloudtrain.core.model import Model, all_at_once
 from cloudtrain.errors import Problem
@@ -15,8 +16,11 @@ from cloudtrain.errors import Problem
 Kind = Literal["log", "uniform", "int", "choice"]
 KINDS: tuple[Kind, ...] = ("log", "uniform", "int", "choice")
 
-_Whole = Annotated[int, Field(strict=True)]
-_Bounds = tuple[float, float]
+_LARGEST = 2**53
+"""The largest whole number up to which every number is exact, in JSON and for every service."""
+
+_Whole = Annotated[int, Field(strict=True, ge=-_LARGEST, le=_LARGEST)]
+_Bounds = tuple[FiniteFloat, FiniteFloat]
 _WholeBounds = tuple[_Whole, _Whole]  # the field `int` below shadows the type
 _HINT = "write a list of values, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}` or `{int: [1, 8]}`"
 
@@ -59,7 +63,7 @@ def _bound_rules(kind: str, value: Any) -> Iterator[Problem]:
         yield Problem((kind,), f"a range has two bounds, and this has {len(value)}", hint, code="CT060")
         return
     low, high = value
-    if any(isinstance(item, bool) or not isinstance(item, float | int) or not isfinite(item) for item in value):
+    if not all(_is_number(item) for item in value):
         return
     if low >= high:
         hint = f"write `[{high}, {low}]`" if low > high else f"write the value into the job: `{low}`"
@@ -67,6 +71,14 @@ def _bound_rules(kind: str, value: Any) -> Iterator[Problem]:
     elif kind == "log" and low <= 0:
         message = f"a logarithmic range has positive bounds, and {low} is none"
         yield Problem((kind,), message, "raise the lower bound, or use `uniform`", code="CT060")
+    elif not isfinite(float(high) - float(low)):
+        message = f"the range from {low} to {high} is wider than any number"
+        yield Problem((kind,), message, "bring the bounds closer together", code="CT060")
+
+
+def _is_number(item: Any) -> bool:
+    """Return whether a bound is a number that a script can get; a whole number may be too large for a float."""
+    return isinstance(item, float | int) and not isinstance(item, bool) and abs(item) <= float_info.max
 
 
 class Drawing(Protocol):
@@ -155,6 +167,11 @@ class Space:
     def grid_size(self) -> int:
         """Return the number of combinations. All ranges must be discrete."""
         return prod(len(item.values or ()) for item in self.ranges.values())
+
+    @property
+    def grid_words(self) -> str:
+        """Return that number for a sentence. Python does not write numbers of more than 4300 digits."""
+        return f"{self.grid_size:,}" if self.grid_size < 10**12 else "more than a trillion"
 
     def grid_point(self, index: int) -> dict[str, JsonValue]:
         """Return the combination with that number, from 0. The last hyperparameter changes fastest."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
 from cloudtrain.core.job import TrainingJob, unsendable
 from cloudtrain.core.model import Model, all_at_once
@@ -87,7 +87,7 @@ class Median(Model):
 class Bandit(Model):
     """Stop a trial that is worse than the best trial by more than the slack, at the same report."""
 
-    slack: float = Field(gt=0)
+    slack: FiniteFloat = Field(gt=0)
     """The allowed fraction of the best value: with 0.1, a trial may be a tenth worse."""
     after: Whole = Field(default=0, ge=0)
     """The number of reports of the metric that every trial makes before it can be stopped."""
@@ -219,7 +219,7 @@ class Sweep(FromFile):
     driver: Literal["auto", "service", "cloudtrain"] = "auto"
     """What chooses the values and starts the trials: the target's tuner (`service`), or a cloudtrain process on this
     machine (`cloudtrain`). auto: the tuner, if the target has one that supports the sweep."""
-    max_cost: float | None = Field(default=None, gt=0)
+    max_cost: FiniteFloat | None = Field(default=None, gt=0)
     """Maximum cost of all trials together, in US dollars at list prices."""
     max_runtime: Duration | None = None
     """The time after which no further trial is started. A service's tuner also stops running trials."""

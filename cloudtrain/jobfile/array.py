@@ -31,6 +31,9 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
         if not equals or not field.strip().startswith(_FIELD) or not name or not values:
             hint = "write `--each hyperparameters.seed=1,2,3`"
             raise UsageError(f"`--each {text}` does not name a hyperparameter and its values", hint=hint, code="CT902")
+        if name in search:
+            hint = f"write all values in one: `--each {_FIELD}{name}=1,2,3`"
+            raise UsageError(f"`--each` names `{name}` twice", hint=hint, code="CT902")
         search[name] = [read_scalar(value.strip()) for value in values.split(",")]
     name = file.job.name
     sweep = Sweep(name=name, job=file.job, search=search, strategy="grid", parallel=parallel)

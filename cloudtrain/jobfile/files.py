@@ -17,8 +17,8 @@ from cloudtrain.core.targets import DEFAULT_TARGET, find_target, target_names
 from cloudtrain.documents.document import Format, Unreadable
 from cloudtrain.documents.reading import read_text
 from cloudtrain.errors import JobError, Problem, UsageError, did_you_mean
-from cloudtrain.jobfile.parse import JobFile, parse
-from cloudtrain.system.paths import why_missing
+from cloudtrain.jobfile.parse import JobFile, ReadJob, parse
+from cloudtrain.system.paths import expand_home, why_missing
 
 if TYPE_CHECKING:
     from cloudtrain.core.processing import AnyJob
@@ -38,14 +38,12 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
         UsageError: the file does not exist, cannot be read, or has an unknown suffix.
         JobError: the job has problems; all are listed.
     """
+    return _load(path, overrides, lambda name, changes: _job_of_sweep(path, name, changes))
+
+
+def _load(path: Path, overrides: Sequence[str], read_job: ReadJob) -> JobFile:
     format = format_of(path)
-    found = parse(
-        _read(path),
-        format=format,
-        file=str(path),
-        overrides=overrides,
-        read_job=lambda name, changes: _job_of_sweep(path, name, changes),
-    )
+    found = parse(_read(path), format=format, file=str(path), overrides=overrides, read_job=read_job)
     folder = path.absolute().parent
     if found.sweep is None:
         return found._replace(job=anchored(found.job, folder).from_folder(folder))
@@ -59,13 +57,19 @@ def _job_of_sweep(sweep: Path, name: str, changes: Sequence[str]) -> JobFile:
     Raises:
         JobError: the file does not exist, holds no training job, or has problems.
     """
+    refused = UsageError(
+        f"`{name}` holds no training job, and a sweep runs one", hint="name the file of a training job", code="CT060"
+    )
+
+    def refuse(_name: str, _changes: Sequence[str]) -> JobFile:
+        raise refused  # a sweep of sweeps, or one that names itself
+
     try:
-        found = load_job(sweep.parent / Path(name).expanduser(), changes)
+        found = _load(sweep.parent / expand_home(name), changes, refuse)
+        if found.sweep is not None or not isinstance(found.job, TrainingJob):
+            raise refused
     except UsageError as error:
         raise JobError([Problem(("job",), error.message, error.hint, code=error.code)]) from None
-    if found.sweep is not None or not isinstance(found.job, TrainingJob):
-        message = f"`{name}` holds no training job, and a sweep runs one"
-        raise JobError([Problem(("job",), message, "name the file of a training job", code="CT060")])
     return found
 
 
@@ -127,7 +131,7 @@ def _data_at(item: Input, folder: Path) -> Input:
 def _absolute(text: str, folder: Path) -> str:
     """Return `data/../train` below the folder without the dots. `~` is the home folder. Links are not followed."""
     try:
-        path = Path(text).expanduser()
+        path = expand_home(text)
     except RuntimeError:  # `~name` of an unknown user is an ordinary file name
         path = Path(text)
     return normpath(folder / path)

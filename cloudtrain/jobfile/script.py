@@ -44,14 +44,14 @@ def _without_place(problem: Problem, file: str) -> Problem:
 
 def yaml_text(data: dict[str, Any]) -> str:
     """Return the fields as YAML that this package reads back unchanged: PyYAML's output, or else with every text
-    quoted."""
+    quoted, also where a character would be invisible."""
     import json
 
     import yaml
 
     text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     try:
-        if read_document(text, "yaml").data == data:
+        if text.replace("\n", "").isprintable() and read_document(text, "yaml").data == data:
             return text
     except Unreadable:
         pass

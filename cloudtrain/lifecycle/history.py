@@ -47,10 +47,11 @@ class Sent:
         """Return a job file in YAML that can be submitted from any folder. You have to fill in the values of
         secrets."""
         from cloudtrain.jobfile.script import yaml_text
+        from cloudtrain.render.escape import on_one_line
 
         lines = [f"The job of the run {self.name}, sent by cloudtrain {self.kept.version}", *self._source()]
         lines += [f"fill in {way}: it looked like a secret, and is not kept" for way in self._hidden_ways()]
-        return "".join(f"# {' '.join(line.split())}\n" for line in lines) + yaml_text(self.job)
+        return "".join(f"# {on_one_line(' '.join(line.split()))}\n" for line in lines) + yaml_text(self.job)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON data."""

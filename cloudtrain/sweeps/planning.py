@@ -102,7 +102,7 @@ def _path_in_sweep(sweep: Sweep, path: tuple[str | int, ...]) -> tuple[str | int
 
 def _refuse_too_many(sweep: Sweep, place_of: PlaceOf | None) -> None:
     if sweep.strategy == "grid" and sweep.trial_count > MAX_TRIALS:
-        message = f"the grid has {sweep.trial_count:,} combinations, and a sweep at most {MAX_TRIALS:,} trials"
+        message = f"the grid has {sweep.space.grid_words} combinations, and a sweep at most {MAX_TRIALS:,} trials"
         raise _refused(
             [Problem(("search",), message, "list fewer values, or add `trials: 100`", code="CT060")], place_of
         )

@@ -182,7 +182,7 @@ class SweepService(Tuner):
             if sweep.strategy == "grid" and total + more > sweep.space.grid_size:
                 left = sweep.space.grid_size - total
                 hint = f"write `--trials {left}`" if left > 0 else "submit another sweep with more values"
-                raise UsageError(f"the grid has {sweep.space.grid_size} combinations", hint=hint, code="CT993")
+                raise UsageError(f"the grid has {sweep.space.grid_words} combinations", hint=hint, code="CT993")
             before = folder.read_status() or {}
             failed = [trial.number for trial in study.trials.values() if trial.has_failed]
             is_over = RunState(before["state"]).is_final and not study.open

@@ -1,8 +1,14 @@
-"""Descriptions of paths that do not lead to a readable item, including paths that the system refuses to inspect."""
+"""Paths as users write them, and descriptions of those that do not lead to a readable item."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+
+def expand_home(path: str) -> Path:
+    """Return the path with a leading `~` or `~user` replaced. A user whom this machine does not know stays."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises for that user
 
 
 def why_missing(path: str) -> str | None:

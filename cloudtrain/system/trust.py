@@ -5,7 +5,9 @@ cloudtrain looks for settings in the working directory and all parent folders, a
 
 * you or root own it, and nobody else may write to it;
 * the same is true of the folder in which it lies. A folder with the sticky bit, such as /tmp, may be open to everybody,
-  because other users cannot replace your files in it. For a link, the folder of the real file counts as well.
+  because other users cannot replace your files in it;
+* if it is a link, the same is true of the link, of each link that it leads to, and of their folders. Others could
+  otherwise choose one of your files.
 
 A group with you as its only member counts as you. Many Linux distributions give each user such a group and make new
 files writable for it.
@@ -19,10 +21,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 
 from cloudtrain.errors import SettingsError
+from cloudtrain.system.paths import expand_home
 
 VARIABLE = "CLOUDTRAIN_TRUST"
 
@@ -63,21 +67,32 @@ def require_trust(file: Path, status: os.stat_result) -> None:
     if not hasattr(os, "getuid"):  # Windows has other permissions
         return
     trusted = _trusted_folders()
-    places = dict.fromkeys((file.absolute().parent, file.resolve().parent))
-    for place in places:
-        if _is_below(place, trusted):
+    for hop in _hops(file.absolute()):
+        if _is_below(hop.parent, trusted):
             continue
-        folder = place.stat()
+        folder, itself = hop.parent.stat(), hop.lstat()
         if problem := _problem(status, is_file=True):
             raise _refusal(file, file, problem, status)
+        if stat.S_ISLNK(itself.st_mode) and _is_of_another(itself):
+            raise _refusal(file, hop, f"the link `{hop}` {_belongs(itself)}", itself)
         if problem := _problem(folder, is_file=False):
-            raise _refusal(file, place, f"its folder {problem}", folder)
+            raise _refusal(file, hop.parent, f"its folder {problem}", folder)
+
+
+def _hops(file: Path) -> Iterator[Path]:
+    """Yield the file, and each file that a link on the way leads to. The file was opened, so the links end."""
+    yield file
+    for _ in range(40):  # the most that Linux follows
+        if not file.is_symlink():
+            return
+        file = file.parent / file.readlink()
+        yield file
 
 
 def _problem(status: os.stat_result, *, is_file: bool) -> str | None:
     """Return who else may have written the file; None if no other user can."""
-    if status.st_uid not in (os.getuid(), 0):
-        return f"belongs to {_user(status.st_uid)}"
+    if _is_of_another(status):
+        return _belongs(status)
     if not is_file and status.st_mode & stat.S_ISVTX:
         return None
     if status.st_mode & stat.S_IWOTH:
@@ -85,6 +100,14 @@ def _problem(status: os.stat_result, *, is_file: bool) -> str | None:
     if status.st_mode & stat.S_IWGRP and not _is_only_you(status.st_gid):
         return f"may be written by the group {_group(status.st_gid)}"
     return None
+
+
+def _is_of_another(status: os.stat_result) -> bool:
+    return status.st_uid not in (os.getuid(), 0)
+
+
+def _belongs(status: os.stat_result) -> str:
+    return f"belongs to {_user(status.st_uid)}"
 
 
 def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) -> SettingsError:
@@ -98,7 +121,7 @@ def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) ->
 def _trusted_folders() -> list[Path]:
     """Return the folders in CLOUDTRAIN_TRUST. Raises: SettingsError: a path is relative, so it would depend on the
     folder."""
-    given = [Path(part).expanduser() for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
+    given = [expand_home(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
     for path in given:
         if not path.is_absolute():
             raise SettingsError(

@@ -273,6 +273,27 @@ def test_what_is_no_plain_file_is_an_error_at_once(
     assert "[CT" in result.err
 
 
+@pytest.mark.parametrize("name", ["job.yaml", "cloudtrain.toml", ".cloudtrainignore", "instances.toml"])
+def test_a_file_of_2_gib(cli: Cli, job: str, clean_environment: Path, name: str) -> None:
+    """It is not read to its end before it is refused."""
+    with (clean_environment / name).open("wb") as file:
+        file.truncate(2 << 30)
+    code, out, err = cli("plan", job, "--target", "sagemaker", "--set", "resources.instance_type=ml.g5.xlarge")
+    assert (code, out) == (2, "")
+    assert name in err
+    assert "[CT" in err
+
+
+@pytest.mark.parametrize("form", ["python", "aws-cli", "request"])
+def test_unknown_groups_are_named_in_every_form(cli: Cli, job: str, form: str) -> None:
+    """A distribution over a group that the job does not have is no defect of the export."""
+    group = "{name: a, instance_type: ml.p4d.24xlarge, instance_count: 1}"
+    groups = f"resources={{instance_groups: [{group}], distribution_groups: [b]}}"
+    sets = ("--set", groups, "--set", "distribution.type=torch", *REQUEST[:2])
+    code, _, err = cli("plan", job, "--target", "sagemaker", "--format", form, *sets)
+    assert (code, "SM212" in err) == (2, True)
+
+
 def test_a_line_of_the_list_of_includes_has_its_place(cli: Cli, job: str, clean_environment: Path) -> None:
     """Message, code and line; a right line is a notice of the plan."""
     (clean_environment / "shared").mkdir()

@@ -103,6 +103,70 @@ def test_plans(cli: Cli, evil_job: str, command: str) -> None:
     assert result.out + result.err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "show last", "show last --json", "show last --job", "diff last job.json", "diff last other.json --json",
+        "diff EVIL last", "cost", "cost --by tag:team --csv", "cost --by tag:team --json", "cost --by tag:EVIL", "cost --since EVIL",
+        "rm EVIL", "prune --by EVIL --keep 1 --dry-run", "prune --job EVIL --dry-run", "prune --state EVIL --dry-run",
+        "queue", "queue move EVIL --first", "queue drop EVIL", "code EVIL x", "code last EVIL", "rerun last -d --name EVIL",
+        "rerun last -d --set tags.EVIL=EVIL", "trials last", "continue EVIL", "submit job.json --priority EVIL",
+        "plan job.json --each EVIL", "plan job.json --each hyperparameters.EVIL=EVIL,1",
+    ],
+)  # fmt: skip
+def test_what_was_sent(cli: Cli, evil_job: str, command: str) -> None:
+    """Runs shown, compared, summed, queued, removed and sent again."""
+    Path("other.json").write_text(json.dumps(JOB | {"tags": {"team": f"{EVIL}x"}, "hyperparameters": {"note": "x"}}))
+    cli("submit", evil_job, "--detach", "--ignore", "CT201")
+    result = assert_harmless(cli(*(word.replace("EVIL", NAMES) for word in command.split())))
+    assert result.code != 70, result.err
+
+
+SECRETS = {
+    "A": {"local": f"file:/tmp/{NAMES}", "sagemaker": f"secretsmanager:{NAMES}", "azureml": f"keyvault:{NAMES}"},
+    "B": {"local": f"env:{NAMES}"},
+    NAMES: {"local": "env:X"},
+}
+
+
+@pytest.mark.parametrize("command", ["plan", "check", "submit"])
+@pytest.mark.parametrize("target", ["local", "sagemaker", "azureml"])
+def test_places_of_secrets(cli: Cli, evil_job: str, command: str, target: str) -> None:
+    """Their names and references, right or wrong."""
+    environment = {"framework": "pytorch", "version": "2.8", "secrets": SECRETS}
+    Path(evil_job).write_text(json.dumps(JOB | {"environment": environment}))
+    assert assert_harmless(cli(command, evil_job, "--target", target)).code == 2
+
+
+LINE = NAMES.replace("\r", "").replace("\u2028", "")
+SOURCES = {
+    "request.json": json.dumps({
+        "TrainingJobName": "a", "RoleArn": f"arn:aws:iam::123456789012:role/{NAMES}", "Environment": {"A": EVIL}, NAMES: 1,
+        "AlgorithmSpecification": {"TrainingImage": f"x{NAMES}", "TrainingInputMode": "File"},
+        "HyperParameters": {NAMES: EVIL, "sagemaker_program": '"t.py"'}, "Tags": [{"Key": NAMES, "Value": EVIL}],
+        "ResourceConfig": {"InstanceType": "ml.g5.xlarge", "InstanceCount": 1, "VolumeSizeInGB": 30},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 3600}, "OutputDataConfig": {"S3OutputPath": f"s3://b/{NAMES}"},
+    }),
+    "job.yaml": f"type: command\ncommand: {json.dumps(EVIL)}\nenvironment: azureml:a@latest\ntags: {json.dumps({NAMES: EVIL})}\n",
+    "batch.sh": f"#!/bin/bash\n#SBATCH --job-name=a{NAMES}\n#SBATCH --{NAMES}=1\nexport A={NAMES}\nsrun torchrun train.py '{NAMES}'\n",
+    "launch.py": f"from sagemaker.pytorch import PyTorch\nPyTorch(entry_point='t.py', role='{LINE}', instance_type='ml.g5.xlarge').fit()\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("write", [(), ("--json",), ("--write", "out")], ids=lambda item: "".join(item))
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_is_adopted(cli: Cli, clean_environment: Path, name: str, write: tuple[str, ...]) -> None:
+    """Jobs of other tools, as text, as JSON and as files that a terminal may show."""
+    (clean_environment / "train.py").touch()
+    (clean_environment / name).write_text(SOURCES[name])
+    result = assert_harmless(
+        cli("adopt", name, "--static", *write) if name.endswith(".py") else cli("adopt", name, *write)
+    )
+    assert result.code != 70, result.err
+    for file in clean_environment.glob("out/*.*"):
+        assert unseen_in(file.read_text().replace("\t", "")) == []
+
+
 def test_a_plan_is_what_it_was(cli: Cli, evil_job: str) -> None:
     """What is written out in JSON is the same value."""
     request = json.loads(cli("plan", evil_job, "--format", "request").out)

@@ -114,6 +114,25 @@ def test_a_file_behind_a_link_is_looked_at_where_it_is(cli: Cli, found: Path, tm
 
 
 @AS_ROOT
+@pytest.mark.parametrize("whose", ["the first link", "the second link", "the folder of the second link"])
+def test_a_link_of_somebody_else_is_an_error(cli: Cli, found: Path, tmp_path: Path, whose: str) -> None:
+    """They may put links into a sticky folder, and would choose which of your files counts."""
+    yours, between = tmp_path / "yours" / found.name, tmp_path / "between" / found.name
+    for path in (yours, between):
+        path.parent.mkdir()
+    found.replace(yours)
+    found.symlink_to(between)
+    between.symlink_to(f"../yours/{found.name}")
+    found.parent.chmod(0o1777)
+    assert json.loads(plan(cli, "--json")[1])["settings"] == [str(found)]
+    theirs = {"the first link": found, "the second link": between}.get(whose, between.parent)
+    os.chown(theirs, SOMEBODY, SOMEBODY, follow_symlinks=False)
+    code, out, err = plan(cli)
+    assert (code, out) == (2, "")
+    assert f"belongs to the user {SOMEBODY}" in " ".join(err.split())
+
+
+@AS_ROOT
 def test_a_group_with_other_members_is_somebody_else(cli: Cli, found: Path) -> None:
     """A group that the machine does not know may have anybody in it."""
     os.chown(found, -1, SOMEBODY)

@@ -254,6 +254,36 @@ def test_a_look_at_a_thousand_trials_asks_for_none_of_them(
     assert "1000 running" in capsys.readouterr().out
 
 
+def test_values_of_trials_cannot_steer_a_terminal(
+    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a table, as CSV, where no cell is a formula, and as JSON, which keeps them."""
+    evil = "a\x1b[2J\x9b1m\r\u202eb\nerror: forged"
+
+    def start(_: SweepService, folder: SweepFolder) -> None:
+        line = {"at": 0.0, "event": "asked", "trial": 1, "values": {f"n\u202e{evil[0]}": evil, "sum": "=1+1"}}
+        (folder.path / study.FILE_NAME).write_text(json.dumps(line) + "\n")
+        folder.write_status(ct.RunState.SUCCEEDED, evil, started=0.0, metrics={"trials": 1})
+
+    monkeypatch.setattr(SweepService, "_start", start)
+    submitted(make_sweep(trials=1))
+    for command in (
+        "trials last",
+        "trials last --csv",
+        "trials last --json",
+        "status last",
+        "ps --trials",
+        "show last",
+    ):
+        capsys.readouterr()
+        assert run_command(command.split()) == 0
+        out = capsys.readouterr().out
+        assert not {"\x1b", "\x9b", "\r", "\u202e"} & {*out}, command
+        assert not any(line.startswith("error: forged") for line in out.splitlines())
+        assert "--csv" not in command or ",'=1+1," in out
+        assert "--json" not in command or evil in json.loads(out)[0].values()
+
+
 def test_trials_of_a_run_that_is_no_sweep(make_sweep: MakeSweep) -> None:
     """It is said, with what is one."""
     run = ct.submit(make_sweep().job, "local")

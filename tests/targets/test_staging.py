@@ -113,6 +113,25 @@ def test_a_link_of_an_earlier_download_is_not_followed(tmp_path: Path) -> None:
     assert everything(tmp_path) == before
 
 
+def test_a_link_that_is_planted_meanwhile_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody exchanges a folder for a link after it was looked at, when the first file is moved."""
+    folder, outside, rename = tmp_path / "got/s", tmp_path / "outside", os.rename
+    folder.mkdir(parents=True)
+    outside.mkdir()
+
+    def plant(*places: str, **folders: int) -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        folder.rmdir()
+        folder.symlink_to(outside)
+        rename(*places, **folders)
+
+    monkeypatch.setattr(os, "rename", plant)
+    with pytest.raises(OSError, match="s"):
+        land(tmp_path / "got", {"a": "1", "s/x": "2"})
+    assert list(outside.iterdir()) == []
+    assert [path.name for path in (tmp_path / "got").iterdir()] == ["s"]
+
+
 @pytest.mark.parametrize("names", [["a", "b/c"], ["b/c", "a"]])
 def test_something_in_the_way_leaves_the_folder_as_it_was(names: list[str], tmp_path: Path) -> None:
     """A folder in the place of a file, or a file in that of a folder, found before the first is moved."""

@@ -53,10 +53,10 @@ def command(
       cloudtrain cost --target sagemaker --since 2026-11-01 --json
     """
     from cloudtrain.cli.selection import moment_of
-    from cloudtrain.cli.terminal import print_json
+    from cloudtrain.cli.terminal import print_csv, print_json
     from cloudtrain.errors import UsageError, did_you_mean
     from cloudtrain.history import costs
-    from cloudtrain.lifecycle.costs import grouping, sums, together
+    from cloudtrain.lifecycle.costs import Sum, grouping, sums, together
 
     group_of = grouping(by)
     if group_of is None:
@@ -73,7 +73,7 @@ def command(
     if json:
         print_json({"by": by, "currency": "USD", "groups": [_data(item) for item in groups], "all": _data(whole)})
     elif csv:
-        _print_csv(groups)
+        print_csv([_data(item) for item in groups], _data(Sum("")))
     else:
         _print_table(by, groups, whole)
 
@@ -81,21 +81,6 @@ def command(
 def _data(item: Sum) -> dict[str, object]:
     amounts = {"billed": round(item.billed, 4), "estimated": round(item.estimated, 4), "total": round(item.total, 4)}
     return asdict(item) | amounts
-
-
-def _print_csv(groups: Sequence[Sum]) -> None:
-    from csv import DictWriter
-
-    from cloudtrain.lifecycle.costs import Sum
-
-    writer = DictWriter(sys.stdout, list(_data(Sum(""))), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows([_data(item) | {"group": _plain(item.group)} for item in groups])
-
-
-def _plain(text: str) -> str:
-    """Return a cell that spreadsheets do not take for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def _print_table(by: str, groups: Sequence[Sum], whole: Sum) -> None:

@@ -29,7 +29,7 @@ def command(
       cloudtrain trials last --json | jq ".[0].reason"
     """
     from cloudtrain.cli import inputs
-    from cloudtrain.cli.terminal import print_json, say, show
+    from cloudtrain.cli.terminal import print_csv, print_json, say, show
     from cloudtrain.errors import UsageError
     from cloudtrain.render.document import Document
     from cloudtrain.render.sweeps import ranked, trials_table
@@ -44,12 +44,8 @@ def command(
     if json:
         print_json([trial.row() for trial in trials])
     elif csv:
-        from csv import DictWriter
-
         rows = [trial.row() for trial in trials]
-        writer = DictWriter(sys.stdout, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        print_csv(rows, dict.fromkeys(key for row in rows for key in row))
     elif trials:
         show(Document([trials_table(trials, objective)]), sys.stdout)
     else:

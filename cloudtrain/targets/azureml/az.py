@@ -9,12 +9,13 @@ from typing import Any
 
 from cloudtrain.documents.document import Unreadable
 from cloudtrain.documents.reading import read_text
+from cloudtrain.system.paths import expand_home
 
 
 def az_folder(environ: Mapping[str, str]) -> Path:
     """Return the folder of az's settings."""
     home = environ.get("HOME") or environ.get("USERPROFILE") or "~"
-    return Path(environ.get("AZURE_CONFIG_DIR") or f"{home}/.azure").expanduser()
+    return expand_home(environ.get("AZURE_CONFIG_DIR") or f"{home}/.azure")
 
 
 def az_subscriptions(folder: Path) -> list[Mapping[str, Any]]:

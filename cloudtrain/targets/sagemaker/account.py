@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cloudtrain.system.paths import expand_home
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
 REGION = "us-east-1"
@@ -95,9 +96,9 @@ def _region(profile: str | None, environ: Mapping[str, str]) -> str | None:
 
 def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
     """Return the paths of the AWS configuration file and of the credentials file, which may name a region too."""
-    home = Path(environ.get("HOME") or "~").expanduser() / ".aws"
+    home = expand_home(environ.get("HOME") or "~") / ".aws"
     given = environ.get("AWS_CONFIG_FILE"), environ.get("AWS_SHARED_CREDENTIALS_FILE")
-    config, credentials = (Path(path).expanduser() if path else None for path in given)
+    config, credentials = (expand_home(path) if path else None for path in given)
     return config or home / "config", credentials or home / "credentials"
 
 

@@ -1,13 +1,15 @@
 """The layout of the shared file system.
 
-SHARED_DIR/bundles/SHA256/sourcedir.tar.gz      the user's code SHARED_DIR/runs/NAME/
+SHARED_DIR/bundles/SHA256/sourcedir.tar.gz      the user's code
+SHARED_DIR/runs/NAME/
     job.sh          the batch script that was sent
     job             a link to the number of the run's job; to `withdrawn` where no job may have the run
     journal         the notes of the batch script: `SECONDS JOB WORD ...`
     stop            exists once the run was asked to stop
     slurm.out       the output of the batch script itself, and Slurm's own messages
     code/           the unpacked bundle
-    logs/N/         the output of the processes after N restarts: node_I.rank_R.stdout.log model/ outputs/NAME/
+    logs/N/         the output of the processes after N restarts: node_I.rank_R.stdout.log
+    model/  outputs/NAME/
     checkpoint/
 """
 

@@ -136,7 +136,7 @@ def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, .
         message = "Azure ML's Bayesian sampling stops no trial early"
         yield ("stop_early",), message, f"remove it, use `strategy: random`, or {_ALTERNATIVE}"
     if sweep.strategy == "grid" and sweep.trial_count < sweep.space.grid_size:
-        message = f"Azure ML's grid runs all {sweep.space.grid_size} combinations, and `trials` is {sweep.trials}"
+        message = f"Azure ML's grid runs all {sweep.space.grid_words} combinations, and `trials` is {sweep.trials}"
         yield ("trials",), message, f"remove `trials`, or {_ALTERNATIVE}"
     if sweep.trial_count > _MOST_TRIALS:
         message = f"Azure ML's sweep has at most {_MOST_TRIALS:,} trials, and this one {sweep.trial_count:,}"

@@ -219,7 +219,7 @@ def _cannot_search(sweep: Sweep, request: Mapping[str, Any]) -> Iterator[tuple[t
         message = f"a tuning job has at most {_MOST_STATIC} fixed hyperparameters"
         yield ("job", "hyperparameters"), message, _ALTERNATIVE
     if sweep.strategy == "grid" and sweep.trial_count < sweep.space.grid_size:
-        message = f"SageMaker's grid runs all {sweep.space.grid_size} combinations, and `trials` is {sweep.trials}"
+        message = f"SageMaker's grid runs all {sweep.space.grid_words} combinations, and `trials` is {sweep.trials}"
         yield ("trials",), message, f"remove `trials`, or {_ALTERNATIVE}"
     if sweep.parallel > _MOST_AT_ONCE:
         message = f"a tuning job runs at most {_MOST_AT_ONCE} trials at once, and `parallel` is {sweep.parallel}"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from cloudtrain.errors import TargetError, UsageError, did_you_mean
+from cloudtrain.errors import TargetError, TargetUnreachable, UsageError, did_you_mean
 from cloudtrain.system.staging import Staging
 from cloudtrain.targets.common.landing import landing
 from cloudtrain.targets.slurm.layout import RunFolder
@@ -63,15 +63,23 @@ def _find(wanted: str, known: Mapping[str, str]) -> str:
 
 
 def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
-    """Copy a place. Return False where it is empty or missing."""
+    """Copy a place. Return False where it is missing.
+
+    Raises:
+        TargetUnreachable: the stream ended before the archive did.
+    """
+    broken: list[str] = []
 
     def take(stream: IO[bytes]) -> None:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
-            for member in archive:
-                content = archive.extractfile(member) if member.isfile() else None
-                if content is not None:
-                    with staging.place(below + member.name.removeprefix("./")).open("wb") as file:
-                        shutil.copyfileobj(content, file)
+        try:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in archive:
+                    content = archive.extractfile(member) if member.isfile() else None
+                    if content is not None:
+                        with staging.place(below + member.name.removeprefix("./")).open("wb") as file:
+                            shutil.copyfileobj(content, file)
+        except tarfile.ReadError as error:  # the script's exit code may say why
+            broken.append(str(error))
 
     try:
         runner.read(scripts.TAR, source, take=take)
@@ -79,6 +87,6 @@ def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
         if error.exit_status == _NOTHING:
             return False
         raise
-    except tarfile.ReadError:  # an empty stream: the script says why
-        return False
+    if broken:
+        raise TargetUnreachable(f"the copy of `{source}` broke off: {broken[0]}", hint="download it again")
     return True
