@@ -99,7 +99,9 @@ def _report_failure(run: Run, status: RunStatus) -> None:
     rank = ["--rank", str(status.failed_rank)] if status.failed_rank is not None else []
     reason = f": {status.reason}" if status.reason else ""
     hint = f"{typed('cloudtrain', 'logs', run.name, *rank)} prints its whole output"
-    if run.is_sweep:
+    if run.is_sweep and f"continue {run.name}" in reason:  # its driver failed, not its trials
+        hint = f"{typed('cloudtrain', 'trials', run.name)} lists its trials"
+    elif run.is_sweep:
         hint = f"{typed('cloudtrain', 'logs', run.name, '--trial', '1')} prints the whole output of its first trial"
     message = f"`{run.name}` {word}{_after(status)}{reason}"
     show(Document([Notice("error", message, details=status.details, hint=hint)]), sys.stderr)

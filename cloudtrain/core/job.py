@@ -18,7 +18,7 @@ from cloudtrain.core.per_target import OVERRIDES, per_target, value_for
 from cloudtrain.core.references import reference_problems
 from cloudtrain.core.resources import Named, NamedInput, Resources
 from cloudtrain.core.units import Duration
-from cloudtrain.errors import Problem
+from cloudtrain.errors import Problem, dotted
 from cloudtrain.problems.names import JOB_NAME, MAX_JOB_NAME, PLACE_NAME
 from cloudtrain.problems.source import KeyProblem, MissingProblem
 
@@ -201,9 +201,9 @@ def unsendable(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem
     if isinstance(value, str):
         yield from (Problem(path, f"`{path[-1]}` holds {what}", hint, code="CT017") for what, hint in _no_text(value))
     elif isinstance(value, float) and not isfinite(value):
-        word = str(value)
+        word, name = str(value), dotted(path[-2:] if isinstance(path[-1], int) else path[-1:])
         yield Problem(
-            path, f"`{path[-1]}` cannot be `{word}`: no service takes it", f'write `"{word}"`, as text', code="CT017"
+            path, f"`{name}` cannot be `{word}`: no service takes it", f'write `"{word}"`, as text', code="CT017"
         )
     elif isinstance(value, Mapping | BaseModel):
         for key, inner in value.items() if isinstance(value, Mapping) else value:

@@ -34,12 +34,13 @@ def _range_rules(data: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem((), message, _HINT, code="CT060")
         return
     kind, value = given[0], data[given[0]]
-    if data.get("step") is not None and kind != "int":
+    step = data.get("step")
+    if step is not None and kind != "int":
         yield Problem(("step",), f"`step` applies to `int`, and this is `{kind}`", "remove it", code="CT018")
     if kind == "choice":
         yield from _choice_rules(value)
     else:
-        yield from _bound_rules(kind, value)
+        yield from _bound_rules(kind, value, step)
 
 
 def _choice_rules(values: Any) -> Iterator[Problem]:
@@ -55,7 +56,7 @@ def _choice_rules(values: Any) -> Iterator[Problem]:
         seen.add(text)
 
 
-def _bound_rules(kind: str, value: Any) -> Iterator[Problem]:
+def _bound_rules(kind: str, value: Any, step: Any) -> Iterator[Problem]:
     if not isinstance(value, list | tuple):
         return
     if len(value) != 2:
@@ -68,6 +69,9 @@ def _bound_rules(kind: str, value: Any) -> Iterator[Problem]:
     if low >= high:
         hint = f"write `[{high}, {low}]`" if low > high else f"write the value into the job: `{low}`"
         yield Problem((kind,), f"the range from {low} to {high} is empty", hint, code="CT060")
+    elif isinstance(step, int) and step > high - low:
+        message, hint = f"a step of {step} leads beyond the range from {low} to {high}", "write a smaller step"
+        yield Problem(("step",), message, hint, code="CT060")
     elif kind == "log" and low <= 0:
         message = f"a logarithmic range has positive bounds, and {low} is none"
         yield Problem((kind,), message, "raise the lower bound, or use `uniform`", code="CT060")

@@ -16,6 +16,7 @@ from cloudtrain.core.origin import FromFile
 from cloudtrain.core.search import Range, Space
 from cloudtrain.core.units import Duration
 from cloudtrain.errors import Problem
+from cloudtrain.problems.collect import describe_value, wrong
 from cloudtrain.problems.names import JOB_NAME, MAX_JOB_NAME
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ Whole = Annotated[int, Field(strict=True)]
 
 def _choice_or_range(value: Any) -> Any:
     """Expand `[32, 64]` to `{choice: [32, 64]}`."""
+    if isinstance(value, str | int | float):
+        message = f"a range is a list or a mapping, not {describe_value(value)}"
+        raise wrong(message, "list the values, `[1, 2]`, or write the one value into the job", code="CT060")
     return {"choice": value} if isinstance(value, list | tuple) else value
 
 
@@ -141,7 +145,9 @@ class Hyperband(Model):
 
 
 def _sweep_rules(sweep: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from unsendable(sweep.get("search"), ("search",))
+    for problem in unsendable(sweep.get("search"), ("search",)):
+        if problem.path[2:3] not in (("log",), ("uniform",)):  # about bounds, the range says more
+            yield problem
     strategy, search = sweep.get("strategy", "random"), sweep.get("search")
     if isinstance(search, Mapping) and not search:
         yield Problem(("search",), "`search` has no ranges", "add for example `lr: {log: [1e-4, 1e-1]}`", code="CT060")

@@ -122,6 +122,11 @@ class Run:
         self._last = status
         return status
 
+    @property
+    def can_stop(self) -> bool:
+        """Whether anything of the run may still be running. The target is asked unless the run has ended."""
+        return not self.state.is_final
+
     def remember(self, status: RunStatus) -> None:
         """Record a status from the target if the store can be written."""
         if self._stored:

@@ -184,6 +184,11 @@ def _too_short(name: str, _: Any, __: Mapping[str, Any]) -> Said:
     return Said(f"`{name}` is empty", "give it a text", "CT016")
 
 
+def _too_many(name: str, _: Any, context: Mapping[str, Any]) -> Said:
+    message = f"`{name}` has {context['actual_length']} entries, and at most {context['max_length']} are allowed"
+    return Said(message, "remove the others", "CT012")
+
+
 def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Said:
     pattern = context["pattern"]
     hint = f"write for example `{mend_name(value, pattern, 40) or 'my-job'}`"
@@ -212,6 +217,7 @@ _WITH_CONTEXT: dict[str, Callable[[str, Any, Mapping[str, Any]], Said]] = {
     "less_than_equal": _too_big,
     "string_too_long": _too_long,
     "string_too_short": _too_short,
+    "too_long": _too_many,
     "string_pattern_mismatch": _pattern,
 }
 """Maps pydantic's name of an error to our text. Errors of type (`int_type`, ...) are explained by the node instead."""

@@ -89,7 +89,9 @@ def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambd
         reason = f"the sweep's folder cannot be written: {error.strerror}; run `cloudtrain continue {folder.name}`"
         folder.write_status(RunState.FAILED, reason, started=started, metrics=_metrics_left(folder))
     except CloudtrainError as error:
-        folder.write_status(RunState.FAILED, error.message, started=started, metrics=_metrics_left(folder))
+        then = f"; {error.hint}" if error.hint else ""
+        reason = f"{error.message}{then}; `cloudtrain continue {folder.name}` goes on"
+        folder.write_status(RunState.FAILED, reason, started=started, metrics=_metrics_left(folder))
     finally:
         lock.release()
 

@@ -3,6 +3,7 @@
 sweep.json     the specification, exactly as planned
 code.tar.gz    the code, for trials that find it gone at their target
 driver.lock    held for life by the driver
+continue.lock  held by `continue` and `rerun` until the driver has taken over
 driver.log     what the driver says itself; empty unless something is wrong
 status.json    the state of the sweep, in a file that never grows, so that a full disk has room for the last words
 study.jsonl    the journal: see `study.py`
@@ -34,6 +35,7 @@ class SweepFolder:
         self.specification = self.path / "sweep.json"
         self.archive = self.path / "code.tar.gz"
         self.lock = self.path / "driver.lock"
+        self.turn = self.path / "continue.lock"
         self.log = self.path / "driver.log"
         self.status = self.path / "status.json"
         self.stop = self.path / "stop"

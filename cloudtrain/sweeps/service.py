@@ -170,12 +170,20 @@ class SweepService(Tuner):
 
         Raises:
             UsageError: it is still running, or has nothing left to try.
+            MissingExtra: Optuna is not installed, and one of its trials needs it.
         """
-        folder, sweep = self._known(ref), self.sweep(ref)
-        lock = ProcessLock.take(folder.lock)
-        if lock is None:
-            hint = f"wait for it: `cloudtrain wait {ref.name}`"
-            raise UsageError(f"`{ref.name}` is still running", hint=hint, code="CT993")
+        folder = self._known(ref)
+        turn = _taken(folder.turn, ref.name)  # until the driver is there: two at once would both add their trials
+        try:
+            self._extend(folder, ref, more, again=again)
+            self._start(folder)
+        finally:
+            turn.release(remove=True)
+
+    def _extend(self, folder: SweepFolder, ref: RunRef, more: int, *, again: bool) -> None:
+        from cloudtrain.sweeps.strategies import needs_optuna, require_optuna
+
+        sweep, lock = self.sweep(ref), _taken(folder.lock, ref.name)
         try:
             study = read_study(folder.path)
             total = sweep.trial_count + study.extended
@@ -193,6 +201,8 @@ class SweepService(Tuner):
                 hint = f"`cloudtrain continue {ref.name} --trials 10` adds ten"
                 hint += f"; `cloudtrain rerun {ref.name}` runs the failed ones again" if failed else ""
                 raise UsageError(f"all {total} trials of `{ref.name}` have ended", hint=hint, code="CT993")
+            if needs_optuna(sweep, total + more):
+                require_optuna(instead="")
             folder.stop.unlink(missing_ok=True)
             if more or again:
                 journal = Journal(folder.path)
@@ -204,7 +214,6 @@ class SweepService(Tuner):
             raise self._unwritable(error) from error
         finally:
             lock.release()
-        self._start(folder)
 
     def trials(self, ref: RunRef) -> list[Trial]:
         """Return the trials that the driver has chosen so far, by number."""
@@ -312,6 +321,18 @@ def _write_once(folder: SweepFolder, content: bytes, *, again: bool) -> bool:
     finally:
         temporary.unlink()
     return True
+
+
+def _taken(path: Path, name: str) -> ProcessLock:
+    """The lock.
+
+    Raises:
+        UsageError: another process has it, so the sweep goes on.
+    """
+    lock = ProcessLock.take(path)
+    if lock is None:
+        raise UsageError(f"`{name}` goes on", hint=f"wait for it: `cloudtrain wait {name}`", code="CT993")
+    return lock
 
 
 def _last_line(file: Path) -> str:

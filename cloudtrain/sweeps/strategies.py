@@ -44,9 +44,9 @@ def propose(sweep: Sweep, number: int, trials: Iterable[Trial] = ()) -> dict[str
     return _learnt(sweep, number, known)
 
 
-def needs_optuna(sweep: Sweep) -> bool:
-    """Return whether Optuna proposes any trial of the sweep."""
-    return sweep.strategy == "bayesian" and sweep.trial_count > DRAWN_FIRST
+def needs_optuna(sweep: Sweep, trials: int = 0) -> bool:
+    """Return whether Optuna proposes any trial of the sweep, which `continue` may have extended to so many `trials`."""
+    return sweep.strategy == "bayesian" and max(trials, sweep.trial_count) > DRAWN_FIRST
 
 
 def require_optuna(what: str = "`strategy: bayesian` needs", instead: str = ", or use `strategy: random`") -> None:

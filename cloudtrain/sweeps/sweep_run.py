@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.core.states import RunRef
+from cloudtrain.core.states import RunRef, RunState
 from cloudtrain.core.sweep import Objective
 from cloudtrain.core.trial import Trial, best_of
 from cloudtrain.errors import RunNotFound, UsageError
@@ -44,6 +44,11 @@ class SweepRun(Run):
     def objective(self) -> Objective | None:
         """The sweep's objective; None for an array, and for a tuner's sweep that was submitted elsewhere."""
         return self._tuner.objective(self.ref)
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether anything of it may still be running: of a sweep whose driver is gone, its trials."""
+        return super().can_stop or (self.is_driven and self.state is RunState.LOST)
 
     @property
     def continues(self) -> str | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,13 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
-from cloudtrain.errors import RunNotFound, UsageError
+from cloudtrain.errors import MissingExtra, RunNotFound, UsageError
 from cloudtrain.store.store import read_store
 from cloudtrain.sweeps import study
 from cloudtrain.sweeps.folder import SweepFolder
 from cloudtrain.sweeps.service import SweepService
 from cloudtrain.sweeps.sweep_run import SweepRun, sweep_of
+from cloudtrain.system.lock import ProcessLock
 from cloudtrain.targets.local.service.service import LocalService
 from tests.sweeps.conftest import MakeSweep
 
@@ -197,6 +200,51 @@ def test_stop_ends_every_trial(make_sweep: MakeSweep, tmp_path: Path) -> None:
     run.stop()
     assert run.wait(120).state is ct.RunState.STOPPED
     assert [trial.state for trial in run.trials()] == [ct.RunState.STOPPED] * 2
+
+
+def test_stop_ends_the_trials_of_a_driver_that_was_killed(
+    make_sweep: MakeSweep, tmp_path: Path, state_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They cost money on a cloud, and nobody watches them."""
+    (tmp_path / "src" / "train.py").write_text("import time\ntime.sleep(600)\n")
+    run = submitted(make_sweep(trials=5, parallel=2))
+    for line in run.logs(follow=True):
+        if line.text.startswith("trial 2 started"):
+            break
+    folder = SweepFolder(state_dir, run.name)
+    os.kill((folder.read_status() or {})["pid"], signal.SIGKILL)
+    while run.status().state is not ct.RunState.LOST:
+        time.sleep(0.05)
+    assert run_command(["wait", run.name]) == 1
+    assert f"`cloudtrain trials {run.name}` lists its trials" in " ".join(capsys.readouterr().err.split())
+    assert run_command(["stop", run.name, "--wait"]) == 0
+    assert f"`{run.name}` is stopped" in capsys.readouterr().err
+    assert [run.trial(number).status().state for number in (1, 2)] == [ct.RunState.STOPPED] * 2
+
+
+def test_two_that_continue_at_once_do_not_both_add_trials(make_sweep: MakeSweep, state_dir: Path) -> None:
+    """The second is told that the sweep goes on, although no driver has taken over yet."""
+    run = ended(make_sweep(trials=2))
+    turn = ProcessLock.take(SweepFolder(state_dir, run.name).turn)
+    assert turn is not None
+    with pytest.raises(UsageError, match="goes on"):
+        run.resume(2)
+    turn.release()
+    run.resume(2)
+    assert run.wait(120).metrics["trials"] == 4
+
+
+def test_more_trials_than_are_drawn_at_random_need_optuna_before_they_start(
+    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`continue` refuses them, and the sweep stays as it was."""
+    run = ended(make_sweep(trials=2, strategy="bayesian"))
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(MissingExtra, match="needs Optuna"):
+        run.resume(9)
+    assert run.status().state is ct.RunState.SUCCEEDED
+    run.resume(1)
+    assert run.wait(120).metrics["trials"] == 3
 
 
 def test_an_array_from_the_command_line(

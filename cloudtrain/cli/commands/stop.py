@@ -34,13 +34,13 @@ def command(
 
     runs = [inputs.run(name) for name in names]
     for run in runs:
-        if not run.state.is_final:
+        if run.can_stop:
             inputs.may("stop", run)
     for run in runs:
-        if run.state.is_final:
-            say(f"`{run.name}` has ended already: {run.state}")
-        else:
+        if run.can_stop:
             run.stop()
             say(f"`{run.name}` was asked to stop")
+        else:
+            say(f"`{run.name}` has ended already: {run.state}")
     for run in runs if wait else ():
         say(f"`{run.name}` is {run.wait().state}")
