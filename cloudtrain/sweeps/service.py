@@ -324,14 +324,14 @@ def _write_once(folder: SweepFolder, content: bytes, *, again: bool) -> bool:
 
 
 def _taken(path: Path, name: str) -> ProcessLock:
-    """The lock.
+    """Take the lock.
 
     Raises:
-        UsageError: another process has it, so the sweep goes on.
+        UsageError: another process has it: the sweep is still running.
     """
     lock = ProcessLock.take(path)
     if lock is None:
-        raise UsageError(f"`{name}` goes on", hint=f"wait for it: `cloudtrain wait {name}`", code="CT993")
+        raise UsageError(f"`{name}` is still running", hint=f"wait for it: `cloudtrain wait {name}`", code="CT993")
     return lock
 
 

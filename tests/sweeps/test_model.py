@@ -88,7 +88,7 @@ def test_every_mistake_is_said_at_once(folder: Path) -> None:
         ({"search": {"x": [1, 1]}}, "`1` is listed twice"),
         ({"search": {"x": {"uniform": [2, 1]}}}, "the range from 2 to 1 is empty"),
         ({"search": {"x": {"log": [1, 2, 3]}}}, "`log` has 3 entries, and at most 2 are allowed"),
-        ({"search": {"x": {"uniform": [0, float("inf")]}}}, "a bound cannot be `inf`"),
+        ({"search": {"x": {"uniform": [0, float("inf")]}}}, "`uniform[1]` must be a number, not `inf`"),
         ({"search": {"x": {"int": [1, 4], "step": 9}}}, "a step of 9 leads beyond the range from 1 to 4"),
         ({"search": {"x": 32}}, "a range is a list or a mapping, not `32`"),
         ({"search": {"x": [1.0, float("nan")]}}, "`x[1]` cannot be `nan`: no service takes it"),
