@@ -227,7 +227,7 @@ def test_two_that_continue_at_once_do_not_both_add_trials(make_sweep: MakeSweep,
     run = ended(make_sweep(trials=2))
     turn = ProcessLock.take(SweepFolder(state_dir, run.name).turn)
     assert turn is not None
-    with pytest.raises(UsageError, match="goes on"):
+    with pytest.raises(UsageError, match="is still running"):
         run.resume(2)
     turn.release()
     run.resume(2)
