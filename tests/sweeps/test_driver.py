@@ -387,6 +387,33 @@ def test_a_full_disk_ends_a_sweep_with_a_sentence(
     assert len(run.trials()) == 3
 
 
+WITHOUT_OPTUNA = """
+import sys
+from pathlib import Path
+sys.modules["optuna"] = None
+from cloudtrain.sweeps import driver, strategies
+from cloudtrain.sweeps.folder import SweepFolder
+strategies.DRAWN_FIRST, strategies._LEAST = 1, 1
+driver.drive(SweepFolder(Path(sys.argv[1]), sys.argv[2]), lambda: None)
+"""
+
+
+def test_a_driver_that_fails_says_what_to_type(
+    make_sweep: MakeSweep, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its error advises, and how to go on afterwards."""
+
+    def start(_: SweepService, folder: SweepFolder) -> None:
+        subprocess.run([sys.executable, "-c", WITHOUT_OPTUNA, str(state_dir), folder.name], check=True)
+
+    monkeypatch.setattr(SweepService, "_start", start)
+    run = submitted(make_sweep(strategy="bayesian"))
+    assert run.status().state is ct.RunState.FAILED
+    assert (run.last_status.reason or "").endswith(
+        f"pip install 'cloudtrain[sweeps]', or use `strategy: random`; `cloudtrain continue {run.name}` goes on"
+    )
+
+
 def test_weak_trials_are_stopped_early(make_sweep: MakeSweep, tmp_path: Path) -> None:
     """They are shown as such, and do not count as failed."""
     (tmp_path / "src" / "train.py").write_text(
