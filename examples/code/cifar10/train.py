@@ -92,7 +92,7 @@ network = nn.Sequential(
     nn.Flatten(),
     nn.Linear(4 * width, 10),
 ).to(group.device)
-model = DistributedDataParallel(network)
+model = DistributedDataParallel(network, gradient_as_bucket_view=True)
 optimizer = torch.optim.SGD(network.parameters(), lr=config.learning_rate, momentum=0.9, weight_decay=5e-4)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.learning_rate, total_steps=config.epochs * steps)
 checkpoints = runtime.Checkpoints()

@@ -57,7 +57,7 @@ network = nn.Sequential(
     nn.ReLU(),
     nn.Linear(128, 10),
 ).to(group.device)
-model = DistributedDataParallel(network)
+model = DistributedDataParallel(network, gradient_as_bucket_view=True)
 optimizer = torch.optim.SGD(network.parameters(), lr=config.learning_rate, momentum=0.9)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.learning_rate, total_steps=config.epochs * steps)
 checkpoints = runtime.Checkpoints()
