@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -128,6 +129,10 @@ AZUREML = {
     "build=BuildContext(path='src', dockerfile_path='Dockerfile')))))",
     "described": "client.jobs.create_or_update(command(**dict(common, environment=Environment(image='x:1', "
     "description='d', tags={'a': 'b'}))))",
+    "load_job": "from azure.ai.ml import load_job\n"
+    "open('job.yml', 'w').write('command: python t.py ${{inputs.d}}\\ncode: src\\nenvironment: azureml:e:1\\n"
+    "compute: azureml:gpu\\ninputs: {d: {type: uri_folder, path: azureml:d:1}}\\n')\n"
+    "client.jobs.create_or_update(load_job('job.yml'))",
     "cluster": "client.compute.get('gpu')\nclient.jobs.create_or_update(command(**common))",
 }
 
@@ -208,3 +213,39 @@ def adopted(kind: str, text: str, folder: Path) -> ct.Adoption:
     (folder / "src" / "train.py").write_text("print(1)\n")
     (folder / "job.py").write_text(start + text)
     return ct.adopt(folder / "job.py", execute=True, python=sys.executable, folder=folder)
+
+
+_FILE = "code: src\nenvironment: azureml:e:1\ncompute: azureml:gpu\nexperiment_name: x\n"
+
+FILES = {
+    "plain": "command: python train.py\n",
+    "typed": "type: command\ncommand: python train.py\ndisplay_name: mine\ndescription: d\ntags: {a: b}\n",
+    "torch": "command: python train.py\nresources: {instance_count: 2}\n"
+    "distribution: {type: PyTorch, process_count_per_instance: 4}\n",
+    "mpi": "command: python train.py\nresources: {instance_count: 2, shm_size: 8g}\n"
+    "distribution: {type: mpi, process_count_per_instance: 4}\n",
+    "tensorflow": "command: python train.py\nresources: {instance_count: 3}\n"
+    "distribution: {type: tensorflow, worker_count: 2, parameter_server_count: 1}\n",
+    "data": "command: python t.py ${{inputs.d}} ${{inputs.lr}}\n"
+    "inputs: {d: {type: uri_folder, path: 'azureml:d@latest', mode: download}, lr: 0.1}\n",
+    "yaml_1_1": "command: python t.py ${{inputs.a}}\ninputs: {a: yes, n: 010, lr: 1e-4}\n"
+    "environment_variables: {A: 1, B: on, C: x}\n",
+    "outputs": "command: python t.py ${{outputs.o}}\noutputs: {o: {type: uri_folder, mode: rw_mount}, p: {}}\n",
+    "limits": "command: python train.py\nlimits: {timeout: 600}\nidentity: {type: managed}\n",
+    "services": "command: sleep 1\nservices: {lab: {type: jupyter_lab}, board: {type: tensor_board, log_dir: runs}}\n",
+    "queue": "command: python train.py\nqueue_settings: {job_tier: Standard, priority: high}\n",
+}
+
+
+def files_adopted(text: str, folder: Path) -> tuple[ct.Adoption, ct.Adoption]:
+    """What becomes of a job file beside a folder `src`, and of the body that azure-ai-ml makes of that file."""
+    from azure.ai.ml import load_job
+    from azure.ai.ml._restclient.arm_ml_service._utils.model_base import SdkJSONEncoder
+    from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
+
+    (folder / "src").mkdir()
+    (folder / "src" / "train.py").write_text("print(1)\n")
+    (folder / "job.yml").write_text(_FILE + text)
+    body = to_rest_job_object(load_job(folder / "job.yml"))
+    (folder / "body.json").write_text(json.dumps(body, cls=SdkJSONEncoder, exclude_readonly=True))
+    return ct.adopt(folder / "job.yml"), ct.adopt(folder / "body.json")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parity.adoption import AZUREML, adopted
+from tests.parity.adoption import AZUREML, FILES, adopted, files_adopted
 
 pytestmark = pytest.mark.parity("azureml")
 
@@ -28,3 +28,15 @@ def test_the_name_of_an_environment_is_a_field(tmp_path: Path) -> None:
         "image": {"azureml": "x:1"}, "asset_name": "mine", "asset_version": "3", "description": "For training",
         "tags": {"team": "a"},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_job_file_is_adopted(name: str, tmp_path: Path) -> None:
+    """Equal, and the same job as that of the body that the SDK makes of the file."""
+    ours, theirs = files_adopted(FILES[name], tmp_path)
+    assert ours.differences == theirs.differences == ()
+    without = {"name", "source_dir"}
+    assert {key: value for key, value in ours.fields.items() if key not in without} == {
+        key: value for key, value in theirs.fields.items() if key not in without
+    }
+    assert ours.settings.items() >= {("compute", "gpu"), ("experiment", "x")}

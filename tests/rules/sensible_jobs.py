@@ -129,6 +129,9 @@ SENSIBLE: dict[str, Sensible] = {
     "an algorithm in an image of its own": aws(
         "ml.m5.xlarge", entry_point=None, environment=image(OWN), hyperparameters={"max_depth": 5}, inputs={"train": s3("x")},
     ),
+    "a built-in algorithm on two instances": aws(
+        "ml.m5.xlarge", 2, entry_point=None, environment=image(OWN), inputs={"train": s3("x")}, **QUICK,
+    ),
     "parameter servers on CPUs": aws("ml.m5.xlarge", 3, environment=tensorflow(), distribution=SERVERS, **QUICK),
     "MirroredStrategy on four GPUs": aws("ml.g5.12xlarge", environment=tensorflow(), **QUICK),
     "MultiWorkerMirroredStrategy": aws("ml.g5.12xlarge", 2, environment=tensorflow(), distribution=WORKERS, **QUICK),

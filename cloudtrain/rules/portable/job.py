@@ -225,10 +225,12 @@ def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
 
     With `distribution: {type: none}` every instance runs the whole script independently: four instances cost four times
     as much and train the same model four times. That is right for preparing data, the purpose of processing jobs
-    (`kind: processing`), and a mistake for training.
+    (`kind: processing`), and a mistake for training. A job without a script runs the program of its image, such as a
+    built-in algorithm, which joins its instances by itself.
     """
     count, distribution = instance_count(subject), subject.effective.distribution
-    if subject.processing is None and distribution.type == "none" and count > 1:
+    alone = subject.job.entry_point is None and subject.job.command is None  # the image's own program, as an algorithm
+    if subject.processing is None and distribution.type == "none" and count > 1 and not alone:
         message = f"each of the {count} instances would run the whole script alone"
         if subject.job.distribution.type != "none":
             section, key = subject.view.service + OVERRIDES, subject.view.distribution_key

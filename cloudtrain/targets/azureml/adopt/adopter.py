@@ -13,7 +13,13 @@ from cloudtrain.core.differences import Path, overrides_between
 from cloudtrain.core.plan import Bundle, CompileContext, Plan
 from cloudtrain.targets.azureml.account import account_of
 from cloudtrain.targets.azureml.adopt.documents import originals_in
-from cloudtrain.targets.azureml.adopt.jobs import DEFAULT_EXPERIMENT, ENVIRONMENT_WORDS, drafts_of, is_local
+from cloudtrain.targets.azureml.adopt.jobs import (
+    DEFAULT_EXPERIMENT,
+    ENVIRONMENT_WORDS,
+    drafts_of,
+    is_local,
+    with_prefix,
+)
 from cloudtrain.targets.azureml.compile.durations import duration_seconds
 from cloudtrain.targets.azureml.compile.identifiers import MODELS, UNNAMED, asset_id, compute_id
 from cloudtrain.targets.azureml.compile.places import LOCAL_UPLOAD
@@ -75,6 +81,7 @@ class AzureMLAdopter:
             body["computeId"] = compute_id(workspace, body["computeId"])
         for item in (body.get("inputs") or {}).values():
             if isinstance(item, dict) and item.get("uri"):
+                item["uri"] = with_prefix(item["uri"])
                 kind = "models" if item.get("jobInputType") in MODELS else "data"
                 if is_local(item["uri"]) or item["uri"].startswith(f"{LOCAL_UPLOAD}/{UNREAD}/"):
                     item["uri"] = _DATA

@@ -151,7 +151,7 @@ def _environment(given: Any) -> dict[str, Any]:
 def _input(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("jobInputType") == "literal":
         return {"value": _parse(given.get("value"))}
-    place = _asset(given.get("uri", ""))
+    place = with_prefix(given.get("uri", ""))
     kind = given.get("jobInputType", "uri_folder")
     if is_local(place):
         path = place.removeprefix("file://").removeprefix("file:")
@@ -162,7 +162,8 @@ def _input(given: Mapping[str, Any]) -> dict[str, Any]:
     return found | _INPUT_MODES.get(given.get("mode", ""), {})
 
 
-def _asset(uri: Any) -> str:
+def with_prefix(uri: Any) -> str:
+    """Return an asset as `azureml:NAME:VERSION`, also where the SDK has dropped the prefix while it loaded a file."""
     text = str(uri)
     named = text.partition(":")[0]
     short = text.count(":") == 1 and "/" not in text and named not in ("azureml", "http", "https")
