@@ -294,6 +294,16 @@ def test_unknown_groups_are_named_in_every_form(cli: Cli, job: str, form: str) -
     assert (code, "SM212" in err) == (2, True)
 
 
+def test_a_misspelt_size_offers_the_nearest(cli: Cli, job: str) -> None:
+    """Where the number of processes depends on it, the size itself is the mistake, and not a missing number."""
+    sets = ("resources.instance_type=Standard_ND96asr_v44", "distribution.type=torch", REQUEST[1])
+    code, out, err = cli(
+        "check", job, "--target", "azureml", "--offline", *(word for item in sets for word in ("--set", item))
+    )
+    assert (code, out) == (2, "")
+    assert "resources.instance_type\n\nhint: did you mean `Standard_ND96asr_v4`?" in err
+
+
 def test_a_line_of_the_list_of_includes_has_its_place(cli: Cli, job: str, clean_environment: Path) -> None:
     """Message, code and line; a right line is a notice of the plan."""
     (clean_environment / "shared").mkdir()

@@ -261,6 +261,18 @@ def test_a_job_of_an_earlier_store(fake: FakeAws, job: dict[str, Any], state_dir
     assert [known.name for known in ct.runs()] == [run.name]
 
 
+def test_two_state_folders_give_two_names(
+    fake: FakeAws, job: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One user, one host, one plan, to the byte: only the stores tell the two runs apart."""
+    names = []
+    for folder in ("one", "two"):
+        monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", str(tmp_path / folder))
+        names.append(submit_here(job).name)
+    assert list(fake.jobs.by_name) == names
+    assert [name.rpartition("-")[2] for name in names] == ["1", "1"]
+
+
 def test_throttling_is_waited_out(fake: FakeAws, job: dict[str, Any]) -> None:
     """`Rate exceeded` is tried again until it works."""
     fake.faults.throttle("CreateTrainingJob", times=2)

@@ -1,4 +1,4 @@
-"""Guess the properties of an Azure VM size from its name, for sizes that no table has.
+"""Guess the properties of an Azure VM size from its name, for sizes that no table has; find the size that was meant.
 
 `Standard_ND96isr_H100_v5` is family ND, 96 vCPUs, features `isr`, accelerator H100, version 5. An `r` among the
 features means RDMA, which is InfiniBand. The rule holds for all sizes of the catalogue's table, but Azure does not
@@ -47,3 +47,22 @@ def guess(name: str) -> Guess | None:
     text = f"by its name, `{name}` has {'' if has_infiniband else 'no '}InfiniBand ({reason}); that is a guess"
     vcpus = None if numbered else int(match["enabled"] or match["vcpus"])
     return Guess(has_infiniband, vcpus, models[-1] if models else "", text)
+
+
+def nearest_size(name: str) -> str | None:
+    """Return the most similar name in the catalogue, if it is close enough and of the same series: `NC`, `ND`, `E`."""
+    from difflib import get_close_matches  # importing it costs start-up time
+
+    from cloudtrain.catalogue.instances import instance_types
+
+    bare = name.casefold()
+    wanted = bare if "_" in bare and bare.startswith("sta") else f"standard_{bare}"
+    rows = [row.name for row in instance_types("azureml") if not row.retired]
+    names = {row.casefold(): row for row in rows if _series(row) in (_series(wanted), None)}
+    return next((names[match] for match in get_close_matches(wanted, names, n=1, cutoff=0.8)), None)
+
+
+def _series(name: str) -> str | None:
+    """Return the letters before a size's number, because whole names are too similar to compare."""
+    match = re.match(r"[a-z]+_([a-z]+)", name.casefold())
+    return match[1] if match else None

@@ -9,6 +9,7 @@ from cloudtrain.catalogue.machines import MachineGroup
 from cloudtrain.core.distribution import DeepSpeed, TensorFlow, launcher_of
 from cloudtrain.core.job import TrainingJob
 from cloudtrain.errors import JobError, Problem
+from cloudtrain.targets.azureml.catalogue.vm_names import nearest_size
 
 
 def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] | None:
@@ -44,7 +45,12 @@ def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
         return count
     what = f"`{machines.instance_type}` is not in the catalogue" if machines.instance_type else "no instance type given"
     message = f"the number of processes per instance is not known: {what}"
-    hint = "add `processes_per_instance` to `distribution` (the GPUs of an instance), or `resources.instance_type`"
+    near = nearest_size(machines.instance_type) if machines.instance_type else None
+    hint = "add `processes_per_instance` to `distribution` (the GPUs of an instance)"
+    if near:
+        place = machines.path or ("resources", "instance_type")
+        raise JobError([Problem(place, message, f"did you mean `{near}`? Or {hint}", code="CT040")])
+    hint += "" if machines.instance_type else ", or `resources.instance_type`"
     raise JobError([Problem(("distribution", "processes_per_instance"), message, hint, code="CT040")])
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import date, timedelta
-from difflib import get_close_matches
 
-from cloudtrain.catalogue.instances import instance_types
 from cloudtrain.core.plan import Level
 from cloudtrain.rules.alternatives import has_rdma_somewhere
 from cloudtrain.rules.counterparts import counterpart
@@ -15,7 +13,7 @@ from cloudtrain.rules.rule import Fault, Subject, rule
 from cloudtrain.rules.shared import machines as shared
 from cloudtrain.rules.shared.network import instead, needs_network, over_ethernet
 from cloudtrain.rules.words import plural
-from cloudtrain.targets.azureml.catalogue.vm_names import guess
+from cloudtrain.targets.azureml.catalogue.vm_names import guess, nearest_size
 from cloudtrain.targets.azureml.compile.machines import is_own_type
 from cloudtrain.targets.azureml.rules.view import (
     count_path,
@@ -51,7 +49,7 @@ def no_size(subject: Subject) -> Iterator[Fault]:
         or (is_on_cluster(subject) and is_own_type(text(subject, "computeId"), name))
     ):
         return
-    near = _nearest(name)
+    near = nearest_size(name)
     hint = f"did you mean `{near}`?" if near else "`cloudtrain instances --target azureml` lists the types"
     hint = counterpart(found.instance_type, "azureml") or hint
     yield Fault(f"`{found.instance_type}` cannot be the name of an Azure VM size", hint, found.path)
@@ -69,7 +67,7 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
     name = _unknown(subject)
     if guess(name) is None or re.match(_WITHOUT_GPU, name):
         return
-    near = _nearest(name)
+    near = nearest_size(name)
     refresh = "`cloudtrain instances --target azureml --refresh` asks the workspace"
     hint = f"did you mean `{near}`? Or {refresh}" if near else refresh
     yield Fault(f"the catalogue has no instance type `{found.instance_type}`", hint, found.path)
@@ -206,18 +204,3 @@ def _unknown(subject: Subject) -> str:
     """Return the name of a type that the catalogue lacks; empty for all others."""
     found = machines(subject)
     return found.instance_type if found.known is None else ""
-
-
-def _nearest(name: str) -> str | None:
-    """Return the most similar name in the catalogue, if it is close enough and of the same series: `NC`, `ND`, `E`."""
-    bare = name.casefold()
-    wanted = bare if "_" in bare and bare.startswith("sta") else f"standard_{bare}"
-    rows = [row.name for row in instance_types("azureml") if not row.retired]
-    names = {row.casefold(): row for row in rows if _series(row) in (_series(wanted), None)}
-    return next((names[match] for match in get_close_matches(wanted, names, n=1, cutoff=0.8)), None)
-
-
-def _series(name: str) -> str | None:
-    """Return the letters before a size's number, because whole names are too similar to compare."""
-    match = re.match(r"[a-z]+_([a-z]+)", name.casefold())
-    return match[1] if match else None
