@@ -36,7 +36,7 @@ class ChainedRun(Run):
             UsageError: always.
         """
         hint = "submit its job again, or name the run later, when it was sent"
-        raise UsageError(f"`{self.name}` was not sent yet", hint=hint, code="CT533")
+        raise UsageError(f"`{self.name}` was not sent yet", hint=hint, code="CT996")
 
     def remove(self) -> None:
         """Forget a run that has ended without being sent. Raises: as of every run."""

@@ -140,7 +140,7 @@ class ChainService(DrivenService):
         if waiting is None or waiting.state is not RunState.LOST:
             state = self.status(ref).state
             hint = f"`cloudtrain status {ref.name}` says more"
-            raise UsageError(f"`{ref.name}` is {state}, so it needs no `continue`", hint=hint, code="CT532")
+            raise UsageError(f"`{ref.name}` is {state}, so it needs no `continue`", hint=hint, code="CT995")
         self._start(self.folder(ref.name))
 
     def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
@@ -162,7 +162,7 @@ class ChainService(DrivenService):
         waiting = self.waiting(ref)
         if waiting is not None:
             hint = f"`cloudtrain status {ref.name}` says why"
-            raise UsageError(f"`{ref.name}` was not sent, so it has written nothing", hint=hint, code="CT533")
+            raise UsageError(f"`{ref.name}` was not sent, so it has written nothing", hint=hint, code="CT996")
         return self._target(ref).download(ref, path, destination)
 
     def _target(self, ref: RunRef) -> Service:

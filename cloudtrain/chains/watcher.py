@@ -180,7 +180,7 @@ class Watcher:
         if counter > 1:
             plan = self.order.plan
             message = f"`{plan.target}` has another run `{plan.run_name}` by now"
-            raise TargetError(message, hint="submit the job again", code="CT534")
+            raise TargetError(message, hint="submit the job again", code="CT945")
         return self.order.plan
 
     def _end_if_stopped(self) -> None:

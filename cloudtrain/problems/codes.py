@@ -562,24 +562,6 @@ _PLACES = (
         "starts. The installer, uv or pip, refused one of them; its log lies in `environments` of the state folder.",
     ),
     ErrorCode(
-        "CT532",
-        "The run needs no `continue`.",
-        "A job that reads from a run that goes on waits for it in a process of this machine. `continue` starts that "
-        "process again when it is gone, for example after a reboot. Here it is at work, or the run has ended.",
-    ),
-    ErrorCode(
-        "CT533",
-        "The run was not sent to its target.",
-        "It waits for a run that it reads from, or ended while it waited: then submit the job again. "
-        "`cloudtrain status NAME` says which of the two.",
-    ),
-    ErrorCode(
-        "CT534",
-        "The target has another run of that name by now.",
-        "The name was free when the job was submitted, and taken when the runs that it waited for had succeeded. "
-        "Nothing was sent. A new submit takes another name.",
-    ),
-    ErrorCode(
         "CT991",
         "The run is not a sweep.",
         "`trials`, `continue` and `logs --trial` are for sweeps: runs of a file with `kind: sweep`. `cloudtrain ps` "
@@ -601,6 +583,18 @@ _PLACES = (
         "The files of a sweep cannot be read or written.",
         "A sweep that cloudtrain drives has a folder `sweeps/NAME` in the state folder, which `cloudtrain doctor` "
         "names. Make room there, then `cloudtrain continue SWEEP`.",
+    ),
+    ErrorCode(
+        "CT995",
+        "The run needs no `continue`.",
+        "A job that reads from a run that goes on waits for it in a process of this machine. `continue` starts that "
+        "process again when it is gone, for example after a reboot. Here it is at work, or the run has ended.",
+    ),
+    ErrorCode(
+        "CT996",
+        "The run was not sent to its target.",
+        "It waits for a run that it reads from, or ended while it waited: then submit the job again. "
+        "`cloudtrain status NAME` says which of the two.",
     ),
     ErrorCode(
         "CT961",

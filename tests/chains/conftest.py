@@ -69,7 +69,7 @@ def _sagemaker() -> Iterator[Cloud]:
 
 
 def _azureml() -> Iterator[Cloud]:
-    pytest.importorskip("azure.ai.ml")
+    pytest.importorskip("azure.identity")
     with FakeAzure() as fake:
         yield Cloud(AZUREML, INSTANCE, fake)
 

@@ -64,7 +64,10 @@ def test_it_ends_where_the_other_ends_badly(cloud: Cloud, first: ct.Run, source:
         cloud.end(first, "Stopped" if cloud.target.type == "sagemaker" else "Canceled")
     ended = second.wait(120)
     again = "run it again, then submit this job again"
-    assert (ended.state, ended.reason) == (RunState.FAILED, f"the run `{first.name}` {how}, so nothing was sent; {again}")
+    assert (ended.state, ended.reason) == (
+        RunState.FAILED,
+        f"the run `{first.name}` {how}, so nothing was sent; {again}",
+    )
     assert third.wait(120).reason == f"the run `{second.name}` failed, so nothing was sent; {again}"
     assert cloud.names == [first.name]
     second.remove()
@@ -89,7 +92,7 @@ def test_one_without_its_watcher_says_what_to_type(
     """`continue` goes on waiting, and sends one job."""
     run = cloud.submit(cloud.reader(source, first.name))
     assert run_command(["continue", run.name, "--detach"]) == 2
-    assert "CT532" in capsys.readouterr().err
+    assert "CT995" in capsys.readouterr().err
     kill_watcher(state_dir, run)
     assert run_command(["ps"]) == 0
     assert f"`cloudtrain continue {run.name}` starts it again" in " ".join(capsys.readouterr().err.split())
