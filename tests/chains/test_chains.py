@@ -12,7 +12,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
-from cloudtrain.core.states import RunState
+from cloudtrain.core.states import RunState, RunStatus
 from tests.chains.conftest import Cloud
 from tests.targets.places import eventually
 
@@ -103,26 +103,24 @@ def test_one_without_its_watcher_says_what_to_type(
     assert cloud.names == [first.name, run.name]
 
 
-def test_following_leads_into_the_run(
-    cloud: Cloud, first: ct.Run, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`submit` without `--detach` waits, then prints what the run prints, and exits as the run does."""
+def test_following_leads_into_the_run(cloud: Cloud, first: ct.Run, source: Path) -> None:
+    """Whoever follows a run that waits is told so, and gets the run's end in time."""
 
     def live(job: Any) -> None:
         cloud.created.append(job)
         job.end("Completed")
 
     cloud.fake.jobs.on_create = live
-    job = cloud.reader(source, first.name)
-    run = cloud.submit(job)
+    run = cloud.submit(cloud.reader(source, first.name))
     states = list[RunState]()
 
-    def told(status: Any) -> None:
+    def told(status: RunStatus) -> None:
         if not states:
             cloud.end(first)
         states.append(status.state)
 
-    assert list(run.logs(follow=True, on_status=told)) is not None
+    for _ in run.logs(follow=True, on_status=told):
+        pass
     assert states[0] is RunState.QUEUED
     assert run.wait(120).state is RunState.SUCCEEDED
     assert cloud.names == [first.name, run.name]
