@@ -15,12 +15,13 @@ def command(
     trials: Annotated[int, typer.Option("--trials", min=0, metavar="N", help="Add N trials.", show_default=False)] = 0,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return as soon as the sweep continues.")] = False,
 ) -> None:
-    """Go on with a sweep, with more trials if you like, or with a run that waits for another one.
+    """Go on with a sweep, with more trials if you like.
 
     For a sweep that was stopped or has ended, and for one whose driver was killed. Trials that have ended stay as they
     are, and new ones learn from them.
 
-    A run waits in a process of this machine. After a reboot, for example, `continue` starts that process again.
+    Also for a run that waits for another one: `continue` starts the process that waits again, for example after a
+    reboot.
 
     On SageMaker's own tuner the sweep goes on as a new tuning job with a name of its own and a warm start. Its trials
     and its best one are those of both. Azure ML's tuner cannot go on.
