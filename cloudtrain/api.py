@@ -27,7 +27,7 @@ from cloudtrain.errors import (
 from cloudtrain.jobfile.files import anchored
 from cloudtrain.lifecycle.planning import PlaceOf, PreparedJob, prepare_job
 from cloudtrain.settings import Settings, load_settings
-from cloudtrain.store.kinds import SWEEP, TUNER
+from cloudtrain.store.kinds import AFTER, SWEEP, TUNER
 from cloudtrain.targets.base import ByteProgress, Service
 from cloudtrain.targets.registry import service_of, target_of
 from cloudtrain.targets.settings import TargetSettings
@@ -160,7 +160,7 @@ def check(
     prepared = _prepare(job, target, settings, profile=profile, ignore=ignore, place_of=place_of)
     compiled = _next_plan(prepared, settings)
     wanted = prepared.can_check if online is None else online
-    return prepared.check_online(compiled) if wanted else compiled
+    return prepared.check_online(compiled, may_wait=True) if wanted else compiled
 
 
 def submit(
@@ -181,6 +181,9 @@ def submit(
 ) -> Run:
     """Compile, check, upload and send a job. Sends exactly the request that `plan` shows, and returns when the target
     has accepted the run.
+
+    If the job reads from a run that has not ended, a process of this machine waits for that run and sends the request
+    then. The call returns when that process has taken over.
 
     If the call is killed at any moment and repeated with the same job, exactly one run exists.
 
@@ -227,16 +230,29 @@ def submit(
 
     def run_of(submitted: Submitted) -> Run:
         names = tuple(record.name for record in submitted.unreported)
-        return _run_of(submitted.record, settings, adopted=submitted.adopted, unreported=names)
+        run = _run_of(submitted.record, settings, adopted=submitted.adopted, unreported=names)
+        if submitted.record.key.startswith(AFTER):
+            with suppress(CloudtrainError):
+                run.status()  # which says what it waits for
+        return run
 
     def report(submitted: Submitted) -> None:
         if on_run is not None:
             on_run(run_of(submitted))
 
+    service, key = prepared.service, prepared.key
+    if isinstance(prepared, PreparedJob) and prepared.waits_for:
+        from cloudtrain.chains.service import ChainService
+
+        service = ChainService(
+            settings.environ, settings.state_dir, after=prepared.waits_for, key=key, submitter=settings.submitter
+        )
+        key = AFTER + key
+
     with open_store(settings.state_dir) as store:
 
         def approved_plan(counter: int) -> Plan:
-            compiled = prepared.check_online(prepared.plan(counter, store.salt), ask=online)
+            compiled = prepared.check_online(prepared.plan(counter, store.salt), ask=online, may_wait=True)
             if on_plan is not None:
                 on_plan(compiled)
             stop_on_errors(compiled)
@@ -248,8 +264,8 @@ def submit(
             return compiled
 
         submission = Submission(
-            service=prepared.service,
-            key=prepared.key,
+            service=service,
+            key=key,
             submitter=settings.submitter,
             plan_of=approved_plan,
             outputs_of=outputs_of,
@@ -344,6 +360,10 @@ def _run_of(row: RunRecord, settings: Settings, **words: Any) -> Run:
         from cloudtrain.sweeps.sweep_run import SweepRun
 
         return SweepRun(row, settings, **words)
+    if row.key.startswith(AFTER):
+        from cloudtrain.chains.run import ChainedRun
+
+        return ChainedRun(row, settings, **words)
     from cloudtrain.lifecycle.run import Run
 
     return Run(row, settings, **words)

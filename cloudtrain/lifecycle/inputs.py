@@ -7,17 +7,16 @@ of a job. A job name means the job's newest run that succeeded, else its newest 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.core.plan import Plan
 from cloudtrain.core.references import RunInput, is_run_input, run_input
 from cloudtrain.core.states import RunRef, RunState
 from cloudtrain.errors import CloudtrainError, JobError, Problem, RunNotFound, TargetError, did_you_mean
 from cloudtrain.settings import Settings
 from cloudtrain.store.kinds import SWEEP, TUNER
 from cloudtrain.store.store import RunRecord, Store, read_store
-from cloudtrain.targets.base import Service
 from cloudtrain.targets.registry import service_of, target_of
 
 if TYPE_CHECKING:
@@ -96,19 +95,21 @@ def resolve_run_inputs(job: AnyJob, target: str, settings: Settings) -> Resolved
     return Resolved(job.model_copy(update={"inputs": inputs}), tuple(notes), tuple(awaited), tuple(after))
 
 
-def not_ready(awaited: Sequence[Awaited], service: Service) -> Iterator[Finding]:
-    """Yield what the target reports about runs that had not ended. If it cannot be asked, its own checks say so."""
-    from cloudtrain.rules.portable.run import not_succeeded
+def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, RunState | None]:
+    """Return the state of each run now; None for a run that is gone. A run that cannot be asked about counts as one
+    that goes on."""
+    from cloudtrain.chains.service import ChainService
 
-    for path, ref in awaited:
+    service = ChainService(settings.environ, settings.state_dir)
+    states: dict[RunRef, RunState | None] = {}
+    for ref in dict.fromkeys(item.ref for item in awaited):
         try:
-            state: RunState | None = service.status(ref).state
+            states[ref] = service.status(ref).state
         except RunNotFound:
-            state = None
+            states[ref] = None
         except TargetError:
-            continue
-        if state is not RunState.SUCCEEDED:
-            yield not_succeeded(path, ref.name, None if state is None else state.value)
+            states[ref] = RunState.PENDING
+    return states
 
 
 class _Search:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cloudtrain.core.processing import AnyJob
+    from cloudtrain.core.states import RunRef, RunState
     from cloudtrain.lifecycle.inputs import Awaited
     from cloudtrain.rules import Subject
     from cloudtrain.store.origin import Label
@@ -248,24 +249,44 @@ class PreparedJob:
         subject = self._subject(plan)
         return self.hourly_price(plan), subject.view.longest_run(subject)
 
-    def check_online(self, plan: Plan, *, ask: bool = True) -> Plan:
+    def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:
         """Return the plan with findings of the target about the plan and about the runs that the job reads from. With
-        `ask=False`, only the runs are checked. A plan with errors is returned unchanged."""
+        `ask=False`, only the runs are checked. With `may_wait`, these runs may go on, and what they have not written
+        yet may be missing. A plan with errors is returned unchanged."""
         from cloudtrain.targets.rules import rule_named
 
         if plan.errors:
             return plan
         ignored = {rule_named(code).code for code in self.ignore}
-        asked = [*(self.service.check(self.view, self.target, plan) if ask else ()), *self._about_runs()]
-        found = [item for item in asked if item.code not in ignored]
+        waits = self.waits_for if may_wait else ()
+        unwritten = {item.path for item in self.awaited if item.ref in waits}
+        asked = list(self.service.check(self.view, self.target, plan)) if ask else []
+        found = [item for item in asked if item.path not in unwritten] + list(self._about_runs(waits))
+        found = [item for item in found if item.code not in ignored]
         return plan.with_findings((*plan.findings, *(self._place(finding) for finding in found)))
 
-    def _about_runs(self) -> Iterable[Finding]:
-        if not self.awaited:
-            return ()
-        from cloudtrain.lifecycle.inputs import not_ready
+    @property
+    def waits_for(self) -> tuple[RunRef, ...]:
+        """The earlier runs that have not ended, as their target says now."""
+        return tuple(ref for ref, state in self._awaited.items() if state is not None and not state.is_final)
 
-        return not_ready(self.awaited, self.service)
+    @cached_property
+    def _awaited(self) -> Mapping[RunRef, RunState | None]:
+        if not self.awaited:
+            return {}
+        from cloudtrain.lifecycle.inputs import states_of
+
+        return states_of(self.awaited, self.settings)
+
+    def _about_runs(self, waits: Sequence[RunRef]) -> Iterable[Finding]:
+        from cloudtrain.core.states import RunState
+
+        for path, ref in self.awaited:
+            state = self._awaited[ref]
+            if state is not RunState.SUCCEEDED and ref not in waits:
+                from cloudtrain.rules.portable.run import not_succeeded
+
+                yield not_succeeded(path, ref.name, None if state is None else state.value)
 
     def context(self, name: str) -> CompileContext:
         """Return the context for compile: everything that it may not look up itself."""

@@ -46,6 +46,8 @@ class Run:
 
     is_sweep = False
     """Whether this is a sweep, a `SweepRun`."""
+    waits = False
+    """Whether this is a run that waits on this machine for others, a `ChainedRun`."""
 
     def __init__(
         self,

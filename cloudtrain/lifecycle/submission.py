@@ -37,7 +37,7 @@ from cloudtrain.core.plan import Plan
 from cloudtrain.core.states import RunState
 from cloudtrain.errors import CloudtrainError, NameTaken, StoreError, TargetError, TargetUnreachable
 from cloudtrain.store.history import Kept
-from cloudtrain.store.kinds import service_name
+from cloudtrain.store.kinds import AFTER, service_name
 from cloudtrain.store.origin import NOWHERE, Origin
 from cloudtrain.store.store import RunRecord, Store
 from cloudtrain.system.lock import ProcessLock
@@ -170,8 +170,15 @@ def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None])
 def _same(store: Store, submission: Submission) -> list[RunRecord]:
     """Return unfinished submissions of the same job from this store: runs that exist first, then possible runs, the
     newest first."""
-    wanted = (submission.key, submission.submitter, store.salt)
-    found = [item for item in reversed(store.unfinished()) if (item.key, item.submitter, item.store) == wanted]
+
+    def is_same(item: RunRecord) -> bool:
+        """A run that waited for others, or still does, is the same as one that does not have to any more."""
+        is_key = item.key == submission.key
+        if item.stage == "accepted":
+            is_key = item.key.removeprefix(AFTER) == submission.key.removeprefix(AFTER)
+        return is_key and (item.submitter, item.store) == (submission.submitter, store.salt)
+
+    found = list(filter(is_same, reversed(store.unfinished())))
     return sorted(found, key=lambda item: item.stage != "accepted")
 
 

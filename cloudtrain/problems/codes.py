@@ -585,6 +585,18 @@ _PLACES = (
         "names. Make room there, then `cloudtrain continue SWEEP`.",
     ),
     ErrorCode(
+        "CT995",
+        "The run needs no `continue`.",
+        "A job that reads from a run that goes on waits for it in a process of this machine. `continue` starts that "
+        "process again when it is gone, for example after a reboot. Here it is at work, or the run has ended.",
+    ),
+    ErrorCode(
+        "CT996",
+        "The run was not sent to its target.",
+        "It waits for a run that it reads from, or ended while it waited: then submit the job again. "
+        "`cloudtrain status NAME` says which of the two.",
+    ),
+    ErrorCode(
         "CT961",
         "The run store cannot be used.",
         "The store is a database in the state folder, which `cloudtrain doctor` names and `CLOUDTRAIN_STATE_DIR` "

@@ -3,5 +3,5 @@
 FILE_NAME = "runs.db"
 """The file of the store in the state folder."""
 
-KEPT = (FILE_NAME, "bundles", "environments", "queue", "runs", "submitting", "sweeps")
+KEPT = (FILE_NAME, "bundles", "chains", "environments", "queue", "runs", "submitting", "sweeps")
 """The names of everything that cloudtrain keeps in the state folder."""

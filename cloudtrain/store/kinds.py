@@ -12,6 +12,11 @@ TRIAL = "trial:"
 """A run that belongs to one of cloudtrain's sweeps. Lists of runs leave it out."""
 
 
+AFTER = "after:"
+"""A run that waits on this machine for the runs that it reads from, and that its target does not have yet."""
+
+
 def service_name(key: str, target: str) -> str:
-    """Return the name of the service of a run with that key: the target's name, or `sweep:NAME` or `tuner:NAME`."""
-    return next((kind + target for kind in (SWEEP, TUNER) if key.startswith(kind)), target)
+    """Return the name of the service of a run with that key: the target's name, or with a kind before it, such as
+    `sweep:NAME`."""
+    return next((kind + target for kind in (SWEEP, TUNER, AFTER) if key.startswith(kind)), target)

@@ -15,7 +15,7 @@ from cloudtrain.errors import StoreError
 from cloudtrain.store import FILE_NAME, KEPT, history
 from cloudtrain.store.history import Kept, Money
 from cloudtrain.store.identity import Identity, location_of, salt_of_new_store
-from cloudtrain.store.kinds import TRIAL
+from cloudtrain.store.kinds import AFTER, TRIAL
 from cloudtrain.store.migrations import MIGRATIONS, migrate, version_of
 from cloudtrain.store.origin import NOWHERE, Condition, Label, Origin, number
 from cloudtrain.store.presence import has_store, unusable
@@ -181,6 +181,15 @@ class Store:
             )
             if status.billable_seconds is not None:
                 history.keep_bill(self._db, name, status.billable_seconds, status.cost)
+
+    def mark_sent(self, name: str) -> None:
+        """Record that a run that waited for others was sent: from now on it is an ordinary run of its target."""
+        with self._writing():
+            self._db.execute(
+                "UPDATE runs SET key = substr(key, ?), state = ?, reason = NULL, ended = NULL"
+                f" WHERE name = ? AND key GLOB '{AFTER}*'",
+                (len(AFTER) + 1, RunState.PENDING.value, name),
+            )
 
     def keep_outputs(self, name: str, outputs: Mapping[str, str]) -> None:
         """Replace a run's outputs and their locations. A sweep has the outputs of its best trial."""

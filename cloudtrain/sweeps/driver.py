@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import select
-import shutil
 import signal
 import sys
 import time
@@ -24,6 +22,7 @@ from cloudtrain.core.plan import Plan
 from cloudtrain.core.states import LogLine, Metrics, RunRef, RunState, RunStatus
 from cloudtrain.core.trial import Trial, best_of
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
+from cloudtrain.sweeps.driven import Archive, detach, woken_by
 from cloudtrain.sweeps.folder import SweepFolder
 from cloudtrain.sweeps.names import trial_key
 from cloudtrain.sweeps.specification import Specification
@@ -55,15 +54,8 @@ Moment = Callable[[str], None]
 
 def main(arguments: list[str] | None = None) -> None:
     """Take the sweep `STATE_DIR NAME` over, report that on the descriptor, and drive it to its end."""
-    state_dir, name, descriptor = arguments or sys.argv[1:]
-    if os.fork():
-        os._exit(0)
-
-    def ready() -> None:
-        os.write(int(descriptor), b"1")
-        os.close(int(descriptor))
-
-    drive(SweepFolder(Path(state_dir), name), ready)
+    state_dir, name, ready = detach(arguments)
+    drive(SweepFolder(state_dir, name), ready)
 
 
 def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambda _: None) -> None:
@@ -98,20 +90,6 @@ def drive(folder: SweepFolder, ready: Callable[[], None], moment: Moment = lambd
 
 def _metrics_left(folder: SweepFolder) -> dict[str, Any]:
     return (folder.read_status() or {}).get("metrics") or {}
-
-
-class Archive:
-    """The sweep's code, as a submission wants it."""
-
-    def __init__(self, file: Path, sha256: str) -> None:
-        self._file = file
-        self.sha256 = sha256
-
-    def write(self, path: Path) -> None:
-        """Copy the archive: `path` either holds all of it or does not exist."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        shutil.copyfile(self._file, temporary)
-        temporary.replace(path)
 
 
 class Driver:
@@ -152,7 +130,7 @@ class Driver:
             OSError: the journal cannot be written.
         """
         pause = _FIRST_PAUSE
-        wake = _woken_by(signal.SIGTERM)
+        wake = woken_by(signal.SIGTERM)
         while True:
             happened = self._step()
             study = self._journal.study
@@ -429,11 +407,3 @@ class _Context:
         from cloudtrain.sweeps.services import service_named
 
         return service_named(name, self)
-
-
-def _woken_by(number: signal.Signals) -> int:
-    """Return a descriptor that becomes readable when the signal arrives."""
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(number, lambda _number, _frame: None)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    return reader

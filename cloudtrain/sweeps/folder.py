@@ -1,4 +1,4 @@
-"""The folder of a sweep that cloudtrain drives: `sweeps/NAME` in the state folder.
+"""The folder of what a detached process drives: `sweeps/NAME` in the state folder for a sweep.
 
 sweep.json     the specification, exactly as planned
 code.tar.gz    the code, for trials that find it gone at their target
@@ -16,7 +16,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from cloudtrain.core.states import RunState
 from cloudtrain.system.lock import is_held
@@ -26,13 +26,15 @@ _SIZE = 4096
 """Bytes of `status.json`, whatever it says: written in place, in one block."""
 
 
-class SweepFolder:
-    """The paths of one sweep, and reading and writing its status."""
+class DrivenFolder:
+    """The paths of one thing that a detached process drives, and reading and writing its status."""
+
+    kind: ClassVar[str]
 
     def __init__(self, state_dir: Path, name: str) -> None:
         self.name = name
-        self.path = state_dir / "sweeps" / name
-        self.specification = self.path / "sweep.json"
+        self.path = state_dir / f"{self.kind}s" / name
+        self.specification = self.path / f"{self.kind}.json"
         self.archive = self.path / "code.tar.gz"
         self.lock = self.path / "driver.lock"
         self.turn = self.path / "continue.lock"
@@ -72,7 +74,7 @@ class SweepFolder:
             os.close(descriptor)
 
     def read_status(self) -> dict[str, Any] | None:
-        """Return the status; None if no driver ever took the sweep over."""
+        """Return the status; None if no driver ever took it over."""
         for _ in range(3):
             try:
                 found: dict[str, Any] = json.loads(self.status.read_bytes())
@@ -83,3 +85,9 @@ class SweepFolder:
             else:
                 return found
         return {"state": "lost", "reason": "its status cannot be read", "started": None, "ended": None, "pid": 0}
+
+
+class SweepFolder(DrivenFolder):
+    """The folder of one sweep."""
+
+    kind = "sweep"

@@ -212,8 +212,8 @@ class PreparedSweep:
             hidden=values_to_hide(self.prepared.view),
         )
 
-    def check_online(self, plan: Plan, *, ask: bool = True) -> Plan:
-        """Return the plan with the target's findings about its first trial."""
+    def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:  # noqa: ARG002
+        """Return the plan with the target's findings about its first trial. A sweep waits for no run."""
         if plan.errors or not ask:
             return plan
         first = self.prepared.check_online(self.prepared._compile(plan.run_name), ask=ask)

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from threading import get_native_id
-from typing import Any
 
-from cloudtrain.core.job import TrainingJob
-from cloudtrain.core.plan import Finding, Plan, Upload
+from cloudtrain.core.plan import Plan, Upload
 from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
 from cloudtrain.core.sweep import Objective, Sweep
 from cloudtrain.core.trial import Trial, best_of
-from cloudtrain.errors import NameTaken, RunNotFound, TargetError, UsageError
+from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.store import KEPT
+from cloudtrain.sweeps.driven import DrivenService, last_line
 from cloudtrain.sweeps.folder import SweepFolder
 from cloudtrain.sweeps.specification import Specification
 from cloudtrain.sweeps.study import Journal, lines_of, read_events, read_study
 from cloudtrain.system.lock import ProcessLock
-from cloudtrain.system.private import make_private_folder, make_state_folder, open_private
+from cloudtrain.system.private import make_private_folder, make_state_folder
 from cloudtrain.targets.base import BundleWriter, ByteProgress, Tuner
 from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.trials import refuse_rank
@@ -36,19 +29,11 @@ _FOLLOW_EVERY = 0.2
 """Seconds between two looks at a sweep that is followed."""
 
 
-class SweepService(Tuner):
+class SweepService(DrivenService, Tuner):
     """Folders and drivers. The trials are runs of their target; what they write is downloaded from there."""
 
-    in_flight = 0.0
-    names_are_unique = True
-
-    def __init__(self, environ: Mapping[str, str], state_dir: Path) -> None:
-        self.environ = environ
-        self.state_dir = Path(os.path.abspath(state_dir))  # noqa: PTH100 - as trials will write it
-
-    def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
-        """Check nothing here, because the target checks the first trial."""
-        return []
+    driver = "cloudtrain.sweeps.driver"
+    what = "sweep"
 
     def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
         """Keep the code in the sweep's folder, and put it where the trials will look for it.
@@ -73,42 +58,6 @@ class SweepService(Tuner):
         first = replace(first, uploads=(*first.uploads, *data))
         return service_of(plan.target, self).upload(first, bundle, on_bytes=on_bytes)
 
-    def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Write the specification and start a driver; returns once it has taken over.
-
-        Raises:
-            NameTaken: there is a sweep of that name already.
-            TargetError: the driver cannot start.
-        """
-        folder = self.folder(plan.run_name)
-        try:
-            make_private_folder(folder.path)
-            if _write_once(folder, plan.request_json.encode(), again=again) or folder.read_status() is None:
-                self._start(folder)
-        except OSError as error:
-            raise self._unwritable(error) from error
-        return plan.ref
-
-    def has(self, ref: RunRef) -> bool:
-        """Return whether a driver ever took over a sweep of that name."""
-        return self.folder(ref.name).read_status() is not None
-
-    def withdraw(self, ref: RunRef) -> bool:
-        """Remove the specification of a sweep that no driver has taken over."""
-        folder = self.folder(ref.name)
-        if not folder.path.is_dir():
-            return True
-        lock = ProcessLock.take(folder.lock)
-        if lock is None:
-            return False
-        try:
-            if folder.read_status() is not None:
-                return False
-            folder.specification.unlink(missing_ok=True)
-            return True
-        finally:
-            lock.release()
-
     def status(self, ref: RunRef) -> RunStatus:
         """Return the state of the sweep. Without a driver a sweep is lost until `continue`; its trials keep running."""
         folder = self._known(ref)
@@ -120,7 +69,7 @@ class SweepService(Tuner):
             if not state.is_final:
                 state = RunState.LOST
                 reason = f"its driver is gone; trials that run go on: `cloudtrain continue {ref.name}`"
-                said = _last_line(folder.log)
+                said = last_line(folder.log)
                 reason += f" (it said: {said})" if said else ""
         metrics = {name: float(value) for name, value in (found.get("metrics") or {}).items()}
         return RunStatus(state, reason, found["started"], found["ended"], metrics=metrics, created=found["started"])
@@ -153,17 +102,8 @@ class SweepService(Tuner):
         """Ask the driver to stop every trial and to end. A driver that is gone is started again for this."""
         folder = self._known(ref)
         found = folder.read_status() or {}
-        if RunState(found["state"]).is_final:
-            return
-        try:
-            os.close(open_private(folder.stop, os.O_WRONLY | os.O_CREAT))
-            if not folder.is_driven:
-                self._start(folder)
-                return
-        except OSError as error:
-            raise self._unwritable(error) from error
-        with suppress(ProcessLookupError):
-            os.kill(found["pid"], signal.SIGTERM)
+        if not RunState(found["state"]).is_final:
+            self.ask_to_stop(folder)
 
     def resume(self, ref: RunRef, more: int = 0, *, again: bool = False) -> None:
         """Start the driver of a sweep again, with more trials, or with `again` for the trials that failed.
@@ -266,62 +206,6 @@ class SweepService(Tuner):
             raise RunNotFound(f"there is no sweep `{ref.name}` on this machine", hint="`cloudtrain ps` lists the runs")
         return folder
 
-    def _unwritable(self, error: OSError) -> TargetError:
-        hint = f"make room, or move the state folder: CLOUDTRAIN_STATE_DIR (now `{self.state_dir}`)"
-        return TargetError(f"the sweep cannot be written: {error}", hint=hint, code="CT994")
-
-    def _start(self, folder: SweepFolder) -> None:
-        """Start a driver, and return when it or another driver has taken the sweep over.
-
-        Raises:
-            TargetError: the driver could not start; the message quotes its output.
-        """
-        reader, writer = os.pipe()
-        log_file = open_private(folder.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        root = str(Path(__file__).parents[2])
-        boot = "import sys; sys.path.append(sys.argv.pop(1)); from cloudtrain.sweeps.driver import main; main()"
-        with os.fdopen(reader, "rb") as ready, os.fdopen(log_file, "ab") as log:
-            try:
-                child = subprocess.Popen(
-                    [sys.executable, "-I", "-c", boot, root, str(self.state_dir), folder.name, str(writer)],
-                    env=dict(self.environ),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(writer,),
-                    start_new_session=True,
-                )
-            finally:
-                os.close(writer)
-            answer = ready.read(1)
-            child.wait()
-        if not answer and not folder.is_driven:
-            message = f"the driver did not start: {_last_line(folder.log) or 'it said nothing'}"
-            raise TargetError(message, hint=f"see `{folder.log}`", code="CT951")
-
-
-def _write_once(folder: SweepFolder, content: bytes, *, again: bool) -> bool:
-    """Write `sweep.json` whole, and only once. False where an earlier process of this submission wrote it.
-
-    Raises:
-        NameTaken: another submission wrote one.
-    """
-    temporary = folder.path / f"sweep.json.{os.getpid()}.{get_native_id()}"
-    with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(temporary, folder.specification)  # fails where the file exists, unlike a rename
-    except FileExistsError:
-        if not again or folder.specification.read_bytes() != content:
-            hint = "give the sweep another name"
-            raise NameTaken(f"there is a sweep `{folder.name}` already", hint=hint) from None
-        return False
-    finally:
-        temporary.unlink()
-    return True
-
 
 def _taken(path: Path, name: str) -> ProcessLock:
     """Take the lock.
@@ -333,11 +217,3 @@ def _taken(path: Path, name: str) -> ProcessLock:
     if lock is None:
         raise UsageError(f"`{name}` is still running", hint=f"wait for it: `cloudtrain wait {name}`", code="CT993")
     return lock
-
-
-def _last_line(file: Path) -> str:
-    try:
-        lines = file.read_text("utf-8", "replace").strip().splitlines()
-    except OSError:
-        return ""
-    return lines[-1] if lines else ""

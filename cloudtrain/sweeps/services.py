@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from cloudtrain.store.kinds import SWEEP, TUNER
+from cloudtrain.store.kinds import AFTER, SWEEP, TUNER
 from cloudtrain.targets.base import Service, Tuner
 from cloudtrain.targets.registry import ServiceContext, service_of, target_of
 
 
 def service_named(name: str, context: ServiceContext) -> Service:
-    """Return the service of a target; a name with `sweep:` or `tuner:` in front is that of its sweeps.
+    """Return the service of a target; a name with `sweep:` or `tuner:` in front is that of its sweeps, and with
+    `after:` that of the runs that wait here.
 
     Raises:
         SettingsError: no such target.
     """
+    if name.startswith(AFTER):
+        from cloudtrain.chains.service import ChainService
+
+        return ChainService(context.environ, context.state_dir)
     return tuner_named(name, context) if ":" in name else service_of(name, context)
 
 

@@ -23,7 +23,7 @@ LAYERS = {
     "bundle": 3, "scripts": 3, "store": 3, "rules": 3,
     "targets": 4,
     "settings": 5, "settings_file": 5,
-    "lifecycle": 6, "sweeps": 6,
+    "chains": 6, "lifecycle": 6, "sweeps": 6,
     "api": 7, "adoption": 7, "history": 7, "rehearsal": 7,
     "cli": 8, "__main__": 9,
 }  # fmt: skip

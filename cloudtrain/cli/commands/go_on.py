@@ -7,7 +7,7 @@ import typer
 from cloudtrain.cli import options
 
 if TYPE_CHECKING:
-    from cloudtrain.sweeps.sweep_run import SweepRun
+    from cloudtrain.lifecycle.run import Run
 
 
 def command(
@@ -20,6 +20,9 @@ def command(
     For a sweep that was stopped or has ended, and for one whose driver was killed. Trials that have ended stay as they
     are, and new ones learn from them.
 
+    Also for a run that waits for another one: `continue` starts the process that waits again, for example after a
+    reboot.
+
     On SageMaker's own tuner the sweep continues as a new tuning job with another name and a warm start. Its trials
     and its best one are those of both. Azure ML's tuner cannot go on.
 
@@ -28,6 +31,7 @@ def command(
       cloudtrain continue digits-lr-3f9a --trials 20
       cloudtrain continue last
     """
+    from cloudtrain.chains.run import ChainedRun
     from cloudtrain.cli import inputs
     from cloudtrain.cli.commands.submit import print_detached
     from cloudtrain.cli.terminal import say
@@ -36,7 +40,7 @@ def command(
     run = inputs.run(name)
     inputs.may("continue", run)
 
-    def tell(sweep: SweepRun) -> None:
+    def tell(sweep: Run) -> None:
         if sweep.name != run.name:
             say(f"`{sweep.name}` continues `{run.name}`")
         if detach:
@@ -44,8 +48,12 @@ def command(
         else:
             say(f"`{sweep.name}` goes on; Ctrl-C leaves it running", "")
 
-    sweep = sweep_of(run).resume(trials, on_run=tell)
+    if isinstance(run, ChainedRun) and not trials:
+        run.resume()
+        tell(run)
+    else:
+        run = sweep_of(run).resume(trials, on_run=tell)
     if not detach:
         from cloudtrain.cli.follow import follow
 
-        raise typer.Exit(follow(sweep))
+        raise typer.Exit(follow(run))

@@ -89,6 +89,9 @@ def command(
         columns = ("NAME", "STATE", "TARGET", "AGE", "DURATION", *(["SIZE"] if size else []))
         table = Table(columns, [(*_row(run, now), *([_size(run)] if size else [])) for run in runs])
         show(Document([table]), sys.stdout)
+        for run in runs:
+            if run.waits:
+                say(f"`{run.name}`: {run.last_status.reason}")
         if len(runs) == count and not everything:
             there = f" --target {target}" if target else ""
             say(f"the newest {count}; `cloudtrain ps --all{there}` lists all runs")

@@ -266,6 +266,8 @@ def _say_history(run: Run) -> None:
             "this is that run",
             "run the same command again to start another one",
         )
+    if run.waits:
+        say(f"`{run.name}` {run.last_status.reason}, and is sent then")
     for name in run.unreported:
         look = typed("cloudtrain", "status", name)
         say(f"`{name}` was submitted by a command that was cut off before it could say so: {look}")

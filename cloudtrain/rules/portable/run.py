@@ -10,8 +10,9 @@ declare(
     Level.ERROR,
     """An input comes from a run that has not succeeded.
 
-    `run:NAME/output/OUTPUT` names what an earlier run wrote. While that run goes on, or when it failed, the data is
-    not there, or only a part of it. A dry run knows the state that was last seen; a submit asks the target.
+    `run:NAME/output/OUTPUT` names what an earlier run wrote. When that run failed, the data is not there, or only a
+    part of it. A dry run knows the state that was last seen; a submit asks the target. A job waits for a run that goes
+    on; a sweep does not, and neither does `rerun --set`.
     """,
 )
 

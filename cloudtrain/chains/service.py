@@ -1,0 +1,169 @@
+"""The runs that wait on this machine, as a `Service`. Once a run was sent, its target answers for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from cloudtrain.chains.order import ChainFolder, Order
+from cloudtrain.core.plan import Plan, Upload
+from cloudtrain.core.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.errors import RunNotFound, UsageError
+from cloudtrain.store import KEPT
+from cloudtrain.sweeps.driven import DrivenService
+from cloudtrain.system.private import make_private_folder, make_state_folder
+from cloudtrain.targets.base import BundleWriter, ByteProgress, Service
+from cloudtrain.targets.common.archives import unpacked
+from cloudtrain.targets.registry import service_of
+
+_FOLLOW_EVERY = 0.2
+"""Seconds between two looks at a run that waits and is followed."""
+
+
+class ChainService(DrivenService):
+    """Folders and watchers. `after` and `key` are of the job that is about to be submitted."""
+
+    driver = "cloudtrain.chains.watcher"
+    what = "waiting run"
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        state_dir: Path,
+        *,
+        after: tuple[RunRef, ...] = (),
+        key: str = "",
+        submitter: str = "",
+    ) -> None:
+        super().__init__(environ, state_dir)
+        self._after = after
+        self._key = key
+        self._submitter = submitter
+        self._bundle = ""
+
+    def folder(self, name: str) -> ChainFolder:
+        """Where everything of a waiting run is."""
+        return ChainFolder(self.state_dir, name)
+
+    def content(self, plan: Plan) -> str:
+        """The order for the watcher."""
+        return Order(plan, self._bundle, self._key, self._submitter, self._after).to_json()
+
+    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
+        """Put code and data where the run will look for them, and keep the code. Later edits change nothing.
+
+        Raises:
+            TargetError: it cannot be written, or the target cannot be reached.
+        """
+        folder, self._bundle = self.folder(plan.run_name), bundle.sha256
+        try:
+            make_state_folder(self.state_dir, ours=KEPT)
+            make_private_folder(folder.path)
+            if not folder.archive.exists():
+                bundle.write(folder.archive)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return self._target(plan.ref).upload(plan, bundle, on_bytes=on_bytes)
+
+    def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
+        """Start the watcher. An order that a command left behind may name other runs, and is replaced."""
+        if again and not self.withdraw(plan.ref):
+            return plan.ref
+        return super().submit(plan)
+
+    def has(self, ref: RunRef) -> bool:
+        """Whether the run waits here, or is on its target."""
+        return super().has(ref) or self._target(ref).has(ref)
+
+    def withdraw(self, ref: RunRef) -> bool:
+        """Take the order away unless a watcher has it, or had it and has sent it."""
+        return super().withdraw(ref) and not self._target(ref).has(ref)
+
+    def status(self, ref: RunRef) -> RunStatus:
+        """Where the run is. Without its watcher a run that waits is lost, until `continue`."""
+        waiting = self.waiting(ref)
+        if waiting is None:
+            return self._target(ref).status(ref)
+        if waiting.state is RunState.LOST and self.folder(ref.name).sending.exists():
+            with suppress(RunNotFound):  # it may have been sent by a watcher that died then
+                return self._target(ref).status(ref)
+        return waiting
+
+    def waiting(self, ref: RunRef) -> RunStatus | None:
+        """What is known here; None of a run that was sent, or never waited."""
+        folder = self.folder(ref.name)
+        is_watched = folder.is_driven  # before the status, which is final or says `sent` when the watcher has ended
+        found = folder.read_status()
+        if found is None or found.get("sent"):
+            return None
+        state, reason = RunState(found["state"]), found["reason"]
+        if not state.is_final and not is_watched:
+            state = RunState.LOST
+            reason = f"the process that {reason} is gone: `cloudtrain continue {ref.name}` starts it again"
+        return RunStatus(state, reason, ended=found["ended"], created=found["started"])
+
+    def logs(
+        self,
+        ref: RunRef,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        instance: int | None = None,
+        on_status: Callable[[RunStatus], None] | None = None,
+    ) -> Iterator[LogLine]:
+        """Nothing while the run waits; with `follow`, the lines that come then."""
+        while (status := self.waiting(ref)) is not None:
+            if on_status is not None:
+                on_status(status)
+            if status.state.is_final or not follow:
+                return
+            time.sleep(_FOLLOW_EVERY)
+        yield from self._target(ref).logs(ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
+
+    def stop(self, ref: RunRef) -> None:
+        """End the waiting, so that nothing is sent; or stop the run that was sent."""
+        waiting = self.waiting(ref)
+        if waiting is None:
+            self._target(ref).stop(ref)
+        elif not waiting.state.is_final or waiting.state is RunState.LOST:
+            self.ask_to_stop(self.folder(ref.name))
+
+    def resume(self, ref: RunRef) -> None:
+        """Start the watcher of a run again.
+
+        Raises:
+            UsageError: it does not wait, or its watcher is there.
+        """
+        waiting = self.waiting(ref)
+        if waiting is None or waiting.state is not RunState.LOST:
+            state = self.status(ref).state
+            hint = f"`cloudtrain status {ref.name}` says more"
+            raise UsageError(f"`{ref.name}` is {state}, so it needs no `continue`", hint=hint, code="CT995")
+        self._start(self.folder(ref.name))
+
+    def runs(self, place: str) -> Iterator[ListedRun]:  # noqa: ARG002 - the promise's
+        """None: the target lists its runs."""
+        return iter(())
+
+    def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
+        """The archive that the run gets, or the code of the run that was sent."""
+        if self.waiting(ref) is None:
+            return self._target(ref).code(ref, upload, scratch)
+        return unpacked(self.folder(ref.name).archive, upload.sha256, scratch)
+
+    def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
+        """Copy what the run wrote.
+
+        Raises:
+            UsageError: it was not sent.
+        """
+        waiting = self.waiting(ref)
+        if waiting is not None:
+            hint = f"`cloudtrain status {ref.name}` says why"
+            raise UsageError(f"`{ref.name}` was not sent, so it has written nothing", hint=hint, code="CT996")
+        return self._target(ref).download(ref, path, destination)
+
+    def _target(self, ref: RunRef) -> Service:
+        return service_of(ref.target, self)

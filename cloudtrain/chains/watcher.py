@@ -1,0 +1,198 @@
+"""The watcher of a run that waits: a detached process that looks at other runs, and sends the request in the end.
+
+The request is sent by `submit_once`, through a run store of the watcher's own. A watcher that was killed anywhere finds
+there, when it is started again, whether the target may have the run.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from cloudtrain.chains.order import ChainFolder, Order
+from cloudtrain.chains.service import ChainService
+from cloudtrain.core.plan import Plan
+from cloudtrain.core.states import RunState, RunStatus
+from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetError, TargetUnreachable
+from cloudtrain.sweeps.driven import Archive, detach, woken_by
+from cloudtrain.system.disk import remove_folder
+from cloudtrain.system.lock import ProcessLock
+from cloudtrain.targets.registry import service_of
+
+_SLOWEST = 4.0
+"""The longest pause between two looks, in first pauses; each is half as long again as the one before."""
+
+Moment = Callable[[str], None]
+"""Called at each step with its name; tests end the process there."""
+
+
+class _Ended(Exception):
+    """The run ends without being sent."""
+
+    def __init__(self, state: RunState, reason: str) -> None:
+        super().__init__(reason)
+        self.state = state
+        self.reason = reason
+
+
+def watch_interval() -> float:
+    """Return the seconds between the first two looks at an awaited run: `CLOUDTRAIN_WATCH_INTERVAL`; default: 30."""
+    try:
+        return max(0.01, float(os.environ.get("CLOUDTRAIN_WATCH_INTERVAL", "")))
+    except ValueError:
+        return 30.0
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """`STATE_DIR NAME DESCRIPTOR`: take the run over, say so on the descriptor, and watch until it was sent."""
+    state_dir, name, ready = detach(arguments)
+    watch(ChainFolder(state_dir, name), ready)
+
+
+def watch(folder: ChainFolder, ready: Callable[[], None], moment: Moment = lambda _: None) -> None:
+    """Wait and send, unless another process does. `ready` is called when the run was taken over."""
+    lock = ProcessLock.take(folder.lock)
+    if lock is None or not folder.specification.exists():
+        return
+    watcher = Watcher(folder, moment)
+    try:
+        watcher.write(RunState.QUEUED, watcher.order.reason)
+        ready()
+        watcher.watch()
+    except _Ended as end:
+        watcher.end(end.state, end.reason)
+    except CloudtrainError as error:
+        watcher.end(RunState.FAILED, f"{error.message}; {error.hint}" if error.hint else error.message)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"the folder of the waiting run cannot be used: {error}\n")
+    finally:
+        lock.release()
+
+
+class Watcher:
+    """Watches for one run."""
+
+    def __init__(self, folder: ChainFolder, moment: Moment) -> None:
+        self.order = Order.read(folder)
+        self._folder = folder
+        self._moment = moment
+        self._state_dir = folder.path.parents[1]
+        self._service = ChainService(os.environ, self._state_dir)
+        self._target = service_of(self.order.plan.target, self._service)
+        self._started = (folder.read_status() or {}).get("started") or time.time()
+        self._wake = woken_by(signal.SIGTERM)
+        self._pause = watch_interval()
+
+    def watch(self) -> None:
+        """Wait, send, and hand the run over to its target.
+
+        Raises:
+            _Ended: it ends without being sent.
+            TargetError: the target refused it.
+        """
+        while not self._folder.sending.exists() and self._waits():
+            self._sleep()
+        self._moment("awaited")
+        while not self._is_sent():
+            self._sleep()
+        self._moment("sent")
+        self.write(RunState.PENDING, None, sent=True)
+        self._moment("noted")
+        if self._folder.stop.exists():
+            self._target.stop(self.order.plan.ref)
+        from cloudtrain.store.store import open_store
+
+        with open_store(self._state_dir) as store:
+            store.mark_sent(self._folder.name)
+        self._moment("handed over")
+        remove_folder(self._folder.path)
+
+    def write(self, state: RunState, reason: str | None, **more: bool) -> None:
+        """Replace the status."""
+        self._folder.write_status(state, reason, started=self._started, **more)
+
+    def end(self, state: RunState, reason: str) -> None:
+        """Say how the run ended, here and in the run store."""
+        from cloudtrain.store.store import open_store
+
+        self.write(state, reason)
+        with suppress(CloudtrainError), open_store(self._state_dir) as store:
+            store.record(self._folder.name, RunStatus(state, reason, ended=time.time()))
+
+    def _waits(self) -> bool:
+        """Whether one of the runs goes on. One whose own watcher is gone may go on too."""
+        self._end_if_stopped()
+        for ref in self.order.after:
+            try:
+                state = self._service.status(ref).state
+            except RunNotFound:
+                raise self._failed(ref.name, "is gone") from None
+            except TargetError as error:
+                self.write(RunState.QUEUED, f"{self.order.reason}, which cannot be asked: {error.message}")
+                return True
+            if not state.is_final or (state is RunState.LOST and self._service.waiting(ref) is not None):
+                self.write(RunState.QUEUED, self.order.reason)
+                return True
+            if state is not RunState.SUCCEEDED:
+                raise self._failed(ref.name, "failed" if state is RunState.FAILED else f"was {state}")
+        return False
+
+    def _is_sent(self) -> bool:
+        """Whether the target has the run by now.
+
+        Raises:
+            _Ended: it was stopped before anything was sent.
+            TargetError: the target refused it.
+        """
+        from cloudtrain.lifecycle.submission import Submission, recover, submit_once
+        from cloudtrain.store.store import open_store
+
+        order = self.order
+        submission = Submission(
+            service=self._target,
+            key=order.key,
+            submitter=order.submitter,
+            plan_of=self._plan,
+            outputs_of=lambda _: {},
+            bundle=Archive(self._folder.archive, order.bundle),
+            report=lambda _: self._moment("accepted"),
+        )
+        try:
+            with open_store(self._folder.sending) as store:
+                recover(store, lambda name: service_of(name, self._service))
+                stages = {row.stage for row in store.with_key(order.key)}
+                if not stages:
+                    self._end_if_stopped()
+                self._moment("recovered")
+                if not stages & {"accepted", "reported"}:
+                    submit_once(store, submission, lambda name: service_of(name, self._service))
+        except (TargetUnreachable, StoreError) as error:
+            self.write(RunState.QUEUED, f"{order.reason} no longer, but cannot be sent: {error.message}")
+            return False
+        return True
+
+    def _plan(self, counter: int) -> Plan:
+        if counter > 1:
+            plan = self.order.plan
+            message = f"`{plan.target}` has another run `{plan.run_name}` by now"
+            raise TargetError(message, hint="submit the job again", code="CT945")
+        return self.order.plan
+
+    def _end_if_stopped(self) -> None:
+        if self._folder.stop.exists():
+            raise _Ended(RunState.STOPPED, "stopped while it waited, so nothing was sent")
+
+    def _failed(self, name: str, why: str) -> _Ended:
+        reason = f"the run `{name}` {why}, so nothing was sent; run it again, then submit this job again"
+        return _Ended(RunState.FAILED, reason)
+
+    def _sleep(self) -> None:
+        select.select([self._wake], [], [], self._pause)
+        with suppress(BlockingIOError):
+            os.read(self._wake, 64)
+        self._pause = min(self._pause * 1.5, watch_interval() * _SLOWEST)

@@ -1,0 +1,203 @@
+"""What services share whose runs are driven by a detached process of this machine, each in its folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from threading import get_native_id
+from typing import Any, ClassVar
+
+from cloudtrain.core.job import TrainingJob
+from cloudtrain.core.plan import Finding, Plan
+from cloudtrain.core.states import RunRef
+from cloudtrain.errors import NameTaken, TargetError
+from cloudtrain.sweeps.folder import DrivenFolder
+from cloudtrain.system.lock import ProcessLock
+from cloudtrain.system.private import make_private_folder, open_private
+from cloudtrain.targets.base import Service
+
+
+class DrivenService(Service):
+    """Folders and drivers: what one process wrote and the next one reads."""
+
+    in_flight = 0.0
+    names_are_unique = True
+    driver: ClassVar[str]
+    """The module whose `main` drives."""
+    what: ClassVar[str]
+    """What is driven, in messages."""
+
+    def __init__(self, environ: Mapping[str, str], state_dir: Path) -> None:
+        self.environ = environ
+        self.state_dir = Path(os.path.abspath(state_dir))  # noqa: PTH100 - as trials will write it
+
+    def folder(self, name: str) -> DrivenFolder:
+        """Where everything of a run is."""
+        raise NotImplementedError
+
+    def content(self, plan: Plan) -> str:
+        """What the driver works from."""
+        return plan.request_json
+
+    def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
+        """Nothing: the first trial is what the target is asked about."""
+        return []
+
+    def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
+        """Write the specification and start a driver; returns once it has taken over.
+
+        Raises:
+            NameTaken: there is one of that name already.
+            TargetError: the driver cannot start.
+        """
+        folder = self.folder(plan.run_name)
+        try:
+            make_private_folder(folder.path)
+            if self._write_once(folder, self.content(plan).encode(), again=again) or folder.read_status() is None:
+                self._start(folder)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return plan.ref
+
+    def has(self, ref: RunRef) -> bool:
+        """Whether a driver ever took over a run of that name."""
+        return self.folder(ref.name).read_status() is not None
+
+    def withdraw(self, ref: RunRef) -> bool:
+        """Take away the specification of a run whose driver has not taken over."""
+        folder = self.folder(ref.name)
+        if not folder.path.is_dir():
+            return True
+        lock = ProcessLock.take(folder.lock)
+        if lock is None:
+            return False
+        try:
+            if folder.read_status() is not None:
+                return False
+            folder.specification.unlink(missing_ok=True)
+            return True
+        finally:
+            lock.release()
+
+    def ask_to_stop(self, folder: DrivenFolder) -> None:
+        """Ask the driver to end. One that is gone is started again for it.
+
+        Raises:
+            TargetError: the folder cannot be written, or the driver cannot start.
+        """
+        found = folder.read_status() or {}
+        try:
+            os.close(open_private(folder.stop, os.O_WRONLY | os.O_CREAT))
+            if not folder.is_driven:
+                self._start(folder)
+                return
+        except OSError as error:
+            raise self._unwritable(error) from error
+        with suppress(ProcessLookupError):
+            os.kill(found["pid"], signal.SIGTERM)
+
+    def _unwritable(self, error: OSError) -> TargetError:
+        hint = f"make room, or move the state folder: CLOUDTRAIN_STATE_DIR (now `{self.state_dir}`)"
+        return TargetError(f"the {self.what} cannot be written: {error}", hint=hint, code="CT994")
+
+    def _start(self, folder: DrivenFolder) -> None:
+        """Returns when a driver, this one or a quicker one, has the run.
+
+        Raises:
+            TargetError: it could not start; the message says what it said.
+        """
+        reader, writer = os.pipe()
+        log_file = open_private(folder.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        root = str(Path(__file__).parents[2])
+        boot = f"import sys; sys.path.append(sys.argv.pop(1)); from {self.driver} import main; main()"
+        with os.fdopen(reader, "rb") as ready, os.fdopen(log_file, "ab") as log:
+            try:
+                child = subprocess.Popen(
+                    [sys.executable, "-I", "-c", boot, root, str(self.state_dir), folder.name, str(writer)],
+                    env=dict(self.environ),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(writer,),
+                    start_new_session=True,
+                )
+            finally:
+                os.close(writer)
+            answer = ready.read(1)
+            child.wait()
+        if not answer and not folder.is_driven:
+            message = f"the driver did not start: {last_line(folder.log) or 'it said nothing'}"
+            raise TargetError(message, hint=f"see `{folder.log}`", code="CT951")
+
+    def _write_once(self, folder: DrivenFolder, content: bytes, *, again: bool) -> bool:
+        """The specification appears whole, and only once. False where an earlier process of this submission wrote it.
+
+        Raises:
+            NameTaken: another submission wrote one.
+        """
+        temporary = folder.path / f"{folder.specification.name}.{os.getpid()}.{get_native_id()}"
+        with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, folder.specification)  # fails where the file exists, unlike a rename
+        except FileExistsError:
+            if not again or folder.specification.read_bytes() != content:
+                hint = f"give the {self.what} another name"
+                raise NameTaken(f"there is a {self.what} `{folder.name}` already", hint=hint) from None
+            return False
+        finally:
+            temporary.unlink()
+        return True
+
+
+class Archive:
+    """The kept code, as a submission wants it."""
+
+    def __init__(self, file: Path, sha256: str) -> None:
+        self._file = file
+        self.sha256 = sha256
+
+    def write(self, path: Path) -> None:
+        """Copy the archive: `path` either holds all of it or does not exist."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        shutil.copyfile(self._file, temporary)
+        temporary.replace(path)
+
+
+def last_line(file: Path) -> str:
+    """The last line of a log; empty where there is none."""
+    try:
+        lines = file.read_text("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""
+
+
+def detach(arguments: list[str] | None) -> tuple[Path, str, Callable[[], None]]:
+    """`STATE_DIR NAME DESCRIPTOR`: leave the process that started this one. Returns what says on the descriptor that
+    the driver has taken over."""
+    state_dir, name, descriptor = arguments or sys.argv[1:]
+    if os.fork():
+        os._exit(0)
+
+    def ready() -> None:
+        os.write(int(descriptor), b"1")
+        os.close(int(descriptor))
+
+    return Path(state_dir), name, ready
+
+
+def woken_by(number: signal.Signals) -> int:
+    """A descriptor that can be read once the signal has come, which does nothing else: `stop` has written its file."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(number, lambda _number, _frame: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader
