@@ -97,7 +97,8 @@ class AzureMLAdopter:
     ) -> Any:
         """Return an environment's definition if the environment is not registered yet, or else its complete id."""
         if isinstance(given, Mapping):
-            renewed.append(("environmentId", _WHY_ENVIRONMENT))
+            if not given.get("asset_version"):
+                renewed.append(("environmentId", _WHY_ENVIRONMENT))
             return {"defined as": _definition(given)}
         upload = next((item for item in plan.uploads if item.destination == given), None) if plan else None
         if upload is not None and upload.content is not None:
