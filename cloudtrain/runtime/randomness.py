@@ -3,7 +3,7 @@ for dropout for example.
 
     checkpoints.save({"model": ..., "random": runtime.random_states()}, step)
     ...
-    runtime.restore_random_states(state["random"])
+    runtime.restore_random_states(state.get("random"))
 
 The states are one JSON text, whatever the number of processes. Loading it runs no code, and a sharded checkpoint holds
 it as one value.
@@ -16,6 +16,7 @@ import random
 import sys
 
 from .environment import detect_environment
+from .errors import SetupError
 from .notices import notice
 from .process_group import from_every
 
@@ -35,9 +36,18 @@ def random_states(gather: Callable[[Any], list[Any]] = from_every) -> str:
     return json.dumps(gather(_mine()))
 
 
-def restore_random_states(text: str) -> None:
+def restore_random_states(text: str | None) -> None:
     """Restore the states of this rank. Where more processes resume than were saved, the new ones keep the seeds that
-    the script gave them, and print a notice."""
+    the script gave them, and print a notice.
+
+    Raises:
+        SetupError: `text` is None, because the checkpoint is older than the script's saving of random states.
+    """
+    if text is None:
+        raise SetupError(
+            "the checkpoint was saved by an earlier version of this script, without random states",
+            hint="remove the checkpoints to start from the beginning, or resume with the earlier version",
+        )
     rank, states = detect_environment().rank, json.loads(text)
     if rank >= len(states):
         notice(f"the checkpoint has random states of {len(states)} processes: this one keeps its own", every_rank=True)

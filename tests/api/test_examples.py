@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import pickle
 import struct
@@ -134,3 +135,25 @@ def test_scripts_train(name: str, tmp_path: Path, state_dir: Path) -> None:
     assert status.state is ct.RunState.SUCCEEDED, [line.text for line in run.logs()][-20:]
     last = [values for values in run.metrics() if "test_accuracy" in values][-1]
     assert last["test_accuracy"] >= least
+
+
+@pytest.mark.torch
+def test_cifar10_shifts_each_image_by_itself() -> None:
+    """Each image of a batch is one of 81 shifts, mirrored or not, and few are alike."""
+    import torch
+
+    source = (ROOT / "examples" / "code" / "cifar10" / "train.py").read_text("utf-8")
+    (function,) = (node for node in ast.parse(source).body if getattr(node, "name", "") == "augmented")
+    names: dict[str, Any] = {"torch": torch, "nn": torch.nn}
+    exec(compile(ast.Module([function], []), "train.py", "exec"), names)  # the script trains when it is imported
+    image = torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(1))
+    found = names["augmented"](image.repeat(64, 1, 1, 1), torch.Generator().manual_seed(1))
+    padded = torch.nn.functional.pad(torch.stack([image, image.flip(2)]), (4, 4, 4, 4))
+    possible = [
+        padded[way, :, down : down + 32, right : right + 32]
+        for way in range(2)
+        for down in range(9)
+        for right in range(9)
+    ]
+    which = [next(n for n, one in enumerate(possible) if torch.equal(one, each)) for each in found]
+    assert len(set(which)) > 40

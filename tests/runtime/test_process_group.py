@@ -59,6 +59,7 @@ def test_smddp_is_taken_where_its_library_is_and_it_can_help() -> None:
     assert choose_backend("auto", gpus=8, folded=False, alone=False) == "smddp"
     assert choose_backend("auto", gpus=8, folded=False, alone=True) == NCCL
     assert choose_backend("auto", gpus=0, folded=False, alone=False) == "gloo"
+    assert choose_backend("auto", gpus=8, folded=False, alone=False, sends=True) == NCCL
 
 
 @pytest.mark.torch
@@ -98,6 +99,49 @@ def test_without_a_group_the_functions_answer_for_one_process() -> None:
     """A script without torch can use the same calls."""
     assert should_stop() is False
     destroy_process_group()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["nccl", "smddp"])
+def test_agreeing_on_a_stop_does_not_wait_for_the_gpu(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The vote of a group that handles only GPUs goes through a gloo group beside it, which is made once."""
+    import torch.distributed as dist
+
+    made, votes = [], []
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_backend", lambda: name)
+    monkeypatch.setattr(dist, "new_group", lambda backend: made.append(backend) or "beside")
+    monkeypatch.setattr(dist, "all_reduce", lambda vote, op, group: votes.append((vote.device.type, group)))
+    monkeypatch.setattr("cloudtrain.runtime.process_group._beside", {})
+    assert (should_stop(), should_stop()) == (False, False)
+    assert made == ["gloo"]
+    assert votes == [("cpu", "beside")] * 2
+
+
+TIMEOUT = """
+from cloudtrain import runtime
+import torch.distributed as dist
+
+usual = dist.init_process_group
+dist.init_process_group = lambda *_, **named: print(named["timeout"].total_seconds()) or usual(*_, **named)
+runtime.init_process_group()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("variables", "seconds"), [({}, "1800.0"), ({"CLOUDTRAIN_TIMEOUT": "77"}, "77.0")])
+def test_collectives_have_a_timeout(tmp_path: Path, variables: dict[str, str], seconds: str) -> None:
+    """Half an hour unless a variable says otherwise."""
+    found = subprocess.run(
+        [sys.executable, "-c", TIMEOUT],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY), **variables},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert (found.returncode, found.stdout.strip()) == (0, seconds), found.stderr
 
 
 SCRIPT = """

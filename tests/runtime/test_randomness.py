@@ -52,3 +52,10 @@ def test_a_process_more_than_there_were_keeps_its_seed(
     runtime.restore_random_states(states)
     assert random.random() == expected
     assert "the checkpoint has random states of 1 processes" in capsys.readouterr().err
+
+
+def test_a_checkpoint_without_states_is_named() -> None:
+    """An earlier version of a script saved none."""
+    with pytest.raises(runtime.SetupError, match="without random states") as caught:
+        runtime.restore_random_states(None)
+    assert caught.value.hint is not None

@@ -319,6 +319,19 @@ def test_group_norm_sees_images_and_batch_norm_sees_batches(parts: Any) -> None:
     assert far["batch"] > 0.01
 
 
+def test_group_norm_keeps_the_layout_in_memory(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch's own returns (channel, height, width), as it does on GPUs."""
+    import torch
+    from torch.nn import functional
+
+    usual = functional.group_norm
+    monkeypatch.setattr(functional, "group_norm", lambda *arguments: usual(*arguments).contiguous())
+    images = torch.randn(2, 8, 4, 4)
+    for layout in (torch.channels_last, torch.contiguous_format):
+        found = parts.network.group_norm(8)(images.contiguous(memory_format=layout))
+        assert found.is_contiguous(memory_format=layout)
+
+
 @pytest.mark.parametrize(("width", "groups"), [(2, 1), (6, 1), (8, 2), (13, 1), (14, 2), (18, 3)])
 def test_any_width_has_groups(parts: Any, width: int, groups: int) -> None:
     """Groups of four channels, or of a few more where four do not divide them."""

@@ -76,6 +76,13 @@ def test_it_can_do_without_momentum(script: Path, archive: Path, tmp_path: Path)
     assert sum(of for _, of in classes(found)) == 359
 
 
+def test_synchronised_batch_norm_needs_gpus(script: Path, tmp_path: Path) -> None:
+    """torch's refusal would come with a traceback, in the first step."""
+    found = run(tmp_path, sys.executable, script, "--norm", "sync", CUDA_VISIBLE_DEVICES="")
+    assert found.exit_code == 1
+    assert found.errors.startswith("error: `--norm sync` needs GPUs\n\nhint: use `--norm group`")
+
+
 def test_accuracy_per_class_counts_every_test_image(alone: Run) -> None:
     """As many images per class as the test batch has, and their sum is the accuracy that was reported."""
     assert [of for _, of in classes(alone)] == [38, 31, 51, 31, 34, 39, 33, 32, 40, 30]

@@ -175,6 +175,7 @@ def test_stopped_it_goes_on_where_it_was(tmp_path: Path, stage: str) -> None:
 AFTER_START = "dtype = torch.bfloat16 if engine"
 NO_EXCHANGE = {
     "0": "engine.enable_backward_allreduce = False",
+    "1": "type(engine.optimizer).average_tensor = lambda *_: None",
     "2": "type(engine.optimizer).average_tensor = lambda *_: None",
     "3": "import deepspeed.runtime.zero.stage3 as at_3; at_3.reduce_scatter_coalesced = lambda tensors, group: "
     "[tensor.flatten().chunk(group.size())[group.rank()].clone() for tensor in tensors]",
@@ -203,3 +204,33 @@ def test_a_planted_fault_is_seen_at_each_stage(tmp_path: Path, alone: Run, stage
         plant(check_out("cifar_deepspeed", tmp_path / fault), *edits)
         found = whole_run(tmp_path / fault, *TWO, SCRIPT, *SMALL, "--zero_stage", stage)
         assert (abs(found.norms[1] / alone.norms[1] - 1) > SAME_GRADIENT) is (fault != "none"), fault
+
+
+@needs_deepspeed
+@pytest.mark.torch
+def test_the_example_with_a_gpt_reports_the_whole_batch_and_resumes_on_its_data(tmp_path: Path) -> None:
+    """`examples/code/deepspeed_gpt`: two processes of two parts each, stopped half-way and resumed, report what one
+    process of four parts does."""
+    example = REPOSITORY / "examples" / "code" / "deepspeed_gpt"
+    settings = json.loads((example / "ds_config.json").read_text())
+    settings.update(bf16={"enabled": False}, train_micro_batch_size_per_gpu=2)
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_bytes((example / "train.py").read_bytes())
+    small = "--context 16 --layers 1 --heads 2 --width 32 --report_every 1".split()
+    path = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
+
+    def losses(folder: str, launcher: list[str], parts: int, steps: int) -> dict[int, float]:
+        config = tmp_path / f"parts{parts}.json"
+        config.write_text(json.dumps({**settings, "gradient_accumulation_steps": parts}))
+        found = runs.run(
+            tmp_path / folder, *launcher, example / "train.py", *small, "--deepspeed_config", config,
+            "--steps", str(steps), PATH=path, PYTHONPATH=str(REPOSITORY), CLOUDTRAIN_INPUT_TEXT=str(text), **EXTENSIONS,
+        )  # fmt: skip
+        assert found.exit_code == 0, found.errors
+        return found.losses
+
+    one = losses("one", [*TWO[:-1], "1"], 4, 8)
+    two = {**losses("two", TWO, 2, 4), **losses("two", TWO, 2, 8)}
+    assert set(one) == set(two) == set(range(1, 9))
+    assert two == pytest.approx(one, abs=1e-4)

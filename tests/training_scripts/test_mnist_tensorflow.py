@@ -443,6 +443,27 @@ def test_stopped_with_two_workers_it_goes_on_with_one_process(script: Path, alon
 
 @needs_tensorflow
 @pytest.mark.torch
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_resumed_run_drops_what_one_run_drops(tmp_path: Path, workers: int) -> None:
+    """With a layer of dropout, planted: the losses of a run that was never stopped."""
+    script = check_out("mnist_tensorflow", tmp_path / "checkout")
+    plant(
+        script,
+        ("train.py", "            keras.layers.Dense(10),", "keras.layers.Dropout(0.3), keras.layers.Dense(10),"),
+    )
+    arguments = ("--epochs", "2", "--report_every", "1")
+    whole = run(tmp_path / "whole", script, *arguments, workers=workers)
+    parts = tmp_path / "parts"
+    first = run(parts, script, *arguments, "--step_delay", "0.05", workers=workers, signal_at=15)
+    second = run(parts, script, *arguments, workers=workers)
+    for each in (whole, first, second):
+        assert_succeeded(each)
+    assert min(second.losses) == max(first.losses) + 1
+    assert_same_losses({**first.losses, **second.losses}, whole.losses, at_least=46)
+
+
+@needs_tensorflow
+@pytest.mark.torch
 def test_killed_it_goes_on_from_the_last_checkpoint(script: Path, alone: Run, tmp_path: Path) -> None:
     """`kill -9` while steps are saved one after the other: what the next run finds is whole."""
     arguments = ("--checkpoint_every", "1", "--report_every", "1", "--epochs", "10")

@@ -13,7 +13,7 @@ import yaml
 from cloudtrain import TrainingJob
 from cloudtrain.runtime import parse_metrics
 from tests.deadlines import DEADLINE
-from tests.training_scripts.runs import REPOSITORY, Disturb, check_out, kill_rank, lines_of, start, terminate
+from tests.training_scripts.runs import REPOSITORY, Disturb, check_out, kill_rank, lines_of, plant, start, terminate
 
 pytestmark = pytest.mark.torch
 
@@ -92,6 +92,24 @@ def test_killed_stopped_and_resumed_with_other_workers_it_still_learns(script: P
     assert not (tmp_path / "checkpoint" / "preempted").exists()
     assert set(losses(first)) | set(losses(second)) == set(range(20, 441, 20))
     assert float(second[-1].split()[2]) >= 0.93
+
+
+def test_a_resumed_run_drops_what_one_run_drops(tmp_path: Path) -> None:
+    """With a layer of dropout, planted: a server and a worker, stopped, then one process, have the losses of one
+    process that was never stopped."""
+    script = check_out("parameter_server", tmp_path / "checkout")
+    plant(script, ("worker.py", "nn.Sequential(*layers[:-1])", "nn.Sequential(nn.Dropout(0.3), *layers[:-1])"))
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    arguments = [script, "--epochs", "2", "--report_every", "1"]
+    _, whole, errors = run(tmp_path / "whole", sys.executable, *arguments)
+    two = [*TORCHRUN, "--nproc-per-node", "2", *arguments, "--step_seconds", "0.05"]
+    _, first, _ = run(tmp_path / "parts", *two, at={(1, 20): terminate})
+    code, second, errors = run(tmp_path / "parts", sys.executable, *arguments)
+    assert code == 0, errors
+    assert min(losses(second)) == max(losses(first)) + 1
+    assert {**losses(first), **losses(second)} == losses(whole)
+    assert len(losses(whole)) == 88
 
 
 def test_the_experiment_prints_its_table_and_draws_its_picture(script: Path, tmp_path: Path) -> None:

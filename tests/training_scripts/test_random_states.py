@@ -36,6 +36,13 @@ DROPS: dict[str, tuple[str, int, Edit]] = {
 }  # fmt: skip
 """Script to arguments, processes, and what is planted."""
 
+OLDER: dict[str, Edit] = {
+    "toy_smddp": ("train.py", ', "random": runtime.random_states()}', "}"),
+    "mnist_horovod": ("train.py", ', "random": random}, step', "}, step"),
+    "resnet_model_parallel": ("train.py", '{**whole_state(), "random": random}', "whole_state()"),
+}
+"""What each script saved before it saved random states."""
+
 
 @pytest.mark.parametrize("name", DROPS)
 def test_a_resumed_run_draws_what_one_run_draws(name: str, tmp_path: Path) -> None:
@@ -59,3 +66,18 @@ def test_a_resumed_run_draws_what_one_run_draws(name: str, tmp_path: Path) -> No
     assert rest.resumed_from == [stopped_at]
     assert_same_losses(first, whole)
     assert_same_losses(rest, whole, at_least=1)
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
+    """Once, on whichever number of processes, and without a traceback."""
+    arguments, processes, _ = DROPS[name]
+    older, script = check_out(name, tmp_path / "older"), check_out(name, tmp_path / "checkout")
+    plant(older, OLDER[name])
+    for each, exit_code in ((older, 0), (script, 1)):
+        command = [*forks(processes), each, *arguments.split()]
+        found = run(tmp_path / "run", *command, PYTHONPATH=str(each.parents[2]))
+        assert found.exit_code == exit_code, found.errors
+    assert found.errors.count("error: the checkpoint was saved by an earlier version of this script") == 1
+    assert "hint: remove the checkpoints to start from the beginning" in found.errors
+    assert "Traceback" not in found.errors

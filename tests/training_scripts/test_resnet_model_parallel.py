@@ -364,3 +364,26 @@ def test_as_many_stages_as_processes(place: ModuleType) -> None:
     assert len(place.find_place(4, "gloo", "cpu", None).devices) == 4
     with pytest.raises(SetupError, match="4 processes are 4 stages, not 2"):
         place.find_place(4, "gloo", "cpu", 2)
+
+
+@pytest.mark.torch
+def test_eight_gpus_are_not_eight_stages_of_two_microbatches(
+    place: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process uses at most as many GPUs as there are microbatches, unless stages are asked for. Several processes
+    use GPUs where they can send between them."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "H100")
+
+    def devices(*arguments: Any) -> list[str]:
+        return [str(device) for device in place.find_place(*arguments).devices]
+
+    assert devices(1, "gloo", "auto", None, 2) == ["cuda:0", "cuda:1"]
+    assert devices(1, "gloo", "auto", None, 16) == [f"cuda:{number}" for number in range(8)]
+    assert len(devices(1, "gloo", "auto", 8, 2)) == 8
+    assert devices(2, "cpu:gloo,cuda:nccl", "auto", None, 2) == ["cuda:3"] * 2
+    assert devices(2, "gloo", "auto", None, 2) == ["cpu"] * 2

@@ -135,3 +135,18 @@ def test_every_target_gets_the_bundle_of_a_copy(folder: Path, target: str, tmp_p
     assert here.sha256 == bundled.sha256 == copied.sha256
     assert "from elsewhere, as `.cloudtraininclude` says" in " ".join(here.notes)
     assert ".cloudtraininclude" not in " ".join(copied.notes)
+
+
+def test_every_training_keeps_its_gradients_in_the_buckets() -> None:
+    """A copy of all gradients less, in each script and example; the comparison of buckets measures both."""
+    root = FOLDERS[0].parents[1]
+    paths = [*root.glob("training_scripts/*/*.py"), *root.glob("examples/code/*/*.py")]
+    calls = [
+        (path.name, {keyword.arg for keyword in node.keywords})
+        for path in paths
+        if path.name != "compare.py"
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("DistributedDataParallel")
+    ]
+    assert len(calls) >= 7
+    assert [name for name, named in calls if "gradient_as_bucket_view" not in named] == []

@@ -723,3 +723,13 @@ def test_what_cannot_be_trained_is_refused(server: Any, tmp_path: Path, argument
     """One sentence and a hint, before any work."""
     refused = run(server, tmp_path, *arguments, exit_code=1)
     assert f"error: {problem}\n\nhint: " in refused.stderr
+
+
+@pytest.mark.torch
+def test_without_monai_it_says_what_to_install(tmp_path: Path) -> None:
+    """One line and a hint, no traceback."""
+    (tmp_path / "monai.py").write_text("raise ModuleNotFoundError(name='monai')\n")
+    code = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_path({str(FOLDER / 'train.py')!r})"
+    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert found.stderr == "error: `monai` is not installed\n\nhint: pip install -r requirements.txt\n"

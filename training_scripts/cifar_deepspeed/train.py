@@ -174,7 +174,7 @@ checkpoints = runtime.Checkpoints()
 first_step = 0
 if saved := checkpoints.agree():
     _, more = engine.load_checkpoint(str(saved.path), tag="parts")
-    runtime.restore_random_states(more["random"])
+    runtime.restore_random_states(more.get("random"))
     first_step = saved.step
     runtime.notice(f"resumed from step {first_step}")
 

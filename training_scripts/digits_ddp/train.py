@@ -145,7 +145,7 @@ first_step = 0
 if resumed := checkpoints.load(map_location=group.device):
     network.load_state_dict(resumed.state["network"])
     optimizer.load_state_dict(resumed.state["optimizer"])
-    runtime.restore_random_states(resumed.state["random"])
+    runtime.restore_random_states(resumed.state.get("random"))
     first_step = resumed.step
     runtime.notice(f"resumed from step {first_step}")
 

@@ -157,18 +157,17 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=network.named_p
 # `broadcast_optimizer_state` makes one by a step with zero gradients, which moves the weights by their decay. So it is
 # called only where there is a state to hand out, and before the weights are.
 checkpoints = runtime.Checkpoints()
-first_step, random = 0, ""
+first_step, random = 0, None
 if hvd.rank() == 0 and (saved := checkpoints.load(map_location=device)):
     network.load_state_dict(saved.state["network"])
     optimizer.load_state_dict(saved.state["optimizer"])
-    first_step, random = saved.step, saved.state["random"]
+    first_step, random = saved.step, saved.state.get("random")
     runtime.notice(f"resumed from step {first_step}")
 first_step, random = hvd.broadcast_object((first_step, random), root_rank=0)
 if first_step > 0:
+    runtime.restore_random_states(random)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 hvd.broadcast_parameters(network.state_dict(), root_rank=0)
-if random:
-    runtime.restore_random_states(random)
 
 
 def save(step: int) -> None:

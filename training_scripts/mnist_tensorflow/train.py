@@ -200,7 +200,10 @@ def count_right(number: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 # Checkpoints. Every worker that trains in step takes part in a save, and what is not the chief's is thrown away. A
 # checkpoint's name ends in its step (the optimizer's own count misses some where two workers add to it at once), and
 # it counts when the file `checkpoint` names it, which is written last.
-checkpoint = tf.train.Checkpoint(network=network, optimizer=optimizer)
+# Keras keeps the states of layers that draw, such as dropout, apart from what TensorFlow saves of a network.
+drawing = [variable.value for variable in network.non_trainable_variables if "seed_generator" in variable.path]
+random = {"random": drawing} if drawing else {}
+checkpoint = tf.train.Checkpoint(network=network, optimizer=optimizer, **random)
 own_folder = tempfile.TemporaryDirectory()
 folder = runtime.checkpoint_dir()
 manager = tf.train.CheckpointManager(

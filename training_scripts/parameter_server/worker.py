@@ -54,7 +54,10 @@ class Digits:
         return parameters_to_vector(self.network.parameters()).detach().cpu()
 
     def gradient(self, weights: Tensor, number: int) -> tuple[Tensor, float]:
-        """Return the gradient of one batch at these weights, flat on the CPU, and the loss."""
+        """Return the gradient of one batch at these weights, flat on the CPU, and the loss. What a network of yours may
+        draw, such as dropout, follows from the batch's number, so a resumed run draws the same without saved states."""
+        torch.manual_seed(self.seed * 1_000_003 + number)
+        self.network.train()
         vector_to_parameters(weights.to(self.images.device), self.network.parameters())
         epoch, position = divmod(number, self.batches_per_epoch)
         order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(self.seed * 100_003 + epoch))
@@ -65,6 +68,7 @@ class Digits:
 
     @torch.no_grad()
     def accuracy(self, weights: Tensor) -> float:
+        self.network.eval()
         vector_to_parameters(weights.to(self.images.device), self.network.parameters())
         return (self.network(self.images[self.test]).argmax(1) == self.labels[self.test]).float().mean().item()
 

@@ -165,7 +165,7 @@ if resumed:
     for name, momentum in resumed.state["momentum"].items():
         if name in mine:
             optimizer.state[mine[name]]["momentum_buffer"] = momentum.to(mine[name].device)
-    runtime.restore_random_states(resumed.state["random"])
+    runtime.restore_random_states(resumed.state.get("random"))
 
 
 def whole_state() -> dict[str, dict[str, torch.Tensor]]:

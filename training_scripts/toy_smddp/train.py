@@ -74,7 +74,7 @@ checkpoints = runtime.Checkpoints()
 resumed = checkpoints.load(map_location=group.device)
 if resumed:
     layer.load_state_dict(resumed.state["layer"])
-    runtime.restore_random_states(resumed.state["random"])
+    runtime.restore_random_states(resumed.state.get("random"))
     runtime.notice(f"resumed from step {resumed.step}")
 
 for step in range(resumed.step if resumed else 0, config.steps):
