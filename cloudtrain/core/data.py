@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def _path_text(value: Any) -> Any:
-    """Return a `pathlib.Path` as text, unless it was a URI: of `s3://bucket` a Path keeps only one slash."""
-    text = os.fspath(value) if isinstance(value, os.PathLike) else value
-    return (
-        value if isinstance(text, str) and text is not value and re.match("[A-Za-z][A-Za-z0-9+.-]+:/", text) else text
-    )
+    """Return a `pathlib.Path` as text. One made of a URI stays and is refused: of `s3://bucket` it keeps one slash."""
+    if not isinstance(value, os.PathLike):
+        return value
+    text = os.fspath(value)
+    return value if isinstance(text, bytes) or re.match("[A-Za-z][A-Za-z0-9+.-]+:/", text) else text
 
 
 Text = Annotated[str, Field(min_length=1)]
@@ -35,6 +35,9 @@ PathText = Annotated[str, BeforeValidator(_path_text)]
 
 FilledPath = Annotated[Text, BeforeValidator(_path_text)]
 """A path that is not empty."""
+
+Channel = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+"""The name of a channel."""
 
 
 @per_target(FilledPath | None, default=None)
@@ -80,7 +83,7 @@ class Input(_Places):
     direct: Azure ML passes the URI unchanged. eval_mount, eval_download: Azure ML evaluates an `mltable` first."""
     type: Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"] = "uri_folder"
     """Azure ML's kind of data."""
-    channel: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] | None = None
+    channel: Channel | None = None
     """SageMaker: the name of the channel, such as `train-1.x`. Default: the input's name."""
     shard: bool = Field(default=False, strict=True)
     """SageMaker: each instance gets its own part (ShardedByS3Key) instead of all of it."""

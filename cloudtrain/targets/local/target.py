@@ -36,6 +36,15 @@ class LocalTarget(Target):
     has_secrets_here = True
     waits_for_runs = True
 
+    def settings_here(self, settings: Local, *, environ: Mapping[str, str], cwd: Path) -> Local:
+        """Replace `conda:NAME` and `uv` by the interpreter of that environment. A name without one stays (LO102)."""
+        if settings.python is None or not (settings.python == "uv" or settings.python.startswith("conda:")):
+            return settings
+        from cloudtrain.targets.local.interpreters import find_interpreter
+
+        found = find_interpreter(settings.python, environ, cwd)
+        return settings if found is None else settings.model_copy(update={"python": str(found)})
+
     def account(self, settings: Local, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> LocalAccount:
         """Describe this machine for the compile context."""
         from cloudtrain.targets.common.machine import find_mpirun, host_name, loopback_interface, this_machine
