@@ -79,3 +79,12 @@ def test_an_environment_that_is_not_there(cli: Cli, project: Path, python: str, 
     assert "[LO102]" in said
     assert message in said
     assert hint in said
+
+
+@pytest.mark.lifecycle
+def test_a_relative_path_in_the_settings_file(cli: Cli, project: Path) -> None:
+    """It is relative to the working directory, while the script runs in the folder of its code."""
+    usual = environment_at(project / "mine")
+    (project / ".cloudtrainignore").write_text("mine\n")
+    (project / "cloudtrain.toml").write_text('[local]\npython = "mine/bin/python"\n')
+    assert cli("submit", "job.yaml").out == usual

@@ -1,4 +1,4 @@
-"""Find the interpreter of a conda environment, `conda:NAME`, or of the project's uv environment, `uv`.
+"""Find the interpreter of a conda environment, `conda:NAME`, of the project's uv environment, `uv`, or at a path.
 
 Only files are read: conda and uv are not started, so a plan takes no longer.
 """
@@ -10,6 +10,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from cloudtrain.system.paths import expand_home
+
 UV = "uv"
 CONDA = "conda:"
 
@@ -17,7 +19,9 @@ _CONDAS = ("conda", "mamba", "micromamba")
 
 
 def find_interpreter(name: str, environ: Mapping[str, str], cwd: Path) -> Path | None:
-    """Return the interpreter that `conda:NAME` or `uv` stands for, or None if there is no such environment."""
+    """Return the interpreter that `conda:NAME`, `uv` or a path stands for. None if there is no such environment."""
+    if name != UV and not name.startswith(CONDA):
+        return cwd / expand_home(name)
     places = _uv_environments(environ, cwd) if name == UV else _conda_environments(name.removeprefix(CONDA), environ)
     return next((python for place in places if (python := place / "bin" / "python").exists()), None)
 

@@ -37,12 +37,14 @@ class LocalTarget(Target):
     waits_for_runs = True
 
     def settings_here(self, settings: Local, *, environ: Mapping[str, str], cwd: Path) -> Local:
-        """Replace `conda:NAME` and `uv` by the interpreter of that environment. A name without one stays (LO102)."""
-        if settings.python is None or not (settings.python == "uv" or settings.python.startswith("conda:")):
+        """Replace the interpreter `conda:NAME` or `uv` by that environment's, and a path relative to the working
+        directory by a whole one. A name without an environment stays (LO102)."""
+        python = settings.python
+        if python is None or not (os.sep in python or python == "uv" or python.startswith("conda:")):
             return settings
         from cloudtrain.targets.local.interpreters import find_interpreter
 
-        found = find_interpreter(settings.python, environ, cwd)
+        found = find_interpreter(python, environ, cwd)
         return settings if found is None else settings.model_copy(update={"python": str(found)})
 
     def account(self, settings: Local, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> LocalAccount:
