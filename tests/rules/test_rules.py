@@ -55,7 +55,7 @@ KEY = Maker(1).pem("OPENSSH ")
 TOKEN = Maker(2).letters(34, before="hf_")
 
 CASES: dict[str, tuple[Case, Case, str]] = {
-    "CT073": (
+    "CT209": (
         Case({"hyperparameters": {"lerning_rate": 1}}, files={**SOURCE, "train.py": ARGPARSE}),
         Case({"hyperparameters": {"learning_rate": 1}}, files={**SOURCE, "train.py": ARGPARSE}),
         "did you mean `learning_rate`?",
