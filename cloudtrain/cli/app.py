@@ -149,7 +149,8 @@ def root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    """Run one distributed training job on this machine, on Amazon SageMaker and on Azure Machine Learning.
+    """Run one distributed training job on this machine, on Amazon SageMaker, on Azure Machine Learning and
+    on a Slurm cluster.
 
     \b
     Try it, with nothing but this machine:

@@ -276,7 +276,7 @@ _OF_THE_JOB = {
 def _as_fields(flags: dict[str, Any]) -> dict[str, Any]:
     """Return the flags as fields of the target; an interpreter given as a path is relative to the working directory."""
     python = flags.get("python")
-    if python is not None and os.sep in python:
+    if python is not None and os.sep in python and not python.startswith("conda:"):
         from cloudtrain.system.paths import expand_home
 
         flags = flags | {"python": str(expand_home(python).absolute())}

@@ -118,7 +118,8 @@ MaxRestarts = Annotated[
     typer.Option("--max-restarts", min=0, metavar="N", help="Local: start all ranks again up to N times."),
 ]
 Python = Annotated[
-    str | None, typer.Option("--python", metavar="PATH", help="Local: the interpreter that runs the script.")
+    str | None,
+    typer.Option("--python", metavar="PATH", help="Local: the interpreter of the script; or `conda:NAME`, or `uv`."),
 ]
 BuildEnvironment = Annotated[
     bool | None,

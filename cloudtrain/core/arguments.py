@@ -6,6 +6,7 @@ without pydantic's plugin would accept only the stored type.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,9 @@ DurationInput = int | str
 
 SizeInput = int | str
 """Bytes, or text with a unit: `64g`."""
+
+PathInput = str | os.PathLike[str]
+"""A path as text or as a `pathlib.Path`, stored as text."""
 
 Texts = list[str] | tuple[str, ...]
 """Several texts. `Sequence[str]` would also accept a single string and treat it as a sequence of letters."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from cloudtrain.core.model import Model, all_at_once
 from cloudtrain.core.per_target import per_target, value_for
@@ -14,16 +16,31 @@ from cloudtrain.errors import Problem
 from cloudtrain.problems.collect import KeyProblem
 
 if TYPE_CHECKING:
-    from cloudtrain.core.arguments import Texts
+    from cloudtrain.core.arguments import PathInput, Texts
+
+
+def _path_text(value: Any) -> Any:
+    """Return a `pathlib.Path` as text. One made of a URI stays and is refused: of `s3://bucket` it keeps one slash."""
+    if not isinstance(value, os.PathLike):
+        return value
+    text = os.fspath(value)
+    return value if isinstance(text, bytes) or re.match("[A-Za-z][A-Za-z0-9+.-]+:/", text) else text
+
 
 Text = Annotated[str, Field(min_length=1)]
 """Non-empty text. An empty path would mean the folder of the job file."""
+
+PathText = Annotated[str, BeforeValidator(_path_text)]
+"""A path or a URI, stored as text. In Python it can be a `pathlib.Path`."""
+
+FilledPath = Annotated[Text, BeforeValidator(_path_text)]
+"""A path that is not empty."""
 
 Channel = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 """The name of a channel."""
 
 
-@per_target(Text | None, default=None)
+@per_target(FilledPath | None, default=None)
 class _Places(Model):
     """One location per target, in the field that has the target's name."""
 
@@ -33,7 +50,7 @@ class _Places(Model):
 
     if TYPE_CHECKING:
 
-        def __init__(self, **places: str | None) -> None: ...
+        def __init__(self, **places: PathInput | None) -> None: ...
 
         def __getattr__(self, target: str) -> str | None: ...
 
@@ -107,7 +124,7 @@ class Input(_Places):
             shuffle_seed: int | None = None,
             instance_groups: Texts = (),
             access: Literal["ro", "rw"] = "ro",
-            **places: str | None,
+            **places: PathInput | None,
         ) -> None: ...
 
 
@@ -135,7 +152,7 @@ class Output(_Places):
             ] = "uri_folder",
             asset_name: str | None = None,
             asset_version: str | None = None,
-            **places: str | None,
+            **places: PathInput | None,
         ) -> None: ...
 
 
@@ -148,4 +165,4 @@ class Checkpoint(_Places):
 
     if TYPE_CHECKING:
 
-        def __init__(self, *, keep: int = 3, **places: str | None) -> None: ...
+        def __init__(self, *, keep: int = 3, **places: PathInput | None) -> None: ...

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, JsonValue
 
-from cloudtrain.core.data import Checkpoint, Input, Output, Text
+from cloudtrain.core.data import Checkpoint, FilledPath, Input, Output, PathText, Text
 from cloudtrain.core.distribution import Distribution, NoDistribution
 from cloudtrain.core.model import Model, all_at_once
 from cloudtrain.core.origin import FromFile
@@ -25,7 +25,7 @@ from cloudtrain.problems.source import KeyProblem, MissingProblem
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from cloudtrain.core.arguments import DurationInput, Fields, Json
+    from cloudtrain.core.arguments import DurationInput, Fields, Json, PathInput
 
 BUNDLED = "bundled:"
 """Prefix of a bundled training script: `source_dir: bundled:digits_ddp` names a script that ships with cloudtrain."""
@@ -75,13 +75,13 @@ class Environment(Model):
     """Version of Python, as text: `"3.12"`."""
     image: Named | None = None
     """A container image, instead of a framework and version."""
-    conda_file: str | None = None
+    conda_file: PathText | None = None
     """Azure ML: a conda file to install on top of the image. The path is relative to `source_dir`, and may lead
     outside."""
-    build: str | None = None
+    build: PathText | None = None
     """Azure ML: a folder with a `Dockerfile` to build the environment from. `../environment` is a folder beside
     `source_dir`."""
-    dockerfile: str | None = None
+    dockerfile: PathText | None = None
     """Azure ML: the path of the Dockerfile inside `build`, if its name is not `Dockerfile`."""
     asset_name: AssetWord | None = None
     """Azure ML: the name to register the environment of an image or a `build` folder under. Default: an environment
@@ -92,7 +92,7 @@ class Environment(Model):
     """Azure ML: a description of the environment of an image or a `build` folder."""
     tags: dict[str, str] = Field(default_factory=dict)
     """Azure ML: tags of that environment."""
-    requirements: str | None = None
+    requirements: PathText | None = None
     """A pip requirements file inside `source_dir`. The clouds install it before the script starts. On this machine the
     interpreter must already have the packages (LO207)."""
     variables: dict[str, str] = Field(default_factory=dict)
@@ -118,14 +118,14 @@ class Environment(Model):
             base: str | None = None,
             python: str | None = None,
             image: NamedInput | None = None,
-            conda_file: str | None = None,
-            build: str | None = None,
-            dockerfile: str | None = None,
+            conda_file: PathInput | None = None,
+            build: PathInput | None = None,
+            dockerfile: PathInput | None = None,
             asset_name: str | None = None,
             asset_version: str | None = None,
             description: str | None = None,
             tags: Mapping[str, str] = ...,
-            requirements: str | None = None,
+            requirements: PathInput | None = None,
             variables: Mapping[str, str] = ...,
             secrets: Mapping[str, NamedInput] = ...,
             **environments: str | None,
@@ -234,9 +234,9 @@ class TrainingJob(FromFile):
     name: str = Field(pattern=JOB_NAME, max_length=MAX_JOB_NAME)
     """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter fits every
     target."""
-    source_dir: str | None = "."
+    source_dir: PathText | None = "."
     """The folder with the user's code, or a single file, relative to the job file; or `bundled:NAME`. Null: no code."""
-    entry_point: Text | None = None
+    entry_point: FilledPath | None = None
     """The script inside `source_dir`. Without `entry_point` and `command`, the image's entry point runs (SageMaker)."""
     command: Text | None = None
     """A shell command line, instead of `entry_point`."""
@@ -284,8 +284,8 @@ class TrainingJob(FromFile):
             self,
             *,
             name: str,
-            source_dir: str | None = ".",
-            entry_point: str | None = None,
+            source_dir: PathInput | None = ".",
+            entry_point: PathInput | None = None,
             command: str | None = None,
             hyperparameters: Mapping[str, Json] = ...,
             bare_flags: bool = False,

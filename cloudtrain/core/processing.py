@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from cloudtrain.core.data import Input, Output, Text
+from cloudtrain.core.data import FilledPath, Input, Output, PathText, Text
 from cloudtrain.core.job import Environment, Name, TrainingJob, one_thing_to_run, same_names, unsendable
 from cloudtrain.core.model import Model, all_at_once
 from cloudtrain.core.origin import FromFile
@@ -24,7 +24,7 @@ from cloudtrain.problems.collect import describe_value
 from cloudtrain.problems.names import JOB_NAME
 
 if TYPE_CHECKING:
-    from cloudtrain.core.arguments import DurationInput, Fields, Json, Texts
+    from cloudtrain.core.arguments import DurationInput, Fields, Json, PathInput, Texts
 
 ONLY_TRAINING = {
     "channel": None,
@@ -95,7 +95,7 @@ class ProcessingInput(Input):
             instance_groups: Texts = (),
             access: Literal["ro", "rw"] = "ro",
             path: str | None = None,
-            **places: str | None,
+            **places: PathInput | None,
         ) -> None: ...
 
 
@@ -122,7 +122,7 @@ class ProcessingOutput(Output):
             asset_name: str | None = None,
             asset_version: str | None = None,
             path: str | None = None,
-            **places: str | None,
+            **places: PathInput | None,
         ) -> None: ...
 
 
@@ -155,9 +155,9 @@ class ProcessingJob(FromFile):
     name: str = Field(pattern=JOB_NAME, max_length=40)
     """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter fits every
     target."""
-    source_dir: str = "."
+    source_dir: PathText = "."
     """The folder with your code, relative to the job file; or `bundled:NAME`."""
-    entry_point: Text | None = None
+    entry_point: FilledPath | None = None
     """The script inside `source_dir`. Without `entry_point` and `command`, the image's entry point runs (SageMaker)."""
     command: Text | None = None
     """A shell command line, instead of `entry_point`."""
@@ -192,8 +192,8 @@ class ProcessingJob(FromFile):
             *,
             name: str,
             kind: Literal["processing"] = "processing",
-            source_dir: str = ".",
-            entry_point: str | None = None,
+            source_dir: PathInput = ".",
+            entry_point: PathInput | None = None,
             command: str | None = None,
             hyperparameters: Mapping[str, Json] = ...,
             resources: Resources | Fields = ...,

@@ -64,6 +64,7 @@ def prepare_job(
     """
     own = settings.target(target, profile=profile) if target is None or isinstance(target, str) else target
     where = target_of(own.type)
+    own = where.settings_here(own, environ=settings.environ, cwd=settings.cwd)
     job = anchored(job, settings.cwd)
     try:
         job, notes, awaited, after = _resolve_run_inputs(job, where.name, settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -121,6 +122,9 @@ def _holds_mappings(node: SchemaNode) -> bool:
 
 
 def _type_hint(node: SchemaNode, name: str, value: Any, written: str | None) -> str | None:
+    if node.words == "text" and isinstance(value, os.PathLike):
+        is_uri = ":/" in os.fspath(value)
+        return "write the URI as text: a path drops one of its slashes" if is_uri else "write `str(path)`"
     if node.words == "text" and isinstance(value, bool | int | float):
         text = written or (str(value).lower() if isinstance(value, bool) else describe_value(value).strip("`"))
         return f'write `"{text}"`, in quotes'

@@ -288,6 +288,10 @@ class Target(ABC):
     exports: ClassVar[tuple[str, ...]] = ()
     """The methods of `core.exports` that its plans define."""
 
+    def settings_here(self, settings: Any, *, environ: Mapping[str, str], cwd: Path) -> Any:
+        """Return the settings with names that only this machine can explain replaced. It reads this machine only."""
+        return settings
+
     @abstractmethod
     def account(self, settings: Any, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> Account:
         """Return what compile needs to know beside the settings.

@@ -366,7 +366,33 @@ def test_the_end_names_what_a_script_wrote_beside_its_code(cli: Cli, clean_envir
     assert f"`cloudtrain download {name} work/`" in result.err
     nothing = cli("download", name, "model/")
     assert (nothing.code, f"`cloudtrain download {name} work/`" in nothing.err) == (1, True)
+    none = cli("download", name, "outputs/")
+    assert (none.code, "hint: copy `work/`: the script wrote into its working folder" in none.err) == (2, True)
     assert cli("download", name, "work/", "--to", "here").out.split() == ["here/log.txt", "here/out/last.pt"]
+
+
+def test_outputs_are_copied_together(cli: Cli, clean_environment: Path) -> None:
+    """`download outputs/` copies each declared output into its own folder, and nothing of the model."""
+    script = (
+        "import os\nfor kind in ('OUTPUT_PLOTS', 'OUTPUT_SCORES', 'MODEL_DIR'):\n"
+        "    open(os.environ[f'CLOUDTRAIN_{kind}'] + '/made', 'w').write(kind)\n"
+    )
+    (clean_environment / "train.py").write_text(script)
+    (clean_environment / "job.yaml").write_text("name: two\nentry_point: train.py\noutputs: {plots: {}, scores: {}}\n")
+    assert cli("submit", "job.yaml").code == 0
+    both = cli("download", "last", "outputs/", "--to", "all")
+    assert (both.code, sorted(both.out.split())) == (0, ["all/plots/made", "all/scores/made"])
+    assert (clean_environment / "all/scores/made").read_text() == "OUTPUT_SCORES"
+    assert cli("download", "last", "outputs/plots", "--to", "one").out == "one/made\n"
+
+
+def test_outputs_of_a_job_with_a_model_alone(cli: Cli, clean_environment: Path) -> None:
+    """The hint leads to the model, where there is one."""
+    script = "import os\nopen(os.environ['CLOUDTRAIN_MODEL_DIR'] + '/m', 'w').close()\nopen('log.txt', 'w').close()"
+    (clean_environment / "train.py").write_text(script)
+    (clean_environment / "job.yaml").write_text("name: plain\nsource_dir: .\nentry_point: train.py\n")
+    assert cli("submit", "job.yaml").code == 0
+    assert "hint: copy `model/`\n" in cli("download", "last", "outputs/").err
 
 
 def test_the_end_says_nothing_of_a_clean_working_folder(cli: Cli, clean_environment: Path) -> None:

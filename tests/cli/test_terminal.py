@@ -109,6 +109,39 @@ def test_dumb_terminal_gets_plain_lines(terminal: object, scripted: Path, job: s
     assert "[rank 0] [metrics] step=2 loss=0.333" in output
 
 
+@pytest.mark.parametrize(("answer", "ends"), [("y", 0), ("n", 2)])
+def test_last_of_another_folder_is_stopped_only_after_a_yes(
+    cli: Cli, scripted: Path, job: str, clean_environment: Path, monkeypatch: pytest.MonkeyPatch, answer: str, ends: int
+) -> None:
+    """`stop last` names the run that it would stop, and the folder that it was submitted from."""
+    fate(scripted, state="running")
+    assert cli("submit", job, "--detach").code == 0
+    (run,) = json.loads(cli("ps", "--json").out)
+    other = clean_environment / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    child = pexpect.spawn(
+        sys.executable,
+        ["-c", PROGRAM, "stop", "last"],
+        env={**os.environ, "TERM": "dumb", "PYTHONPATH": str(REPOSITORY)},  # type: ignore[arg-type]
+        dimensions=(24, 200),
+        encoding="utf-8",
+        timeout=DEADLINE,
+    )
+    try:
+        child.expect_exact(f"stop `{run['name']}`? [y/N]: ")
+        assert f"`last` is `{run['name']}`, from `{clean_environment}`" in " ".join((child.before or "").split())
+        assert not (scripted / "stopped").exists()
+        child.sendline(answer)
+        child.expect(pexpect.EOF)
+    finally:
+        child.close(force=True)
+    assert child.exitstatus == ends
+    assert (scripted / "stopped").exists() == (answer == "y")
+    if answer == "n":
+        assert "nothing was done [CT939]" in " ".join((child.before or "").split())
+
+
 def test_everything_fits_a_terminal_of_80_columns(terminal: object, cli: Cli, scripted: Path, job: str) -> None:
     """Tables and messages keep to the width, for a run with the longest name that there can be."""
     fate(scripted, state="failed", reason="rank 1 exited with 1: " + "word " * 20, failed_rank=1)

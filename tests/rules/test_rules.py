@@ -43,12 +43,23 @@ def check(case: Case, make_source: Callable[..., Path], ignore: tuple[str, ...] 
     return check_plan(make_subject(job, case.target, account, plan, tree), ignore=ignore)
 
 
+ARGPARSE = """\
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--learning_rate", type=float)
+print(parser.parse_args())
+"""
 TORCH = {"type": "torch"}
 EIGHT = {"gpus_per_instance": 8}
 KEY = Maker(1).pem("OPENSSH ")
 TOKEN = Maker(2).letters(34, before="hf_")
 
 CASES: dict[str, tuple[Case, Case, str]] = {
+    "CT209": (
+        Case({"hyperparameters": {"lerning_rate": 1}}, files={**SOURCE, "train.py": ARGPARSE}),
+        Case({"hyperparameters": {"learning_rate": 1}}, files={**SOURCE, "train.py": ARGPARSE}),
+        "did you mean `learning_rate`?",
+    ),
     "CT101": (Case({"entry_point": "trian.py"}), Case(), "did you mean `train.py`?"),
     "CT102": (
         Case({"environment": {"requirements": "requirement.txt"}}, files={**SOURCE, "requirements.txt": "numpy\n"}),

@@ -5,6 +5,7 @@ Each `type: ignore` is a mistake that mypy must find; with `warn_unused_ignores`
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import cloudtrain as ct
@@ -40,6 +41,16 @@ as_data = ct.TrainingJob(
     checkpoint={"local": "checkpoints"},
     spot={},
     max_runtime=7200,
+)
+
+with_paths = ct.TrainingJob(
+    name="a",
+    source_dir=Path("src"),
+    entry_point=Path("train.py"),
+    environment=ct.Environment(requirements=Path("requirements.txt")),
+    inputs={"train": ct.Input(local=Path("data"))},
+    outputs={"plots": ct.Output(local=Path("plots"))},
+    checkpoint=ct.Checkpoint(local=Path("checkpoints")),
 )
 
 rates: dict[str, float] = {"learning_rate": 0.1}

@@ -22,6 +22,8 @@ TAKES = {
     "Named": "NamedInput",
     "Count": "int",
     "Text": "str",
+    "PathText": "PathInput",
+    "FilledPath": "PathInput",
     "Name": "str",
     "JsonValue": "Json",
     "tuple[str, ...]": "Texts",

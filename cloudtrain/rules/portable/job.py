@@ -11,6 +11,7 @@ from cloudtrain.core.distribution import TensorFlow
 from cloudtrain.core.per_target import OVERRIDES
 from cloudtrain.core.plan import Level
 from cloudtrain.core.units import exact_duration
+from cloudtrain.errors import did_you_mean
 from cloudtrain.rules import torch_names
 from cloudtrain.rules.rule import Fault, Subject, rule
 from cloudtrain.rules.variables import variables
@@ -153,6 +154,37 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
 def _torch_version(text: str | None) -> tuple[int, int] | None:
     match = re.match(r"(\d+)\.(\d+)", text or "")
     return (int(match[1]), int(match[2])) if match else None
+
+
+@rule("CT209", Level.WARNING)
+def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
+    """The script does not know a hyperparameter.
+
+    Hyperparameters reach the script as `--name value`. The script reads its options with `argparse.ArgumentParser`,
+    which ends the run at an option that it does not know. Only a script that names all its options in its own text and
+    calls `parse_args()` is checked.
+    """
+    script, names = subject.job.entry_point, subject.job.hyperparameters
+    entry = next((entry for entry in subject.tree.entries if entry.path == script), None) if script and names else None
+    if entry is None or not entry.path.endswith(".py"):
+        return
+    try:
+        text = Path(subject.tree.location(entry)).read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return
+    if "argparse" not in text:
+        return
+    from cloudtrain.core.script_options import options_of_script
+
+    options = options_of_script(text)
+    if options is None:
+        return
+    known = sorted(option for option in options if not option.startswith("no-") and len(option) > 1)
+    for name, value in names.items():
+        is_sent = _PARAMETER_NAME.fullmatch(name) and not (subject.job.bare_flags and value is False)
+        if is_sent and not any(option.startswith(name) for option in options):  # argparse takes beginnings of names
+            hint = did_you_mean(name, known) or "remove it"
+            yield Fault(f"`{name}` is not an option of `{script}`", hint, ("hyperparameters", name))
 
 
 TOY = ("size", "toy")

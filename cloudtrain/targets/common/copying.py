@@ -43,6 +43,8 @@ def copy_places(
     outputs = {name.removeprefix("outputs/"): known[name] for name in known if name.startswith("outputs/")}
     if wanted == "outputs" and wanted not in known and outputs:
         return _copy_named({name: dict(_files(folders)) for name, folders in outputs.items()}, destination)
+    if wanted == "outputs" and wanted not in known:
+        raise UsageError("the job declares no outputs beside its model", hint=_instead(known, chosen), code="CT935")
     place, _, below = wanted.partition("/")
     if place in chosen:
         files = _below(chosen[place], below)
@@ -62,9 +64,16 @@ def _find(wanted: str, known: Mapping[str, Places]) -> list[Path]:
         name, rest = "/".join(parts[:length]), parts[length:]
         if name in known and ".." not in rest:
             return [place.joinpath(*rest) for place in known[name]]
-    if wanted == "outputs":
-        raise UsageError("the job declares no outputs beside its model", hint="copy `model/`", code="CT935")
     raise UsageError(f"a run has no `{wanted}`", hint=did_you_mean(wanted, known), code="CT935")
+
+
+def _instead(known: Mapping[str, Places], chosen: Mapping[str, Files]) -> str:
+    """Return the hint for a job without outputs: its model, or the other files that it wrote instead."""
+    if not any(_files(known.get("model", ()))):
+        for place, files in chosen.items():
+            if files:
+                return f"copy `{place}/`: the script wrote into its working folder"
+    return "copy `model/`"
 
 
 def _files(places: Places) -> Iterator[tuple[str, Path]]:

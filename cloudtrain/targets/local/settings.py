@@ -56,7 +56,8 @@ class Local(TargetSettings):
 
     type: Literal["local"] = "local"
     python: str | None = None
-    """The interpreter that runs the script. Default: the interpreter that runs cloudtrain."""
+    """The interpreter that runs the script. `conda:NAME` is that of a conda environment, and `uv` that of the project
+    around the working directory, as in `uv run`. Default: the interpreter that runs cloudtrain."""
     instance_count: Count | None = None
     """Simulated instances, instead of the job's count scaled down to this machine."""
     processes_per_instance: Count | None = None

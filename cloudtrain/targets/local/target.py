@@ -36,6 +36,17 @@ class LocalTarget(Target):
     has_secrets_here = True
     waits_for_runs = True
 
+    def settings_here(self, settings: Local, *, environ: Mapping[str, str], cwd: Path) -> Local:
+        """Replace the interpreter `conda:NAME` or `uv` by that environment's, and a path relative to the working
+        directory by a whole one. A name without an environment stays (LO102)."""
+        python = settings.python
+        if python is None or not (os.sep in python or python == "uv" or python.startswith("conda:")):
+            return settings
+        from cloudtrain.targets.local.interpreters import find_interpreter
+
+        found = find_interpreter(python, environ, cwd)
+        return settings if found is None else settings.model_copy(update={"python": str(found)})
+
     def account(self, settings: Local, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> LocalAccount:
         """Describe this machine for the compile context."""
         from cloudtrain.targets.common.machine import find_mpirun, host_name, loopback_interface, this_machine

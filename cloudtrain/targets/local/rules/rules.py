@@ -48,10 +48,17 @@ def input_is_missing(subject: Subject) -> Iterator[Fault]:
 def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
     """The Python interpreter for the run does not exist.
 
-    `--python` (or `ct.Local(python=...)`) names the interpreter that runs the script.
+    `--python` (or `ct.Local(python=...)`) names the interpreter that runs the script: a path, `conda:NAME` for a conda
+    environment, or `uv` for the environment of the project around the working directory.
     """
     python = subject.target.python
-    if python is not None and shutil.which(python) is None:
+    if python == "uv":
+        hint = "`uv sync` creates it, in the folder of the project's `pyproject.toml`"
+        yield Fault("the project around this folder has no uv environment", hint)
+    elif python is not None and python.startswith("conda:"):
+        name = python.removeprefix("conda:")
+        yield Fault(f"there is no conda environment `{name}`", "`conda env list` shows those that there are")
+    elif python is not None and shutil.which(python) is None:
         yield Fault(f"there is no interpreter `{python}`", f"use this one: `--python {sys.executable}`")
 
 

@@ -234,7 +234,7 @@ class LocalService:
         """Copy what the run wrote; see `copy_places`."""
         folder = self._folder_of(ref)
         spec = folder.read_launch()
-        is_wanted = path.strip("/").partition("/")[0] in ("", NAME)
+        is_wanted = path.strip("/").partition("/")[0] in ("", NAME, "outputs")
         work = working_files(spec, Path(folder.unpacked)) if is_wanted else {}
         return copy_places(spec.downloads(), path, destination, chosen={NAME: work})
 

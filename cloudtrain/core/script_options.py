@@ -1,0 +1,146 @@
+"""The options of a script that reads its arguments with argparse, where its text alone tells all of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+_FILLS = frozenset(("add_argument", "add_argument_group", "add_mutually_exclusive_group"))
+_READS = "parse_args"
+_HARMLESS = frozenset((_READS, "set_defaults", "get_default", "error", "exit", "print_help", "print_usage"))
+
+
+class _NotCertain(Exception):
+    """The text does not tell all options."""
+
+
+def options_of_script(text: str) -> frozenset[str] | None:
+    """Return the names of the options without their dashes, or None where the script may know others.
+
+    The text is certain if it makes a single `argparse.ArgumentParser`, adds each option by literal names, passes the
+    parser to nothing, and calls `parse_args()` in the module itself or in a function that the module calls by name.
+    """
+    try:
+        return frozenset(_read(ast.parse(text)))
+    except (_NotCertain, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _read(tree: ast.Module) -> set[str]:
+    nodes = list(ast.walk(tree))
+    _require_plain(nodes)
+    made = [node for node in nodes if isinstance(node, ast.Call) and _is_parser(node, _imported(nodes))]
+    if len(made) != 1 or {word.arg for word in made[0].keywords} - {
+        "description",
+        "prog",
+        "usage",
+        "epilog",
+        "formatter_class",
+    }:
+        raise _NotCertain
+    holders = {_holder(made[0], nodes)}
+    found = {"help", "h"}
+    while True:  # a group of options is filled like the parser
+        calls = list(_calls_of(holders, nodes))
+        groups = {_holder(call, nodes) for name, call in calls if name in _FILLS - {"add_argument"}}
+        if groups <= holders:
+            break
+        holders |= groups
+    for name, call in calls:
+        if name == "add_argument":
+            found.update(_names(call))
+    reads = [call for name, call in calls if name == _READS]
+    if len(reads) != 1 or reads[0].args or reads[0].keywords or not _is_reached(reads[0], tree, nodes):
+        raise _NotCertain
+    return found
+
+
+def _require_plain(nodes: list[ast.AST]) -> None:
+    """Refuse what can give the script another parser, other arguments, or a life after a wrong one."""
+    for node in nodes:
+        is_star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
+        is_argv = isinstance(node, ast.Attribute) and node.attr in ("argv", "orig_argv", "parse_known_args")
+        is_caught = isinstance(node, ast.ExceptHandler) and (
+            node.type is None or any(isinstance(item, ast.Name) and item.id in _EXITS for item in ast.walk(node.type))
+        )
+        if is_star or is_argv or is_caught or (isinstance(node, ast.alias) and node.name == "argv"):
+            raise _NotCertain
+
+
+_EXITS = ("SystemExit", "BaseException")
+
+
+def _imported(nodes: list[ast.AST]) -> set[str]:
+    """Return how the script calls argparse's parser: `argparse.ArgumentParser`, or the name that it imports."""
+    whole = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    found = {f"{alias.asname or alias.name}.ArgumentParser" for alias in whole if alias.name == "argparse"}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module == "argparse" and not node.level:
+            found.update(alias.asname or alias.name for alias in node.names if alias.name == "ArgumentParser")
+    return found
+
+
+def _is_parser(call: ast.Call, names: set[str]) -> bool:
+    return isinstance(call.func, ast.Name | ast.Attribute) and ast.unparse(call.func) in names
+
+
+def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
+    """Return the only name that is bound to the result of a call, and to nothing else."""
+    for node in nodes:
+        if isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1:
+            target = node.targets[0]
+            if isinstance(target, ast.Name) and _bindings(target.id, nodes) == 1:
+                return target.id
+    raise _NotCertain
+
+
+def _bindings(name: str, nodes: list[ast.AST]) -> int:
+    """Count where a name gets a value."""
+    return sum(
+        (isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load))
+        or (isinstance(node, ast.arg) and node.arg == name)
+        or (isinstance(node, ast.alias) and (node.asname or node.name) == name)
+        or (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == name)
+        for node in nodes
+    )
+
+
+def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, ast.Call]]:
+    """Yield the calls of methods of the parser and its groups. Any other use of them is not certain."""
+    called = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
+    methods = {
+        id(node.value): node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in holders:
+            method = methods.get(id(node))
+            call = called.get(id(method)) if method is not None else None
+            if method is None or call is None or method.attr not in _FILLS | _HARMLESS:
+                raise _NotCertain
+            yield method.attr, call
+
+
+def _names(call: ast.Call) -> Iterator[str]:
+    """Yield the names of one `add_argument`."""
+    words = {word.arg: word.value for word in call.keywords}
+    if None in words or not isinstance(words.get("nargs", ast.Constant("?")), ast.Constant):
+        raise _NotCertain
+    if getattr(words.get("nargs"), "value", None) in ("...", "A..."):  # takes every option that follows
+        raise _NotCertain
+    for word in call.args:
+        if not isinstance(word, ast.Constant) or not isinstance(word.value, str):
+            raise _NotCertain
+        if word.value.startswith("-"):
+            yield word.value.lstrip("-")
+            yield f"no-{word.value.lstrip('-')}"  # of a BooleanOptionalAction
+
+
+def _is_reached(call: ast.Call, tree: ast.Module, nodes: list[ast.AST]) -> bool:
+    """Return whether the call stands in the module itself, or in a function that is called by its name."""
+    names = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    for node in tree.body:
+        if any(inner is call for inner in ast.walk(node)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                return node.name in names
+            return not isinstance(node, ast.ClassDef)
+    return False
