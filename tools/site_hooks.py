@@ -26,7 +26,7 @@ EXECUTED = ROOT / "build" / "notebooks"
 """Where the tests write executed notebooks: `python -m pytest -m notebook`."""
 
 PLACES = re.compile(
-    rf"(?:{re.escape(tempfile.gettempdir())}/(?:pytest-of-[^/]+/pytest-\d+/[^/]+/)?|{re.escape(str(ROOT))}/)"
+    rf"(?:{re.escape(str(ROOT))}/|{re.escape(tempfile.gettempdir())}/(?:pytest-of-[^/]+/pytest-\d+/[^/]+/)?)"
 )
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 

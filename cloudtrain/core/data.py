@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Text = Annotated[str, Field(min_length=1)]
 """Non-empty text. An empty path would mean the folder of the job file."""
 
+Channel = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+"""The name of a channel."""
+
 
 @per_target(Text | None, default=None)
 class _Places(Model):
@@ -63,7 +66,7 @@ class Input(_Places):
     direct: Azure ML passes the URI unchanged. eval_mount, eval_download: Azure ML evaluates an `mltable` first."""
     type: Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"] = "uri_folder"
     """Azure ML's kind of data."""
-    channel: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] | None = None
+    channel: Channel | None = None
     """SageMaker: the name of the channel, such as `train-1.x`. Default: the input's name."""
     shard: bool = Field(default=False, strict=True)
     """SageMaker: each instance gets its own part (ShardedByS3Key) instead of all of it."""

@@ -84,6 +84,7 @@ class ProcessingInput(Input):
             type: Literal[
                 "uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"
             ] = "uri_folder",
+            channel: str | None = None,
             shard: bool = False,
             content_type: str | None = None,
             compression: Literal["gzip"] | None = None,
