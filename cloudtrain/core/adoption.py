@@ -84,6 +84,20 @@ class StaticCall:
     keywords: dict[str, Any]
 
 
+def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
+    """Return the known part of a value, and note the unknown parts in `unknown`."""
+    if isinstance(value, Unknown | StaticCall):
+        unknown[path.lstrip(".")] = value.text if isinstance(value, Unknown) else f"{value.name}(...)"
+        return None
+    if isinstance(value, dict):
+        pairs = {str(key): said(inner, f"{path}.{key}", unknown) for key, inner in value.items()}
+        return {key: inner for key, inner in pairs.items() if inner is not None or value[key] is None}
+    if isinstance(value, list):
+        rows = [said(inner, f"{path}.{number}", unknown) for number, inner in enumerate(value)]
+        return [row for row in rows if row is not None]
+    return value
+
+
 @dataclass(frozen=True)
 class BatchSettings:
     """What the options of a batch script say beside the job."""

@@ -225,10 +225,16 @@ UNSAYABLE: dict[str, dict[str, Any]] = {
     "an algorithm of the marketplace": {
         "AlgorithmSpecification": {"TrainingInputMode": "File", "AlgorithmName": "arn:aws:sagemaker:x:algorithm/a"}
     },
-    "debugger rules": {"DebugRuleConfigurations": [{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1"}]},
-    "profiler rules": {"ProfilerRuleConfigurations": [{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1"}]},
-    "a folder of TensorBoard": {"TensorBoardOutputConfig": {"S3OutputPath": "s3://b/t", "LocalPath": "/tb"}},
-    "a folder of checkpoints": {"CheckpointConfig": {"S3Uri": "s3://b/c", "LocalPath": "/c"}},
+    "two collections of one name": {
+        "DebugHookConfig": {"S3OutputPath": "s3://b/d", "CollectionConfigurations": [{"CollectionName": "c"}] * 2}
+    },
+    "a collection without a name": {
+        "DebugHookConfig": {"S3OutputPath": "s3://b/d", "CollectionConfigurations": [{"CollectionParameters": {}}]}
+    },
+    "a profiler that is neither on nor off": {"ProfilerConfig": {"S3OutputPath": "s3://b/p"}},
+    "a folder of checkpoints that a shell would split": {
+        "CheckpointConfig": {"S3Uri": "s3://b/c", "LocalPath": "/c d"}
+    },
     "a field of tomorrow": {"NewConfig": {"Enable": True, "Rates": [1, 2.5, None]}},
     "a hyperparameter that is no JSON": {"HyperParameters": FULL["HyperParameters"] | {"x": "plain text", "y": "01"}},
 }
@@ -247,11 +253,42 @@ def test_what_fields_cannot_say_goes_to_overrides(case: str, adopted: Callable[.
     assert found.fields.get("sagemaker_overrides") or case.startswith("a hyperparameter")
 
 
+RULE = {
+    "RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1", "InstanceType": "ml.m5.xlarge", "VolumeSizeInGB": 10,
+    "LocalPath": "/r", "S3OutputPath": "s3://b/r", "RuleParameters": {"rule_to_invoke": "LossNotDecreasing"},
+}  # fmt: skip
+
 SAYABLE: dict[str, dict[str, Any]] = {
     "a checkpoint without a path": {"CheckpointConfig": {"S3Uri": "s3://b/c"}},
     "pipe mode of the job": {"AlgorithmSpecification": FULL["AlgorithmSpecification"] | {"TrainingInputMode": "Pipe"}},
     "a run of an experiment": {"ExperimentConfig": {"ExperimentName": "e", "RunName": "r"}},
     "MLflow": {"MlflowConfig": {"MlflowResourceArn": "arn:aws:sagemaker:x", "MlflowRunName": "r"}},
+    "debugger rules": {"DebugRuleConfigurations": [{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1"}]},
+    "rules in full": {
+        "DebugRuleConfigurations": [RULE],
+        "ProfilerRuleConfigurations": [RULE, RULE | {"RuleConfigurationName": "s"}],
+    },
+    "the debugger's hook": {
+        "DebugHookConfig": {
+            "S3OutputPath": "s3://b/d",
+            "LocalPath": "/d",
+            "HookParameters": {"save_interval": "10"},
+            "CollectionConfigurations": [
+                {"CollectionName": "losses", "CollectionParameters": {"save_interval": "5"}},
+                {"CollectionName": "all"},
+            ],
+        }
+    },
+    "the profiler": {
+        "ProfilerConfig": {
+            "S3OutputPath": "s3://b/p",
+            "DisableProfiler": False,
+            "ProfilingIntervalInMilliseconds": 500,
+            "ProfilingParameters": {"FileOpenFailThreshold": "50"},
+        }
+    },
+    "a folder of TensorBoard": {"TensorBoardOutputConfig": {"S3OutputPath": "s3://b/t", "LocalPath": "/tb"}},
+    "a folder of checkpoints": {"CheckpointConfig": {"S3Uri": "s3://b/c", "LocalPath": "/opt/ml/mine"}},
     "TensorBoard": {"TensorBoardOutputConfig": {"S3OutputPath": "s3://b/t"}},
     "a channel with another name": {"InputDataConfig": [FULL["InputDataConfig"][0] | {"ChannelName": "train-1.x"}]},
     "preferences with counts and plans": {
@@ -285,6 +322,7 @@ def test_what_fields_and_settings_say(case: str, adopted: Callable[..., ct.Adopt
     found = adopted(request | SAYABLE[case])
     assert found.differences == ()
     assert not found.fields.get("sagemaker_overrides", {}).keys() & (SAYABLE[case].keys() | {"InputDataConfig"})
+    assert read_document(found.settings_text, "toml").data == {"sagemaker": found.settings}
 
 
 def test_channels_whose_names_are_no_inputs(adopted: Callable[..., ct.Adoption]) -> None:

@@ -54,6 +54,30 @@ boto3.client("sagemaker").create_training_job(
 """
 
 
+COMMAND = """\
+from azure.ai.ml import Input, MLClient, Output, PyTorchDistribution, command
+from azure.ai.ml.entities import Environment, JupyterLabJobService
+raise SystemExit("executed")
+client = MLClient(credential, "sub", "group", workspace_name=workspace)
+environment = Environment(name="mine", version=3, image="x:1", conda_file="env/conda.yml")
+inputs = {"lr": 0.1, "data": Input(type="uri_folder", path="azureml:d:1", mode="download"), "other": Input(path=asset.id),
+          "seed": args.seed}
+job = command(
+    code="./src", command="python train.py --lr ${{inputs.lr}} ${{inputs.data}} ${{inputs.other}} ${{inputs.seed}}",
+    environment=environment, compute="gpu", instance_count=2, shm_size="64g", inputs=inputs, tags={"team": "a"},
+    outputs={"model": Output(type="uri_folder", mode="rw_mount")}, services={"lab": JupyterLabJobService(nodes="all")},
+    distribution=PyTorchDistribution(process_count_per_instance=8), display_name=f"run-{stamp}", experiment_name="x")
+job.set_limits(timeout=600)
+client.jobs.create_or_update(job)
+"""
+
+PLAIN_COMMAND = """\
+from azure.ai.ml import command
+job = command(code="src", command="python train.py", environment=f"{env.name}:{env.version}")
+job.set_resources(instance_type="Standard_NC24ads_A100_v4", instance_count=1)
+"""
+
+
 def drafted(text: str, folder: Path, name: str = "job.py") -> ct.Adoption:
     """The draft of a script of this text."""
     (folder / name).write_text(text)
@@ -90,6 +114,49 @@ def test_a_trainer(tmp_path: Path) -> None:
     assert job.distribution == ct.Torch(processes_per_instance=2)
     assert (job.resources.instance_count, job.entry_point) == (2, "train.py")
     assert job.inputs["train"].of("sagemaker") == "s3://data/train"
+
+
+def test_a_command(tmp_path: Path) -> None:
+    """azure-ai-ml's arguments and objects; what the text leaves open is named, and an input keeps its name."""
+    found = drafted(COMMAND, tmp_path)
+    job = found.job
+    assert (job.source_dir, job.max_runtime, job.tags) == ("src", 600, {"team": "a"})
+    assert job.distribution == ct.Torch(processes_per_instance=8)
+    assert (job.resources.instance_count, job.resources.shm_size) == (2, 64 << 30)
+    assert found.fields["environment"] == {
+        "image": {"azureml": "x:1"}, "conda_file": "../env/conda.yml", "asset_name": "mine", "asset_version": "3",
+    }  # fmt: skip
+    assert {name: item.value or item.of("azureml") for name, item in job.inputs.items()} == {
+        "lr": 0.1, "data": "azureml:d:1", "other": "azureml:FILL-IN:1", "seed": "FILL-IN",
+    }  # fmt: skip
+    assert found.settings == {
+        "subscription_id": "sub", "resource_group": "group", "compute": "gpu", "experiment": "x",
+        "services": {"lab": {"type": "jupyter_lab", "all_instances": True}},
+    }  # fmt: skip
+    assert {item.path: item.original for item in found.differences} == {
+        "[azureml] workspace": "workspace",
+        "display_name": "f'run-{stamp}'",
+        "inputs.other.path": "asset.id",
+        "inputs.seed": "args.seed",
+        "(the whole request)": "",
+    }
+
+
+def test_a_command_of_which_nothing_is_known(tmp_path: Path) -> None:
+    """A draft all the same."""
+    text = "command(command=a, code=b, environment=Environment(image=c, conda_file={'x': [d]}), inputs=e, resources=f, "
+    text += "distribution=g(), outputs=h, identity=i, tags=j, instance_count=k, compute=l)\n"
+    found = drafted(text, tmp_path)
+    assert found.job.command == "FILL-IN"
+    named = {"command", "code", "inputs", "distribution", "outputs", "identity", "tags", "compute"}
+    assert {item.path for item in found.differences} > named | {"resources.instance_count", "environment.image"}
+
+
+def test_a_command_without_a_cluster(tmp_path: Path) -> None:
+    """Resources that are set later count too."""
+    found = drafted(PLAIN_COMMAND, tmp_path)
+    assert found.job.resources.instance_type.of("azureml") == "Standard_NC24ads_A100_v4"
+    assert [item.path for item in found.differences] == ["environment", "(the whole request)"]
 
 
 def test_a_request(tmp_path: Path) -> None:

@@ -211,6 +211,26 @@ def test_the_three_types_of_microsofts_page() -> None:
         assert {finding.code for finding in ct.plan(job, TARGET).errors} == set(re.findall(r"AZ\d{3}", said))
 
 
+def test_warnings_that_two_tables_name() -> None:
+    """`job_tier` on a cluster (AZ104), and workers that share GPUs (AZ305; without GPUs they may share): warnings."""
+
+    def warned(settings: dict[str, str], workers: int = 1, size: str = "Standard_NC24ads_A100_v4") -> set[str]:
+        job = ct.TrainingJob(
+            name="two", command="true", distribution=ct.TensorFlow(workers=workers), source_dir="bundled:digits_ddp",
+            environment={"framework": "tensorflow"}, resources={"instance_count": 2, "instance_type": size},
+        )  # fmt: skip
+        findings = ct.plan(job, TARGET.replace(**settings)).findings
+        return {finding.code for finding in findings if finding.level.value == "warning"}
+
+    assert "`job_tier` has no effect there, a warning (`AZ104`)" in PAGE
+    assert "AZ104" in warned({"compute": "gpu", "job_tier": "premium"})
+    assert "AZ104" not in warned({"compute": "gpu", "priority": "high"})
+    assert "| 9 workers on 2 instances with GPUs | sent | a warning (`AZ305`) |" in PAGE
+    assert "AZ305" in warned({}, 9)
+    assert "AZ305" not in warned({}, 9, "Standard_D4s_v3")
+    assert "AZ305" not in warned({}, 2)
+
+
 def test_variables_of_infiniband_are_named() -> None:
     """All that are set stand on the page."""
     for name, value in INFINIBAND.items():

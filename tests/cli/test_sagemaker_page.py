@@ -144,12 +144,17 @@ def test_shown_jobs_are_the_examples(name: str) -> None:
 
 def test_settings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings and the corrections of the catalogue are what the program reads."""
-    settings, corrections = blocks("toml")
+    settings, corrections, monitoring = blocks("toml")
     (tmp_path / "cloudtrain.toml").write_text(settings)
     (tmp_path / "instances.toml").write_text(corrections)
     monkeypatch.chdir(tmp_path)
     target = load_settings().target("sagemaker", profile="research")
     assert (target.region, target.profile, target.bucket) == ("us-west-2", "research", "research-training")
+    (tmp_path / "cloudtrain.toml").write_text(monitoring)
+    rule, losses = load_settings().target("sagemaker").debug_rules[0], {"losses": {"save_interval": "500"}}
+    assert (rule.parameters, load_settings().target("sagemaker").debugger_collections) == (
+        {"rule_to_invoke": "LossNotDecreasing"}, losses,
+    )  # fmt: skip
     assert [item.name for item in load_overlays(tmp_path, tmp_path)] == ["ml.p4de.24xlarge"]
 
 
@@ -168,6 +173,54 @@ def test_settings_and_rules_exist() -> None:
     assert set(re.findall(r"\b(?:SM|CT|LO)\d{3}\b", PAGE)) <= {rule.code for rule in all_rules()}
     named = set(re.findall(r"`(\w+)(?: = [^`]*)?`", PAGE))
     assert ct.SageMaker.model_fields.keys() - named == {"type"}
+
+
+def test_what_the_page_says_is_so(tmp_path: Path) -> None:
+    """What version 2 cannot express, who offers `torch`, and where SMDDP runs."""
+    sentence = " ".join(PAGE[PAGE.index("A request that version 2 cannot express") :].split("\n\n")[0].split())
+    preferred = {"instance_preferences": ["ml.p5.48xlarge", "ml.p4d.24xlarge"]}
+    for field, machine, setting in (
+        ("InstancePreferences", preferred, {}),
+        ("MaxPendingTimeInSeconds", {"instance_type": "ml.g5.xlarge"}, {"max_pending": "1h"}),
+        ("MlflowConfig", {"instance_type": "ml.g5.xlarge"}, {"mlflow": "arn:aws:sagemaker:us-west-2:1:x"}),
+    ):
+        job = ct.TrainingJob(name="a", command="x", source_dir=str(tmp_path), resources=machine,
+                             environment={"framework": "pytorch"})  # fmt: skip
+        with pytest.raises(ct.CloudtrainError, match=field):
+            ct.plan(job, TARGET.replace(**setting)).to_python()
+        assert f"`{field}`" in sentence
+    by_default = {row.name for row in instance_types("sagemaker") if row.smddp}
+    assert {name.rpartition(".")[0] for name in by_default} == {"ml.p4d", "ml.p4de"}
+    older = {row.name for row in instance_types("sagemaker") if row.smddp_in_sdk} - by_default
+    assert older == {"ml.p3.16xlarge", "ml.p3dn.24xlarge"}
+    (tmp_path / "train.py").write_text("")
+    for code, version, machine, distribution, offer in (
+        ("SM301", "2.8", "ml.p4d.24xlarge", {"type": "smddp"}, "{type: torch}"),
+        ("SM302", "2.2", "ml.g5.48xlarge", {"type": "smddp"}, "{type: torch}"),
+        ("SM304", "2.8", "ml.p4d.24xlarge", {"type": "smp", "version": 1}, "PyTorch"),
+    ):
+        job = ct.TrainingJob(name="a", entry_point="train.py", source_dir=str(tmp_path), distribution=distribution,
+                             resources={"instance_type": machine}, environment={"framework": "pytorch", "version": version})  # fmt: skip
+        found = {finding.code: finding.hint for finding in ct.plan(job, TARGET).findings}
+        assert offer in found[code]
+        assert ("torch}" in found[code]) == (code != "SM304")
+    assert "All else is equal" not in PAGE
+
+
+def test_what_boto3_checks() -> None:
+    """No maximum, no pattern and no enum; a minimum."""
+    botocore = pytest.importorskip("botocore.session")
+    from botocore.validate import ParamValidator
+
+    shape = botocore.get_session().get_service_model("sagemaker").operation_model("CreateTrainingJob").input_shape
+    resources = {"InstanceType": "ml.none", "InstanceCount": 1, "VolumeSizeInGB": 1}
+    request = {
+        "TrainingJobName": "not a name " * 10, "RoleArn": "x" * 30, "AlgorithmSpecification": {"TrainingInputMode": "None"},
+        "OutputDataConfig": {"S3OutputPath": "nowhere"}, "ResourceConfig": resources, "StoppingCondition": {},
+    }  # fmt: skip
+    assert not ParamValidator().validate(request, shape).has_errors()
+    resources["InstanceCount"] = -1
+    assert ParamValidator().validate(request, shape).has_errors()
 
 
 def test_figures_of_the_catalogue() -> None:

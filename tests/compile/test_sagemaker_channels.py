@@ -151,6 +151,28 @@ def test_preferences_with_counts_and_plans() -> None:
     ]
 
 
+def test_a_checkpoint_folder_of_your_own() -> None:
+    """The request, the job's reference and the runtime's variable name it; a job without a checkpoint has none."""
+    target = ct.SageMaker(checkpoint_path="/opt/ml/mine")
+    found = plan(target, checkpoint={}, hyperparameters={"to": "${{checkpoint}}/last"}).request
+    assert found["CheckpointConfig"]["LocalPath"] == "/opt/ml/mine"
+    assert json.loads(found["HyperParameters"]["to"]) == "/opt/ml/mine/last"
+    assert found["Environment"] == {"CLOUDTRAIN_CHECKPOINT_DIR": "/opt/ml/mine"}
+    assert not {"CheckpointConfig", "Environment"} & plan(target).request.keys()
+
+
+def test_details_of_a_feature_that_is_off() -> None:
+    """All errors at once; the profiler's rules are sent beside a profiler that is off, as the service takes them."""
+    with pytest.raises(ct.JobError) as caught:
+        ct.SageMaker(debugger_path="/d", profiler=False, profiler_interval=500, checkpoint_path="two words")
+    problems = {problem.path: problem.message for problem in caught.value.problems}
+    assert problems.keys() == {("debugger_path",), ("profiler_interval",), ("checkpoint_path",)}
+    assert problems["debugger_path",] == "`debugger_path` has no effect without `debugger`"
+    rules = plan(ct.SageMaker(profiler_rules=({"name": "r", "image": "i:1"},))).request
+    assert rules["ProfilerRuleConfigurations"] == [{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1"}]
+    assert rules["ProfilerConfig"] == {"DisableProfiler": True}
+
+
 def test_a_checkpoint_without_a_place_is_the_runs_own() -> None:
     """It outlives interruptions of the run, and no other run finds it."""
     assert plan(checkpoint={}).request["CheckpointConfig"] == {

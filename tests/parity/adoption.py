@@ -79,6 +79,31 @@ PyTorch(**common, subnets=["subnet-0123"], security_group_ids=["sg-0123"], encry
 PyTorch(**common, distribution={"torch_distributed": {"enabled": True}}
         ).fit({"train-1.x": "s3://my-bucket/train", "train_1_x": "s3://my-bucket/other"})
 """,
+    "rules": """
+from sagemaker.debugger import (
+    CollectionConfig, DebuggerHookConfig, ProfilerConfig, ProfilerRule, Rule, TensorBoardOutputConfig, rule_configs,
+)
+rules = [
+    Rule.sagemaker(rule_configs.loss_not_decreasing()),
+    Rule.sagemaker(rule_configs.vanishing_gradient(), rule_parameters={"threshold": "1e-6"},
+                   actions=rule_configs.ActionList(rule_configs.StopTraining())),
+    Rule.custom(name="mine", image_uri="123456789012.dkr.ecr.us-east-1.amazonaws.com/rules:1", source="s3://b/r.py",
+                instance_type="ml.m5.xlarge", volume_size_in_gb=10, rule_to_invoke="Mine",
+                container_local_output_path="/r", s3_output_path="s3://my-bucket/r",
+                collections_to_save=[CollectionConfig("weights", {"save_interval": "5"})]),
+    ProfilerRule.sagemaker(rule_configs.ProfilerReport(CPUBottleneck_cpu_threshold=90)),
+]
+PyTorch(**common, rules=rules, profiler_config=ProfilerConfig(system_monitor_interval_millis=500),
+        debugger_hook_config=DebuggerHookConfig(s3_output_path="s3://my-bucket/d", container_local_output_path="/d",
+                                                hook_parameters={"save_interval": "10"}),
+        tensorboard_output_config=TensorBoardOutputConfig("s3://my-bucket/tb", "/tb"),
+        ).fit({"train": "s3://my-bucket/train"})
+""",
+    "run": """
+PyTorch(**common, checkpoint_s3_uri="s3://my-bucket/c", checkpoint_local_path="/opt/ml/mine", input_mode="FastFile",
+        enable_session_tag_chaining=True,
+        ).fit({"train": "s3://my-bucket/train"}, experiment_config={"ExperimentName": "e", "RunName": "r"})
+""",
     "one_file": """
 PyTorch(**dict(common, source_dir=None, entry_point="src/train.py"), base_job_name="mine").fit()
 """,
@@ -163,6 +188,8 @@ BOTO3 = {
     "spot": "client.create_training_job(**dict(request, StoppingCondition={'MaxRuntimeInSeconds': 60, "
     "'MaxWaitTimeInSeconds': 90}), EnableManagedSpotTraining=True, CheckpointConfig={'S3Uri': 's3://my-bucket/c'})",
     "tags": "client.create_training_job(**request, Tags=[{'Key': 'a', 'Value': 'b'}], Environment={'A': 'b'})",
+    "mlflow": "client.create_training_job(**request, MlflowConfig={'MlflowResourceArn': 'arn:aws:sagemaker:eu-west-1:"
+    "123456789012:mlflow-tracking-server/m', 'MlflowExperimentName': 'e'})",
     "rules": "client.create_training_job(**request, DebugRuleConfigurations=[{'RuleConfigurationName': 'r', "
     "'RuleEvaluatorImage': 'i:1'}])",
     "upload": "boto3.client('s3').put_object(Bucket='b', Key='k', Body=b'x')\nclient.create_training_job(**request)",

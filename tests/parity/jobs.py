@@ -76,8 +76,12 @@ SMP1_PARAMETERS = {
     "partitions": 4, "microbatches": 8, "pipeline": "interleaved", "optimize": "memory",
     "placement_strategy": "spread", "auto_partition": False, "default_partition": 0, "ddp": True,
     "tensor_parallel_degree": 2, "memory_weight": 0.5, "active_microbatches": 4, "ddp_dist_backend": "nccl",
+    "deterministic_server": True, "load_partition": True, "partition_file": "/opt/ml/code/partition.json",
 }  # fmt: skip
-SMP2_PARAMETERS = {"hybrid_shard_degree": 4, "tensor_parallel_degree": 8, "sm_activation_offloading": True}
+SMP2_PARAMETERS = {
+    "hybrid_shard_degree": 4, "tensor_parallel_degree": 8, "sm_activation_offloading": True,
+    "fsdp_cache_flush_warnings": True, "allow_empty_shards": True,
+}  # fmt: skip
 
 DISTRIBUTIONS = {
     "torch": Case({"distribution": {"type": "torch"}}),
@@ -237,6 +241,11 @@ INPUTS = {
     "input_efs": Case({"inputs": {"train": {"sagemaker": "efs://fs-0123456789abcdef0/data", "access": "rw"}}}),
 }
 
+RULE = {
+    "name": "p", "image": "i:2", "instance_type": "ml.m5.xlarge", "volume_size": "10g", "output": "s3://data/r",
+    "local_path": "/r", "parameters": {"threshold": "1"},
+}  # fmt: skip
+
 OPTIONS = {
     "hyperparameters": Case(
         {
@@ -295,6 +304,32 @@ OPTIONS = {
     "debugger": Case({}, {"debugger": True}),
     "profiler_and_debugger": Case(TENSORFLOW, {"profiler": True, "debugger": True}),
     "experiment": Case({}, {"experiment": "e", "trial": "t", "trial_component": "c"}),
+    "profiler_in_detail": Case({}, {"profiler": True, "profiler_output": "s3://data/p", "profiler_interval": 500}),
+    "debugger_in_detail": Case(
+        {},
+        {
+            "debugger": True,
+            "debugger_output": "s3://data/d",
+            "debugger_path": "/d",
+            "debugger_parameters": {"save_interval": "10"},
+            "debugger_collections": {"losses": {"save_interval": "5"}},
+        },
+    ),
+    "rules": Case(
+        {},
+        {
+            "profiler": True,
+            "debug_rules": [{"name": "r", "image": "i:1", "parameters": {"rule_to_invoke": "LossNotDecreasing"}}],
+            "profiler_rules": [RULE],
+        },
+    ),
+    "rules_and_debugger": Case({}, {"debugger": True, "debug_rules": [RULE, RULE | {"name": "s"}]}),
+    "tensorboard": Case({}, {"tensorboard": "s3://data/tb"}),
+    "tensorboard_path": Case({}, {"tensorboard": "s3://data/tb", "tensorboard_path": "/tb"}),
+    "checkpoint_path": Case({"checkpoint": {"sagemaker": "s3://data/ckpt"}}, {"checkpoint_path": "/opt/ml/mine"}),
+    "input_mode": Case({}, {"input_mode": "pipe"}),
+    "session_tags": Case({}, {"session_tags": True}),
+    "experiment_run": Case({}, {"experiment": "e", "experiment_run": "r"}),
     "entrypoint": Case({"distribution": {"type": "torch"}}, {"launch": "entrypoint"}),
     "entrypoint_isolated": Case({}, {"launch": "entrypoint", "network_isolation": True}),
     "command": Case({"entry_point": None, "command": "bash run.sh 'a b'", "hyperparameters": {}}),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.core.job import TrainingJob
-from cloudtrain.errors import JobError
+from cloudtrain.errors import JobError, TargetError
 from tests.parity.conftest import Sent
 from tests.parity.jobs import CASES, KEY, ROLE, SMDDP_IMAGE, Case, groups, machine, plan_of
 from tests.parity.wire import Wire
@@ -139,6 +139,23 @@ def test_the_generic_class_ignores_a_distribution(session: Any, sent: Sent) -> N
     ours = plan_of(CASES["torch_own_image"])
     assert type(ours.to_estimator(session)).__name__ == "PyTorch"
     assert launch_keys(ours.request)["sagemaker_torch_distributed_enabled"] == "true"
+
+
+def test_an_action_of_a_rule_is_lost(session: Any, sent: Sent) -> None:
+    """The SDK drops `action_json` from a rule that it did not make itself; the plan sends it, and refuses the export."""
+    from sagemaker.debugger import Rule
+
+    rule = {"name": "r", "image": "i:1", "parameters": {"rule_to_invoke": "X", "action_json": "[]"}}
+    names = {"instance_type", "container_local_output_path", "s3_output_path", "volume_size_in_gb"}
+    theirs = Rule(name="r", image_uri="i:1", rule_parameters=dict(rule["parameters"]), collections_to_save=[],
+                  **dict.fromkeys(names))  # fmt: skip
+    estimator = pytorch(session, instance_type="ml.g5.xlarge", instance_count=1, rules=[theirs])
+    parameters = sent(estimator, {"job_name": "a"})["DebugRuleConfigurations"][0]["RuleParameters"]
+    assert parameters == {"rule_to_invoke": "X"}
+    ours = plan_of(Case({}, {"debug_rules": [rule]}))
+    assert ours.request["DebugRuleConfigurations"][0]["RuleParameters"] == rule["parameters"]
+    with pytest.raises(TargetError, match="DebugRuleConfigurations"):
+        ours.to_estimator(session)
 
 
 def test_defaults_from_files_change_the_request(wire: Wire, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,7 +11,7 @@ from cloudtrain.targets.base import Target
 
 if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceTable
-    from cloudtrain.core.adoption import Adopter, Original
+    from cloudtrain.core.adoption import Adopter, Draft, Original, StaticCall
     from cloudtrain.core.job import TrainingJob
     from cloudtrain.core.plan import CompileContext, Plan
     from cloudtrain.core.processing import AnyJob
@@ -124,6 +124,12 @@ class AzureMLTarget(Target):
         from cloudtrain.targets.azureml.emulate import compile_as_azureml
 
         return compile_as_azureml(job, settings, context)
+
+    def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
+        """Return the draft of a command of azure-ai-ml."""
+        from cloudtrain.targets.azureml.adopt.static import draft_of_calls
+
+        return draft_of_calls(calls)
 
     def adopter(self) -> Adopter:
         """Return the adopter of command jobs' bodies."""

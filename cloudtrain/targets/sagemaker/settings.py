@@ -2,15 +2,61 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from cloudtrain.core.units import Duration
+from cloudtrain.core.model import Model, all_at_once
+from cloudtrain.core.units import Duration, Size
+from cloudtrain.errors import Problem
 from cloudtrain.targets.settings import TargetSettings
 
 if TYPE_CHECKING:
-    from cloudtrain.core.arguments import DurationInput, Texts
+    from cloudtrain.core.arguments import DurationInput, Fields, SizeInput, Texts
+
+
+CHECKPOINT_PATH = r"^/[A-Za-z0-9_./-]+$"
+"""No character that a shell would read."""
+
+
+class MonitoringRule(Model):
+    """A rule of the debugger or the profiler: a container that watches the job."""
+
+    name: str = Field(min_length=1)
+    image: str
+    """The image that evaluates the rule. AWS lists those of its own rules by region."""
+    parameters: dict[str, str] = Field(default_factory=dict)
+    """Such as `rule_to_invoke`, which names the rule in the image."""
+    instance_type: str | None = None
+    """Default: the service's own instance, for AWS's rules."""
+    volume_size: Size | None = None
+    output: str | None = None
+    """`s3://` URI for what the rule writes."""
+    local_path: str | None = None
+    """The folder in the container that the rule writes to."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            image: str,
+            parameters: Mapping[str, str] = ...,
+            instance_type: str | None = None,
+            volume_size: SizeInput | None = None,
+            output: str | None = None,
+            local_path: str | None = None,
+        ) -> None: ...
+
+
+def _sagemaker_rules(target: Mapping[str, Any]) -> Iterator[Problem]:
+    for name in sorted(target.keys() - {"profiler_rules"}):
+        switch, detail, _ = name.partition("_")
+        if switch in ("debugger", "profiler") and detail and target[name] and not target.get(switch):
+            message = f"`{name}` has no effect without `{switch}`"
+            yield Problem((name,), message, f"write `{switch} = true`, or remove it", code="CT018")
 
 
 class SageMaker(TargetSettings):
@@ -49,7 +95,23 @@ class SageMaker(TargetSettings):
     infra_check: bool = Field(default=False, strict=True)
     """Test the health of instances and their network before the job starts."""
     profiler: bool = Field(default=False, strict=True)
+    profiler_output: str | None = None
+    """`s3://` URI. Default: that of the job's outputs."""
+    profiler_interval: int | None = Field(default=None, ge=1, strict=True)
+    """Milliseconds between two samples of the system's load."""
+    profiler_parameters: dict[str, str] = Field(default_factory=dict)
+    """`ProfilingParameters`, as the service writes them."""
+    profiler_rules: tuple[MonitoringRule, ...] = ()
     debugger: bool = Field(default=False, strict=True)
+    debugger_output: str | None = None
+    """`s3://` URI. Default: that of the job's outputs."""
+    debugger_path: str | None = None
+    """The folder in the container with the tensors."""
+    debugger_parameters: dict[str, str] = Field(default_factory=dict)
+    """`HookParameters`, as the service writes them."""
+    debugger_collections: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """The parameters of each collection of tensors, by its name."""
+    debug_rules: tuple[MonitoringRule, ...] = ()
     experiment: str | None = None
     """Name of an existing experiment."""
     trial: str | None = None
@@ -63,13 +125,19 @@ class SageMaker(TargetSettings):
     mlflow_experiment: str | None = None
     mlflow_run: str | None = None
     tensorboard: str | None = None
-    """`s3://` URI for the files that the script writes to `/opt/ml/output/tensorboard`."""
+    """`s3://` URI for the files that the script writes to `tensorboard_path`."""
+    tensorboard_path: str | None = None
+    """Default: `/opt/ml/output/tensorboard`."""
+    checkpoint_path: str | None = Field(default=None, pattern=CHECKPOINT_PATH)
+    """The folder of checkpoints in the container. Default: `/opt/ml/checkpoints`."""
     session_tags: bool = Field(default=False, strict=True)
     """Pass the tags of your own session on to the job's session (`SessionChainingConfig`)."""
     input_mode: Literal["download", "mount", "pipe"] = "download"
     """Input mode of the whole job in the request; each input has its own `mode`."""
     max_cost: float | None = Field(default=None, gt=0)
     """Budget in US dollars. A job that could cost more within its `max_runtime` is an error."""
+
+    _rules = all_at_once(_sagemaker_rules)
 
     if TYPE_CHECKING:
 
@@ -98,7 +166,16 @@ class SageMaker(TargetSettings):
             remote_debug: bool = False,
             infra_check: bool = False,
             profiler: bool = False,
+            profiler_output: str | None = None,
+            profiler_interval: int | None = None,
+            profiler_parameters: Mapping[str, str] = ...,
+            profiler_rules: tuple[MonitoringRule | Fields, ...] = (),
             debugger: bool = False,
+            debugger_output: str | None = None,
+            debugger_path: str | None = None,
+            debugger_parameters: Mapping[str, str] = ...,
+            debugger_collections: Mapping[str, Mapping[str, str]] = ...,
+            debug_rules: tuple[MonitoringRule | Fields, ...] = (),
             experiment: str | None = None,
             trial: str | None = None,
             trial_component: str | None = None,
@@ -107,6 +184,8 @@ class SageMaker(TargetSettings):
             mlflow_experiment: str | None = None,
             mlflow_run: str | None = None,
             tensorboard: str | None = None,
+            tensorboard_path: str | None = None,
+            checkpoint_path: str | None = None,
             session_tags: bool = False,
             input_mode: Literal["download", "mount", "pipe"] = "download",
             max_cost: float | None = None,

@@ -26,10 +26,11 @@ class Fields:
         SDK without an equivalent is reported."""
         value = self.take(path)
         if value is not None and value != expected:
-            self._put_back(path, value)
+            self.put_back(path, value)
         return bool(value == expected)
 
-    def _put_back(self, path: str, value: Any) -> None:
+    def put_back(self, path: str, value: Any) -> None:
+        """Mark the field as unused, with this value."""
         *parents, name = path.split(".")
         place = self._left
         for parent in parents:

@@ -16,7 +16,7 @@ from cloudtrain.targets.sagemaker.adopt.jobs import drafts_of
 from cloudtrain.targets.sagemaker.adopt.scripts import originals_of_script
 from cloudtrain.targets.sagemaker.adopt.searches import OF_SEARCH, flat
 from cloudtrain.targets.sagemaker.adopt.trainers import RENEWED_BY_START, START, WHY_STARTED, started_by_us, with_start
-from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
+from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR, CHECKPOINT_VARIABLE
 from cloudtrain.targets.sagemaker.launch import keys
 from cloudtrain.targets.sagemaker.settings import SageMaker
 from cloudtrain.targets.sagemaker.tags import RUN_TAG
@@ -61,6 +61,11 @@ class SageMakerAdopter:
         found |= {"Tags": tags} if tags else {}
         if plan is not None:
             renewed.append((f"Tags.{RUN_TAG}", "the tag makes the run known to cloudtrain"))
+        variables = found.get("Environment", {})
+        place = found.get("CheckpointConfig", {}).get("LocalPath")
+        if plan is not None and place and variables.get(CHECKPOINT_VARIABLE) == place:
+            del variables[CHECKPOINT_VARIABLE]
+            renewed.append((f"Environment.{CHECKPOINT_VARIABLE}", "the runtime reads the place of checkpoints there"))
         _drop_defaults(found)
         if original.start is not None:
             start = original.start if plan is None else started_by_us(request, context.account.region)

@@ -17,11 +17,14 @@ from cloudtrain.problems.names import PLACE_NAME
 from cloudtrain.targets.sagemaker.account import account_id
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.launches import OF_TOOLKIT, distribution_in, parsed
+from cloudtrain.targets.sagemaker.adopt.monitoring import monitoring_settings
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields
 from cloudtrain.targets.sagemaker.catalogue.images import image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
+from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
 from cloudtrain.targets.sagemaker.compile.request import DEFAULT_MAX_RUNTIME
 from cloudtrain.targets.sagemaker.launch import keys
+from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH
 from cloudtrain.targets.sagemaker.tags import RUN_TAG
 
 _S3 = re.compile(r"s3://(?P<bucket>[^/]+)/?(?P<key>.*)")
@@ -298,7 +301,9 @@ def _settings(original: Original) -> dict[str, Any]:
     output, config = _mapping(request.get("OutputDataConfig")), _mapping(request.get("ResourceConfig"))
     network = _mapping(request.get("VpcConfig"))
     experiment = _mapping(request.get("ExperimentConfig"))
-    profiler, mlflow = _mapping(request.get("ProfilerConfig")), _mapping(request.get("MlflowConfig"))
+    mlflow, board = _mapping(request.get("MlflowConfig")), _mapping(request.get("TensorBoardOutputConfig"))
+    checkpoint = str(_mapping(request.get("CheckpointConfig")).get("LocalPath", CHECKPOINT_DIR))
+    usual = checkpoint == CHECKPOINT_DIR or not re.fullmatch(CHECKPOINT_PATH, checkpoint)
     mode = _mapping(request.get("AlgorithmSpecification")).get("TrainingInputMode", "File")
     found = {
         "role": request.get("RoleArn"),
@@ -317,8 +322,7 @@ def _settings(original: Original) -> dict[str, Any]:
         "max_pending": _mapping(request.get("StoppingCondition")).get("MaxPendingTimeInSeconds"),
         "remote_debug": _mapping(request.get("RemoteDebugConfig")).get("EnableRemoteDebug") or None,
         "infra_check": _mapping(request.get("InfraCheckConfig")).get("EnableInfraCheck") or None,
-        "profiler": True if profiler.get("DisableProfiler") is False else None,
-        "debugger": True if "DebugHookConfig" in request else None,
+        **monitoring_settings(request, output.get("S3OutputPath")),
         "experiment": experiment.get("ExperimentName"),
         "trial": experiment.get("TrialName"),
         "trial_component": experiment.get("TrialComponentDisplayName"),
@@ -326,7 +330,9 @@ def _settings(original: Original) -> dict[str, Any]:
         "mlflow": mlflow.get("MlflowResourceArn"),
         "mlflow_experiment": mlflow.get("MlflowExperimentName"),
         "mlflow_run": mlflow.get("MlflowRunName"),
-        "tensorboard": _mapping(request.get("TensorBoardOutputConfig")).get("S3OutputPath"),
+        "tensorboard": board.get("S3OutputPath"),
+        "tensorboard_path": board.get("LocalPath"),
+        "checkpoint_path": None if usual else checkpoint,
         "session_tags": _mapping(request.get("SessionChainingConfig")).get("EnableSessionTagChaining") or None,
         "input_mode": _INPUT_MODES.get(mode) if mode != "File" else None,
     }

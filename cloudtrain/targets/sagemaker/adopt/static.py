@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cloudtrain.core.adoption import Draft, Original, StaticCall, Unknown
+from cloudtrain.core.adoption import Draft, Original, StaticCall, Unknown, said
 from cloudtrain.core.script import job_name_from
 from cloudtrain.targets.sagemaker.adopt.jobs import drafts_of
 
@@ -74,23 +74,9 @@ def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] 
 
 def _of_request(keywords: Mapping[str, Any]) -> tuple[Draft, dict[str, str]]:
     unknown: dict[str, str] = {}
-    request = _said(dict(keywords), "", unknown)
+    request = said(dict(keywords), "", unknown)
     draft = next(drafts_of(Original("sagemaker", request, str(request.get("TrainingJobName", "training")), "")))
     return draft, unknown
-
-
-def _said(value: Any, path: str, unknown: dict[str, str]) -> Any:
-    """Return the known part of a value, and note the unknown parts in `unknown`."""
-    if isinstance(value, Unknown | StaticCall):
-        unknown[path.lstrip(".")] = value.text if isinstance(value, Unknown) else f"{value.name}(...)"
-        return None
-    if isinstance(value, dict):
-        pairs = {str(key): _said(inner, f"{path}.{key}", unknown) for key, inner in value.items()}
-        return {key: inner for key, inner in pairs.items() if inner is not None or value[key] is None}
-    if isinstance(value, list):
-        rows = [_said(inner, f"{path}.{number}", unknown) for number, inner in enumerate(value)]
-        return [row for row in rows if row is not None]
-    return value
 
 
 class _Reader:
@@ -123,7 +109,7 @@ class _Reader:
         return Draft(self.job, self.settings), self.unknown
 
     def _known(self, path: str, value: Any) -> Any:
-        return _said(value, path, self.unknown)
+        return said(value, path, self.unknown)
 
     def _set(self, name: str, value: Any) -> None:
         if value is not None:

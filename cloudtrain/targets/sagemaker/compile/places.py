@@ -17,6 +17,8 @@ INPUT_ROOT = "/opt/ml/input/data"
 MODEL_DIR = "/opt/ml/model"
 OUTPUT_ROOT = "/opt/ml/output/data"
 CHECKPOINT_DIR = "/opt/ml/checkpoints"
+CHECKPOINT_VARIABLE = "CLOUDTRAIN_CHECKPOINT_DIR"
+"""Tells `cloudtrain.runtime` of another folder of checkpoints: nothing else in the container names it."""
 
 ISOLATED_BUNDLE = f"{INPUT_ROOT}/{CODE_CHANNEL}/sourcedir.tar.gz"
 """The bundle's path in a container without network, which receives the bundle through a channel."""
@@ -108,7 +110,7 @@ def checkpoint_config(
     if job.checkpoint is None:
         return None
     place = job.checkpoint.sagemaker or f"{_root(target, account)}/checkpoints/{run_name}"
-    return {"S3Uri": place, "LocalPath": CHECKPOINT_DIR}
+    return {"S3Uri": place, "LocalPath": target.checkpoint_path or CHECKPOINT_DIR}
 
 
 def _root(target: SageMaker, account: SageMakerAccount) -> str:

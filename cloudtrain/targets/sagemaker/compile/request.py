@@ -14,7 +14,9 @@ from cloudtrain.targets.sagemaker.compile.entrypoint import launch_pairs
 from cloudtrain.targets.sagemaker.compile.images import ChosenImage
 from cloudtrain.targets.sagemaker.compile.machines import resource_config
 from cloudtrain.targets.sagemaker.compile.modes import Launch
+from cloudtrain.targets.sagemaker.compile.monitoring import monitoring
 from cloudtrain.targets.sagemaker.compile.places import (
+    CHECKPOINT_VARIABLE,
     INPUT_MODES,
     ISOLATED_BUNDLE,
     channels,
@@ -46,7 +48,8 @@ class Parts(NamedTuple):
     @property
     def paths(self) -> dict[str, str]:
         """Map each reference to its path in the container."""
-        return paths_of(self.job)
+        own = self.target.checkpoint_path
+        return paths_of(self.job) | ({"checkpoint": own} if own else {})
 
     @property
     def needs_code_channel(self) -> bool:
@@ -73,7 +76,7 @@ def request_of(parts: Parts) -> dict[str, Any]:
         "RetryStrategy": {"MaximumRetryAttempts": target.max_retries} if target.max_retries else None,
         "ExperimentConfig": experiment(target),
         **_switches(parts),
-        **_observers(parts),
+        **monitoring(target, output_config(job, target, parts.account)["S3OutputPath"]),
     }
     return {key: value for key, value in request.items() if value not in (None, {}, [])}
 
@@ -135,6 +138,8 @@ def _environment(parts: Parts) -> dict[str, str]:
     checkpoint = parts.job.checkpoint
     if checkpoint is not None and "keep" in checkpoint.model_fields_set:
         variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(checkpoint.keep)
+    if checkpoint is not None and parts.target.checkpoint_path is not None:
+        variables.setdefault(CHECKPOINT_VARIABLE, parts.target.checkpoint_path)
     return variables
 
 
@@ -171,27 +176,4 @@ def _switches(parts: Parts) -> dict[str, Any]:
         "RemoteDebugConfig": {"EnableRemoteDebug": True} if target.remote_debug else None,
         "InfraCheckConfig": {"EnableInfraCheck": True} if target.infra_check else None,
         "SessionChainingConfig": {"EnableSessionTagChaining": True} if target.session_tags else None,
-    }
-
-
-def _observers(parts: Parts) -> dict[str, Any]:
-    """Return profiler and debugger settings: both are off by default.
-
-    The SDK turns both on, and the service profiles if the request does not disable it.
-    """
-    place = output_config(parts.job, parts.target, parts.account)["S3OutputPath"]
-    profiler: dict[str, Any] = {"DisableProfiler": True}
-    if parts.target.profiler:
-        profiler = {"S3OutputPath": place, "DisableProfiler": False}
-    hook = {"S3OutputPath": place, "CollectionConfigurations": []} if parts.target.debugger else None
-    mlflow = {
-        "MlflowResourceArn": parts.target.mlflow,
-        "MlflowExperimentName": parts.target.mlflow_experiment,
-        "MlflowRunName": parts.target.mlflow_run,
-    }
-    return {
-        "ProfilerConfig": profiler,
-        "DebugHookConfig": hook,
-        "TensorBoardOutputConfig": {"S3OutputPath": parts.target.tensorboard} if parts.target.tensorboard else None,
-        "MlflowConfig": {name: value for name, value in mlflow.items() if value is not None},
     }

@@ -28,7 +28,11 @@ def monitoring_arguments(fields: Fields, output: str) -> dict[str, Any]:
 
     `output` is the SDK's default location.
     """
-    rules = [_rule("Rule", row) for row in fields.take(DEBUG_RULES, ())]
+    rows = fields.take(DEBUG_RULES, ())
+    if any("action_json" in row.get("RuleParameters", {}) for row in rows):  # the SDK drops it from a plain rule
+        fields.put_back(DEBUG_RULES, rows)
+        rows = ()
+    rules = [_rule("Rule", row) for row in rows]
     if fields.take_if(f"{PROFILER}.DisableProfiler", False):  # the SDK refuses profiler rules if the profiler is off
         rules += [_rule("ProfilerRule", row) for row in fields.take(PROFILER_RULES, ())]
     arguments = _hook(fields.take(HOOK), output) | ({"rules": rules} if rules else {})

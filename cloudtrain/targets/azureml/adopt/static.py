@@ -1,0 +1,104 @@
+"""Read commands of azure-ai-ml from the text of a script, as a draft of a job.
+
+The arguments of `command(...)` are the keys of a job file under nearly the same names, so they become one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from cloudtrain.core.adoption import Draft, Original, StaticCall, said
+from cloudtrain.targets.azureml.adopt.job_files import body_of
+from cloudtrain.targets.azureml.adopt.jobs import drafts_of
+
+_CLASSES: dict[str, dict[str, str]] = {
+    "PyTorchDistribution": {"type": "pytorch"},
+    "MpiDistribution": {"type": "mpi"},
+    "TensorFlowDistribution": {"type": "tensorflow"},
+    "RayDistribution": {"type": "ray"},
+    "UserIdentityConfiguration": {"type": "user_identity"},
+    "ManagedIdentityConfiguration": {"type": "managed"},
+    "AmlTokenConfiguration": {"type": "aml_token"},
+    "SshJobService": {"type": "ssh"},
+    "TensorBoardJobService": {"type": "tensor_board"},
+    "JupyterLabJobService": {"type": "jupyter_lab"},
+    "VsCodeJobService": {"type": "vs_code"},
+} | {name: {} for name in ("Input", "Output", "Environment", "BuildContext", "CommandJobLimits", "QueueSettings")}
+"""Maps classes of the SDK to what a job file says beside their arguments."""
+
+_RESOURCES = "instance_count instance_type shm_size docker_args locations max_instance_count".split()
+_WORKSPACE = {
+    "subscription_id": "subscription_id",
+    "resource_group_name": "resource_group",
+    "workspace_name": "workspace",
+}
+_FILL_IN = "FILL-IN"
+
+
+def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
+    """Return the first command that the script makes, and the details that its text leaves open."""
+    for call in calls:
+        is_job = "command" in call.keywords and {"environment", "compute", "code"} & call.keywords.keys()
+        if call.name.rpartition(".")[2] in ("command", "CommandJob") and is_job:
+            later = {one.name.removeprefix(f"{call.name}()."): one.keywords for one in calls}
+            unknown: dict[str, str] = {}
+            named = {name: said(value, f"[azureml] {name}", unknown) for name, value in _workspace(calls).items()}
+            workspace = {name: value for name, value in named.items() if value is not None}
+            return _draft(
+                call, later.get("set_resources", {}), later.get("set_limits", {}), workspace, unknown
+            ), unknown
+    return None
+
+
+def _draft(
+    call: StaticCall,
+    resources: dict[str, Any],
+    limits: dict[str, Any],
+    workspace: dict[str, Any],
+    unknown: dict[str, str],
+) -> Draft:
+    given = {name: _plain(value) for name, value in call.keywords.items() if name not in _RESOURCES}
+    sized = {name: call.keywords[name] for name in _RESOURCES if name in call.keywords} | resources
+    if sized:
+        held = given.get("resources")
+        given["resources"] = {**(held if isinstance(held, dict) else {}), **sized}
+    data = said(given | ({"limits": limits} if limits else {}), "", unknown)
+    data.setdefault("command", _FILL_IN)
+    inputs = given.get("inputs")
+    for name in inputs if isinstance(inputs, dict) else ():
+        held = data["inputs"].setdefault(name, _FILL_IN)
+        if isinstance(held, dict) and not {"path", "value"} & held.keys():
+            held["path"] = f"azureml:{_FILL_IN}:1"
+    environment, conda = data.get("environment"), None
+    if isinstance(environment, dict):
+        conda = environment.pop("conda_file", None)
+        environment |= {f"asset_{name}": environment.pop(name) for name in ("name", "version") if name in environment}
+    body = body_of(data, None, {})
+    draft = next(drafts_of(Original("azureml", {"properties": body}, str(data.get("name", "")), "", workspace)))
+    if "experiment_name" not in data:
+        del draft.settings["experiment"]
+    if isinstance(conda, str):
+        draft.job["environment"]["conda_file"] = os.path.relpath(conda, draft.job["source_dir"] or ".")
+    elif conda is not None:
+        unknown["environment.conda_file"] = repr(conda)
+    return draft
+
+
+def _plain(value: Any) -> Any:
+    """Return the SDK's objects as a job file writes them."""
+    if isinstance(value, StaticCall):
+        kind = value.name.rpartition(".")[2]
+        words = {} if kind.endswith("ResourceConfiguration") else _CLASSES.get(kind)
+        return value if words is None else words | {name: _plain(inner) for name, inner in value.keywords.items()}
+    return {name: _plain(inner) for name, inner in value.items()} if isinstance(value, dict) else value
+
+
+def _workspace(calls: Sequence[StaticCall]) -> dict[str, Any]:
+    """Return what the script's client says of the workspace."""
+    client = next((call for call in calls if call.name.rpartition(".")[2] == "MLClient"), None)
+    if client is None:
+        return {}
+    given = dict(zip(_WORKSPACE, client.arguments[1:], strict=False)) | client.keywords
+    return {ours: given[theirs] for theirs, ours in _WORKSPACE.items() if theirs in given}
