@@ -207,6 +207,16 @@ def test_what_the_page_says_is_so(tmp_path: Path) -> None:
     assert "All else is equal" not in PAGE
 
 
+def test_the_instance_of_a_rule_is_checked(tmp_path: Path) -> None:
+    """SM201 knows the job's own machines; the service's list for rules is SM110's."""
+    (tmp_path / "train.py").write_text("")
+    job = ct.TrainingJob(name="a", entry_point="train.py", source_dir=str(tmp_path),
+                         resources={"instance_type": "ml.g5.xlarge"}, environment={"framework": "pytorch"})  # fmt: skip
+    for kind, codes in (("ml.none", {"SM110"}), ("ml.m5.xlarge", set())):
+        target = TARGET.replace(debug_rules=[{"name": "r", "image": "i:1", "instance_type": kind}])
+        assert {finding.code for finding in ct.plan(job, target).errors} == codes
+
+
 def test_what_boto3_checks() -> None:
     """No maximum, no pattern and no enum; a minimum."""
     botocore = pytest.importorskip("botocore.session")

@@ -168,6 +168,7 @@ def test_details_of_a_feature_that_is_off() -> None:
     problems = {problem.path: problem.message for problem in caught.value.problems}
     assert problems.keys() == {("debugger_path",), ("profiler_interval",), ("checkpoint_path",)}
     assert problems["debugger_path",] == "`debugger_path` has no effect without `debugger`"
+    assert problems["checkpoint_path",] == "`two words` cannot be the folder of checkpoints"
     rules = plan(ct.SageMaker(profiler_rules=({"name": "r", "image": "i:1"},))).request
     assert rules["ProfilerRuleConfigurations"] == [{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1"}]
     assert rules["ProfilerConfig"] == {"DisableProfiler": True}

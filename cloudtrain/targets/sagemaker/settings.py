@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from cloudtrain.core.arguments import DurationInput, Fields, SizeInput, Texts
 
 
-CHECKPOINT_PATH = r"^/[A-Za-z0-9_./-]+$"
+CHECKPOINT_PATH = r"/[A-Za-z0-9_./-]+"
 """No character that a shell would read."""
 
 
@@ -52,6 +53,10 @@ class MonitoringRule(Model):
 
 
 def _sagemaker_rules(target: Mapping[str, Any]) -> Iterator[Problem]:
+    path = target.get("checkpoint_path")
+    if isinstance(path, str) and not re.fullmatch(CHECKPOINT_PATH, path):
+        hint = "write an absolute path of letters, digits, `_`, `.` and `-`, such as `/opt/ml/mine`"
+        yield Problem(("checkpoint_path",), f"`{path}` cannot be the folder of checkpoints", hint, code="CT016")
     for name in sorted(target.keys() - {"profiler_rules"}):
         switch, detail, _ = name.partition("_")
         if switch in ("debugger", "profiler") and detail and target[name] and not target.get(switch):
@@ -128,7 +133,7 @@ class SageMaker(TargetSettings):
     """`s3://` URI for the files that the script writes to `tensorboard_path`."""
     tensorboard_path: str | None = None
     """Default: `/opt/ml/output/tensorboard`."""
-    checkpoint_path: str | None = Field(default=None, pattern=CHECKPOINT_PATH)
+    checkpoint_path: str | None = None
     """The folder of checkpoints in the container. Default: `/opt/ml/checkpoints`."""
     session_tags: bool = Field(default=False, strict=True)
     """Pass the tags of your own session on to the job's session (`SessionChainingConfig`)."""

@@ -96,7 +96,8 @@ def _has_rule_of_its_own(violation: Violation, operation: str) -> bool:
     """
     if violation.path == ("RoleArn",) or (violation.path[0] == "VpcConfig" and violation.kind in ("min", "missing")):
         return True
-    return operation == "CreateTrainingJob" and violation.path[-1:] == ("InstanceType",) and violation.kind == "enum"
+    on_machines = violation.path[0] == "ResourceConfig" and violation.path[-1] == "InstanceType"
+    return operation == "CreateTrainingJob" and on_machines and violation.kind == "enum"
 
 
 def _place(subject: Subject, violation: Violation) -> Path:
