@@ -18,8 +18,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # Tests that start real training or a Slurm cluster, build wheels or execute notebooks: two files at a time, because each uses many cores.
 HEAVY  := torch or mpi or wheel or notebook or awscli or slurm
-# Many tests wait for a disk or for each other's processes: half as many more at a time as there are cores.
-WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( cores < 6 ? cores * 3 / 2 : 8 )))
+# Many tests wait for a disk or for each other's processes: twice as many at a time as there are cores.
+WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( cores < 4 ? cores * 2 : 8 )))
 # Packages are compiled afterwards, on all cores; a package may hold files of other Pythons, which do not compile.
 PIP    := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
