@@ -35,6 +35,11 @@ REFUSED = {
     "override_rules": "DebugRuleConfigurations",
     "override_debug_rule": "DebugRuleConfigurations",
     "experiment": "ExperimentConfig",
+    "experiment_run": "ExperimentConfig",
+    "debugger_in_detail": "DebugHookConfig",
+    "profiler_in_detail": "ProfilerConfig",
+    "rules": "DebugRuleConfigurations",
+    "rules_and_debugger": "DebugRuleConfigurations",
 }
 """Case to the field that version 3 has no word for."""
 
