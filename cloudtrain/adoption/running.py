@@ -229,13 +229,15 @@ def _captured(place: Path, work: Path, script: Path, code: int | None, time_limi
 
 
 def _last_lines(output: Path) -> str:
+    from cloudtrain.targets.common.tracebacks import error_in
+
     with contextlib.suppress(OSError, UnicodeError):
         with output.open("rb") as file:
             file.seek(max(0, output.stat().st_size - 4000))
             lines = file.read().decode(errors="replace").strip().splitlines()
         failed = next((line for line in _lines(output) if re.match(r"cell \d+: ", line)), None)
         if lines:
-            return f": {(failed or lines[-1])[:300]}"
+            return f": {(failed or error_in(lines) or lines[-1])[:300]}"
     return ""
 
 
