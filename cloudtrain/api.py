@@ -346,7 +346,8 @@ def _prepare(job: AnyJob | Sweep, target: AnyTarget, settings: Settings, **words
 
 
 def _service_named(name: str, settings: Settings) -> Service:
-    """Return the service of a target, or for a sweep the service of that kind of sweep."""
+    """Return the service of this name: a target's or, if the name contains `:`, the one for a target's sweeps or for
+    runs that wait for others."""
     if ":" not in name:
         return service_of(name, settings)
     from cloudtrain.sweeps.services import service_named

@@ -83,8 +83,9 @@ class Adoption:
 
 
 def adopt_original(original: Original, place: Path) -> Adoption:
-    """Return the job of a request, after reading its file back, compiling it and comparing the result. `place` is the
-    folder of the file.
+    """Draft a job file from a request, parse it back, compile it, and compare the result with the request.
+
+    `place` is the folder that the job file will be in.
 
     Raises:
         UsageError: no draft of the job compiles.

@@ -21,7 +21,10 @@ _WIDTH = 110
 
 
 def job_yaml(job: Mapping[str, Any], comments: Mapping[Path, str], head: Sequence[str] = ()) -> str:
-    """Return the text of the job file. A comment stands above its field; one whose field is not there, at the top."""
+    """Return the text of the job file.
+
+    Each comment is placed above its field. Comments on fields that the job does not have go at the top of the file.
+    """
     missing = [f"{text}" for path, text in comments.items() if not _holds(job, path)]
     lines = [line.rstrip() for text in (*head, *missing) for line in _commented(text)]
     return "\n".join([*lines, *([""] if lines else []), *_mapping(job, (), comments, "")]) + "\n"

@@ -34,7 +34,7 @@ class Links:
         """Return the target of the link at `path`, relative to the link, with `..` only at the start.
 
         Raises:
-            BrokenLink: the link leaves the tree, runs in a circle, or leads to nothing in the bundle.
+            BrokenLink: the link leaves the tree, is in a loop or leads into one, or leads to nothing in the bundle.
         """
         place = tuple(path.split("/"))
         start, parts = self._split(place[:-1], self._links[place])

@@ -49,7 +49,10 @@ class Walk:
         self.problems: list[Problem] = []
 
     def refuse(self, path: str, message: str, *, remedy: str) -> None:
-        """Record a problem with one path. The hint is always to ignore the path, or the remedy."""
+        """Record a problem with one path.
+
+        The hint offers two fixes: add the path to the ignore file, or do `remedy`.
+        """
         line = ignore_line(path)
         hint = f"add the line `{line}` to `{IGNORE_FILE}` in `source_dir`, or {remedy}"
         self.problems.append(Problem(("source_dir",), message, hint, code="CT052"))

@@ -39,7 +39,7 @@ class ChainedRun(Run):
         raise UsageError(f"`{self.name}` was not sent yet", hint=hint, code="CT996")
 
     def remove(self) -> None:
-        """Forget a run that has ended without being sent. Raises: as of every run."""
+        """Remove a run that ended without being sent. Raises the same errors as `Run.remove`."""
         super().remove()
         folder = self._service.folder(self.name).path
         if folder.exists():

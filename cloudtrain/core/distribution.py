@@ -171,7 +171,7 @@ class Ray(Model):
 
 
 def no_ray(distribution: Distribution, where: str) -> Iterator[Problem]:
-    """Yield the problem of a job that uses Ray on a target that cannot start it. `where` is the target in words."""
+    """Yield a problem if the job uses Ray on a target that cannot start it. `where` is the target in words."""
     if isinstance(distribution, Ray):
         message = f"nothing starts Ray {where}; only Azure ML has it as a distribution"
         hint = "use `distribution: {type: torch}`, or a `command` that starts Ray itself"

@@ -95,7 +95,7 @@ def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
 
 
 def _bindings(name: str, nodes: list[ast.AST]) -> int:
-    """Count where a name gets a value."""
+    """Count the places where a name is bound."""
     return sum(
         (isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load))
         or (isinstance(node, ast.arg) and node.arg == name)

@@ -255,7 +255,8 @@ class Run:
     def remove(self) -> None:
         """Remove a run that has ended: its row in the run store, and its folder on this machine.
 
-        Files in other locations and the run on another target stay. The name is never used again.
+        Files in other locations are kept. If the run was on a remote target, the target's own copy of it is kept too.
+        The name is never used again.
 
         Raises:
             UsageError: the run has not ended, or is not in this machine's run store.

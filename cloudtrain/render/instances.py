@@ -32,7 +32,10 @@ def type_table(types: Sequence[InstanceType]) -> Document:
 
 
 def node_table(kinds: Sequence[NodeKind]) -> Document:
-    """Return a table with one row per kind of node: the number of nodes, how many are idle, and the name in a job."""
+    """Return a table with one row per kind of node.
+
+    A row shows how many nodes there are and how many are idle, their hardware, and their partitions and features.
+    """
     rows = [
         (
             str(kind.nodes),

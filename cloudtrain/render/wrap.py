@@ -51,7 +51,7 @@ def literals(text: str, style: Style = "") -> list[Span]:
 
 
 def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
-    """Join words to lines that a shell reads as one: all lines but the last end in a backslash. An option stays with
+    """Join words into lines that a shell reads as one: all lines but the last end in a backslash. An option stays with
     its value."""
     lines: list[str] = []
     for word in _with_values(words):

@@ -42,7 +42,7 @@ class Where(Protocol):
 
 
 class RequestView:
-    """The reading of one target's requests."""
+    """Reads one target's requests for the rules."""
 
     distribution_key = "distribution"
     """The key of the overrides that determines how the processes start."""

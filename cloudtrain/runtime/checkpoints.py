@@ -210,8 +210,11 @@ def _torch_save(state: Any, file: BinaryIO) -> None:
 
 
 def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) -> Any:
-    """Return the state. To `only_check` that it can be read, the data of tensors is left out where torch supports
-    that."""
+    """Return the saved state.
+
+    With `only_check`, only verify that it can be read: tensor data is memory-mapped instead of read, where torch
+    supports that.
+    """
     if (folder / _PICKLE).exists():
         return plain_pickle.load(folder / _PICKLE)
     try:

@@ -51,7 +51,7 @@ RANK_FILE = "rank.json"
 def rank_environment(
     rank: int, *, instances: int, processes_per_instance: int, master_port: str, max_restarts: int = 0, attempt: int = 0
 ) -> dict[str, str]:
-    """Return what torchrun (torch 2.13) puts into the environment of a rank. Ranks follow the instances.
+    """Return what torchrun (torch 2.13) puts into the environment of a rank. Ranks are numbered instance by instance.
 
     The agent's store is not used. Rank 0 opens a new store on loopback with every attempt, so that no restarted rank
     can read the address of a dead one.

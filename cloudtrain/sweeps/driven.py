@@ -24,7 +24,10 @@ from cloudtrain.targets.base import Service
 
 
 class DrivenService(Service):
-    """Folders and drivers: what one process wrote and the next one reads."""
+    """A service whose runs are each driven by a detached process.
+
+    The run's folder holds its state, so any later process can read it.
+    """
 
     in_flight = 0.0
     names_are_unique = True

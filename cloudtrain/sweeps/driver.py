@@ -1,8 +1,8 @@
 """The driver of a sweep: a detached process that starts trials, reads what they report, and stops the weak ones.
 
-Every step is in the journal before it is taken. A trial is submitted as any job is, under a name that its number gives,
-so that a driver that was killed anywhere finds, when it is started again, what exists and what does not: a trial whose
-run is in the store is watched, and one that was only asked for is submitted.
+Every step is written to the journal before it is taken. A trial is submitted like any other job, under a name derived
+from its number. A driver that is killed and restarted therefore knows where it was: it watches a trial whose run is
+already in the store, and submits one that is only in the journal.
 """
 
 from __future__ import annotations
@@ -184,7 +184,10 @@ class Driver:
         return list(self._journal.study.trials.values())
 
     def _submit(self, trial: Trial) -> bool:
-        """Submit a trial once: one whose run is in the store already is only noted."""
+        """Submit a trial exactly once. Return False if it must be tried again later.
+
+        If the store already has its run, completely submitted, only record the run in the journal.
+        """
         from cloudtrain.lifecycle.inputs import outputs_of
         from cloudtrain.lifecycle.submission import Submission, submit_once
         from cloudtrain.store.store import open_store

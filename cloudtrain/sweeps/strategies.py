@@ -84,7 +84,10 @@ def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any
 
 
 def _frozen(trial: Trial, ranges: Mapping[str, Range], spaces: Mapping[str, BaseDistribution]) -> FrozenTrial | None:
-    """Convert a trial for Optuna; None if it says nothing. A running trial keeps others away from its values."""
+    """Convert a trial for Optuna; None if it ended without a usable value.
+
+    Running trials are included, so that Optuna does not propose values close to theirs.
+    """
     from optuna.trial import TrialState, create_trial
 
     params = {name: _param(ranges[name], value) for name, value in trial.values.items()}

@@ -103,7 +103,9 @@ class Service(Protocol):
         ...
 
     def has(self, ref: RunRef) -> bool:
-        """Return whether the target has this run of ours. Broken submissions are finished or forgotten with it.
+        """Return whether the target has this run, submitted by us.
+
+        The answer decides whether an interrupted submission is completed or forgotten.
 
         Raises:
             NameTaken: the target has a run of that name from another submitter.
@@ -289,7 +291,10 @@ class Target(ABC):
     """The methods of `core.exports` that its plans define."""
 
     def settings_here(self, settings: Any, *, environ: Mapping[str, str], cwd: Path) -> Any:
-        """Return the settings with names that only this machine can explain replaced. It reads this machine only."""
+        """Return the settings after replacing names and relative paths that have a meaning only on this machine.
+
+        Makes no network request.
+        """
         return settings
 
     @abstractmethod
@@ -408,8 +413,8 @@ class Target(ABC):
         return None
 
     def draft_of_calls(self, calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-        """Return the draft of the first job among a script's calls, and what the script's text leaves open: place to
-        expression. None where no call makes a job of this target."""
+        """Return the draft of the first job that a script's calls create, and a map from each field whose value cannot
+        be read from the text to its expression. Return None if no call creates a job of this target."""
         return None
 
     def examine(self, settings: Any, account: Any) -> str | None:

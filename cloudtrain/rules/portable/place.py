@@ -79,6 +79,6 @@ def _beside(read: DataPlace, written: DataPlace) -> str:
 
 
 def _own_folder(outer: DataPlace, inner: DataPlace) -> str:
-    """Return a folder for the outer location that does not contain the inner one."""
+    """Return the hint to give the outer location a folder that does not contain the inner one."""
     word = outer.word if inner.parts[len(outer.parts)] != outer.word else f"{outer.word}-only"
     return f"give {outer.name} a folder of its own: `{outer.folder}/{word}`"

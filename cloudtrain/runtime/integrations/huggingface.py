@@ -35,7 +35,10 @@ def train(trainer: Any, **arguments: Any) -> Any:
 
 
 class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where transformers is not installed, it is Any
-    """Reports what the Trainer logs, saves and exits on SIGTERM, and writes checkpoints to `checkpoint_dir()`."""
+    """Reports the values that the Trainer logs. On SIGTERM, saves a checkpoint and ends the training.
+
+    Checkpoints go to `checkpoint_dir()`.
+    """
 
     def __init__(self) -> None:
         self._reports = StepReports()

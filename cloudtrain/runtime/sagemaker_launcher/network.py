@@ -86,8 +86,11 @@ class Beacon:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def tell(self, exit_code: int, *, patience: float) -> None:
-        """Tell all hosts. Wait the given seconds for hosts that have not connected yet; otherwise they would wait for
-        this one in vain."""
+        """Send the exit code to all other hosts.
+
+        First wait up to `patience` seconds for hosts that have not connected yet, because a host that connects later
+        would wait in vain.
+        """
         with self._came:
             self._came.wait_for(lambda: len(self._held) >= self._others, timeout=patience)
             held = list(self._held)

@@ -79,9 +79,9 @@ def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]
 
 
 def outputs_of(job: TrainingJob, run_name: str, problems: list[Problem]) -> dict[str, Any]:
-    """Return `outputs` of the body: the declared ones, and those that every job has.
+    """Return `outputs` of the body: the declared ones, plus the model and checkpoint outputs that cloudtrain adds.
 
-    An output with the name of the checkpoint's is added to the problems.
+    If a declared output has the checkpoint output's name, a problem is added to `problems`.
     """
     found = {name: _output(item) for name, item in job.outputs.items()}
     if MODEL not in found and (job.entry_point is not None or f"outputs.{MODEL}" in references_in(job.command or "")):

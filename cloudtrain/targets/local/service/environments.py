@@ -1,11 +1,11 @@
 """Build the environment of a job's requirements, once for all runs with the same requirements.
 
-    environments/KEY               a link to the environment, made when it is whole
-    environments/KEY-RANDOM/env/   where it stands; an attempt that was cut off leaves a folder that nothing links to
-    environments/KEY.log           what the last attempt's installer said
+    environments/KEY               a link to the environment, created once the build is complete
+    environments/KEY-RANDOM/env/   the environment itself; an interrupted build leaves a folder without a link
+    environments/KEY.log           output of the installer's last attempt
 
-The environment sees the packages of the interpreter below it, as in a cloud's image; the packages of the requirements
-come first. uv builds it where uv is installed, else venv and pip.
+The environment is layered over the base interpreter, as in a cloud image: it can import the interpreter's packages, but
+the job's requirements take precedence. uv builds it if uv is installed; otherwise venv and pip do.
 """
 
 from __future__ import annotations

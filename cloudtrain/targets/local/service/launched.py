@@ -53,7 +53,8 @@ class Launched:
             _send(os.kill, self.pid)
 
     def is_leaving(self) -> bool:
-        """Return whether, after `terminate`, the process or a member of the group that was asked is still there."""
+        """Return whether anything is still running after `terminate`: the process itself or, if its whole group was
+        signalled, any member of its session."""
         if self._signal == "group" and not self.is_empty and self.exit_code is not None:
             self.is_empty = not killing.session_members(self.pid)
             return not self.is_empty

@@ -128,7 +128,10 @@ class Order:
         return True
 
     def grant(self, now: float) -> None:
-        """Give places to the waiting runs that can have theirs, from the head on."""
+        """Give every waiting run its GPUs or slots if they are free, in queue order.
+
+        A run that must keep waiting reserves all GPUs that it may use, or all slots, so no later run can take them.
+        """
         taken = {gpu for one in self.held for gpu in one.gpus}
         used, is_kept = sum(one.slots for one in self.held), False
         for one in tuple(self.waiting):

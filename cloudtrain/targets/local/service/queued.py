@@ -13,7 +13,7 @@ from cloudtrain.targets.local.service.queue import Queue
 
 
 def standing(run_dir: str) -> dict[str, Any]:
-    """Return the changes of a run's status that the queue knows before the run itself notes them."""
+    """Return the status fields of a queued run that the queue has already decided and the run has not yet recorded."""
     queue, name = Queue.of(run_dir), run_dir.rpartition("/")[2]
     order = queue.read()
     place = order.place_of(name)

@@ -194,7 +194,10 @@ def _smddp(setup: HostSetup) -> Command:
 
 
 def _parameter_server(setup: HostSetup) -> Command:
-    """Return the script, and beside it a server that the toolkit forks from itself."""
+    """Return the command that runs the script.
+
+    The toolkit also forks a parameter server from its own process; a note on the command describes that server.
+    """
     cluster = server_cluster(setup) if setup.takes_part else {}
     index = setup.resource["hosts"].index(setup.host.name)
     if index >= len(cluster.get("ps", ())):

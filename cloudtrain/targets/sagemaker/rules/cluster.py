@@ -52,8 +52,8 @@ def group_without_gpu(subject: Subject) -> Iterator[Fault]:
     """A group without GPUs is part of a distribution over GPUs.
 
     Every instance that the distribution spans gets ranks. A rank without a GPU cannot join an NCCL process group, so
-    the job hangs until its collectives time out. The SageMaker SDK drops the groups of `torch_distributed`, so that
-    each group runs torchrun for itself (sagemaker 2.257.7).
+    the job hangs until its collectives time out. With `torch_distributed`, the SageMaker SDK silently drops the list of
+    distribution groups, so each group runs a separate torchrun (sagemaker 2.257.7).
     """
     machines = cluster(subject)
     if machines.kind != "groups" or launcher(subject) not in ("torchrun", "mpirun"):

@@ -22,7 +22,7 @@ class Call:
 
     @property
     def action(self) -> str:
-        """Return the action's name as a policy writes it."""
+        """Return the action's name as IAM policies spell it."""
         return f"{_POLICY_NAMES.get(self.service, self.service)}:{self.operation}"
 
     @property
