@@ -113,7 +113,9 @@ class Watcher:
         remove_folder(self._folder.path)
 
     def write(self, state: RunState, reason: str | None, **more: bool) -> None:
-        """Replace the status."""
+        """Replace the status. If the folder was removed, end this process: nobody waits for the run any more."""
+        if not self._folder.specification.exists():
+            sys.exit()
         self._folder.write_status(state, reason, started=self._started, **more)
 
     def end(self, state: RunState, reason: str) -> None:

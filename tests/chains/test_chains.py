@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,17 @@ def test_one_without_its_watcher_says_what_to_type(
     eventually(lambda: run.name in cloud.names)
     eventually(lambda: not (state_dir / "chains" / run.name).exists())
     assert cloud.names == [first.name, run.name]
+
+
+def test_a_removed_folder_ends_the_wait(cloud: Cloud, first: ct.Run, source: Path, state_dir: Path) -> None:
+    """No process is left behind that asks for ever about a run that nobody knows, and nothing is sent."""
+    psutil = pytest.importorskip("psutil")
+    run = cloud.submit(cloud.reader(source, first.name))
+    folder = state_dir / "chains" / run.name
+    pid = json.loads((folder / "status.json").read_text())["pid"]
+    shutil.rmtree(folder)
+    eventually(lambda: not psutil.pid_exists(pid))
+    assert cloud.names == [first.name]
 
 
 def test_following_leads_into_the_run(cloud: Cloud, first: ct.Run, source: Path) -> None:
