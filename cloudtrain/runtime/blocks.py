@@ -4,18 +4,17 @@ there that needs them.
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .atomic import blocks_of
+from .atomic import blocks_of, checksum
 from .process_group import instance_group
 
 _AHEAD = 4
-"""Blocks that are read and hashed while an earlier one is used."""
+"""Blocks that are read and checked while an earlier one is used."""
 
 
 class TornError(Exception):
@@ -70,14 +69,14 @@ def _share_out(users: Mapping[Block, list[int]]) -> dict[Block, int]:
 
 
 def _length_of(files: Mapping[str, Mapping[str, Any]], block: Block) -> int:
-    length, _ = blocks_of(files[block.name])
+    length = blocks_of(files[block.name]).length
     return int(min(length, files[block.name]["size"] - block.number * length))
 
 
 def _read(folder: Path, files: Mapping[str, Mapping[str, Any]], block: Block) -> bytearray:
     """Return the block, followed by a byte that is 1 when the block is good, because a waiting process must learn of a
     bad block too."""
-    length, digests = blocks_of(files[block.name])
+    length, kind, checksums = blocks_of(files[block.name])
     data = bytearray(_length_of(files, block) + 1)
     view = memoryview(data)[:-1]
     try:
@@ -88,5 +87,5 @@ def _read(folder: Path, files: Mapping[str, Mapping[str, Any]], block: Block) ->
                 found += count
     except OSError:
         return data
-    data[-1] = hashlib.sha256(view).hexdigest() == digests[block.number]
+    data[-1] = checksum(kind, [view]) == checksums[block.number]
     return data

@@ -3,11 +3,12 @@
     checkpoint/
         000003-step-40/     the third save into this folder; `state.pt` opens with plain `torch.load`
             state.pt
-            checkpoint.json     step, and length and digest of every file
+            checkpoint.json     step, and length and checksum of every file
 
-A save writes into a temporary folder, syncs it and renames it, so a final name means a finished save. Length and digest
-reveal damage by a disk, a crash or a half-done upload. The number in front orders saves, not steps, so a run that
-starts afresh in an old folder continues from its own saves. Torn checkpoints are skipped with a notice, never loaded.
+A save writes into a temporary folder, syncs it and renames it, so a final name means a finished save. Length and
+checksum reveal damage by a disk, a crash or a half-done upload. The number in front orders saves, not steps, so a run
+that starts afresh in an old folder continues from its own saves. Torn checkpoints are skipped with a notice, never
+loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, SupportsIndex
 
 from . import plain_pickle
-from .atomic import ASIDE, entries, file_names, is_whole, publish, read_manifest, write_hashed
+from .atomic import ASIDE, entries, file_names, is_whole, publish, read_manifest, write_checked
 from .directories import checkpoint_dir
 from .environment import detect_environment
 from .errors import SetupError
@@ -76,7 +77,7 @@ class Checkpoints:
         step = whole_step(step)
         aside = self._make_aside(step)
         name, write = (_TORCH, _torch_save) if "torch" in sys.modules else (_PICKLE, plain_pickle.dump)
-        files = {name: write_hashed(aside / name, lambda file: write(state, file))}
+        files = {name: write_checked(aside / name, lambda file: write(state, file))}
         _read_state(aside, "cpu", only_check=True)
         return self._publish(aside, step, files)
 
@@ -86,7 +87,7 @@ class Checkpoints:
         It is for states that no single process holds, for example with `torch.distributed.checkpoint`. Every rank must
         call it. Rank 0 returns the path.
 
-        `write` may return a mapping of name to length and digest for the files that it has written, as
+        `write` may return a mapping of name to length and checksum for the files that it has written, as
         `sharded.write_shards` does, which hashes while it writes. The ranks divide the other files and read each of
         them once.
         """

@@ -1,6 +1,6 @@
 """Checkpoints in parts with torch.distributed.checkpoint, hashed while they are written and read without running code.
 
-    written = write_shards(state, folder)          # every rank; returns its files, with digests, for the manifest
+    written = write_shards(state, folder)          # every rank; returns its files, with checksums, for the manifest
     read_shards(state, folder)                     # every rank; into the tensors of `state`, checked as it is read
 
 torch writes metadata, and numbers beside the tensors, as pickles, and reads them in a way that lets a forged pickle run
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .atomic import BlockHash, blocks_of, read_manifest
+from .atomic import BlockChecksums, blocks_of, read_manifest
 from .blocks import Block, TornError, read_blocks
 from .errors import SetupError
 from .process_group import any_rank
@@ -39,22 +39,17 @@ _ALLOWED = frozenset(
 """The types in torch's metadata, beside numbers, texts and torch's data types (2.6 to 2.13)."""
 
 
-_WORTH_A_THREAD = 1 << 20
-"""Bytes from which on it pays to hash in another thread."""
-
-
 _SYNCED_AT_ONCE = 128 << 20
 """Bytes after which the written data is synced, so that the disk works while more is computed."""
 
 
-class HashedStream:
-    """A file whose large blocks are hashed in a second thread while they are written, and synced in a third. The
-    slowest of the three determines the time, and no data is copied or read again."""
+class CheckedStream:
+    """A file whose checksums are computed while it is written. A second thread syncs it to disk, so that the disk is
+    busy while the next data is prepared."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
-        self._hash = BlockHash()
-        self._beside = ThreadPoolExecutor(1)
+        self._checksums = BlockChecksums()
         self._disk = ThreadPoolExecutor(1)
         self._syncing: Future[None] | None = None
         self._synced = 0
@@ -64,13 +59,8 @@ class HashedStream:
         """Write all of the data."""
         view = memoryview(data).cast("B")
         self.size += view.nbytes
-        if view.nbytes < _WORTH_A_THREAD:
-            self._hash.update(view)
-            self._file.write(view)
-        else:
-            hashing = self._beside.submit(self._hash.update, view)
-            self._file.write(view)
-            hashing.result()  # from here on the memory is the caller's again
+        self._checksums.update(view)
+        self._file.write(view)
         if self.size - self._synced > _SYNCED_AT_ONCE and (self._syncing is None or self._syncing.done()):
             self._file.flush()
             self._syncing = self._disk.submit(os.fsync, self._file.fileno())
@@ -82,10 +72,9 @@ class HashedStream:
         return self.size
 
     def finish(self) -> dict[str, Any]:
-        """Return length and digest."""
-        self._beside.shutdown()
+        """Return length and checksums."""
         self._disk.shutdown()
-        return self._hash.entry
+        return self._checksums.entry
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -94,7 +83,7 @@ class HashedStream:
 def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> dict[str, dict[str, Any]]:
     """Write this rank's part of the state into the folder. Every rank must call it; the messages go through `group`.
 
-    Returns a mapping of name to length and digest for the files that this rank has written.
+    Returns a mapping of name to length and checksums for the files that this rank has written.
     """
     import torch.distributed.checkpoint
     from torch.distributed.checkpoint import filesystem
@@ -109,7 +98,7 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
                     yield stream
                 return
             with Path(path).open("wb") as file:
-                hashed = HashedStream(file)
+                hashed = CheckedStream(file)
                 try:
                     yield hashed
                 finally:
@@ -130,7 +119,7 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
 
 @contextmanager
 def _without_crc() -> Iterator[None]:
-    """Switch off the CRC that torch computes of everything it writes but does not check when reading. The digests are
+    """Switch off the CRC that torch computes of everything it writes but does not check when reading. The checksums are
     the check."""
     from torch import serialization
 
@@ -149,7 +138,7 @@ def _without_crc() -> Iterator[None]:
 def read_shards(state: dict[str, Any], folder: Path) -> None:
     """Fill the tensors of `state`, and replace its other values. Every rank must call it.
 
-    The processes of an instance read each block that any of them needs once, and compare its digest before using it.
+    The processes of an instance read each block that any of them needs once, and compare its checksum before using it.
 
     Raises:
         TornError: a block differs from the manifest, on any rank. Some tensors may have been filled before.
@@ -209,7 +198,7 @@ def _files_of(folder: Path) -> dict[str, Any]:
 
 
 def _read_metadata(folder: Path, files: dict[str, Any]) -> Any:
-    blocks = [Block(METADATA, number) for number in range(len(blocks_of(files[METADATA])[1]))]
+    blocks = [Block(METADATA, number) for number in range(len(blocks_of(files[METADATA]).checksums))]
     parts = [data for _, data in read_blocks(folder, files, blocks)]
     whole = b"".join(part for part in parts if part is not None)
     if any_rank(None in parts):
@@ -243,7 +232,7 @@ def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, p
             while waiting and Block(waiting[0][0], spans[waiting[0]][-1]) <= block:
                 place = waiting.pop(0)
                 name, offset, length = place
-                start = offset - spans[place][0] * blocks_of(files[name])[0]
+                start = offset - spans[place][0] * blocks_of(files[name]).length
                 parts = [held[Block(name, number)] for number in spans[place]]
                 whole = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
                 _fill(planner, wanted[place], whole[start : start + length], folder)
@@ -259,7 +248,7 @@ def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length
     """Return the numbers of the blocks that hold these bytes."""
     if name not in files or not 0 <= offset < offset + length <= files[name]["size"]:
         raise _forgery_error(folder, f"it reads {length} bytes of `{name}` from {offset} on")
-    block, _ = blocks_of(files[name])
+    block = blocks_of(files[name]).length
     return range(offset // block, (offset + length - 1) // block + 1)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import pickle
 import shutil
@@ -109,13 +111,32 @@ def test_a_damaged_checkpoint_is_never_loaded(
         victim.write_bytes(content[: data.draw(st.integers(0, len(content) - 2))])
     elif damage == "flip":
         if victim.name == "checkpoint.json":  # may still say the same, for example with other white space
-            content = content.replace(b'"sha256": "', b'"sha256": "0')
+            content = content.replace(b'"crc32": "', b'"crc32": "0')
         place = data.draw(st.integers(0, len(content) - 1))
         victim.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
     elif damage == "longer":
         victim.write_bytes(content + b"x")
     else:
         victim.unlink()
+    assert Checkpoints(folder).load() == ("first", 1)
+
+
+@pytest.mark.parametrize("block", [None, 16 << 20])
+def test_checkpoints_of_earlier_versions_are_checked_and_loaded(two_saves: Path, tmp_path: Path, block: int) -> None:
+    """Their manifests contain SHA-256, of whole files or of blocks."""
+    folder = tmp_path / "copy"
+    shutil.copytree(two_saves, folder)
+    (state,) = (path for path in (folder / "000002-step-2").iterdir() if path.name != "checkpoint.json")
+    digest = hashlib.sha256(state.read_bytes()).hexdigest()
+    entry = {
+        "size": state.stat().st_size,
+        **({"sha256": digest} if not block else {"block": block, "sha256": [digest]}),
+    }
+    manifest = json.loads((state.parent / "checkpoint.json").read_text())
+    (state.parent / "checkpoint.json").write_text(json.dumps({**manifest, "files": {state.name: entry}}))
+    assert Checkpoints(folder).load() == ("second" * 50, 2)
+    content = state.read_bytes()
+    state.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
     assert Checkpoints(folder).load() == ("first", 1)
 
 
@@ -211,7 +232,7 @@ def test_a_state_is_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: 
 
 
 def test_a_sharded_save_is_whole_or_absent_too(tmp_path: Path) -> None:
-    """Files that the ranks write themselves are covered by the same digests."""
+    """Files that the ranks write themselves are covered by the same checksums."""
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save_sharded(lambda folder: (folder / "rank0").write_bytes(b"one"), 1)
     checkpoints.save_sharded(lambda folder: (folder / "rank0").write_bytes(b"two"), 2)

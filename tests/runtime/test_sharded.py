@@ -191,7 +191,7 @@ def test_the_ranks_of_an_instance_share_out_the_files(monkeypatch: pytest.Monkey
 
 
 def test_forged_metadata_runs_no_code() -> None:
-    """A pickle in place of torch's metadata, with the right digest, is refused by name."""
+    """A pickle in place of torch's metadata, with the right checksum, is refused by name."""
     path = saved()
     (path / sharded.METADATA).write_bytes(pickle.dumps(Malice()))
     republish(path)

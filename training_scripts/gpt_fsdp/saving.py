@@ -103,7 +103,7 @@ class Saving:
         begun = time.perf_counter()
         future, written, step = self._writing
         self._writing = None
-        digests = future.result()  # raises what went wrong in the thread
+        files = future.result()  # raises what went wrong in the thread
 
         def move(folder: Path) -> dict[str, Any]:
             if self.is_main:
@@ -111,7 +111,7 @@ class Saving:
                     path.rename(folder / path.name)
                 written.rmdir()
             any_rank(False)
-            return digests
+            return files
 
         self.checkpoints.save_sharded(move, step)
         self.waited[-1] += time.perf_counter() - begun
