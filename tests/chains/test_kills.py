@@ -19,7 +19,7 @@ from tests.chains import dying
 from tests.chains.conftest import Cloud
 from tests.submission.kill_points import kill_points
 
-pytestmark = pytest.mark.lifecycle
+pytestmark = [pytest.mark.lifecycle, pytest.mark.slow]
 
 
 def watched(cloud: Cloud, run: ct.Run, state_dir: Path, point: int) -> subprocess.CompletedProcess[str]:

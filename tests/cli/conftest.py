@@ -46,6 +46,12 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 @pytest.fixture
+def _torch_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cloudtrain doctor` starts its process, which answers without importing torch for seconds."""
+    monkeypatch.setattr("cloudtrain.cli.diagnosis._TORCH_PROBE", "print('2.13.0', True, 0)")
+
+
+@pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The local target is a fake whose runs read their fate from `fate.json` in this folder."""
     service = tmp_path / "service"

@@ -192,6 +192,7 @@ def test_errors(cli: Cli, evil_job: str, command: str) -> None:
     assert result.out + result.err
 
 
+@pytest.mark.usefixtures("_torch_is_known")
 @pytest.mark.parametrize(
     ("file", "text"),
     [
@@ -219,6 +220,7 @@ def test_files(cli: Cli, evil_job: str, clean_environment: Path, file: str, text
         assert_harmless(cli(*command))
 
 
+@pytest.mark.usefixtures("_torch_is_known")
 def test_a_folder_with_a_hostile_name(cli: Cli, evil_job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The working directory and the files in it stand in plans and findings."""
     folder = tmp_path / EVIL.replace("/", "")

@@ -164,6 +164,7 @@ def test_doctor(cli: Cli, state_dir: Path) -> None:
     assert not state_dir.exists()
 
 
+@pytest.mark.usefixtures("_torch_is_known")
 def test_doctor_finds_a_broken_settings_file(cli: Cli, clean_environment: Path) -> None:
     """What would break every command is an error of the doctor, with a hint, and code 2."""
     (clean_environment / "cloudtrain.toml").write_text("target = ")
@@ -173,6 +174,7 @@ def test_doctor_finds_a_broken_settings_file(cli: Cli, clean_environment: Path) 
     assert "not valid TOML" in " ".join(result.out.split())
 
 
+@pytest.mark.usefixtures("_torch_is_known")
 def test_doctor_finds_a_state_folder_that_cannot_be_made(
     cli: Cli, clean_environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -213,6 +213,7 @@ def test_doctor_runs_nothing_that_lies_around(cli: Cli, tmp_path: Path, monkeypa
     assert not (tmp_path / "pwned").exists()
 
 
+@pytest.mark.usefixtures("_torch_is_known")
 def test_doctor_says_what_is_used_and_what_is_not(cli: Cli, found: Path) -> None:
     """Every file that is looked for stands in the report; one that does not count is an error, with its hint."""
     _, out, _ = cli("doctor", "--json")

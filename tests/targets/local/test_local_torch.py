@@ -95,7 +95,6 @@ def test_killed_rank(place: Place, instances: int, victim: int) -> None:
     assert run.nothing_is_left()
 
 
-@pytest.mark.smoke
 def test_raising_rank(place: Place) -> None:
     """The rank with an error of its own is named, not one of those that lost their peer by it."""
     script = LOOP.replace(
