@@ -29,7 +29,7 @@ Place = tuple[str | int, ...]
 
 
 class Violation(NamedTuple):
-    """One part of a request that the service would refuse. `path` leads to it in the request."""
+    """One part of a request that the service would refuse. `path` is its path in the request."""
 
     path: Place
     message: str
@@ -48,15 +48,15 @@ def violations(request: Mapping[str, Any], operation: str = "CreateTrainingJob")
 
 
 def limit(operation: str, path: Place) -> dict[str, Any]:
-    """Return the model's limits for one place in a request: `type`, and `min`, `max`, `pattern`, `enum` where defined.
+    """Return the model's limits for one field of a request: `type`, and `min`, `max`, `pattern`, `enum` if defined.
 
     Args:
         operation: `CreateTrainingJob` or `CreateProcessingJob`.
-        path: names of fields. Use any number for a list's element, any name for a map's value, and `KEY` for its keys:
-            `("Environment", "*")`.
+        path: names of fields, such as `("Environment", "*")`. Use any number for an element of a list, any name for a
+            value of a map, and `KEY` for the keys of a map.
 
     Raises:
-        KeyError: the request has no such place.
+        KeyError: the request has no such field.
     """
     name = _model()["operations"][operation]
     for part in path:
@@ -85,7 +85,7 @@ def _shape(name: str) -> Mapping[str, Any]:
 
 
 def _check(value: Any, name: str, path: Place, title: str) -> Iterator[Violation]:
-    """Yield all violations at and below a value. Messages call the value by its `title`."""
+    """Yield all violations in a value and its parts. Messages refer to the value by `title`."""
     shape = _shape(name)
     accepted, words = _TYPES[shape["type"]]
     if not isinstance(value, accepted) or (isinstance(value, bool) and shape["type"] != "boolean"):
@@ -211,10 +211,10 @@ _WORDS = {
 
 
 def members_of(operation: str, path: Place) -> tuple[str, ...] | None:
-    """Return the fields that a structure in a request can have; None if the place holds a map or a plain value.
+    """Return the fields that a structure in a request can have; None if `path` leads to a map or a plain value.
 
     Raises:
-        KeyError: the request has no such place.
+        KeyError: the request has no such field.
     """
     name = _model()["operations"][operation]
     for part in path:

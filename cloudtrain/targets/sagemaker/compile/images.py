@@ -15,7 +15,7 @@ DEFAULT_FRAMEWORK = "pytorch"
 
 
 class ChosenImage(NamedTuple):
-    """An image's address, and its catalogue entry, which is None for a user's own image."""
+    """An image's address and its catalogue entry. The entry is None for a user's own image."""
 
     uri: str
     known: Image | None
@@ -30,10 +30,10 @@ NO_IMAGE = ChosenImage("unknown:1", None, by_version=False)
 
 
 def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) -> ChosenImage:
-    """Return the image that the job runs in.
+    """Return the image that the job uses.
 
     Raises:
-        JobError: the framework has no image of that version, Python or device.
+        JobError: the framework has no image for the job's version, Python or device.
     """
     environment = job.environment
     uri = environment.image.of("sagemaker") if environment.image else None
@@ -55,19 +55,19 @@ def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) ->
 
 
 def _deciding_type(machines: Machines) -> str:
-    """Return the instance type that decides between images.
+    """Return the instance type for which the image is chosen.
 
-    Of several groups the first one with GPUs decides, wherever it stands, as in the SDK (2.257.7,
-    `EstimatorBase._get_instance_type`).
+    With several instance groups, this is the type of the first group with GPUs, or else of the first group, as in the
+    SDK (2.257.7, `EstimatorBase._get_instance_type`).
     """
     types = [group.instance_type for group in machines.groups if machines.kind == "groups"]
     return next((name for name in types if device_of(name) == "gpu"), machines.first.instance_type)
 
 
 def contents_of(image: Image | None, derived_from: Framework | None = None) -> Container:
-    """Return the contents of an image that the launch view needs.
+    """Return the parts of an image's contents that decide how the job starts.
 
-    A user's own image counts as one without a framework toolkit, except if it is derived from an AWS image.
+    A user's own image is assumed to have no framework toolkit, except if it is derived from an AWS image.
     """
     if image is None and derived_from is not None:
         return Container(
@@ -92,7 +92,7 @@ def contents_of(image: Image | None, derived_from: Framework | None = None) -> C
 
 
 def base_framework(job: TrainingJob) -> Framework | None:
-    """Return the framework of the AWS image that a user's own image must be derived from to have SageMaker's libraries.
+    """Return the framework of the AWS base image that a user's own image needs for SMDDP or SMP.
 
     Returns None if the job uses neither library.
     """

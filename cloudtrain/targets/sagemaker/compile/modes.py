@@ -1,8 +1,8 @@
-"""Choose the program that starts the processes inside the container, and say why.
+"""Choose the program that starts the processes inside the container, and give the reason.
 
-toolkit     the image's training toolkit, told by `sagemaker_*` hyperparameters, as the SageMaker SDK does
-entrypoint  our own launcher from the bundle, through ContainerEntrypoint: exact argv, any image with Python
-image       the image's own entry point: the job brings no code
+toolkit     the image's training toolkit, configured by `sagemaker_*` hyperparameters as by the SageMaker SDK
+entrypoint  cloudtrain's launcher from the bundle, through ContainerEntrypoint: exact argv, any image with Python
+image       the image's own entry point, for jobs without code
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FLAGS = "the toolkit writes `--name True`, and this job has `bare_flags`"
 
 
 class Launch(NamedTuple):
-    """The mode, and one clause with the reason."""
+    """The launch mode, and one clause with the reason for its choice."""
 
     mode: Mode
     reason: str
@@ -50,12 +50,12 @@ class Launch(NamedTuple):
 def launch_of(
     job: TrainingJob, target: SageMaker, machines: Machines, image: ChosenImage, *, package: bool = False
 ) -> Launch:
-    """Return the mode that works for the job and its image, or the mode that the target names.
+    """Return the launch mode: `launch` in the target's settings, or else the mode that fits the job and its image.
 
-    `package` says whether a `setup.py` stands at the top of the bundle.
+    `package` is true if the bundle's top folder contains a `setup.py`.
 
     Raises:
-        JobError: the chosen mode cannot start this job.
+        JobError: this mode cannot start the job.
     """
     if job.entry_point is None and job.command is None:
         return Launch("image", "the job brings no code, so the image's own entry point runs")
@@ -76,9 +76,9 @@ def launch_of(
 
 
 def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: str | None) -> Iterator[Problem]:
-    """Yield the reasons why no mode, or not the chosen one, can start the job.
+    """Yield the reasons why no mode can start the job, or why the mode in the target's settings cannot.
 
-    `toolkit` and `entrypoint` say why only that mode can start it.
+    `toolkit` and `entrypoint` each hold the reason why only this mode can start the job, or None.
     """
     yield from option_problems(job)
     yield from no_ray(job.distribution, "on SageMaker")
@@ -101,7 +101,7 @@ def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoi
 
 
 def python_too_old(image: Image | None) -> str | None:
-    """Explain why our own launcher cannot run in an AWS image; None if it can, or if the Python version is unknown."""
+    """Explain why cloudtrain's launcher cannot run in an image; None if it can, or if the Python version is unknown."""
     if image is None or not image.python_version or image.python_version >= _OLDEST_PYTHON:
         return None
     has = ".".join(map(str, image.python_version))

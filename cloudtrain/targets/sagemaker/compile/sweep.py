@@ -1,9 +1,9 @@
 """Compile a sweep into the body of CreateHyperParameterTuningJob, made from the request of a trial's training job.
 
-Features that the tuner cannot carry are refused with the alternative: entry points of containers, instance groups,
-profiler, warm pools and similar. The SageMaker SDK drops them silently. Two things differ on purpose from what SDK
-2.257.7 sends: a categorical number stays a number (the SDK turns it into text), and the description of the SDK's own
-estimator class is left out.
+Features that the tuner does not support cause an error that names an alternative: container entry points, instance
+groups, profiler, warm pools and similar. The SageMaker SDK drops them silently. The request differs on purpose from SDK
+2.257.7 in two points: a categorical number stays a number (the SDK turns it into text), and the description of the
+SDK's own estimator class is left out.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate 
 
 
 def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> Plan:
-    """Return the plan of a sweep in SageMaker's own tuner.
+    """Return the plan of a sweep that SageMaker's own tuner runs.
 
     Raises:
-        JobError: the tuner cannot run the sweep (CT061), or no trial can run.
+        JobError: the tuner cannot run the sweep (CT061), or SageMaker cannot run the sweep's job.
     """
     problems = Problems()
     parts = parts_of(sweep.job, target, context, problems)
@@ -149,7 +149,7 @@ def _ranges(sweep: Sweep) -> dict[str, Any]:
 def _is_listed(sweep: Sweep, item: Range) -> bool:
     """Return whether a range's values must be listed one by one.
 
-    The tuner supports no steps, and its grids take only listed values.
+    The tuner supports no steps, and its grid search accepts only listed values.
     """
     return item.kind == "choice" or (item.kind == "int" and (sweep.strategy == "grid" or item.step not in (None, 1)))
 
@@ -159,7 +159,7 @@ def _text(value: Any, *, as_json: bool) -> str:
 
 
 def _metrics(sweep: Sweep, given: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the job's own metrics, with the objective among them.
+    """Return the job's metrics, including the objective.
 
     If the job does not define the objective, a pattern reads it from the lines of `runtime.report`.
     """
@@ -179,7 +179,7 @@ def _notes(sweep: Sweep) -> Iterator[str]:
 
 
 def _cannot(sweep: Sweep, parts: Parts, request: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield the features that the tuner cannot carry: the place, the feature, and the alternative."""
+    """Yield each feature that the tuner does not support: its path in the sweep, a message, and the alternative."""
     if len(sweep.name) > LONGEST_NAME - _SUFFIX:
         most = LONGEST_NAME - _SUFFIX
         message = f"a tuning job's name has at most {LONGEST_NAME} letters, a hash among them"

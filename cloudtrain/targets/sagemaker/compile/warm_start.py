@@ -1,4 +1,4 @@
-"""A tuning job that goes on where earlier ones ended: the request of the last of them, with a warm start."""
+"""Requests for tuning jobs that continue earlier tuning jobs through SageMaker's warm start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_PARENTS, _MOST_TRIALS, _MOST_RANDOM = 5, 750, 10_000
 
 
 def parents_of(request: Mapping[str, Any]) -> list[str]:
-    """Return the tuning jobs that a request or a description continues, the oldest first."""
+    """Return the names of the tuning jobs that a request or job description continues, oldest first."""
     config = request.get("WarmStartConfig") or {}
     if config.get("WarmStartType") != WARM_START:
         return []
@@ -24,16 +24,16 @@ def parents_of(request: Mapping[str, Any]) -> list[str]:
 
 
 def continued(request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
-    """Return the request of the tuning job that continues `name` with that many more trials.
+    """Return the request of the tuning job that continues `name` with `trials` more trials.
 
-    A job learns from its own parents alone, and not from theirs, so it names all of them.
+    A tuning job learns only from the parents that its request names, so the request also names the parents of `name`.
 
     Args:
-        request: that of the tuning job that ended.
-        started: how many trials it and its parents had.
+        request: the request of the tuning job `name`.
+        started: the number of trials that `name` and its parents started.
 
     Raises:
-        UsageError: SageMaker has no warm start for it (CT064).
+        UsageError: SageMaker cannot continue this tuning job (CT064).
     """
     config, parents = request["HyperParameterTuningJobConfig"], [*parents_of(request), name]
     most = _MOST_RANDOM if config["Strategy"] == "Random" else _MOST_TRIALS
