@@ -1,4 +1,4 @@
-"""The hyperparameters that sagemaker-training reads, written by the SDK and by cloudtrain."""
+"""The names of the hyperparameters that sagemaker-training reads, and that the SDK and cloudtrain write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn one event of CloudWatch into lines, with the rank that wrote them if its launcher names it."""
+"""Turn one CloudWatch event into log lines, each with its rank if the launcher marks it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ _LOCAL = re.compile(r"\[default(?P<local>\d+)\]: ?")
 
 
 class Writer(NamedTuple):
-    """The writer of a stream's lines.
+    """The writer of a log stream's lines: an instance, and the ranks on this instance if known.
 
-    It has the instance whose container sends the lines (for an MPI job, the first one), and the ranks of that instance,
-    if known.
+    In an MPI job, the first instance sends the lines of all ranks.
     """
 
     instance: int
@@ -32,7 +31,7 @@ class Writer(NamedTuple):
 
 
 def lines_of(message: str, time: float, writer: Writer) -> Iterator[LogLine]:
-    """Yield the lines of one event. A progress bar returns to the start of its line; only its last state is kept."""
+    """Yield the lines of one event. Of a progress bar, which overwrites its own line, only the last state is kept."""
     for line in message.rstrip("\r\n").split("\n"):
         yield _line(line.rstrip("\r").rpartition("\r")[2], time, writer)
 

@@ -1,4 +1,4 @@
-"""Translate AWS's errors into ours. One table is for error codes, one for requests that never reached the service."""
+"""Translate AWS's errors into cloudtrain's. One table lists error codes; one lists errors without an answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloudtrain.targets.common.provider_errors import Denied, Expired, NotThere
 
 @dataclass(frozen=True)
 class Call:
-    """A request that AWS refused: `sagemaker`, `CreateTrainingJob`, about `cifar10-3f9a1c22-1`."""
+    """A failed request, for messages: service, operation such as `CreateTrainingJob`, and name of the job or bucket."""
 
     service: str
     operation: str
@@ -38,7 +38,7 @@ Kind = type[TargetError] | type[SettingsError]
 
 @dataclass(frozen=True)
 class ErrorTemplate:
-    """Our error for one of AWS's. The texts may contain names that `translate_error` fills in."""
+    """cloudtrain's error for an AWS error. Its texts may contain names such as `{action}`, which are filled in."""
 
     kind: Kind
     message: str
@@ -199,7 +199,7 @@ _NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGN
 
 
 def translate_error(error: Exception, call: Call) -> TargetError | SettingsError:
-    """Return our error for one of botocore's."""
+    """Return cloudtrain's error for an error of botocore."""
     template, said = _template_of(error)
     values = {
         "said": _one_line(said) or "it gives no reason",
@@ -229,7 +229,7 @@ def _template_of(error: Exception) -> tuple[ErrorTemplate, str]:
 
 
 def _unknown(code: str, response: dict[str, Any]) -> ErrorTemplate:
-    """Return the error for an unlisted code; the HTTP status says whether trying again may help."""
+    """Return the error for an unlisted code, which depends on the HTTP status: a retry may help from 500 on."""
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
         return _BROKEN
@@ -237,7 +237,7 @@ def _unknown(code: str, response: dict[str, Any]) -> ErrorTemplate:
 
 
 def _quota(said: str) -> str:
-    """Return the limit that SageMaker names: `ml.p4d.24xlarge for training job usage`."""
+    """Return the quota's name in SageMaker's message: `ml.p4d.24xlarge for training job usage`."""
     match = re.search(r"service limit '([^']+)'", said)
     return f"`{match[1]}`" if match else "it"
 
@@ -247,9 +247,11 @@ def _one_line(text: str) -> str:
 
 
 def not_found(name: str, region: str | None) -> RunNotFound:
-    """Return the error for a run that the account does not have."""
+    """Return the error for a run that does not exist in the account."""
     where = f" in `{region}`" if region else ""
-    return RunNotFound(f"SageMaker has no run `{name}`{where}", hint="`cloudtrain ps --target sagemaker` lists them")
+    return RunNotFound(
+        f"SageMaker has no run `{name}`{where}", hint="`cloudtrain ps --target sagemaker` lists the runs"
+    )
 
 
 def was_repeated(error: TargetError) -> bool:
