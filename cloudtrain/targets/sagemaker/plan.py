@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class SageMakerPlan(Plan):
     """The compiled job. `request` is the body of CreateTrainingJob; all SDK calls and formats are made from it.
 
-    Before you start the job with the SDK, the bundle must be at the address in `plan.uploads`. `cloudtrain submit`
-    with the same code uploads it.
+    Before you start the job with the SDK, the bundle must be at the address in `plan.uploads`. `cloudtrain submit` with
+    the same code uploads it.
     """
 
     @classmethod

@@ -1,7 +1,7 @@
 r"""Match the service's regular expressions, which use Java's syntax, against a whole text.
 
-Differences from Python: `\p{L}`, `\p{N}` and `\p{Z}` (any letter, number, separator), `\p{Alnum}` (ASCII), code
-points above U+FFFF written as two escapes, `\d` and `\w` (ASCII only), and `.`, which stops at every line break.
+Differences from Python: `\p{L}`, `\p{N}` and `\p{Z}` (any letter, number, separator), `\p{Alnum}` (ASCII), code points
+above U+FFFF written as two escapes, `\d` and `\w` (ASCII only), and `.`, which stops at every line break.
 """
 
 from __future__ import annotations

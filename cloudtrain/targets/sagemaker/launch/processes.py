@@ -153,8 +153,8 @@ def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
 def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tuple[Host, ...]]:
     """Split an instance group into runs of neighbouring hosts that start the same processes.
 
-    Only the master can differ. With `several` groups and parameter servers, each host is a run, because the toolkit
-    may fail on some hosts.
+    Only the master can differ. With `several` groups and parameter servers, each host is a run, because the toolkit may
+    fail on some hosts.
     """
     first = look(group[0])
     if several and serves_parameters(first.setup):

@@ -4,8 +4,8 @@ If sagemaker-training up to 5.1.2 captures errors, it joins argv with blanks and
 `two words` become two arguments, quotes vanish, and `$(...)` and `;` run commands (sagemaker-training-toolkit issue
 128). The PyTorch and TensorFlow toolkits capture errors; the generic toolkit does not.
 
-`/bin/sh` is dash in Ubuntu images and bash in Amazon Linux 2023 images. The functions return None if the result
-depends on the shell (braces) or on files (`*`, `?`, `[...]`).
+`/bin/sh` is dash in Ubuntu images and bash in Amazon Linux 2023 images. The functions return None if the result depends
+on the shell (braces) or on files (`*`, `?`, `[...]`).
 """
 
 from __future__ import annotations

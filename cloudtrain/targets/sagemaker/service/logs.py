@@ -1,9 +1,9 @@
 """Read a job's output from CloudWatch Logs: all streams and pages, merged by time.
 
-Each container writes a stream `JOB/algo-1-EPOCH`. After an interruption, the restarted container writes another
-stream. A stream appears with its first line, minutes after the job, and CloudWatch may delay lines for some seconds.
-Events are kept until they are returned, so that an error loses no lines. Each stream continues at its own token, so
-that no line is returned twice.
+Each container writes a stream `JOB/algo-1-EPOCH`. After an interruption, the restarted container writes another stream.
+A stream appears with its first line, minutes after the job, and CloudWatch may delay lines for some seconds. Events are
+kept until they are returned, so that an error loses no lines. Each stream continues at its own token, so that no line
+is returned twice.
 """
 
 from __future__ import annotations

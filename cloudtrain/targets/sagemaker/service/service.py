@@ -188,7 +188,7 @@ class SageMakerService:
                 raise
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield the path of the run's uploaded code archive, downloaded to `scratch`."""
+        """Download the run's code, and yield the unpacked folder; nothing if the archive is missing or damaged."""
         from cloudtrain.targets.common.archives import unpacked
         from cloudtrain.targets.sagemaker.service.download import fetch
 
