@@ -43,7 +43,7 @@ class SageMakerAccount(NamedTuple):
 def account_of(target: SageMaker, environ: Mapping[str, str]) -> SageMakerAccount:
     """Complete the target's settings from the environment and from the AWS configuration file.
 
-    Default bucket: that of the SageMaker SDK, `sagemaker-REGION-ACCOUNT`.
+    Default for `bucket`: `sagemaker-REGION-ACCOUNT`, as in the SageMaker SDK.
     """
     region = target.region or _region(target.profile, environ)
     owner = account_id(target.role or "")

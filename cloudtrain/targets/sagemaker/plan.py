@@ -64,7 +64,7 @@ class SageMakerPlan(Plan):
         Raises:
             MissingExtra: the SDK is not installed.
             TargetError: the SDK cannot express a field of the request; the message names it.
-            UsageError: the plan is not one of a training job.
+            UsageError: the plan is not for a training job.
         """
         from cloudtrain.targets.common.export.calls import build
 
@@ -73,7 +73,7 @@ class SageMakerPlan(Plan):
     def fit_arguments(self) -> dict[str, Any]:
         """Return the arguments for the estimator's `fit`: inputs, the job's name, and the experiment.
 
-        Raises: as `to_estimator`.
+        Raises: the same errors as `to_estimator`.
         """
         from cloudtrain.targets.common.export.calls import build_arguments
 
@@ -86,7 +86,7 @@ class SageMakerPlan(Plan):
 
         Raises:
             TargetError: the SDK cannot express a field of the request; the message names it.
-            UsageError: the plan is not one of a training job.
+            UsageError: the plan is not for a training job.
         """
         from cloudtrain.targets.common.export.python_code import python_code
 
@@ -112,7 +112,7 @@ class SageMakerPlan(Plan):
         Raises:
             MissingExtra: the SDK is not installed.
             TargetError: version 3 cannot express a field of the request, or cannot start the job; the message names it.
-            UsageError: the plan is not one of a training job.
+            UsageError: the plan is not for a training job.
         """
         from cloudtrain.targets.common.export.calls import build
 
@@ -121,7 +121,7 @@ class SageMakerPlan(Plan):
     def train_arguments(self) -> dict[str, Any]:
         """Return the arguments for the trainer's `train`, which are the inputs.
 
-        Raises: as `to_model_trainer`.
+        Raises: the same errors as `to_model_trainer`.
         """
         from cloudtrain.targets.common.export.calls import build_arguments
 

@@ -26,14 +26,14 @@ _BUNDLE = Bundle("0" * 64, 0, 0)
 
 
 class SageMakerAdopter:
-    """Adopts CreateTrainingJob requests, and documents that hold one."""
+    """Adopts CreateTrainingJob requests, and documents that contain such requests."""
 
     def originals(self, data: Any, folder: str | None) -> list[Original]:
-        """Return the training jobs of a document."""
+        """Return the training jobs that a document contains."""
         return originals_in(data, folder)
 
     def drafts(self, original: Original) -> Iterator[Draft]:
-        """Yield jobs that compile to the request, the most portable first."""
+        """Yield jobs that compile to the original's request, the most portable first."""
         return drafts_of(original)
 
     def context(self, original: Original, settings: SageMaker) -> CompileContext:

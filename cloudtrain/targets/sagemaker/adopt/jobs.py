@@ -38,11 +38,11 @@ CODE_FOLDER = "code"
 _STAMP = re.compile(r"-\d{4}(-\d\d){5}-\d{3}$|-\d{10,14}(-\w{6})?$")
 """The timestamp that the SDKs append to a job's name."""
 
-_PLACEHOLDER = f"{ACCOUNT} stands for your account, and {ROLE} for your role: the script asks AWS for them."
+_PLACEHOLDER = f"{ACCOUNT} stands for your account, and {ROLE} for your role, because the script asks AWS for both."
 
 
 def drafts_of(original: Original) -> Iterator[Draft]:
-    """Yield jobs that compile to the request, the most portable first.
+    """Yield jobs that compile to the original's request, the most portable first.
 
     For a script, the first job names the framework's version and the second one the image's address. The last job runs
     the image's own entry point, and leaves the code at its location.

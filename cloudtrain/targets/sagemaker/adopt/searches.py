@@ -12,10 +12,10 @@ from cloudtrain.targets.sagemaker.compile.sweep import LONGEST_NAME
 from cloudtrain.targets.sagemaker.launch import keys
 
 OF_SEARCH = ("HyperParameterTuningJobConfig", "WarmStartConfig")
-"""What a tuning job's request has beside the training job."""
+"""Fields of a tuning job's request in addition to the training job."""
 
 _STAMP = re.compile(r"-\d{6}-\d{4}$")
-"""What the SDK ends a tuning job's name with: the time."""
+"""Matches the time at the end of a tuning job's name, which the SDK adds."""
 
 _HASH = len("-00000000-00")
 

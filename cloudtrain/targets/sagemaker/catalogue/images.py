@@ -229,7 +229,7 @@ def _address(wanted: _Wanted, row: ImageEntry, tag: str) -> tuple[str, str, str]
 def _smp2_image(wanted: _Wanted, version: str | None, instance: str) -> Image:
     """Return the image of model parallelism library v2.
 
-    Like the SDK, it accepts a library version as a PyTorch version; the image's `doubt` then explains the mistake.
+    A library version is accepted as a PyTorch version, as in the SDK; the image's `doubt` then explains the mistake.
     """
     if wanted.framework != "pytorch" or wanted.device != "gpu":
         message = f"{_SMP2} is for PyTorch on GPUs, not {_TITLES[wanted.framework]} on {_DEVICES[wanted.device]}"

@@ -3,8 +3,8 @@
 machines     instance types, groups and counts        -> ResourceConfig
 images       framework and version, or an image       -> AlgorithmSpecification.TrainingImage
 modes        the program that starts the processes, and the reason for its choice
-toolkit      the distribution for the image's toolkit  -> HyperParameters
-entrypoint   the distribution for cloudtrain's launcher -> HyperParameters, ContainerEntrypoint
+toolkit      the distribution for the image's toolkit -> HyperParameters
+entrypoint   the settings of cloudtrain's launcher    -> HyperParameters, ContainerEntrypoint
 places       inputs, outputs and checkpoints           -> InputDataConfig, OutputDataConfig, CheckpointConfig
 request      combines the parts into the request
 overrides    the user's `sagemaker_overrides`, merged last

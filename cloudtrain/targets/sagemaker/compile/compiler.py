@@ -31,7 +31,7 @@ def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileConte
     `context.account` must be a `SageMakerAccount`.
 
     Raises:
-        JobError: the job asks for something that SageMaker does not have, with the alternative.
+        JobError: SageMaker does not support the job; the message gives an alternative.
     """
     problems = Problems()
     parts = parts_of(job, target, context, problems)

@@ -133,7 +133,7 @@ def _is_shell_script(job: TrainingJob) -> bool:
 
 def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -> Iterator[str]:
     if image.known is None:
-        yield "nothing is known of a training toolkit in your own image"
+        yield "your own image may have no training toolkit"
         return
     if image.known.toolkit is None:
         yield "cloudtrain knows no training toolkit in this image"
@@ -144,7 +144,7 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
     if under_torchrun and _is_shell_script(job):
         yield "the toolkit starts only Python scripts with torchrun"
     if under_torchrun and package:
-        yield "the toolkit takes code with a `setup.py` for a package, and its torchrun refuses packages"
+        yield "the toolkit treats code with a `setup.py` as a package, which it cannot start with torchrun"
     parameters = resolve_hyperparameters(job, paths_of(job))
     if under_torchrun and (words := misread(hyperparameter_argv(parameters))):
         yield f"the toolkit's torchrun would take `{words[0]}` for its own option"

@@ -103,7 +103,7 @@ def output_root(target: SageMaker, account: SageMakerAccount) -> str:
 def checkpoint_config(
     job: TrainingJob, target: SageMaker, account: SageMakerAccount, run_name: str
 ) -> dict[str, Any] | None:
-    """Return `CheckpointConfig`.
+    """Return `CheckpointConfig`; None if the job has no `checkpoint`.
 
     If the job sets no S3 location for checkpoints, each run gets a separate folder.
     """

@@ -47,7 +47,7 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
     network, keys and experiment; other settings are ignored.
 
     Raises:
-        JobError: the job asks for something that SageMaker does not have, with the alternative.
+        JobError: SageMaker does not support the job; the message gives an alternative.
     """
     problems = Problems()
     parts = _Parts.of(job, target, context, problems)

@@ -235,7 +235,7 @@ def _cannot_search(sweep: Sweep, request: Mapping[str, Any]) -> Iterator[tuple[t
         yield ("max_runtime",), "a tuning job's limit is at least 2m", f"write `max_runtime: 2m`, or {_ALTERNATIVE}"
     for name, item in ranges.items():
         if name.startswith(("sagemaker_", "_")) or name == "mp_parameters":
-            yield ("search", name), f"`{name}` is a word of SageMaker's own", "give the hyperparameter another name"
+            yield ("search", name), f"`{name}` is reserved by SageMaker", "give the hyperparameter another name"
         if not _is_listed(sweep, item):
             continue
         values = item.values or ()

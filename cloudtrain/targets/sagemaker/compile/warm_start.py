@@ -8,11 +8,11 @@ from typing import Any
 from cloudtrain.errors import UsageError
 
 WARM_START = "IdenticalDataAndAlgorithm"
-"""The same code and data, so that the best training job of all is the best; TransferLearning is for others."""
+"""Continues with the same code and data, so that the objectives of all trials can be compared."""
 
 _STRATEGIES = ("Bayesian", "Random")
 _MOST_PARENTS, _MOST_TRIALS, _MOST_RANDOM = 5, 750, 10_000
-"""Of a tuning job, those of its parents among them."""
+"""Limits of a tuning job, including its parents: parent jobs, trials, and trials of a random search."""
 
 
 def parents_of(request: Mapping[str, Any]) -> list[str]:

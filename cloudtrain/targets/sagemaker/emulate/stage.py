@@ -58,7 +58,7 @@ class Stage:
         return tuple(sorted(hosts(self.request), key=lambda host: host.index))
 
     def root(self, host: Host) -> str:
-        """Return the folder that stands in for the host's `/opt/ml`."""
+        """Return the folder that replaces the host's `/opt/ml`."""
         return f"{self.run_dir}/hosts/{host.name}/opt/ml"
 
     def path(self, host: Host, path: str) -> str:

@@ -63,7 +63,7 @@ def toolkit_host(stage: Stage, host: Host) -> HostLaunch:
 
 
 def _torchrun(stage: Stage, host: Host, made: Command, variables: dict[str, str]) -> HostLaunch:
-    """Return torchrun with a free port.
+    """Return a torchrun process with a free port.
 
     For a single host, the toolkit sets no port, and torchrun's default port may be in use on this machine.
     """

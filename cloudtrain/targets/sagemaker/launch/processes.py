@@ -136,7 +136,7 @@ def _look(request: Request, container: Container, accelerators: Accelerators, pa
 def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
     """Yield the processes that the hosts start, then the ranks of their launchers.
 
-    All torchrun agents of one job count as one launcher.
+    torchrun agents with the same master count as one launcher.
     """
     groups = host_groups(request)
     runs = [run for group in groups for run in _runs(group, look, several=len(groups) > 1)]

@@ -231,7 +231,7 @@ def sharded_for_one(subject: Subject) -> Iterator[Fault]:
 
 
 def _channels(subject: Subject) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield name and content of each of the job's channels, except the code channel."""
+    """Yield the name and content of each channel of the request, except the code channel."""
     for channel in mappings(subject, "InputDataConfig"):
         name = channel.get("ChannelName")
         if isinstance(name, str) and (name != CODE_CHANNEL or input_named(subject, name) is not None):

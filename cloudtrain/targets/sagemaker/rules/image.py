@@ -213,7 +213,7 @@ def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
 
 
 def _instead(subject: Subject, framework: str) -> str:
-    """Return a hint how to get an image of the needed framework, or to correct `framework`."""
+    """Return a hint on how to get an image of the needed framework, or to correct `framework`."""
     given = subject.job.environment
     if given.image is not None and given.framework is not None:
         return f"remove `image`, so that `framework: {given.framework}` chooses one, or remove `framework`"
@@ -221,7 +221,7 @@ def _instead(subject: Subject, framework: str) -> str:
 
 
 def _by_framework(subject: Subject, framework: str) -> str:
-    """Return a hint to name the framework, so that cloudtrain chooses the image."""
+    """Return a hint to set `framework`, so that cloudtrain chooses the image."""
     path, wanted = image_path(subject), f"write `environment: {{framework: {framework}}}`"
     if path[-1:] == ("version",):  # the version belongs to another framework
         device = cluster(subject).groups[0].device or "cpu"

@@ -121,7 +121,7 @@ def _no_script(subject: Subject) -> Iterator[Fault]:
 
 
 def _instead_of_smddp(subject: Subject) -> str:
-    """Return a hint how to train without the library.
+    """Return a hint on how to train without SMDDP.
 
     A script that does not use `cloudtrain.runtime` must also change its backend.
     """

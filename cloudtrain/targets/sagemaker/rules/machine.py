@@ -181,7 +181,7 @@ def _is_set(subject: Subject, name: str) -> bool:
 
 
 def _how_to_set(subject: Subject, missing: list[str]) -> str:
-    """Return a hint how to set the variables. With mpirun, they need `-x` options to reach the ranks."""
+    """Return a hint on how to set the variables. mpirun needs `-x` options to pass them to the ranks."""
     distribution = subject.effective.distribution
     if launcher(subject) == "mpirun":
         field = "options" if distribution.type in ("mpi", "horovod") else "mpi_options"

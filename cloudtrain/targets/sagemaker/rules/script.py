@@ -73,7 +73,7 @@ def package_under_torchrun(subject: Subject) -> Iterator[Fault]:
     """
     if mode(subject) == "toolkit" and launcher(subject) == "torchrun" and "setup.py" in _files(subject):
         yield Fault(
-            "the toolkit takes code with a `setup.py` for a package, and its torchrun refuses packages",
+            "the toolkit treats code with a `setup.py` as a package, which it cannot start with torchrun",
             add_entrypoint_hint(subject, "add `/setup.py` to `.cloudtrainignore`"),
             ("source_dir",),
         )

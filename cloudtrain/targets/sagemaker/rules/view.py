@@ -159,7 +159,7 @@ def launcher(subject: Subject) -> Launcher:
 
 
 def add_entrypoint_hint(subject: Subject, hint: str) -> str:
-    """Add to a hint how to avoid the image's toolkit, unless the job needs the toolkit.
+    """Append advice on how to avoid the image's toolkit to a hint, unless the job needs the toolkit.
 
     SMDDP, SMP and MPI between instances need it, and so does an image whose Python is too old for cloudtrain's
     launcher.

@@ -51,15 +51,15 @@ _EXPIRED = ErrorTemplate(
 _UNKNOWN_KEY = ErrorTemplate(
     TargetError,
     "AWS does not accept the credentials: {said}",
-    "`aws sts get-caller-identity` shows whose they are; {login} or `aws configure` gives others",
+    "`aws sts get-caller-identity` shows whose they are; log in with {login} or `aws configure`",
 )
-_DENIED = ErrorTemplate(
-    Denied, "the credentials may not do `{action}`: {said}", "ask for `{action}` in the policy of the caller"
-)
+_DENIED = ErrorTemplate(Denied, "the credentials may not do `{action}`: {said}", "ask for the permission `{action}`")
 _THROTTLED = ErrorTemplate(TargetUnreachable, "AWS limits the rate of `{action}`: {said}", "try again in a minute")
 _BROKEN = ErrorTemplate(TargetUnreachable, "AWS could not answer `{action}`: {said}", "try again in a minute")
 _NO_BUCKET = ErrorTemplate(
-    NotThere, "there is no bucket `{about}`", "`aws s3 mb s3://{about} --region {region}` makes it, or name another"
+    NotThere,
+    "there is no bucket `{about}`",
+    "create it with `aws s3 mb s3://{about} --region {region}`, or name another bucket",
 )
 _ELSEWHERE = ErrorTemplate(
     TargetError,
@@ -72,10 +72,10 @@ CODES: dict[str, ErrorTemplate] = {
     "ResourceLimitExceeded": ErrorTemplate(
         TargetError,
         "the account's quota does not allow this job: {said}",
-        "ask for more of {quota} in Service Quotas: https://console.aws.amazon.com/servicequotas/home/services/sagemaker",
+        "request more of {quota} in Service Quotas: https://console.aws.amazon.com/servicequotas/home/services/sagemaker",
     ),
     "ValidationException": ErrorTemplate(
-        TargetError, "SageMaker refuses the request: {said}", "`cloudtrain check` looks closer"
+        TargetError, "SageMaker refuses the request: {said}", "run `cloudtrain check` for details"
     ),
     "ResourceNotFound": ErrorTemplate(NotThere, "there is no `{about}` in `{region}`"),
     "ResourceNotFoundException": ErrorTemplate(NotThere, "there is no `{about}` in `{region}`"),
@@ -138,7 +138,7 @@ CODES: dict[str, ErrorTemplate] = {
     "503": _BROKEN,
     "504": _BROKEN,
 }
-"""Maps error codes to our errors.
+"""Maps error codes to cloudtrain's errors.
 
 The codes are those of SageMaker, CloudWatch Logs, S3, STS, IAM and Service Quotas that a user can meet. The numbers are
 S3's answers to HEAD, which have no body.
@@ -188,10 +188,10 @@ EXCEPTIONS: dict[str, ErrorTemplate] = {
     "ResponseParserError": _BROKEN,
     "BotoCoreError": ErrorTemplate(TargetError, "boto3 cannot do `{action}`: {said}"),
 }
-"""Maps botocore's classes, or their nearest listed bases, to our errors.
+"""Maps botocore's error classes, or their nearest listed bases, to cloudtrain's errors.
 
-Timeouts and closed connections are `HTTPClientError`, refused ones `ConnectionError`. A download that broke off too
-often is s3transfer's `RetriesExceededError`.
+Timeouts and closed connections are `HTTPClientError`, and refused connections are `ConnectionError`. If a download is
+interrupted too often, s3transfer raises `RetriesExceededError`.
 """
 
 _NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGNORECASE)
@@ -229,7 +229,7 @@ def _template_of(error: Exception) -> tuple[ErrorTemplate, str]:
 
 
 def _unknown(code: str, response: dict[str, Any]) -> ErrorTemplate:
-    """Return the error for an unlisted code, which depends on the HTTP status: a retry may help from 500 on."""
+    """Return the error for an unlisted code; for HTTP status 500 and above, it suggests a retry."""
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
         return _BROKEN

@@ -301,7 +301,7 @@ def _of_rank(lines: Iterator[LogLine], rank: int) -> Iterator[LogLine]:
     """Yield the lines of one rank.
 
     Raises:
-        UsageError: no line names its rank.
+        UsageError: none of the lines names its rank.
     """
     marked = unmarked = False
     for line in lines:
