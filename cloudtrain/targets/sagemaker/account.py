@@ -13,7 +13,7 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 REGION = "us-east-1"
 ROLE = "arn:aws:iam::000000000000:role/ROLE"
 BUCKET = "BUCKET"
-"""Placeholders for settings that are missing; a rule stops the submit and says what to type."""
+"""Placeholders for missing settings. SM101 then stops the submit."""
 
 _ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::(?P<account>\d{12}):role/.+")
 

@@ -24,7 +24,7 @@ DRIVERS, CODE = "sm_drivers", "code"
 """The channels that version 3 adds."""
 
 START = "(start)"
-"""The field of the comparison that holds what each request starts."""
+"""The field of the comparison that contains the started program."""
 
 WHY_STARTED = (
     "the SDK's version 3 starts the job by drivers that it uploads, and cloudtrain by its launcher or the image's "
@@ -68,7 +68,7 @@ in sagemaker 2.257.7.
 """
 
 _HEADS = ("8b06572b544db111", "7fc60ba61f50c281")
-"""SHA-256 of `sm_train.sh`, up to the line that says what to start."""
+"""SHA-256 of `sm_train.sh` up to the line with the started program."""
 
 _AFTER_HEAD = re.compile(r"\nsource /opt/ml/input/sm_training\.env\n(?:set -x\n)?\n")
 
@@ -92,7 +92,7 @@ _ONLY_THERE = re.compile(
     rb"SM_(?:SOURCE_DIR|ENTRY_SCRIPT|HOST_COUNT|CURRENT_HOST_RANK|MASTER_ADDR|MASTER_PORT|DISTRIBUTED_CONFIG"
     rb"|DISTRIBUTED_DRIVER_DIR|INPUT_DATA_DIR|OUTPUT_FAILURE)\b|/opt/ml/input/data/(?:code|sm_drivers)\b"
 )
-"""Variables and the code folder that a script gets only from version 3's drivers."""
+"""Matches the variables and the code folder that a script gets only from version 3's drivers."""
 
 _ON_EVERY_GPU = "one for each GPU"
 

@@ -29,11 +29,11 @@ class Image(NamedTuple):
     repository: str
     tag: str
     base: str = ""
-    """For Hugging Face images: the framework below, such as `pytorch2.8.0`."""
+    """For Hugging Face images: the base framework, such as `pytorch2.8.0`."""
     cuda: str = ""
     """`12.9`; empty if the image has no CUDA or its version is unknown."""
     toolkit: str | None = None
-    """The newest sagemaker-training that the image can hold; older builds hold older versions.
+    """The newest version of sagemaker-training in any build of the image; older builds have older versions.
 
     None: unknown or not installed.
     """
@@ -42,7 +42,7 @@ class Image(NamedTuple):
     smp: int = 0
     """The version of SageMaker's model parallelism library in the image: 1, 2, or 0 for none."""
     sdk: int = 0
-    """The oldest major version of the SageMaker SDK that knows this image: 2, 3, or 0 for neither."""
+    """The oldest major version of the SageMaker SDK that lists this image: 2, 3, or 0 for neither."""
     doubt: str | None = None
     """The reason why the image may be missing or broken although it has an address."""
 

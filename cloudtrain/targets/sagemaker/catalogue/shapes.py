@@ -19,10 +19,10 @@ from cloudtrain.targets.sagemaker.catalogue.java_patterns import matches
 DATA = Path(__file__).with_name("data")
 
 KEY = "<key>"
-"""The element of a limit's path that means the keys of a map; any other name there means the map's values."""
+"""The element of a path that stands for the keys of a map; any other name stands for the map's values."""
 
 MANY = 12
-"""An enum with more words than this is left out of hints."""
+"""Hints list the values of an enum only if it has at most this many values."""
 
 Kind = Literal["unknown", "missing", "type", "min", "max", "pattern", "enum"]
 Place = tuple[str | int, ...]
@@ -207,7 +207,7 @@ _WORDS = {
     r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+": "write for example `arn:aws:iam::123456789012:role/R`",
     r"[-0-9a-zA-Z]+": "use letters, digits and hyphens",
 }
-"""Explains the service's patterns in words; a pattern that is missing here is shown as it is."""
+"""Explains the service's patterns in words; messages show other patterns unchanged."""
 
 
 def members_of(operation: str, path: Place) -> tuple[str, ...] | None:

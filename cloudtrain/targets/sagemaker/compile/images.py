@@ -20,13 +20,13 @@ class ChosenImage(NamedTuple):
     uri: str
     known: Image | None
     by_version: bool
-    """Whether framework and version led to the image; only then does the SDK ask for the service's metrics."""
+    """Whether the image was chosen by framework and version. Only then does the SDK enable the service's metrics."""
     assumed: str | None = None
-    """The settings that the job left open and the catalogue filled in, shown in the plan."""
+    """Settings that the job does not name and the catalogue chose, as the plan shows them."""
 
 
 NO_IMAGE = ChosenImage("unknown:1", None, by_version=False)
-"""Stands in for an image that could not be chosen, while the rest of the job is checked."""
+"""A placeholder for an image that could not be chosen, with which the rest of the job is checked."""
 
 
 def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) -> ChosenImage:
@@ -102,4 +102,4 @@ def base_framework(job: TrainingJob) -> Framework | None:
 
 
 _NEWEST_TOOLKIT = "5.1.4"
-"""The sagemaker-training version assumed for a user's own image that is told to use the toolkit."""
+"""The sagemaker-training version assumed for a user's own image with the toolkit."""

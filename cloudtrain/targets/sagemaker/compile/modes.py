@@ -30,11 +30,11 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 Mode = Literal["toolkit", "entrypoint", "image"]
 
 REQUIREMENTS = "requirements.txt"
-"""The only file that the toolkit installs, at the top of the bundle."""
+"""The only requirements file that the toolkit installs, in the bundle's top folder."""
 
 
 _OLDEST_PYTHON = (3, 7)
-"""The oldest Python that our own launcher supports."""
+"""The oldest Python version that cloudtrain's launcher supports."""
 
 
 _FLAGS = "the toolkit writes `--name True`, and this job has `bare_flags`"

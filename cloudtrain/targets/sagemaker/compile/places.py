@@ -18,13 +18,13 @@ MODEL_DIR = "/opt/ml/model"
 OUTPUT_ROOT = "/opt/ml/output/data"
 CHECKPOINT_DIR = "/opt/ml/checkpoints"
 CHECKPOINT_VARIABLE = "CLOUDTRAIN_CHECKPOINT_DIR"
-"""Tells `cloudtrain.runtime` of another folder of checkpoints: nothing else in the container names it."""
+"""The variable that tells `cloudtrain.runtime` a checkpoint folder other than the default."""
 
 ISOLATED_BUNDLE = f"{INPUT_ROOT}/{CODE_CHANNEL}/sourcedir.tar.gz"
 """The bundle's path in a container without network, which receives the bundle through a channel."""
 
 INPUT_MODES = {"download": "File", "mount": "FastFile", "pipe": "Pipe"}
-"""The service's names of input modes. A channel names its mode only if it differs from the whole job's."""
+"""The service's names of input modes. A channel names its mode only if it differs from the job's mode."""
 
 _DATA_TYPES = {"prefix": "S3Prefix", "manifest": "ManifestFile", "augmented_manifest": "AugmentedManifestFile"}
 

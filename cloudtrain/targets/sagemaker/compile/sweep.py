@@ -25,7 +25,7 @@ from cloudtrain.targets.sagemaker.launch.job import arrives_intact
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
 LONGEST_NAME = 32
-"""Longest name of a tuning job: its trials append 13 characters to it."""
+"""Longest name of a tuning job. The names of its trials are 13 characters longer."""
 
 _SUFFIX = len("-00000000-00")
 _MOST_RANGES, _MOST_VALUES, _MOST_VARIABLES, _MOST_STATIC = 30, 30, 48, 100

@@ -35,13 +35,13 @@ from cloudtrain.targets.sagemaker.settings import SageMaker
 ACCOUNT = SageMakerAccount(
     region="us-east-1", role="arn:aws:iam::000000000000:role/emulated", bucket="emulated", missing=()
 )
-"""Stands in for an account, because the request is never sent.
+"""A placeholder account, because the request is never sent.
 
-Only the user's settings that the container can see count: the region, the launch mode, and the mode of the channels.
+Only settings that the container can see are used: the region, the launch mode, and the mode of the channels.
 """
 
 LAUNCHER_PATIENCE = 60.0
-"""Seconds for our launcher to end the other ranks and to write the failure file after a rank has failed."""
+"""Seconds that cloudtrain's launcher gets, after a rank failed, to end the other ranks and write the failure file."""
 
 _REPEATED = ("SM_RESOURCE_CONFIG", "SM_TRAINING_ENV")
 

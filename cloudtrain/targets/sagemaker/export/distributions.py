@@ -25,7 +25,7 @@ KEYS = (
     TORCH, MPI, PROCESSES, MPI_OPTIONS, SMDDP, SMDDP_OPTIONS, MODEL_PARALLEL, PARAMETER_SERVER, MIRRORED, GROUPS,
     INSTANCE_TYPE,
 )  # fmt: skip
-"""All hyperparameters that a `distribution` can turn into."""
+"""All hyperparameters into which the SDK can turn a `distribution`."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class _Chosen:
     image: dict[str, Any]
     distribution: dict[str, Any]
     sent: frozenset[str] = frozenset()
-    """The hyperparameters that the distribution stands for."""
+    """The hyperparameters that the SDK sends for the distribution."""
     notes: tuple[str, ...] = ()
 
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 Framework = Literal["pytorch", "tensorflow", "generic"]
 
 HOSTNAME_SHIM = "/opt/conda/lib/python/site-packages/gethostname.so"
-"""The library that mpirun preloads so that hosts know their names, without the Python version in its path."""
+"""The library that mpirun preloads to set host names, without the Python version in its path."""
 
 
 class Container(NamedTuple):

@@ -31,10 +31,10 @@ from cloudtrain.targets.sagemaker.launch.ranks import mpi_ranks
 from cloudtrain.targets.sagemaker.launch.variables import LONG
 
 Devices = Callable[[str], tuple[int, int]]
-"""Maps each instance type to its GPUs and Neuron cores."""
+"""Returns an instance type's numbers of GPUs and Neuron cores."""
 
 Known = Callable[[str], InstanceType | None]
-"""Maps each instance type to its row in the catalogue, with the user's own corrections."""
+"""Returns an instance type's catalogue entry with the user's corrections."""
 
 
 def _in_the_catalogue(name: str) -> InstanceType | None:
@@ -134,7 +134,7 @@ def _problem(error: SetupError) -> JobError:
 
 
 _WRITTEN = ("sagemaker_overrides", "HyperParameters")
-"""The place of values that the launcher cannot read: the overrides, because the job's fields are checked before."""
+"""The path of values that the launcher cannot read. Only overrides can contain them, because job fields are checked."""
 
 
 def _rank(launch: Launch, program: Program, number: int) -> int | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloudtrain.catalogue.instances import InstanceType
 
 Accelerators = Callable[[str], int]
-"""Maps each instance type to its GPUs, or to its Neuron cores; 0 for types without accelerators."""
+"""Returns an instance type's number of GPUs or Neuron cores; 0 for types without accelerators."""
 
 
 def view(

@@ -19,11 +19,11 @@ from cloudtrain.targets.sagemaker.launch.program import kind_of, script_argv
 
 _EXACT_SINCE = (5, 1, 3)
 _ACTS = frozenset(";&|<>()$`*?\n")
-"""Characters that a shell acts on outside of quotes."""
+"""Characters with a special meaning for a shell outside of quotes."""
 _ACTS_IN_QUOTES = frozenset("$`")
 _ESCAPED_IN_QUOTES = frozenset('$`"\\')
 _PAIRS = (("[", "]"), ("{", "}"))
-"""Patterns and lists of alternatives, which a shell acts on if both characters stand in one word."""
+"""Pairs of brackets and braces, which a shell expands if both characters are in one word."""
 
 
 def uses_shell(toolkit: str) -> bool:

@@ -47,7 +47,7 @@ def environment(
 LONG = ("SM_TRAINING_ENV", "SM_RESOURCE_CONFIG", "SM_NUM_CPUS")
 """Variables left out of a plan's processes.
 
-Most are long and repeat other variables on every host. The number of CPUs is missing from the request.
+The first two are long and repeat other variables. The number of CPUs cannot be known from the request.
 """
 
 

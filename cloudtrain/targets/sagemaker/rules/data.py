@@ -32,7 +32,7 @@ _PIPE_SETTINGS = {
     "RecordWrapperType": "record_wrapper",
     "ShuffleConfig": "shuffle_seed",
 }
-"""Maps fields that work on piped data only to the job's names for them."""
+"""Maps request fields that work only in Pipe mode to the job's names for them."""
 
 
 @rule("SM501", Level.ERROR)

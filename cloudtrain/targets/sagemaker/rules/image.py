@@ -24,7 +24,7 @@ from cloudtrain.targets.sagemaker.rules.view import (
 )
 
 _LAST_UNPATCHED = {"pytorch": ("2.5", "2025-10-29")}
-"""The newest line of each framework whose patches have ended, and the date.
+"""The newest minor version of each framework that is no longer patched, and the end date of its support.
 
 Source: aws/deep-learning-containers, legacy support.
 """

@@ -26,7 +26,7 @@ _IGNORED = {
     ("pytorch", "tensorflow"),
     ("tensorflow", "torchrun"),
 }  # fmt: skip
-"""Pairs of a toolkit and the launcher or library that it does not know.
+"""Pairs of a toolkit and a launcher or library that the toolkit does not support.
 
 They were measured with sagemaker-training 5.1.1 and 5.1.4, sagemaker-pytorch-training 3.0.0 and
 sagemaker-tensorflow-training 20.5.0.

@@ -127,7 +127,7 @@ def _in_overrides(overrides: Mapping[str, Any], path: Path) -> Path:
 
 
 _PlaceOf = Callable[[Subject, Path], Path]
-"""Turns the rest of a request's path into the place in the job."""
+"""Turns the rest of a request's path into the path of a job field."""
 
 
 def _by_name(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _PlaceOf:
@@ -177,4 +177,4 @@ _PLACES: dict[tuple[str, ...], _PlaceOf] = {
     ("StoppingCondition", "MaxWaitTimeInSeconds"): _always("spot", "max_wait"),
     ("TrainingJobName",): _always("name"),
 }
-"""Maps the beginning of a place in the request to the place in the job that it comes from."""
+"""Maps the beginning of a path in the request to the job field from which it is written."""

@@ -12,10 +12,10 @@ from cloudtrain.rules.shared import cost as shared
 from cloudtrain.targets.sagemaker.rules.view import cluster, seconds, text
 
 _LONGEST_RUN = 28 * 86_400
-"""Seconds: API reference, StoppingCondition. The limit is missing from the service's model."""
+"""Longest run in seconds (API reference, StoppingCondition). The service's model lacks this limit."""
 
 _LONGEST_POOL_OF_GUIDE = 3600
-"""Seconds: developer guide, managed warm pools; the service's model has 21,600."""
+"""Longest warm pool in seconds (developer guide, managed warm pools); the service's model allows 21,600."""
 
 
 @rule("SM401", Level.ERROR)

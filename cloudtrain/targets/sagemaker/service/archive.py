@@ -21,7 +21,7 @@ from cloudtrain.targets.common.landing import landing
 _COPY = 1 << 20
 
 Rename = Callable[[str], str | None]
-"""Turns a name in the archive into the name on disk; None leaves it out."""
+"""Turns a name in the archive into a name on disk, or into None to skip the member."""
 
 
 def extract(archive: Path, destination: Path, rename: Rename) -> list[Path]:

@@ -12,7 +12,7 @@ r"""The toolkit's form: `ExecuteUserScriptError:\nExitCode 1\nErrorMessage "..."
 
 _EXIT_CODE = re.compile(r"(?:exit code:?|ExitCode)\s*(-?\d+)", re.IGNORECASE)
 _ENDED = re.compile(r"\b(?:failed with exit code|was killed by) ")
-"""The beginning of our own launchers' messages: `the script on algo-2 failed with exit code 1: ValueError: ...`."""
+"""Matches messages of cloudtrain's launchers: `the script on algo-2 failed with exit code 1: ValueError: ...`."""
 
 _RANK = re.compile(r"\brank (\d+)\b")
 _KIND = re.compile(r"^(?P<kind>[A-Za-z]+(?:Error|Exception)): *")

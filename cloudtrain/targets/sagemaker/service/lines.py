@@ -9,15 +9,15 @@ from typing import NamedTuple
 from cloudtrain.core.states import LogLine
 
 _MPI = re.compile(r"\[(?:\d+|(?P<name>[^\],]+)),(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:(?(name) ?)")
-"""mpirun's `--tag-output`: the job's number and the rank in Open MPI 4 (`[1,3]<stdout>:text`), the job's name and a
-blank behind the tag in 5 (`[prterun-algo-1-7@1,3]<stdout>: text`).
+"""Matches the tags of mpirun's `--tag-output`, which contain the rank: `[1,3]<stdout>:text` in Open MPI 4, and
+`[prterun-algo-1-7@1,3]<stdout>: text` in Open MPI 5.
 """
 
 _RANK = re.compile(r"\[rank ?(?P<rank>\d+)\]:? ?")
-"""PyTorch's own prefix of tracebacks (`[rank3]: `), and cloudtrain's (`[rank 3] `)."""
+"""Matches PyTorch's prefix of tracebacks (`[rank3]: `) and cloudtrain's prefix (`[rank 3] `)."""
 
 _LOCAL = re.compile(r"\[default(?P<local>\d+)\]: ?")
-"""torchrun's `--tee`: the local rank."""
+"""Matches the prefix of torchrun's `--tee`, which contains the local rank."""
 
 
 class Writer(NamedTuple):

@@ -22,7 +22,7 @@ PRIMARY: dict[str, RunState | None] = {
     "Stopped": RunState.STOPPED,
     "Deleting": RunState.LOST,
 }
-"""Maps `TrainingJobStatus` and `ProcessingJobStatus` to states. None: the secondary status says more."""
+"""Maps `TrainingJobStatus` and `ProcessingJobStatus` to states. None: the secondary status decides."""
 
 SECONDARY: dict[str, RunState] = {
     "Pending": RunState.PENDING,

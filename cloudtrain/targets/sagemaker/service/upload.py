@@ -31,7 +31,7 @@ _PART = 16 << 20
 _TYPE = "ContentType"
 
 _MARK, _SIZE, _CHECKSUM = "cloudtrain-sha256", "cloudtrain-bytes", "cloudtrain-checksum"
-"""Metadata of an uploaded bundle: the hash of its content; the size and the checksum of the archive."""
+"""Metadata of an uploaded bundle: the hash of its content, and size and checksum of the archive."""
 
 
 def upload(
