@@ -65,7 +65,7 @@ def launch_of(
     if problems:
         raise JobError(problems)
     if target.launch != "auto":
-        return Launch(target.launch, f'the target says `launch = "{target.launch}"`')
+        return Launch(target.launch, f'the target sets `launch = "{target.launch}"`')
     if toolkit:
         return Launch("toolkit", toolkit)
     better = entrypoint or next(_better_by_entrypoint(job, image, package), None)
@@ -87,7 +87,7 @@ def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoi
         yield Problem(("distribution", "launch"), message, "use `launch: torch`, or `launch: mpi`", code="CT031")
     refused = {"toolkit": entrypoint, "entrypoint": toolkit, "auto": None}[target.launch]
     if toolkit and entrypoint == _FLAGS:
-        hint = "let the script read the word, and remove `bare_flags`"
+        hint = "let the script read the value `True`, and remove `bare_flags`"
         yield Problem(("bare_flags",), f"{toolkit}; but {entrypoint}", hint, code="CT031")
     elif toolkit and entrypoint:
         hint = "write an `entry_point`, and call its requirements file `requirements.txt`"

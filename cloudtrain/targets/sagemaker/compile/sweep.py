@@ -182,12 +182,12 @@ def _cannot(sweep: Sweep, parts: Parts, request: Mapping[str, Any]) -> Iterator[
     """Yield each feature that the tuner does not support: its path in the sweep, a message, and the alternative."""
     if len(sweep.name) > LONGEST_NAME - _SUFFIX:
         most = LONGEST_NAME - _SUFFIX
-        message = f"a tuning job's name has at most {LONGEST_NAME} letters, a hash among them"
+        message = f"a tuning job's name has at most {LONGEST_NAME} letters, including a hash"
         yield ("name",), message, f"shorten it to {most} letters, or {_ALTERNATIVE}"
     if sweep.objective is None:
         yield ("objective",), "SageMaker's tuner needs an objective", _ALTERNATIVE
     if parts.launch.mode == "entrypoint":
-        message = f"SageMaker's tuner starts no entry point of a container, which this job needs: {parts.launch.reason}"
+        message = f"SageMaker's tuner cannot start cloudtrain's launcher, which this job needs: {parts.launch.reason}"
         yield ("job",), message, _ALTERNATIVE
     if request.get("CheckpointConfig"):
         message = "SageMaker's tuner gives all trials one place for checkpoints, so they would resume from each other's"
@@ -213,7 +213,7 @@ def _cannot(sweep: Sweep, parts: Parts, request: Mapping[str, Any]) -> Iterator[
 def _cannot_search(sweep: Sweep, request: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
     ranges = sweep.space.ranges
     if len(ranges) > _MOST_RANGES:
-        message = f"SageMaker's tuner searches at most {_MOST_RANGES} hyperparameters, and this sweep {len(ranges)}"
+        message = f"SageMaker's tuner searches at most {_MOST_RANGES} hyperparameters, and this sweep has {len(ranges)}"
         yield ("search",), message, _ALTERNATIVE
     if len(request.get("HyperParameters", {}).keys() - ranges.keys()) > _MOST_STATIC:
         message = f"a tuning job has at most {_MOST_STATIC} fixed hyperparameters"

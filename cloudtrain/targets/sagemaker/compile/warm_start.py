@@ -39,13 +39,13 @@ def continued(request: Mapping[str, Any], name: str, trials: int, started: int) 
     most = _MOST_RANDOM if config["Strategy"] == "Random" else _MOST_TRIALS
     reason = None
     if config["Strategy"] not in _STRATEGIES:
-        reason = f"SageMaker continues a bayesian or random search, and this is `{config['Strategy'].lower()}`"
+        reason = f"SageMaker can continue only a bayesian or random search, not `{config['Strategy'].lower()}`"
     elif len(parents) > _MOST_PARENTS:
-        reason = f"SageMaker continues a sweep {_MOST_PARENTS} times at most"
+        reason = f"SageMaker can continue a sweep at most {_MOST_PARENTS} times"
     elif started + trials > most:
         reason = f"a tuning job has at most {most:,} trials with those that it continues, and this {started + trials:,}"
     if reason is not None:
-        hint = "submit another sweep; with `driver: cloudtrain` a sweep goes on without these limits"
+        hint = "submit another sweep; with `driver: cloudtrain`, sweeps continue without these limits"
         raise UsageError(reason, hint=hint, code="CT064")
     limits = {**config["ResourceLimits"], "MaxNumberOfTrainingJobs": trials}
     limits["MaxParallelTrainingJobs"] = min(limits["MaxParallelTrainingJobs"], trials)

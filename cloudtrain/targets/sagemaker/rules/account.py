@@ -12,9 +12,9 @@ from cloudtrain.rules.rule import Fault, Subject, rule
 from cloudtrain.targets.sagemaker.rules.view import image_path, text
 
 _WANTED = {
-    "role": ("the settings name no execution role for the job", 'role = "arn:aws:iam::ACCOUNT:role/NAME"'),
-    "region": ("no region is known", 'region = "eu-west-1"'),
-    "bucket": ("no S3 bucket is known for code and outputs", 'bucket = "NAME"'),
+    "role": ("no SageMaker execution role is configured", 'role = "arn:aws:iam::ACCOUNT:role/NAME"'),
+    "region": ("no AWS region is configured", 'region = "eu-west-1"'),
+    "bucket": ("no S3 bucket is configured for code and outputs", 'bucket = "NAME"'),
 }  # fmt: skip
 
 _ROLE = re.compile(r"arn:(?P<partition>aws[a-z-]*):iam::(?P<account>\d{12}):role/?[\w+=,.@/-]+", re.ASCII)
