@@ -161,7 +161,10 @@ COMMON = [
         ({"search": {"lr": list(range(31))}}, "takes at most 30 listed values"),
         ({"search": {f"p{number}": [1, 2] for number in range(31)}}, "searches at most 30 hyperparameters"),
         ({"job": {"checkpoint": {"sagemaker": "s3://b/c"}}}, "one place for checkpoints"),
-        ({"job": {"environment": {**JOB["environment"], "requirements": "more.txt"}}}, "cannot start cloudtrain's launcher"),
+        (
+            {"job": {"environment": {**JOB["environment"], "requirements": "more.txt"}}},
+            "cannot start cloudtrain's launcher",
+        ),
         ({"stop_early": {"bandit": {"slack": 0.1}}}, "has no bandit rule"),
         ({"search": {"lr": ["plain", "two words; and $more"]}}, "would break the value `two words; and $more`"),
         ({"search": {"sagemaker_x": [1, 2]}}, "is reserved by SageMaker"),
